@@ -131,6 +131,7 @@ class PopulationShard:
         self._availability = availability_of(scenario)
         self._presence = Presence.of(scenario)
         self._timer_habits = TimerHabits.of(scenario)
+        # Shards need the data too: how many examples a device has decides how long it works.
         self._data = source_of(scenario)
         self._latency = LatencyModel.of(scenario, self._data)
         # Each sampler has a stream of its own, because their addresses would collide in one.
@@ -171,6 +172,7 @@ class PopulationShard:
         self._census_stride = max(1, scenario.device_ids // CENSUS_DEVICES)
         sample = self._census_sample(scenario.device_ids)
         self._census_members = (sample - np.uint64(first_device)).astype(np.uint32)
+        # Joins never change, so those of the sample are computed once.
         self._census_joins = present_between(self._presence, sample)[0]
         self._census_day, self._census_intervals = -1, joined([])
         self._settled = -1

@@ -252,6 +252,8 @@ class Buffer:
                 self._flight,
                 self._table,
             )
+            # Devices that have ended stay unsettled until one of them checks in, or the buffer is
+            # full.
             if status == EXHAUSTED:
                 return status, time
             self._settle()

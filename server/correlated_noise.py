@@ -248,6 +248,7 @@ class CorrelatedNoise:
                 "in their order"
             )
         checked = []
+        # All are looked at before any changes, so that a refusal leaves them as they were.
         for place, (target, shape) in enumerate(zip(targets, self._shapes, strict=True)):
             if target is None:
                 raise InputError(

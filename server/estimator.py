@@ -101,6 +101,7 @@ class ClippedBelow(Fixed):
 
     def scale(self, report: TrainReport) -> float:
         """See `Estimator`."""
+        # The factor is at most 1, so that no contribution grows before noise is added.
         return self._denominator / max(self._denominator, report.weights)
 
 

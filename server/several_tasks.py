@@ -270,6 +270,7 @@ class TasksPace(Pace):
             task_censuses: the same by the rules of each task, [T].
             running: whether each task wants devices, [T].
         """
+        # Tasks that are over, or not begun, want nobody and must not raise the rate.
         rates = [
             pace.rate(each.free_eligible)
             for pace, each, is_running in zip(self._each, task_censuses, running, strict=True)

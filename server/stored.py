@@ -354,6 +354,7 @@ class StoredCoordinator:
             )
         drawn = self._schedule.draw(eligible, self._attempt)
         device_ids = stored.device_ids[drawn]
+        # Whether an upload can be read turns out only once it is drawn.
         is_unresolved = self._unresolved.among(device_ids, self._attempt)
         unresolved = int(np.count_nonzero(is_unresolved))
         is_committed = unresolved <= most_unresolved(drawn.size)

@@ -469,6 +469,7 @@ def _gather(model, habit, device, from_time, until_time, starts, ends):
     key = model.session_key
     count = np.int64(0)
     for day in range(first_day, last_day + 1):
+        # Days are local, and all hours here are UTC.
         midnight = 24.0 * day - habit.offset
         center = midnight + habit.center
         may_be_night, may_be_day = _what_may_be(
@@ -477,6 +478,7 @@ def _gather(model, habit, device, from_time, until_time, starts, ends):
         if not (may_be_night or may_be_day):
             continue
         weekend = _weekend(model, day)
+        # The local day is the address, so that every window finds the same night.
         w0, w1, w2, w3 = draw(key, device, day, _NIGHT)
         if may_be_night and uniform(w0) < habit.propensity * weekend:
             start, end = _night(model, habit.length, center, w1, w2)
@@ -487,6 +489,8 @@ def _gather(model, habit, device, from_time, until_time, starts, ends):
             for session in range(_count_by_day(habit.day_rate * weekend, w3)):
                 v0, v1, _, _ = draw(key, device, day, _DAY_SESSION + session)
                 start, longest = _start_by_day(model, midnight, v0, v1)
+                # A bound on the length decides most cases, and spares the exponential of the length
+                # itself.
                 if start > until_hour or start + longest < from_hour:
                     continue
                 end = start + _length_by_day(model, v1)

@@ -63,6 +63,7 @@ class _Record(NamedTuple):
         period_days = round(table.period_seconds / DAY)
         shifts = _Shifts(
             key=stream_key(scenario.seed, Stream.REPLAY),
+            # A shift by whole days keeps the hours of the recording.
             days=period_days if table.day_shift == "uniform" else 1,
             jitter_seconds=60.0 * (table.jitter_minutes or 0.0),
         )

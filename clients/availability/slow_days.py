@@ -103,6 +103,7 @@ def _are_left(calendar, device_ids, end_times):
         end_time = end_times[interval]
         if not math.isfinite(end_time):
             continue
+        # The end decides, because every listing knows it, whereas starts may be cut.
         spell = math.floor(end_time / calendar.spell_seconds)
         w0, _, _, _ = draw(calendar.key, spell, 0, _SPELL)
         if uniform(w0) < calendar.share:

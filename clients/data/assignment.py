@@ -72,6 +72,8 @@ class Assignment:
     ) -> None:
         self._clients = counts.size
         self._held_out = held_out
+        # A trace records how many examples devices have, so the simulation's seed decides who has
+        # what.
         self._key = stream_key(scenario.seed, Stream.DATA)
         generator = stream_generator(scenario.seed, Stream.DATA)
         self._permutation = generator.permutation(counts.size)

@@ -112,6 +112,7 @@ def made_once(file: Path, make: Callable[[Path], None]) -> Path:
     Raises:
         OSError: it cannot be written.
     """
+    # Callers hold the lock of the content, so that no other process makes the file meanwhile.
     if not file.exists():
         with whole_file(file) as new:
             make(new)

@@ -164,6 +164,7 @@ class _Checked:
             shape = (*positions.shape, *field.shape)
             if values.shape != shape:
                 self._refuse(f"examples() gave {name!r} of shape {values.shape}, not {shape}")
+            # A user's arrays may be of any type of number; tasks rely on these two.
             kind = np.float32 if field.kind == "real" else np.int64
             found[name] = values.astype(kind)
         return found

@@ -112,6 +112,7 @@ class Form:
             ValueError: they are not of this form.
         """
         for name, column in columns.items():
+            # The index counted the examples in one column, and damaged data may differ in another.
             if len(column) != count:
                 raise ValueError(f"column {name!r} has {len(column)} of {count} examples")
         table = self._table
@@ -228,6 +229,7 @@ class Counting:
             return Contents("words", FIRST_WORD + len(words), words)
         values = 0
         if self._kind == "whole":
+            # The numbers begin at 0, so that there is one more than the largest says.
             values = self._table.values or self._largest + 1
         return Contents(self._kind, values, (), self._shape, self._target_shape)
 
@@ -297,6 +299,7 @@ def words_of(text: Any, table: FormedData) -> Sequence[str]:
     if not isinstance(text, str):
         between = " " if table.unit == "word" else ""
         try:
+            # Words are joined, so that a text in words and the same text as a string do not differ.
             text = between.join(text)
         except TypeError:
             raise ValueError(
@@ -413,6 +416,7 @@ def _check_values(found: NDArray[np.int64], values: int, name: str) -> None:
 def _is_words(text: Any) -> bool:
     if isinstance(text, str):
         return True
+    # An empty text says nothing of its kind, and does not count as words.
     return isinstance(text, Iterable) and any(isinstance(word, str) for word in text)
 
 

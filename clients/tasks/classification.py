@@ -115,6 +115,7 @@ class Classifier(ABC):
 
 def _nats(scores: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropies [G, B] of scores [G, B, classes]."""
+    # Devices and examples are one axis here, because every example has a loss of its own.
     flat_scores = scores.flatten(0, 1)
     nats = functional.cross_entropy(flat_scores, targets.flatten(), reduction="none")
     return nats.view_as(targets)

@@ -149,6 +149,7 @@ def _batch(source: ExampleSource, device_ids: np.ndarray) -> dict[str, Tensor]:
     """BATCH examples of each device."""
     counts = source.examples_on(device_ids)
     assert (counts > 0).all()
+    # A device with fewer examples repeats them.
     positions = np.arange(BATCH)[None, :] % counts[:, None]
     return tensors(source.examples(device_ids, positions))
 

@@ -46,6 +46,7 @@ def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
         raise ValueError(
             "the targets are no class numbers; give ModuleTask an accuracy= of its own"
         )
+    # Targets may have more axes than one, over all of which the share is taken.
     is_found = (outputs.argmax(dim=1) == targets).double()
     return is_found.reshape(len(targets), -1).mean(dim=1)
 
@@ -162,6 +163,7 @@ class ModuleTask:
             Metric("accuracy", "share of targets", "higher"),
         ),
     ) -> None:
+        # A layer that draws or remembers makes a loss depend on what was computed before.
         for part in module.modules():
             if _is_impure(part):
                 raise ValueError(

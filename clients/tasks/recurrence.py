@@ -138,6 +138,7 @@ def _next_cell(gates, cells, t):
             gate = gates[device, t, row]
             keep, candidate = gate[-2 * units : -units], gate[-units:]
             before, after = cells[device, t, row], cells[device, t + 1, row]
+            # The input gate is one minus the forget gate, so there is no gate of its own to read.
             if is_coupled:
                 for unit in range(units):
                     admitted = (one - keep[unit]) * candidate[unit]

@@ -133,6 +133,7 @@ class TextModel(ABC):
         states, targets = self._before_output(parameters, batch)
         weights, biases = self.output(parameters)
         devices, vocabulary, _ = weights.shape
+        # The logits of a large vocabulary do not fit for all words, so some are made at a time.
         at_once = max(1, SCORES_AT_ONCE // (devices * vocabulary))
         nats_parts: list[Tensor] = []
         found_parts: list[Tensor] = []
@@ -159,6 +160,7 @@ class TextModel(ABC):
         words = per_text(is_word)
         return {
             "loss": (text_nats, words),
+            # Its value is the exponential of this ratio, which the metric itself says.
             "perplexity": (text_nats, words),
             "accuracy": (per_text(is_found & is_word), words),
             "in_vocabulary_accuracy": (per_text(is_found & is_known), per_text(is_known)),

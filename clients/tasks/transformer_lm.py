@@ -78,6 +78,7 @@ class TransformerLm(TextModel):
     def _block(self, own: Parameters, states: Tensor) -> Tensor:
         """One layer on states [G, B, T, E]."""
         _, _, words, width = states.shape
+        # Dense layers treat each word alone, so texts and words are one axis.
         rows = states.flatten(1, 2)
         # One product gives queries, keys and values of all heads.
         attended = _applied(own, "attend", rows)

@@ -122,6 +122,7 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "must draw its noise from a secret source."
     )
     encoding = scenario.privacy.encoding.assumption
+    # Sentences are replaced in their places, because statements take the first three by place.
     replaced = _OF_DEVICES if scenario.privacy.encoding.adds_noise else {}
     general = (replaced.get(text, text) for text in OF_EVERY_AUDIT)
     budget = _budget(scenario)

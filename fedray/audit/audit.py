@@ -261,12 +261,14 @@ class Audit(DrawnResult):
         no noise or no such participation.
         """
         basis = self.utility_basis
+        # At rho 0 every mechanism would need infinite noise.
         if basis is None or basis.rho is None or basis.rho <= 0.0:
             return []
         participation = basis.participation
         assert participation is not None
         strategies = [each.strategy for each in self.mechanisms]
         kinds = {strategy.kind for strategy in strategies}
+        # Everybody knows these two, so they are the yardstick of each comparison.
         strategies += [other for other in (Identity(), Tree()) if other.kind not in kinds]
         rows = []
         for strategy in strategies:
@@ -345,6 +347,7 @@ class Audit(DrawnResult):
     def participation_histogram(self) -> dict[int, int]:
         """Devices by number of participations, from 1."""
         counts = enumerate(np.bincount(self.patterns.counts))
+        # bincount begins with 0 participations, which no device of the patterns has.
         return {count: int(devices) for count, devices in counts if count and devices}
 
     def to_json(self) -> dict[str, Any]:
@@ -501,11 +504,13 @@ def audit_trace(
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     scenario = _scenario_of(opened) if isinstance(opened, Trace) else None
+    # The recorded scenario was checked by its digest, so another encoding comes only now.
     if scenario is not None and encoding is not None:
         privacy = scenario.privacy.model_copy(update={"encoding": encoding})
         scenario = scenario.model_copy(update={"privacy": privacy})
     used = _Used.of(opened, scenario, claim, mechanism, noise_multiplier, delta)
     patterns = read_patterns(opened)
+    # Without a participation there is no largest sensitivity.
     if not patterns.device_ids.size:
         raise InputError(
             f"trace {str(opened.path)!r}: no device took part in any of its "
@@ -515,6 +520,7 @@ def audit_trace(
     names = DeviceNames(opened, show_devices)
     imported = opened if isinstance(opened, ImportedTrace) else None
     try:
+        # Limits do not depend on the mechanism, so they are found once for all.
         enforced = enforced_limits(opened, scenario, claim, patterns)
         claimed = _claimed(claim, opened, patterns)
         mechanisms = [
@@ -530,6 +536,7 @@ def audit_trace(
             for strategy in used.strategies
         ]
         exclusions = None
+        # How a server sampled or excluded devices is known of our own runs alone.
         if scenario is not None and isinstance(opened, Trace):
             exclusions = exclusions_of(opened, scenario, patterns)
             mechanisms = [
@@ -556,6 +563,7 @@ def audit_trace(
             )
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError(str(error)) from None
+    # What follows takes back what the trace, the log or the noise does not support.
     broken = [
         each.statement
         for each in findings
@@ -596,6 +604,7 @@ def _violations(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Viol
 def _assumptions(
     scenario: Scenario | None, imported: ImportedTrace | None, mechanisms: Sequence[MechanismAudit]
 ) -> tuple[str, ...]:
+    # Limits are the same for all mechanisms, so those of the first speak for all.
     own = [f"Enforced: {text}" for text in mechanisms[0].enforced.assumptions] if mechanisms else []
     by_sampling = mechanisms[0].sampled if mechanisms else None
     own += [f"Sampled: {text}" for text in by_sampling.assumptions] if by_sampling else []
@@ -607,6 +616,7 @@ def _assumptions(
 
 def _other_tasks(trace: Trace | ImportedTrace) -> tuple[str, ...]:
     """What is to be said of a task whose devices took part in others too."""
+    # Only the trace of one task of several has this table.
     if not isinstance(trace.run.get("task"), dict):
         return ()
     return (
@@ -659,11 +669,13 @@ class _Used:
                 noise_multiplier = privacy.noise_multiplier
             if delta is None:
                 delta = privacy.delta if privacy is not None else DEFAULT_DELTA
+            # A log has no mechanism of its own, so without a given one no privacy is computed.
             used = cls(given or ((own,) if own is not None else ()), own, noise_multiplier, delta)
         try:
             if used.noise_multiplier is not None:
                 check_noise_multiplier(used.noise_multiplier)
             check_delta(used.delta)
+            # A mechanism of fewer rounds cannot have released all of these.
             for strategy in used.strategies:
                 strategy.check_rounds(trace.committed_rounds)
         except ValueError as error:
@@ -687,6 +699,7 @@ def _scenario_of(trace: Trace) -> Scenario:
         raise TraceCorrupt(
             f"{trace.path}: its scenario is not one of this release ({error}); use its own"
         ) from None
+    # An edit, or a default that has changed since, would change figures without a word.
     if scenario.digest != trace.run.get("scenario_digest"):
         raise TraceCorrupt(
             f"{trace.path}: its scenario does not have the recorded digest, so it was edited; take "
@@ -748,6 +761,7 @@ def _audit_mechanism(
         trace=trace,
         binding_device=names.of(trace.device_id),
         observed=observed(trace, n, participation, strategy, noise, delta),
+        # Nothing ensures limits that were only seen.
         observed_limits=of_limits("observed", limits, strategy, noise, delta, False),
         enforced=of_limits("enforced", enforced, strategy, noise, delta, True),
         claimed=of_limits(

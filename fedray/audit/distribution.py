@@ -183,6 +183,7 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
         fewest = int(group[0])
         most = int(group[-1])
         spans = _least_spans(patterns, fewest, most)
+        # Devices that took part once have no span, and keep any gap.
         least = spans[0] if spans else n
         is_in_group = (patterns.counts >= fewest) & (patterns.counts <= most)
         devices = int(is_in_group.sum())

@@ -68,9 +68,11 @@ def exclusions_of(trace: Trace, scenario: Scenario, patterns: Patterns) -> Exclu
     found = list(_excluded(trace))
     device_ids = np.concatenate([np.empty(0, np.uint64), *(ids for ids, _ in found)])
     rounds = np.concatenate([np.empty(0, np.int64), *(each for _, each in found)])
+    # An excluded device was at its budget, so it took part and is among the patterns.
     places = np.searchsorted(patterns.device_ids, device_ids)
     is_excluded = np.zeros(patterns.device_ids.size, np.bool_)
     is_excluded[places] = True
+    # Rounds of a device are in order, so its last row is its last round.
     last_rounds = patterns.rounds[patterns.starts + patterns.counts - 1].astype(np.int64)
 
     def mean(counts: NDArray[np.int64]) -> float:
@@ -124,6 +126,7 @@ def filtered(
         return None
     limit = privacy.largest_sensitivity
     assert limit is not None
+    # The filter charges a participation for all rounds of the run, so all count here.
     found = trace_sensitivity(strategy, replace(patterns, committed_rounds=rounds))
     sensitivity, event = None, None
     if exclusions.came_back:
@@ -137,6 +140,7 @@ def filtered(
             f"rounds, above {up(limit, 6)} of privacy.stop_at, so the budget was not enforced"
         )
     else:
+        # Sums in another order may be above the limit by a rounding.
         value = max(limit, found.value)
         theorem = "the limit of a filter, which no device goes beyond"
         sensitivity = Sensitivity(value, False, theorem, found.value, found.rounds)

@@ -143,6 +143,7 @@ class Summary:
         named = statements(verdict)
         unchecked = _listed(statements(Verdict.UNCHECKED))
         is_one = len(named) == 1
+        # The cases go from what says most for the claim to what says most against it.
         match verdict:
             case Verdict.HOLDS if unchecked:
                 text = f"holds as far as it can be checked ({unchecked} cannot)"
@@ -265,9 +266,11 @@ class _Subject:
         """With the numbers that the log has for the rounds, where they are others."""
         pattern = tuple(rounds)
         if isinstance(self.trace, ImportedTrace):
+            # A pattern may have thousands of rounds, and a dozen say where to look.
             first = pattern[:12]
             labels = [self.trace.round_label(each) for each in first]
             more = ", ..." if len(pattern) > len(first) else ""
+            # Labels that are the numbers themselves need not be told twice.
             if labels != [str(each) for each in first]:
                 shows += f" (in the log: {', '.join(labels)}{more})"
         return Evidence(self.name_of(device_id), pattern, shows)
@@ -298,6 +301,7 @@ def _basis(claim: Claim, trace: Trace | ImportedTrace, enforced: Limits) -> _Bas
     limits = joined(enforced, claimed, trace.committed_rounds)
     rules = enforced.participation
     participation = limits.participation
+    # `joined` takes every round as possible where nobody names limits.
     assert participation is not None
     # Of a run of ours the rules are known, and what they do not ensure is no limit, however often
     # it is claimed.
@@ -370,6 +374,7 @@ def _check_min_sep(claimed: int, subject: _Subject) -> Finding:
     order = np.argsort(gaps, kind="stable")[: MOST_EVIDENCE if broken else 1]
     evidence = []
     for place in order.tolist():
+        # The closest pairs come first, so all that follow keep the claim.
         if broken and gaps[place] >= claimed:
             break
         row = int(after[place])
@@ -444,6 +449,7 @@ def _check_timer(claimed: float, subject: _Subject) -> Finding:
         text = f"{broken:,} pairs of participations are closer in time"
     hours = least / 3600.0
     verdict = _verdict(not broken)
+    # Rounded down, so that a claim of the figure that is advised would hold.
     should_say = f"timer_hours = {_plain(down(hours))}"
     found = tuple(evidence)
     return Finding("timer_hours", verdict, claimed, hours, should_say, text, broken, found)
@@ -460,6 +466,7 @@ def _check_spent(
 ) -> Finding:
     """Whether rho or epsilon follows from limits; if not, whether at least this trace spent no
     more, and what follows from corrected limits."""
+    # Floats and the discretisation of epsilon must not break a claim that is right.
     most = claimed * (1 + ROUNDED[what])
     # What this trace spent decides only between the ways in which a claim can fail: nothing ensures
     # it for another run.
@@ -483,6 +490,7 @@ def _check_spent(
         verdict = Verdict.UNPROVEN
     else:
         verdict = Verdict.TRACE_ONLY
+    # Where nothing is proven, what this trace spent is the only figure.
     shown = of_basis if math.isfinite(of_basis) else of_trace
     text = f"{basis_text}; {trace_text}"
     advised = shown if corrected.sensitivity is None else figure(corrected.sensitivity.value)

@@ -181,6 +181,7 @@ def observed(
         found.value,
         found.is_exact,
         f"the largest sensitivity of any recorded device's own rounds{scaled}",
+        # An upper bound says nothing of how small the sensitivity may be.
         found.value if found.is_exact else 0.0,
         pattern,
     )
@@ -188,6 +189,7 @@ def observed(
         "observed",
         participation,
         sensitivity,
+        # The sensitivity is that of one pattern, so the event names no participation.
         event_of(strategy, rounds, sensitivity, None, noise),
         delta,
         False,
@@ -217,6 +219,7 @@ def of_limits(
     participation = limits.participation
     if participation is not None:
         try:
+            # A mechanism of fewer rounds raises too, and the reason says so.
             strategy.check_rounds(participation.rounds)
             sensitivity = strategy.participation_sensitivity(participation)
             event = event_of(strategy, participation.rounds, sensitivity, participation, noise)
@@ -252,6 +255,7 @@ def event_of(
     """
     if noise is None:
         return None
+    # Devices add independent noise in every round, for which the strategy does not matter.
     if isinstance(noise, DeviceNoise):
         return released(noise, sensitivity.value)
     release = StrategyRelease(
@@ -277,12 +281,14 @@ def enforced_limits(
         limits = _limits_of_log(trace, claim)
     else:
         assert scenario is not None
+        # An abandoned attempt released nothing and is no round.
         is_committed = trace.rounds["state"] == 0
         columns = (trace.rounds[name][is_committed] for name in ("opened", "started", "closed"))
         limits = limits_at(scenario, *columns)
     participation = limits.participation
     if participation is None or _is_kept(participation, patterns):
         return limits
+    # A repeated round is outside of all limits, which deserves a reason of its own.
     if patterns.min_sep == 0:
         return Limits(None, REPEATED)
     return Limits(
@@ -341,6 +347,7 @@ def allowed(
     # Rounds of a log may overlap, and a device may be in a later round first: a timer of any later
     # round counts too.
     earliest = np.minimum.accumulate(earliest[::-1])[::-1]
+    # Without a separation a device may be in the next round, but not in the same one again.
     following = np.maximum(rounds + 1, rounds + round_separation)
     if timer_seconds > 0:
         # The first round whose running maximum reaches a time is the first that reaches it.
@@ -420,6 +427,7 @@ def _limits_of_uploads(scenario: Scenario, opened: NDArray[np.float64]) -> Limit
     """What the schedule allows within a window, and the rules of participation between windows."""
     uploads = scenario.rounds.uploads
     assert uploads is not None
+    # Other schedules may draw an upload in every round of its window.
     min_sep = uploads.schedule.min_sep if isinstance(uploads.schedule, CyclicSchedule) else 1
     in_force = rules_of(scenario.participation)
     rules = [rule for rule in in_force if not rule.unkept]
@@ -439,6 +447,7 @@ def _limits_of_uploads(scenario: Scenario, opened: NDArray[np.float64]) -> Limit
     windows = np.unique(opened).size
     # What rests on times here are the times of windows.
     named = "; ".join(rule.name.removesuffix(ROUND_TIMES) for rule in rules)
+    # In a single window a device uploads once, so no rule between windows matters.
     if windows > 1:
         kept = named or "no rule that ensures anything"
         reason += f", and between {windows:,} upload windows devices keep {kept}"
@@ -449,6 +458,7 @@ def _limits_of_uploads(scenario: Scenario, opened: NDArray[np.float64]) -> Limit
 
 def _limits_of_log(trace: ImportedTrace, claim: Claim | None) -> Limits:
     timer = claim.timer_hours if claim is not None else None
+    # A timer of 0 h rules as little as none.
     if not timer:
         return Limits(
             None, "the log does not say which rules were in force; a claim may name a timer"
@@ -514,6 +524,7 @@ def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:
     stated = ", ".join(
         _stated(claim, _doubt_of_timer(trace, times is not None) if claim.timer_hours else "")
     )
+    # A claim of more rounds than were recorded says something even without limits.
     if not stated and n <= trace.committed_rounds:
         return Limits(None, "the claim says nothing of participation")
     implied = (
@@ -521,11 +532,13 @@ def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:
         if times is not None and claim.timer_hours
         else None
     )
+    # A timer without times, and no other limits, gives nothing to compute with.
     is_silent = implied is None and claim.min_sep is None and claim.max_participations is None
     if is_silent and n <= trace.committed_rounds:
         return Limits(None, _why_a_timer_says_nothing(trace))
     b, k = min(claim.min_sep or 1, n), claim.max_participations or n
     reason = f"it is claimed that {stated}" if stated else f"{n:,} rounds are claimed"
+    # Limits that follow from recorded times say nothing of another number of rounds.
     if implied is not None and implied.rounds == n:
         b, k = max(b, implied.min_sep), min(k, implied.max_participations)
         reason += f" (that timer alone ensures {described(implied)} at these times of the rounds)"
@@ -570,6 +583,7 @@ def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
         )
     if enforced.participation is None or enforced.participation.rounds != participation.rounds:
         return claimed
+    # Both hold, so the tighter one of each counts.
     b = max(participation.min_sep, enforced.participation.min_sep)
     k = min(participation.max_participations, enforced.participation.max_participations)
     return Limits(
@@ -578,6 +592,7 @@ def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
 
 
 def _participation(rounds: int, min_sep: int, most: int) -> MinSep:
+    # k rounds must have room at that separation; one round keeps any separation.
     k = min(most, -(-rounds // min_sep))
     return MinSep(rounds, rounds if k == 1 else min_sep, k)
 
@@ -617,4 +632,5 @@ def true_positive_rate(mu: float, false_positive_rate: float = 1e-3) -> float:
     """
     from scipy.special import ndtr, ndtri
 
+    # Rounded up, since no test may be better than is stated.
     return min(1.0, math.nextafter(float(ndtr(mu + ndtri(false_positive_rate))), 1.0))

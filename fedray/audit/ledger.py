@@ -46,6 +46,7 @@ def privacy_over_rounds(
     ledger = []
     # One table of G that grows with the rounds, so that all entries cost what the last one does.
     sensitivities = PatternSensitivities(strategy, n, most_rounds=n)
+    # Few rounds give equal numbers, and the first is 0 rounds, which spend nothing.
     numbers = np.unique(np.linspace(0, n, entries + 1).round().astype(int))
     for rounds in numbers[1:].tolist():
         sensitivities.grow(rounds)

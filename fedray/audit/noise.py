@@ -48,6 +48,7 @@ class DeviceNoise:
         worst, coordinates = int(accepted.argmin()), padded(table.parameters)
         variance = device_variance(noise_multiplier, table.scale, coordinates, report_goal)
         longest = math.sqrt(largest_square(table.scale, coordinates))
+        # Both are rounded to the safe side: a longer update, and less noise.
         event = DiscreteGaussianSum(
             sensitivity=math.nextafter(longest, math.inf),
             device_variance=math.nextafter(float(variance), 0.0),
@@ -98,7 +99,9 @@ def released(noise: Noise, sensitivity: float) -> Event:
     """
     if not isinstance(noise, DeviceNoise):
         return Gaussian(noise_multiplier=noise.multiplier, sensitivity=sensitivity)
+    # Of independent noise, the squared sensitivity is the number of contributions.
     contributions = round(sensitivity**2)
     if not contributions:
+        # A device that contributed nothing spent nothing, whatever the noise was.
         return Gaussian(noise_multiplier=1.0, sensitivity=0.0)
     return Repeated(event=noise.event, count=contributions)

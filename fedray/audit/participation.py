@@ -134,6 +134,7 @@ def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
             "nothing to audit"
         )
     parts = list(patterns_by_part(trace))
+    # Either all parts have weights, or none has.
     has_weights = parts[0].weights is not None
     return Patterns(
         trace.committed_rounds,

@@ -128,6 +128,7 @@ def read_events(file: str | Path) -> tuple[ReleasedEvent, ...]:
             "file that `Audit.write_events` wrote"
         )
     try:
+        # Matrices are named by their content, and lie beside the file.
         return tuple(_event_of(each, path.parent) for each in document["events"])
     except InputError as error:
         raise InputError(f"events {str(path)!r}: {error}") from None
@@ -139,6 +140,7 @@ def read_events(file: str | Path) -> tuple[ReleasedEvent, ...]:
 
 
 def _event_of(document: dict[str, Any], directory: Path) -> ReleasedEvent:
+    # Epsilon is computed when it is asked for, which is too late to refuse a delta.
     check_delta(float(document["delta"]))
     return ReleasedEvent(
         mechanism=str(document["mechanism"]),

@@ -109,6 +109,7 @@ def rules_of(given: Participation) -> list[Rule]:
 
 def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rule]:
     del policy
+    # A timer of 0 h rules nothing.
     if given.timer_hours == 0.0:
         return
     is_ignored = (
@@ -147,6 +148,7 @@ def _separation(policy: MinSepPolicy, given: Participation, lost: str) -> Iterat
         name=f"a separation of {policy.minimum_separation:,} rounds "
         + ("strictly between two of a device" if between else "from one to the next"),
         unkept=lost,
+        # Rounds strictly between two are one fewer than their difference.
         separation=policy.minimum_separation + between,
     )
 
@@ -284,6 +286,7 @@ def _count_until(
             np.concatenate([events["device_id"], device_ids]),
         )
     )
+    # Events at a device's times come first, so the running count is of events until then.
     before = np.cumsum(order < count)
     found = np.empty(times.size, np.int64)
     is_asked = order >= count

@@ -103,6 +103,7 @@ def _wrong_counts(trace: Trace, probability: float) -> str:
     is_committed = trace.rounds["state"] == 0
     drawn = trace.rounds["selected"][is_committed].astype(np.float64)
     held = trace.rounds["eligible_estimate"][is_committed].astype(np.float64)
+    # Many rounds are looked at, and none may be refused by chance (Bonferroni).
     least = LEAST_PROBABILITY / max(1, drawn.size)
     # Tails of the binomial law: P(X >= k) = I_q(k, m - k + 1), P(X <= k) = I_(1-q)(m - k, k + 1).
     some, others = np.maximum(drawn, 1.0), np.maximum(held - drawn, 1.0)
@@ -129,6 +130,7 @@ def _wrong_uploads(trace: Trace, window_seconds: float) -> str:
         devices, uploaded = columns["device_id"][rows], columns["checkin_time"][rows]
         end = ends[columns["round"][rows]]
         is_outside = (uploaded < end - window_seconds) | (uploaded >= end)
+        # A device may be in several rounds of a window, but with the same upload.
         is_same = (devices[1:] == devices[:-1]) & (end[1:] == end[:-1])
         is_outside[1:] |= is_same & (uploaded[1:] != uploaded[:-1])
         wrong = np.flatnonzero(is_outside)

@@ -29,6 +29,7 @@ def following_rounds(
     """
     n = window_ends.size
     rounds = np.arange(n)
+    # Rounds of one window have the same end, so this is the first round of the next window.
     end_of_own = np.searchsorted(window_ends, window_ends, side="right")
     # Later than the window's last round the same upload is drawn no more.
     again = np.where(rounds + min_sep < end_of_own, rounds + min_sep, n)

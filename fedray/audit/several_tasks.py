@@ -216,11 +216,13 @@ class _Spending:
         self.noise: Noise = self.used.noise
         self._trace = run.traces[name]
         rounds = self._trace.committed_rounds
+        # One table of the mechanism serves all parts of its trace.
         self._sensitivities = PatternSensitivities(self.used.strategy, rounds)
 
     def parts(self) -> Iterator[_TaskPart]:
         """In order of the devices."""
         for patterns in patterns_by_part(self._trace):
+            # No device of this part may have been accepted in this task.
             if not patterns.device_ids.size:
                 none = np.empty(0)
                 yield _TaskPart(patterns, none, none, True)
@@ -241,6 +243,7 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
     parts: list[_Part] = []
     own_rhos: dict[str, list[NDArray[np.float64]]] = {name: [] for name in audits}
     worst_rho, worst_device, worst = -1.0, 0, ()
+    # Only normal noise composes exactly.
     is_exact = not any(isinstance(each.noise, DeviceNoise) for each in spendings.values())
     for of_tasks in zip(*(each.parts() for each in spendings.values()), strict=True):
         joined = _join(of_tasks)
@@ -262,7 +265,9 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
             )
     rho = np.concatenate([part.rho for part in parts])
     tasks = np.concatenate([part.tasks for part in parts])
+    # The least delta gives the largest epsilon, which is the safe one for all.
     delta = min(each.used.observed.delta for each in spendings.values())
+    # The largest of the tasks may be of different devices, so their sum is a bound.
     at_most = {name: each.used.observed.event for name, each in spendings.items()}
     largest = {name: _rho_of([event]) for name, event in at_most.items()}
     bound = list(at_most.values())
@@ -275,6 +280,7 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
     return Composition(
         delta=delta,
         devices=int(rho.size),
+        # Every device here took part in some task, so the count of none is left out.
         devices_by_tasks=tuple(np.bincount(tasks, minlength=len(audits) + 1)[1:].tolist()),
         worst_device=worst_device,
         spent=worst,
@@ -288,6 +294,7 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
         enforced_epsilon=enforced[1],
         enforced_reason=enforced[2],
         quantiles=tuple(zip(SHARES, _at_shares(rho, np.array(SHARES)), strict=True)),
+        # fsum rounds once, so the mean does not depend on how traces are cut into parts.
         mean_rho=math.fsum(rho.tolist()) / rho.size,
         curves={"": _curve(rho), **curves},
     )
@@ -312,6 +319,7 @@ def _spent_by(device: int, name: str, part: _TaskPart) -> Iterator[TaskSpending]
     """What a device spent in a task; nothing where it took no part."""
     patterns = part.patterns
     place = int(np.searchsorted(patterns.device_ids, np.uint64(device)))
+    # searchsorted has a place also for a device that is not there.
     if place < patterns.device_ids.size and int(patterns.device_ids[place]) == device:
         start = int(patterns.starts[place])
         rounds = patterns.rounds[start : start + int(patterns.counts[place])]
@@ -354,6 +362,7 @@ def _all_of(events: Sequence[Event | None]) -> Event:
 def _at_shares(values: NDArray[np.float64], shares: NDArray[np.float64]) -> list[float]:
     """Values that devices have: the least with at least that share of them below or equal."""
     places = np.maximum(np.ceil(shares * values.size).astype(int) - 1, 0)
+    # Only the places that are asked for need be in order, of millions.
     return np.partition(values, np.unique(places))[places].tolist()
 
 

@@ -51,5 +51,6 @@ def _noise(scenario: Scenario, rounds: RoundsSoFar) -> Noise:
     privacy = scenario.privacy
     if isinstance(privacy.encoding, DiscreteGaussian):
         goal = scenario.rounds.report_goal
+        # The round with the least noise so far stands for all of them.
         return DeviceNoise.least(privacy.encoding, privacy.noise_multiplier, goal, rounds.accepted)
     return ServerNoise(privacy.noise_multiplier, scenario.count_noise)

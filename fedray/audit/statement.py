@@ -103,6 +103,7 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
     stated = mechanism.enforced
     if not stated.may_rest_on:
         by_strength = (mechanism.claimed, mechanism.enforced, mechanism.observed)
+        # The observed sensitivity is always known, so one is found.
         stated = next(each for each in by_strength if each.sensitivity is not None)
     title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
     lines = (
@@ -158,6 +159,7 @@ def _participation(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -
     others = [
         f"{each.name}: {_limits_text(each) if each.participation else 'unknown'}"
         for each in mechanism.guarantees
+        # Without a claim there is no claimed participation to tell of.
         if each is not stated and (each.name != "claimed" or audit.claim is not None)
     ]
     rests = {
@@ -209,6 +211,7 @@ def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
     rho = stated.rho
     mu = stated.mu
     epsilon = stated.epsilon
+    # `privacy_statement` chose a guarantee that is known, of a mechanism with noise.
     assert sensitivity is not None
     assert rho is not None
     assert stated.event is not None
@@ -246,6 +249,7 @@ def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
 
 def _verdicts(audit: Audit) -> list[Line]:
     return [
+        # The sentence begins with what it is about, which is the line's name here.
         Line(f"The claim, {what}", summary.text.partition(": ")[2], _findings(audit, what))
         for what, summary in audit.verdicts.items()
     ]
@@ -271,6 +275,7 @@ def _limits(audit: Audit) -> list[Line]:
         Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN),
         Line("Evaluation data", *evaluation),
         *_left_out(audit),
+        # The first three assumptions are told in the setting.
         *(
             Line("Not covered, and assumed", each, "fedray's documentation")
             for each in audit.assumptions[3:]
@@ -312,6 +317,7 @@ def _described(mechanism: MechanismAudit) -> str:
 def _shortened(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_shortened(each)}" for name, each in value.items())
+    # A long list would fill the line, so its length stands for the rest.
     if isinstance(value, list) and len(value) > 8:
         return f"[{', '.join(map(str, value[:8]))}, ... {len(value)} in all]"
     return str(value)
@@ -336,5 +342,6 @@ def _after_colon(text: str) -> str:
 
 def _cell(text: str) -> str:
     """Text that cannot end its cell of a Markdown table, nor become markup."""
+    # Names come from users' files, which must not bring markup into the document.
     escaped = "".join(f"\\{letter}" if letter in "\\|`*_<>[]#" else letter for letter in text)
     return " ".join(escaped.split())

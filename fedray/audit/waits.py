@@ -42,6 +42,7 @@ def _of_run(trace: Trace) -> Waits:
         rounds = columns["round"][rows]
         check_ins = columns["checkin_time"][rows]
         reports = columns["report_time"][rows]
+        # Rounds on one upload have no wait between them, so its first one stands for all.
         is_first = is_first_of_upload(devices, check_ins)
         devices, rounds = devices[is_first], rounds[is_first]
         waits = check_ins[is_first][1:] - reports[is_first][:-1]
@@ -74,6 +75,7 @@ def _same_device(
     waits: NDArray[np.float64], devices: NDArray[np.uint64], rounds: NDArray[np.uint32]
 ) -> tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint32]]:
     """Without the pairs of rows that are of two devices."""
+    # Where the device changes, a difference of two rows means nothing.
     is_same = devices[1:] == devices[:-1]
     pairs = np.column_stack([rounds[:-1], rounds[1:]])
     return waits[is_same], devices[1:][is_same], pairs[is_same]

@@ -218,6 +218,7 @@ def report(
     from fedray.trace.schema import REPORT_FILE
     from fedray.trace.several_tasks import is_of_tasks
 
+    # A trained run has no participations of its own, so that nothing of it is audited.
     if is_trained_run(trace):
         # What an audit is asked has no meaning for a trained run, so it is refused if it is given.
         options = {

@@ -276,6 +276,7 @@ def compare(
     print_pieces([*comparison_mean_tables(document), Paragraph("", document["note"])])
     notes = [document["costs_note"], document["privacy_note"]]
     print_pieces([Paragraph("", note) for note in notes if note])
+    # Without the trace nobody knows the participations that epsilon follows from.
     if not document["assumptions"]:
         typer.echo("Epsilon is not known without the trace; give it by --trace.")
     for what, path in written.items():
@@ -333,6 +334,7 @@ def evaluate(
         print_json({**document, **written})
         return
     notes = [Paragraph("  * ", note) for note in result.notes]
+    # A terminal has no room for all quantiles, which the page and the JSON have.
     print_pieces([*on_devices_tables(document, is_brief=True), *notes])
     if result.without_data:
         typer.echo(f"{result.without_data:,} devices of the samples have no data that can be read.")

@@ -77,6 +77,7 @@ def fit_log(
     from fedray.studies.habits.read import read_observed_log
     from fedray.trace.log_records import RecordColumns
 
+    # What was not given has the defaults of `RecordColumns`.
     known = {name: value for name, value in columns.items() if value is not None}
     # Mistakes in the keys are told before the log is read, which may take long.
     base = base_table(overrides)

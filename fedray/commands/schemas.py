@@ -68,6 +68,7 @@ def _described(name: str) -> list[dict[str, Any]]:
         rows = [asdict(each) for each in columns_of(name)]
         return [{"name": name, "kind": "", "rows": rows}]
     tables = tables_of()
+    # The scenario itself is the table without a path.
     wanted = "" if name == "scenario" else name
     paths = {each.path for each in tables}
     if wanted not in paths:

@@ -39,6 +39,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
         )
     trained = {name: trace.trained for name, trace in found.traces.items()}
     if as_json:
+        # The page of the whole run stands apart from those of its tasks.
         document = {**audit.to_json(), "report": reports.pop("", None), "reports": reports}
         figures = ("wall_seconds", "shard_use", "driver_peak_mebibytes", "restarts")
         document |= {name: found.document[name] for name in figures}
@@ -62,6 +63,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     starved = {name: each for name, each in ended.items() if each.startswith("starved")}
     for name, each in starved.items():
         typer.echo(f"fedray: task {name}: {each}", err=True)
+    # The traces are whole, but scripts must see that rounds are missing.
     if starved:
         raise typer.Exit(1)
 

@@ -78,6 +78,7 @@ def stress(
     value, scenario = find_sweep(sweep)
     # An output that exists is refused now, because the sweep takes long.
     refuse_existing(out)
+    # What takes long to load is loaded once the request is known to be possible.
     from fedray.report.files import write_figure_files
     from fedray.report.text import TextTable
     from fedray.report.text.studies import crossing_rows, sweep_constants, sweep_rows
@@ -89,6 +90,7 @@ def stress(
         contextlib.redirect_stdout(sys.stderr),
     ):
         result = run_sweep(value, scenario, Placement(address=address), has_cache, on_status)
+    # Warnings go to stderr, so that JSON stands alone on stdout.
     for warning in result.warnings:
         typer.echo(f"fedray: warning: {warning}", err=True)
     if out is not None:
@@ -101,6 +103,7 @@ def stress(
         return
     print_table(TextTable(value.name, sweep_rows(document, is_brief=True)))
     crossings = crossing_rows(document)
+    # A heading alone means that no mechanism overtakes another.
     if len(crossings) > 1:
         print_table(TextTable("Crossings", crossings))
     for line in (sweep_constants(document), *sweep_notes(result)):

@@ -118,12 +118,15 @@ def _is_exp_of_square(source, key, a, b):
     exp(-f^2)."""
     whole = a // b
     rest = a - whole * b
+    # Each of these holds with probability exp(-1), and all of them with exp(-i^2).
     for _ in range(whole * whole):
         if not _is_exp(source, key, 1, 1):
             return False
+    # Each of these holds with probability exp(-f), and all of them with exp(-2 i f).
     for _ in range(2 * whole):
         if not _is_exp(source, key, rest, b):
             return False
+    # Two draws of f in a step make of the series of `_is_exp` that of exp(-f^2).
     k = 1
     while (
         _is_ratio(source, key, rest, b)

@@ -250,6 +250,7 @@ def metric_curve(
     """
     series = [_metric_series(metric, line) for line in lines]
     best = optimum.get(metric.name)
+    # The line to compare with goes from the first evaluation of all lines to the last.
     x = np.concatenate([each.x for each in series])
     if best is not None and x.size:
         ends = np.array([x.min(), x.max()])

@@ -198,6 +198,7 @@ def render_audit(
         written=about.written,
         packages=about.packages,
         audit=audit,
+        # The page carries the whole document, so that its figures can be read by programs.
         audit_json=_script_safe(audit),
         findings=tables.findings_table(audit["findings"]),
         evidence=tables.evidence_table(audit["findings"]),

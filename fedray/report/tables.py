@@ -195,6 +195,7 @@ def utility_table(audit: dict[str, Any]) -> PageTable:
         "errors are of prefix sums at "
         "clip norm 1, and the best comes first."
     )
+    # The mechanism of the run stands out among those that it is compared with.
     used = audit["mechanisms"][0]["name"] if audit["mechanisms"] else ""
     styles = ["used" if each["name"] == used else "" for each in audit["utility"]]
     return PageTable("Mechanisms at equal privacy", [heading, *rows], note, styles)

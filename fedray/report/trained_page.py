@@ -129,6 +129,7 @@ def _clip_norm(columns: dict[str, Any]) -> Figure | None:
 
 def _left_out(columns: dict[str, Any]) -> Figure | None:
     """Devices that took part and added nothing to the model; None if there are none."""
+    # A cause that never occurred has no line.
     counts = {
         text: columns[name].astype(np.float64)
         for name, text in LEFT_OUT.items()

@@ -281,6 +281,7 @@ def run_canary(
             f"{rounds} rounds of coordinates={coordinates} are more than {MOST_VALUES:,} values; "
             f"take coordinates={MOST_VALUES // rounds} or fewer"
         )
+    # D / 2 devices draw noise for D coordinates in every round.
     if adds_noise and rounds * coordinates**2 // 2 > MOST_DRAWS:
         most = math.isqrt(2 * MOST_DRAWS // rounds)
         remedy = f"take coordinates={most} or fewer" if most >= 256 else "check a shorter run"
@@ -360,13 +361,16 @@ def check_training(
         trainer or _real(),
         on_progress or (lambda text: None),
     )
+    # What theory says follows: the unit of each round, and what a canary adds to it.
     z = scenario.update_noise_multiplier
     strategy = scenario.privacy.mechanism
     encoding = setup.encoding
     # The ratio is the same for every clip norm.
     inflation = encoding.contribution_norm(1.0)
+    # Noise of devices grows with the root of how many came.
     came = [setup.devices(share) / setup.goal for share in recorded.shares]
     shares = np.sqrt(np.array(came or [1.0] * recorded.rounds))
+    # The unit of a round is what one device may change of its estimate.
     unit = np.array([encoding.contribution_norm(each.norm) for each in clips]) * shares
     unit *= setup.effect
     u = np.zeros(recorded.rounds)
@@ -386,6 +390,7 @@ def check_training(
         coordinates=2 * setup.canaries * len(setup.layer_norms),
         pattern=recorded.pattern,
         noise_multiplier=z,
+        # Where fewer devices came, less noise was added, so the emptiest round has the largest mu.
         claimed_mu=claimed.value / (z * math.sqrt(min(recorded.shares or [1.0]))),
         counts=counts,
         **measured,
@@ -410,6 +415,7 @@ def _measured(
         u: what a canary adds to each round, [n], in the same units.
         z: noise multiplier.
     """
+    # Whitening undoes what correlates the rounds, so that each can be judged by itself.
     W = linalg.solve_triangular(L, released / z, lower=True, overwrite_b=True)
     shift = linalg.solve_triangular(L, u, lower=True) / z
     expected_mu = float(np.linalg.norm(shift))
@@ -434,6 +440,7 @@ def _measured(
     # The error of a standardised difference: that of the two means, and that of the spread.
     error = math.sqrt(1 / with_canary.size + 1 / without.size + mu**2 / (2 * freedom))
     reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * error
+    # Noise is judged by the silent half alone, which holds no signal.
     silent = W[:, half:]
     noise_p, worst_round = _least_alike(silent)
     independence_p, worst_pair = _most_alike(silent)
@@ -489,6 +496,7 @@ class _Setup(NamedTuple):
         table = privacy.clipping
         layers = len(getattr(table, "norms", None) or range(LAYERS))
         names = [f"layer{place}" for place in range(layers)]
+        # Clipping of whole updates is clipping of a single layer.
         layer_norms = table.layer_norms(names, privacy.clip_norm) or (privacy.clip_norm,)
         canaries = coordinates // (2 * len(layer_norms))
         # Integer sums are sized by the goal, and all canaries of a round come at once. Where
@@ -504,9 +512,11 @@ class _Setup(NamedTuple):
             goal = math.ceil(2 * canaries / weighting.least_mean_weight)
             denominator = least = goal * weighting.least_mean_weight
             silent, effect = 3 * canaries, 2.0
+        # A canary has two coordinates in each layer: its own, and a silent one.
         dimension = 2 * canaries * len(layer_norms)
         trained = _with_room(scenario, goal, dimension)
         encoding = encoding_of(trained.privacy.encoding, trained.sum_setting(dimension))
+        # An update that is at the norm of every layer is as long as the root of their squares.
         longest = math.hypot(*layer_norms) / privacy.clip_norm
         return cls(
             *(trained, canaries, silent, layer_norms, goal),
@@ -539,8 +549,10 @@ class _Setup(NamedTuple):
         table, z = self.scenario.privacy.encoding, self.scenario.update_noise_multiplier
         if not isinstance(table, ModularTable):
             return
+        # The mean over n rounds scatters less by sqrt(n), and rounding adds in the pattern's alone.
         often = max(1.0, len(recorded.pattern) / math.sqrt(recorded.rounds))
         added = often * self.canaries / 4.0
+        # A variance that is measured on so many coordinates scatters by sqrt(2 / canaries).
         least_square = added / math.sqrt(2.0 / self.canaries) / z**2
         if (table.scale * self.encoding.contribution_norm(1.0)) ** 2 >= least_square:
             return
@@ -559,6 +571,7 @@ def _with_room(scenario: Scenario, goal: int, dimension: int) -> Scenario:
         "cohort_sample": goal,
         "server": ServerSGD(momentum=0.0, learning_rate=1.0),
         "devices_at_once": _GROUP,
+        # Nothing is evaluated or kept before the last round.
         "evaluate_every": scenario.rounds.count + 1,
         "checkpoint_every": scenario.rounds.count + 1,
     }
@@ -604,6 +617,7 @@ def _released(
 
     Of several layers, a coordinate is the sum over layers in a canary's direction.
     """
+    # These load torch, which only a training needs.
     from fedray.clients.canaries import Canaries
     from fedray.clients.workers import TrainerWorker
     from fedray.server.training import TrainingLoop
@@ -619,15 +633,18 @@ def _released(
         [TrainerWorker(InProcessWorker(lambda: trainer(full, canaries)))],
         AggregatorWorker(InProcessWorker(lambda: watched)),
     )
+    # Each canary sends in all layers at once; this is the direction of what it sends.
     direction = np.array(layers) / math.hypot(*layers)
     rows = np.empty((recorded.rounds, 2 * setup.canaries))
     for index in range(recorded.rounds):
         tell(PartDone(f"{index:,} of {recorded.rounds:,} rounds", index, recorded.rounds))
         cohort = _cohort(setup, recorded, index)
         loop.train(index, cohort)
+        # The server added the mean, so the noised sum is the step times the denominator.
         divisor = setup.denominator or cohort.device_ids.size
         step = watched.steps[index].reshape(len(layers), -1)
         rows[index] = divisor * (direction @ step)
+        # A step is as long as the model, and the row has all that is needed of it.
         watched.steps[index] = np.empty(0)
     return rows, [metrics.clip for metrics in loop.metrics if metrics.clip is not None]
 
@@ -650,6 +667,7 @@ class _Watched:
         """See `Aggregates`."""
         before = self._before
         told = self._told(*self._aggregator.commit(report))
+        # With learning rate 1 and no momentum, a step is the estimate itself.
         self.steps.append(self._before - before)
         return told
 
@@ -676,10 +694,12 @@ def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
         sending = setup.canaries
         sending += setup.silent * setup.has_silent(recorded.pattern, round_index)
     holding = setup.canaries + setup.silent
+    # Ids beyond canaries and silent devices have no examples.
     empty = np.arange(holding, holding + max(0, devices - sending))
     device_ids = np.concatenate([np.arange(sending), empty]).astype(np.uint64)
     if setup.scenario.rounds.buffer is None:
         return Cohort(device_ids)
+    # All have the newest model, but those whose staleness was recorded.
     versions = np.full(device_ids.size, round_index, np.uint32)
     if recorded.staleness and sending:
         versions[:sending] -= recorded.staleness[recorded.pattern.index(round_index)]
@@ -697,6 +717,7 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
     counts = np.empty((recorded.rounds, COUNTING))
     for place in range(COUNTING):
         tested = aggregator(_counting(scenario, place))
+        # Counts do not depend on the model, so one parameter will do.
         tested.start(np.zeros(1, np.float32))
         shares = [0.0]
         for index in range(recorded.rounds):
@@ -715,7 +736,9 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
     u[list(recorded.pattern)] = goal
     z = count_noise_multiplier(count_noise)
     strategy = scenario.privacy.mechanism
+    # One device changes a count by 1/2, which is the unit here.
     measured = _measured(_noise_factor(strategy, recorded.rounds), 2.0 * counts, u, z)
+    # The signal was that of `goal` devices at once, and mu is that of one.
     for name in ("expected_mu", "mu", "mu_low", "mu_high"):
         measured[name] /= goal
     claimed = PatternSensitivities(strategy, recorded.rounds).exact(np.array(recorded.pattern))
@@ -751,6 +774,7 @@ def _signal_p(W: NDArray[np.float64], shift: NDArray[np.float64]) -> float:
     half = W.shape[1] // 2
     away = W[:, :half].mean(axis=1) - W[:, half:].mean(axis=1) - shift
     variance = 1.0 / half + 1.0 / (W.shape[1] - half)
+    # If all is right, whitened rounds are independent, so their squares add to a chi-square.
     return float(stats.chi2.sf((away**2).sum() / variance, away.size))
 
 
@@ -779,14 +803,17 @@ def _most_alike(silent: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
     norms = np.maximum(np.linalg.norm(silent, axis=1, keepdims=True), NO_NOISE)
     unit = silent / norms
     correlations = unit @ unit.T
+    # A round is like itself, which says nothing.
     np.fill_diagonal(correlations, 0.0)
     place = int(np.abs(correlations).argmax())
     first, second = sorted(divmod(place, len(silent)))
+    # Rounding may give a correlation of 1 or more, by which the next line would fail.
     r = min(abs(float(correlations[first, second])), 1.0 - 1e-15)
     size = silent.shape[1]
     # Student's t has size - 1 degrees of freedom, and not size - 2, because the means are known.
     statistic = r * math.sqrt((size - 1) / (1.0 - r * r))
     p = 2.0 * float(stats.t.sf(statistic, size - 1))
+    # Bonferroni: the least of as many p-values as there are pairs.
     pairs = len(silent) * (len(silent) - 1) / 2
     return min(1.0, p * pairs), (first, second)
 
@@ -823,9 +850,11 @@ def _binding(scenario: Scenario, trace: Trace | ImportedTrace, patterns: Pattern
         assert part.versions is not None
         is_own = part.device_ids == binding.device_id
         own = part.rounds[is_own].tolist(), part.versions[is_own].tolist()
+        # A model's age is its round less the version that the device was sent.
         staleness |= {index: index - version for index, version in zip(*own, strict=True)}
     shares: tuple[float, ...] = ()
     if scenario.privacy.encoding.adds_noise:
+        # State 0 is committed: an abandoned attempt released nothing.
         accepted = trace.rounds["accepted"][trace.rounds["state"] == 0]
         # Whoever comes beyond the goal adds noise that no privacy rests on here.
         of_goal = np.minimum(1.0, accepted / scenario.rounds.report_goal)
@@ -835,6 +864,7 @@ def _binding(scenario: Scenario, trace: Trace | ImportedTrace, patterns: Pattern
 
 
 def _real_aggregator(scenario: Scenario) -> Aggregates:
+    # torch is loaded only where nobody gave an aggregator of their own.
     from fedray.server.aggregator import ModelAggregator
 
     return ModelAggregator(scenario)

@@ -217,6 +217,7 @@ def compare_runs(
         )
     for other in opened[1:]:
         _demand_comparable(opened[0], other)
+    # All runs share one trace, so any of them that lies in it will do.
     found = next(
         (each for each in (trace_of(run, trace) for run in opened) if each is not None), None
     )
@@ -273,6 +274,7 @@ def _gathered(runs: Sequence[TrainedRun]) -> dict[str, dict[int, TrainedRun]]:
     """Runs by a digest of their settings, then by seed."""
     groups: dict[str, dict[int, TrainedRun]] = {}
     for run in runs:
+        # A table of settings cannot be a key, but its digest can.
         content = json.dumps(_settings(run), sort_keys=True).encode()
         group = groups.setdefault(hashlib.sha256(content).hexdigest(), {})
         seed = run.document["seed"]
@@ -292,6 +294,7 @@ def _settings(run: TrainedRun) -> dict[str, Any]:
     for table in TRAINED_TABLES:
         _flatten(table, scenario.get(table, {}), flat)
     flat.pop("training.seed", None)
+    # Two copies of a file are one setting, which its digest tells.
     for key in FILE_KEYS:
         flat.pop(key, None)
     return flat
@@ -328,6 +331,7 @@ def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> 
         parts = [each.get(f"{MECHANISM}.kind", "")]
         for key in keys:
             table = _told_apart(key, tables)
+            # A key of one kind says nothing beside another kind, so only rivals of its kind decide.
             rivals = [other for other in settings if _kind(other, table) == _kind(each, table)]
             if _is_kind(key):
                 kind = _kind(each, table)
@@ -337,6 +341,7 @@ def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> 
             elif key in _differing(rivals) and _can_be_told(key, each):
                 parts.append(f"{_short(key)} {_value(each[key])}")
         label = ", ".join(parts)
+        # Long lists are not told, so two labels may be alike; those get numbers.
         alike = sum(known == label or known.startswith(f"{label} #") for known in labels)
         labels.append(f"{label} #{alike + 1}" if alike else label)
     return labels
@@ -373,6 +378,7 @@ def _short(key: str) -> str:
 
 
 def _value(value: Any) -> str:
+    # A longer value, such as a digest, would fill the legend.
     return f"{value:g}" if isinstance(value, float) else str(value)[:24]
 
 
@@ -392,6 +398,7 @@ def _spent(
         # An audit reads all participations, and settings of the training change nothing in it.
         if key not in known:
             read = scenario_of_trained(run, trace).privacy
+            # The scenario is read back, so that the audit gets strategies and not tables.
             audit = audit_trace(
                 trace, read.noise_multiplier, delta, read.mechanism, encoding=read.encoding
             )
@@ -421,6 +428,7 @@ def _told_once(
         for sentence in sentences:
             about.setdefault(sentence, []).extend(labels[key])
     groups = sum(map(len, labels.values()))
+    # A sentence that all groups rest on needs no names.
     return tuple(
         sentence if len(those) == groups else f"Of {'; '.join(those)}: {sentence}"
         for sentence, those in about.items()

@@ -45,6 +45,7 @@ def comparison_page(comparison: Comparison) -> str:
 def comparison_figures(comparison: Comparison) -> list[Shown]:
     """Every metric over rounds; and after the last round against epsilon, where that is known."""
     figures: list[Shown] = [_curve(comparison, metric) for metric in comparison.metrics]
+    # A group whose trace is not at hand has no epsilon to stand over.
     known = [group for group in comparison.groups if _epsilon(group) is not None]
     if known:
         figures += [_against_epsilon(comparison, metric, known) for metric in comparison.metrics]
@@ -54,6 +55,7 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
 def _curve(comparison: Comparison, metric: Metric) -> Figure:
     lines = []
     for group in comparison.groups:
+        # The line is the mean of all seeds, with a band from the least to the largest.
         first, *others = (group.runs[seed].metrics for seed in group.seeds)
         lines.append(MetricLine(group.label, first, others))
     first_run = next(iter(comparison.groups[0].runs.values()))
@@ -63,6 +65,7 @@ def _curve(comparison: Comparison, metric: Metric) -> Figure:
 def _against_epsilon(comparison: Comparison, metric: Metric, groups: list[Group]) -> Figure:
     means = [comparison.mean(group, metric.name) for group in groups]
     x = np.array([_epsilon(group) for group in groups], np.float64)
+    # A single seed has no interval, so the note does not speak of bars then.
     has_intervals = any(math.isfinite(mean.low) for mean in means)
     bars = " Bars are 95 % intervals of the mean over seeds." if has_intervals else ""
     return Figure(
@@ -71,6 +74,7 @@ def _against_epsilon(comparison: Comparison, metric: Metric, groups: list[Group]
         f"After the last round. Epsilon is the observed one of the trace.{bars}",
         Axis(f"Epsilon at delta = {comparison.delta:g}", needs_log([x]), decimals=4),
         Axis(f"Held-out {metric.title}{metric.in_unit}", starts_at_zero=False),
+        # Each group is a series of one point, so that it has a name and a colour.
         tuple(
             Series(
                 group.label,

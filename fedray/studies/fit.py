@@ -135,10 +135,12 @@ def fit_min_sep(
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance={tolerance} must be between 0 and 1; 0.01 is one percent")
     smaller = scaled(scenario, scale)
+    # Traces lie in temporary folders, so no checkpoint would ever be resumed.
     placement = placement or Placement(backend="in-process", checkpoint_seconds=math.inf)
     runs: list[FittedRun] = []
 
     def try_value(value: float) -> FittedRun:
+        # Min-sep does not depend on what is learned, so nothing is trained.
         tried = smaller.with_overrides(f"{key}={value!r}", "training.enabled=false")
         run = _run(tried, value, placement)
         runs.append(run)
@@ -161,6 +163,7 @@ def fit_min_sep(
             "timer and rounds"
         )
     above = top
+    # The lower end is not simulated: it counts as too small, as a run that starves does.
     below = FittedRun(low, None, None)
     while not is_near(runs[-1]) and len(runs) < MOST_RUNS and above.value / below.value > 1.002:
         # Every third time the middle, so that the bracket shrinks whatever the curve.
@@ -170,6 +173,7 @@ def fit_min_sep(
             above = run
         else:
             below = run
+    # A run in which no device came twice has no min-sep that could be near.
     compared = []
     for run in runs:
         if run.has_min_sep and run.min_sep is not None:
@@ -214,6 +218,7 @@ def scenario_to_fit(
     settings = [f"{key}={value}" for key, value in given.items() if value is not None]
     if file is not None:
         scenario = Scenario.from_toml(file, [*settings, *overrides])
+        # A run of fewer rounds has another min-sep than the one that was observed.
         if scenario.privacy.stop_at is not None:
             raise InputError(
                 f"privacy.stop_at of {str(file)!r} may end runs before rounds.count="
@@ -243,6 +248,7 @@ def _between(below: FittedRun, above: FittedRun, target: int) -> float:
     if below.min_sep is None:
         guess = above.value * target / above.min_sep
     else:
+        # Min-sep is about proportional to the key until both ends give a slope.
         slope = 1.0
         if above.min_sep > below.min_sep:
             value_ratio = above.value / below.value
@@ -270,9 +276,11 @@ def scaled(scenario: Scenario, scale: float) -> Scenario:
         )
     # By the rounded goal, not by `scale`: devices per report are what min-sep depends on.
     devices = round(scenario.population.devices * goal / scenario.rounds.report_goal)
+    # Joins shrink with the population, so that it grows by the same share a day.
     joins = scenario.population.joins_per_day * goal / scenario.rounds.report_goal
     buffered: list[str] = []
     if scenario.rounds.buffer is not None:
+        # Concurrency is counted in devices, so it shrinks with them.
         concurrency = scenario.rounds.buffer.concurrency * goal / scenario.rounds.report_goal
         buffered.append(f"rounds.buffer.concurrency={max(1, round(concurrency))}")
     return scenario.with_overrides(
@@ -290,6 +298,7 @@ def _run(scenario: Scenario, value: float, placement: Placement) -> FittedRun:
             trace = simulate(scenario, placement, Path(folder) / "trace")
         except Starved:
             return FittedRun(value, None, None)
+        # A run that ended early has too few rounds for its min-sep to be compared.
         if trace.run["ended"] != "completed":
             return FittedRun(value, None, None)
         patterns = read_patterns(trace)

@@ -244,6 +244,7 @@ def study_learning(
         tell(PartDone(f"{done} of {len(jobs)} models trained", done, len(jobs)))
         for count, _ in enumerate(run_tasks(_train, missing, here), done + 1):
             tell(PartDone(f"{count} of {len(jobs)} models trained", count, len(jobs)))
+    # All runs are read from their files, also those that were trained just now.
     runs = {key: TrainedRun.open(job.out) for key, job in jobs.items()}
     result = study.result(runs, tuple(seeds))
     document = json.dumps(result.to_json(), indent=1) + "\n"
@@ -269,6 +270,7 @@ def _check(scenario: Scenario, seeds: Sequence[int], guesses: Sequence[int]) -> 
             f"guesses={list(guesses)} must be min-seps from 1 to rounds.count="
             f"{scenario.rounds.count}, each once; leave out the others"
         )
+    # Trainings run the scenario's code in tasks, so trust is asked for before the first.
     scenario.demand_trust()
 
 
@@ -298,6 +300,7 @@ class _Study:
             self._patterns.max_participations,
         )
         privacy = scenario.privacy
+        # The scenario's own mechanism and noise say which rho all mechanisms get.
         own = trace_sensitivity(privacy.mechanism, self._patterns).value
         self._rho = rho_of(Gaussian(noise_multiplier=privacy.noise_multiplier, sensitivity=own))
         self._guesses = [
@@ -325,6 +328,7 @@ class _Study:
             "noise_multiplier": self._mechanisms[name].noise_multiplier,
         }
         tables = {
+            # A scenario that does not train by itself is trained here all the same.
             "training": training.model_copy(update={"seed": seed, "enabled": True}),
             "privacy": privacy.model_copy(update=noise),
         }
@@ -341,6 +345,7 @@ class _Study:
             trace_digest=self._trace.digest,
             participation=self._participation,
             rho=self._rho,
+            # A Gaussian with this mu has rho = mu^2 / 2.
             epsilon=gaussian_epsilon(math.sqrt(2.0 * self._rho), delta),
             delta=delta,
             seeds=seeds,
@@ -434,6 +439,7 @@ class _Job:
             return False
         run = TrainedRun.open(self.out)
         run.verify()
+        # The folder's name does not say what was trained, so both digests must fit.
         found = (run.trace_digest, run.document.get("scenario_digest"))
         if found != (trace.digest, self.scenario.digest):
             raise InputError(
@@ -453,6 +459,7 @@ def _final(run: TrainedRun, metric: str) -> float:
     """The mean of the evaluations in the last share of the rounds, at least of the last."""
     column = run.metrics[f"evaluation_{metric}"]
     rounds = run.document["rounds"]
+    # In a short run the last share may hold no round, so the last one always counts.
     is_last = run.metrics["round"] >= min((1.0 - LAST_SHARE) * rounds, rounds - 1)
     is_evaluated = ~np.isnan(run.metrics[f"evaluation_{metric}_error"])
     return float(column[is_last & is_evaluated].mean())

@@ -59,6 +59,7 @@ def _curves(study: LearningCurves, metric: Metric) -> Figure:
     """The curves of the mechanisms in the literature's order, and of the reference."""
     lines = []
     for mechanism in _without_guesses(study):
+        # The line is the mean of all seeds, with a band from the least to the largest.
         first, *others = (study.runs[mechanism.name, seed].metrics for seed in study.seeds)
         lines.append(MetricLine(mechanism.name, first, others))
     first_run = next(iter(study.runs.values()))
@@ -101,6 +102,7 @@ def _against_guess(study: LearningCurves, result: MetricResult) -> Figure:
         finals = [_final(result, name) for _, name in own]
         series.append(
             Series(
+                # A right guess has the kind alone as its name, and others end in their min-sep.
                 own[0][1].partition(" for min-sep")[0],
                 "line",
                 np.array([min_sep for min_sep, _ in own], np.float64),
@@ -124,6 +126,7 @@ def _against_guess(study: LearningCurves, result: MetricResult) -> Figure:
 
 def _without_guesses(study: LearningCurves) -> list[TrainedMechanism]:
     """The mechanisms that were made for the trace, and the reference."""
+    # None is for mechanisms that are made for no min-sep, and for the reference.
     known = (None, study.participation.min_sep)
     return [each for each in study.mechanisms if each.made_for_min_sep in known]
 

@@ -200,6 +200,7 @@ class _Draws:
         found: list[_Chosen] = [("all", 0.0, 0.0, everybody)]
         found += self._by_count("participations", patterns.device_ids, patterns.counts)
         if self._scenario.trains_a_sample:
+            # A trace names who was accepted; who of them trained is drawn again from its address.
             rows = [cohort.device_ids for _, cohort in cohorts(self._trace, self._scenario)]
             found += self._by_count("trained", *np.unique(rows, return_counts=True))
         found += self._by_zone(everybody)
@@ -215,6 +216,7 @@ class _Draws:
             own = device_ids[(counts >= low) & (counts <= high)]
             generator = self._generator(by, low)
             drawn = generator.choice(own, min(own.size, self._sample), replace=False)
+            # The last bin may end beyond the largest count that occurs.
             largest = counts[counts <= high].max()
             yield by, float(low), float(largest), np.sort(drawn)
 
@@ -235,11 +237,13 @@ class _Draws:
             ranks = self._generator(by, 0).choice(self._joined, size, replace=False)
             device_ids = devices_of_ranks(self._presence.order, ranks).astype(np.uint64)
             device_ids = device_ids[~np.isin(device_ids, without)]
+            # A draw of everybody cannot be made larger.
             if device_ids.size >= wanted or size == self._joined:
                 return np.sort(device_ids[:wanted])
             size = min(self._joined, 2 * size)
 
     def _generator(self, by: str, low: int) -> np.random.Generator:
+        # The place in this list is part of the address, so the order must stay as it is.
         kind = ("all", "participations", "trained").index(by)
         return stream_generator(self._scenario.seed, Stream.DEVICE_SAMPLE, kind, low)
 
@@ -248,6 +252,7 @@ def _bins(most: int) -> Iterator[tuple[int, int]]:
     """(low, high) of groups of counts from 1 to `most`: one by one, then up to powers of two."""
     yield from ((count, count) for count in range(1, min(SINGLE, most) + 1))
     low = SINGLE + 1
+    # Bins double in width: 9 to 16, 17 to 32, and so on.
     while low <= most:
         yield low, 2 * (low - 1)
         low = 2 * (low - 1) + 1
@@ -279,6 +284,7 @@ def _group(
     quantiles = {}
     for name, column in values.items():
         own = column[is_in]
+        # A device whose examples have no weight has no metric.
         own = own[~np.isnan(own)]
         mean = float(own.mean()) if own.size else np.nan
         error = float(own.std(ddof=1) / np.sqrt(own.size)) if own.size > 1 else np.nan

@@ -69,6 +69,7 @@ def _figure(metric: Metric, by: str, groups: list[DeviceGroup]) -> Figure:
         Axis(_AXES[by]),
         Axis(f"{metric.title.capitalize()}{metric.in_unit}", starts_at_zero=False),
         (
+            # There is an odd number of quantiles, so the middle one is the median.
             Series("median", "line", x, quantiles[:, quantiles.shape[1] // 2], **spread),
             Series("mean", "points", x, means, low=means - half, high=means + half),
         ),

@@ -49,6 +49,7 @@ def outcomes_of(
         found[place] = result
         if on_run is not None:
             on_run(len(found), len(scenarios))
+    # Tasks end in any order, and outcomes are wanted in that of the scenarios.
     return [found[place] for place in range(len(scenarios))]
 
 
@@ -62,12 +63,14 @@ def outcome_of(scenario: Scenario) -> Outcome:
         InputError: if the run starves, or no device takes part twice.
     """
     with tempfile.TemporaryDirectory(prefix="fedray-outcome-") as folder:
+        # A lost task is begun anew as a whole, so no checkpoint would be read.
         placement = Placement(1, "in-process", checkpoint_seconds=math.inf)
         try:
             trace = simulate(scenario, placement, Path(folder) / "trace")
         except Starved as error:
             raise InputError(f"{scenario.name}: {error}") from None
         ended = trace.run["ended"]
+        # A run that ended early cannot be compared with published ones of all rounds.
         if ended != "completed":
             raise InputError(f"{scenario.name}: {ended}")
         patterns = read_patterns(trace)

@@ -57,8 +57,10 @@ def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> Me
 
     sample = [float(value) for value in values]
     count = len(sample)
+    # A diverged training leaves no mean; to leave its seed out would flatter the setting.
     if not count or not all(map(math.isfinite, sample)):
         return MeanInterval(math.nan, count, math.nan, math.nan)
+    # fsum rounds once, so the order of the seeds changes no digit.
     mean = math.fsum(sample) / count
     if count < 2:
         return MeanInterval(mean, count, math.nan, math.nan)
@@ -81,6 +83,7 @@ def paired_difference(
         baseline: of the setting that it is compared with, by seed.
         confidence: of the interval, above 0 and below 1.
     """
+    # A seed that only one setting has says nothing of their difference.
     common = sorted(values.keys() & baseline.keys())
     differences = [values[seed] - baseline[seed] for seed in common]
     return mean_interval(differences, confidence)

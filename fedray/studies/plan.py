@@ -286,6 +286,7 @@ def make_plan(
         RunFailed: if a simulation dies for good.
     """
     _check(scenario, timers, seeds, scale)
+    # z is goal x noise per report, and scenarios refuse a smaller z.
     least = max(1, math.ceil(LEAST_NOISE_MULTIPLIER / target.noise_per_report))
     # No round can select more devices than there are, nor can the noise be larger than is allowed.
     selectable = MOST_OF_THE_DEVICES * scenario.device_ids * scenario.usable_share
@@ -353,7 +354,9 @@ def planned_scenario(
     strategy = _mechanism(_limits(scenario.rounds.count, best), target.buffers)
     parameters = strategy.model_dump(mode="json")
     table = ", ".join(f"{name} = {_toml(value)}" for name, value in parameters.items())
+    # A cohort is drawn from the round, so it cannot be larger.
     sample = min(scenario.training.cohort_sample, best.report_goal)
+    # Where no device comes twice there is nothing to enforce, and the user's own rule stays.
     separation = best.planned_min_sep or scenario.participation.round_separation
     planned = scenario.with_overrides(
         f"rounds.report_goal={best.report_goal}",
@@ -395,6 +398,7 @@ class _Runs:
 
     def work_of(self, count: int, scale: float) -> float:
         """The time of so many runs of this size, as many at once as there are CPUs."""
+        # Runs beyond the CPUs wait, and fewer runs than CPUs leave the others idle.
         return scale * count / max(1.0, min(self._cpus, count))
 
     def truths(
@@ -450,6 +454,7 @@ class _Planner:
             asked = [(hours, goal) for hours, goal in wanted.items() if goal is not None]
             if not asked:
                 return
+            # The runs of this step are told as they are done, so they are not left over.
             steps = sum(search.steps_left() for search in searches.values()) - len(asked)
             work_left = FULL_SIZE_RUNS + self._runs.work_of(steps * self._seeds, self._scale)
             runs = [
@@ -461,6 +466,7 @@ class _Planner:
             what = f"runs of report goals {goals}"
             truths = self._runs.truths(runs, self._scale, what, work_left)
             for place, (hours, goal) in enumerate(asked):
+                # The seeds of a candidate lie together, in the order in which they were asked for.
                 first = place * self._seeds
                 found = truths[first : first + self._seeds]
                 scale = _scale_of(goal, self._scale)
@@ -477,11 +483,13 @@ class _Planner:
         for hours in searches:
             of_timer = [each for each in meeting if each.timer_hours == hours]
             if of_timer:
+                # Among goals that meet the target, the least has the fewest updates.
                 proposals[hours] = min(of_timer, key=lambda each: each.report_goal)
         for _ in range(MOST_CONFIRMATIONS):
             if not proposals:
                 return None
             hours, proposal = _best(proposals)
+            # What was simulated at full size needs no confirmation.
             if proposal.is_full_size:
                 return proposal
             goal = proposal.report_goal
@@ -501,6 +509,7 @@ class _Planner:
             if larger is None or not searches[hours].allows(larger):
                 del proposals[hours]
             else:
+                # The smaller runs are kept for their spread, and only the goal is new.
                 proposals[hours] = replace(proposal, report_goal=larger)
         return None
 
@@ -520,6 +529,7 @@ class _Planner:
             judged = replace(full, note=truth.note, rho=None, epsilon=None)
         else:
             judged = replace(full, enforced_days=truth.days, enforced_min_sep=seen)
+        # One candidate stands for both full-size runs.
         self.candidates[self.candidates.index(full)] = judged
         return judged
 
@@ -527,6 +537,7 @@ class _Planner:
         full = self._scenario.with_overrides(
             f"rounds.report_goal={goal}",
             f"participation.timer_hours={hours!r}",
+            # The first run has the scenario's own seed.
             f"seed={self._scenario.seed + seed}",
             "training.enabled=false",
         )
@@ -548,7 +559,9 @@ class _Planner:
         z = target.noise_per_report * goal
         over = self._scenario.population.devices // goal
         participations = [truth.participation for truth in found if truth.participation is not None]
+        # A run that starved after some rounds has participations and a note.
         notes = [truth.note for truth in found if truth.note]
+        # Population / goal may exceed the rounds, which a min-sep cannot.
         guessed = max(1, min(n, over))
         guessed_limits = MinSep(n, guessed, -(-n // guessed))
         guessed_sensitivity = _sensitivity(guessed_limits, target.buffers)
@@ -573,6 +586,7 @@ class _Planner:
             sensitivity = _sensitivity(limits, target.buffers)
             candidate = replace(
                 candidate,
+                # The slowest run counts, so that a plan does not promise too few days.
                 days=max(truth.days or 0.0 for truth in found),
                 sensitivity=sensitivity,
                 rho=rho_of(Gaussian(noise_multiplier=z, sensitivity=sensitivity)),
@@ -607,9 +621,11 @@ class _Search:
 
     def next_goal(self) -> int | None:
         """The goal to simulate next; None when the least one is found, or when there is none."""
+        # A goal that starves bounds the search as one that meets the target does.
         top = self._high or self._starving
         if not self._low and not top:
             return self._first
+        # Nothing has failed yet, so a smaller goal may do as well.
         if not self._low:
             smaller = max(self._least, round(top / GROWTH))
             return smaller if top > self._least else None
@@ -617,6 +633,7 @@ class _Search:
             larger = min(self._most, round(self._low * GROWTH))
             return larger if self._low < self._most else None
         near = PRECISION if self._high else NEAR_STARVING
+        # Goals are whole numbers, so there is none between neighbours.
         if top <= self._low * (1 + near) or top - self._low < 2:
             return None
         # Bisection of the logarithm, as precision is relative.
@@ -684,6 +701,7 @@ def _check(scenario: Scenario, timers: Sequence[float], seeds: int, scale: float
 
 def _bisections(ratio: float, near: float) -> int:
     """How often a ratio of two goals is bisected until it is at most 1 + `near`; at least once."""
+    # A bisection halves the logarithm of the ratio.
     return max(1, math.ceil(math.log2(math.log(ratio) / math.log1p(near))))
 
 
@@ -708,6 +726,7 @@ def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -
     # Larger goals starve, and finding that out takes long.
     low = least
     high = max(least, most // 16)
+    # Steps of k make the guess uneven, which does no harm to a place to start from.
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if meets(middle) else (middle + 1, high)
@@ -762,6 +781,7 @@ def _with_limits(
             candidate, planned_min_sep=None, planned_max_participations=1, deviation=deviation
         )
     predicted = known.mean() * (1.0 - factor * deviation)
+    # The plan is never above a min-sep that was seen, however small the spread.
     min_sep = max(1, math.floor(min(predicted, known.min())))
     most = max(seen) + (len(seen) > 1)
     # What the rules ensure anyway need not be planned for.
@@ -778,6 +798,7 @@ def _with_limits(
 def _limits(rounds: int, candidate: Candidate) -> MinSep:
     """The planned limits as mechanisms take them."""
     assert candidate.planned_max_participations is not None
+    # Devices that come once keep any separation, and the rounds are the largest.
     return MinSep(rounds, candidate.planned_min_sep or rounds, candidate.planned_max_participations)
 
 

@@ -49,8 +49,10 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
         "epsilon": best.epsilon,
         "delta": plan.target.delta,
     }
+    # Where no device takes part twice, there is no min-sep to claim.
     if best.planned_min_sep is not None:
         claim["min_sep"] = best.planned_min_sep
+    # A claimed timer must hold for every device, and each of these keys breaks it for some.
     keeps_timer = (
         participation.timer_violators == 0.0
         and participation.clock_skew_hours == 0.0
@@ -79,6 +81,7 @@ def plan_sentence(plan: Plan) -> str:
             f"No report goal and timer that were tried meet epsilon {plan.target.epsilon:g} at "
             f"delta {plan.target.delta:g}."
         )
+    # The best candidate met the target, so its figures are known.
     assert best.epsilon is not None
     assert best.days is not None
     seen = " and ".join(dict.fromkeys(shown_min_sep(each) for each in best.min_seps))
@@ -186,6 +189,7 @@ def plan_figure(plan: Plan) -> Figure:
             size = "full size" if is_full_size else "smaller simulations"
             if points:
                 series.append(_points(f"timer {hours:g} h, {size}", "points", points))
+    # The guess depends on the goal alone, so one line does for all timers.
     guesses = {each.report_goal: each.guessed_epsilon for each in plan.candidates}
     drawn = [
         (goal, epsilon)
@@ -194,6 +198,7 @@ def plan_figure(plan: Plan) -> Figure:
     ]
     if drawn:
         series.append(_points("if min-sep were population / goal", "line", drawn))
+    # Without points the axes still need values, and the target is one.
     goals = [goal for each in series for goal in each.x.tolist()] or [1.0]
     epsilons = [float(epsilon) for each in series for epsilon in each.y] or [plan.target.epsilon]
     return Figure(
@@ -226,8 +231,10 @@ def _zones(plan: Plan, least: float, most: float) -> tuple[Mark, ...]:
     misses = [each.report_goal for each in same if not each.starves and not each.meets(plan.target)]
     starves = [each.report_goal for each in same if each.starves]
     marks = [Mark(best.report_goal, f"plan {best.report_goal:,}")]
+    # A zone from the least goal to itself would be a line.
     if misses and max(misses) > least:
         marks.append(Mark(least, "misses the target", until=max(misses)))
+    # Larger goals starve too, so the zone goes on to the end of the axis.
     if starves:
         marks.append(Mark(min(starves), "starves", until=max(most, *starves)))
     return tuple(marks)

@@ -82,6 +82,7 @@ class Curve:
         """log of the least reach at which a run has this min-sep; None where the whole population
         is too small for it."""
         wanted = math.log(min_sep)
+        # The last value is at reach 1, the whole population.
         if wanted > self.log_min_seps[-1]:
             return None
         # Up to the first piece that reaches so high, min-seps rise.
@@ -220,6 +221,7 @@ def predict_gboard(
         raise InputError(f"seeds={seeds} must be from 1 to 100; give the runs of each case")
     wanted = select(rows)
     published = published_runs()
+    # A user's runs are predicted, but nothing is fitted on them.
     users = [run for run in wanted if run.is_users]
     curves = _simulated_curves(
         [*published, *users], overrides, scale, seeds, placement or Placement(), on_run
@@ -228,6 +230,7 @@ def predict_gboard(
     by_row = dict(zip([*published, *users], predictions, strict=True))
     return PredictionStudy(
         predictions=tuple(by_row[run] for run in wanted),
+        # Published runs come first, and only they have scores.
         scores=scores_of(predictions[: len(published)]),
         pace=pace_scores(published, curves),
         renewal=fit_renewal(published),
@@ -247,6 +250,7 @@ def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Table)
         published: all that parameters may be fitted on, if their locale is another.
         curves: of all of them under every mechanism.
     """
+    # Another row of the same locale would tell of its reach.
     others = [other for other in published if other.locale != run.locale]
     mechanism, log_reach = _best_fit(others, curves, MECHANISMS)
     alone = MECHANISMS[0]
@@ -343,6 +347,7 @@ def fit_renewal(runs: Sequence[PublishedRun]) -> tuple[float, float]:
         (e, w), with the least absolute errors of log min-sep; w from 0 to 30 days.
     """
     best = (math.inf, 0.0, 0.0)
+    # For each wait the best share has a closed form, so that only waits are searched.
     for wait_hours in range(0, 721, 4):
         errors = [math.log(run.min_sep / _renewal(run, 1.0, wait_hours)) for run in runs]
         # Of all constants the median has the least absolute errors.
@@ -372,6 +377,7 @@ def _best_fit(
             total += _days_off(run, curve, log_reach)
         return total
 
+    # Of equal losses the first counts, so the simpler mechanism is taken.
     return min(itertools.product(mechanisms, LOG_REACHES), key=loss)
 
 
@@ -393,6 +399,7 @@ def _pace_off(run: PublishedRun, curve: Curve) -> float:
     days = curve.days(log_reach)
     min_sep = curve.min_sep(log_reach)
     least, most = (math.log(each) for each in run.relative_pace)
+    # Relative pace is rounds in a timer's length over the min-sep, here in logarithms.
     timers = days + math.log(24.0 / run.timer_hours)
     pace = math.log(run.rounds) - timers - min_sep
     # Rounding must not decide about a pace at an end.
@@ -426,6 +433,7 @@ def _score(
     errors = []
     for each in predictions:
         value = getattr(each, field)
+        # A locale with one row has no other task whose reach could be taken.
         if value is not None:
             errors.append(abs(math.log(value / each.published_min_sep)))
     return Score(
@@ -450,6 +458,7 @@ def _transferred(
 
 
 def _timers_begun(days: float, run: PublishedRun) -> int:
+    # A device takes part at the start, and once more after every timer.
     return math.floor(days * 24.0 / run.timer_hours) + 1
 
 
@@ -464,6 +473,7 @@ def _simulated_curves(
     cases = list(itertools.product(runs, MECHANISMS, REACHES, range(1, seeds + 1)))
     scenarios = []
     for run, mechanism, reach, seed in cases:
+        # These keys come last, so that no override changes what is compared.
         keys = (*overrides, *mechanism.overrides, f"population.reach={reach}", f"seed={seed}")
         scenarios.append(scaled(run.scenario(keys), scale))
     by_case = dict(zip(cases, outcomes_of(scenarios, placement, on_run), strict=True))

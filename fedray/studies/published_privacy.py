@@ -46,6 +46,7 @@ class PublishedPrivacy:
     @property
     def agrees(self) -> bool:
         """Whether what is computed agrees with what is printed, to every digit that is printed."""
+        # More digits than are printed cannot be compared.
         if f"{self.exact_rho:.2f}" != f"{self.published_rho:.2f}":
             return False
         if self.epsilon is None:

@@ -98,6 +98,7 @@ def reproduce_gboard(
     """
     results = []
     for published in select(rows):
+        # Traces of full size are large, so what nobody keeps goes after every row.
         with tempfile.TemporaryDirectory(prefix="fedray-reproduce-") as folder:
             trace_path = (out or Path(folder)) / published.name
             results.append(_reproduce(published, overrides, trace_path, placement))
@@ -136,6 +137,7 @@ def _reproduce(
     # The published runs used the tree, whatever the scenario's own mechanism is.
     audit = audit_trace(trace, mechanism=Tree())
     tree = audit.mechanisms[0]
+    # Where no device came twice, the audit has the number of rounds, which is no min-sep.
     min_sep = audit.min_sep if audit.max_participations > 1 else None
     days = float(trace.rounds["closed"][-1]) / 86_400.0
     reach = scenario.population.reach
@@ -148,6 +150,7 @@ def _reproduce(
     return ReproducedRun(
         name=published.name,
         reach=reach,
+        # A reach that an override sets was fitted on nothing.
         is_fitted=published.is_fitted and reach == published.scenario().population.reach,
         min_sep=Figure(min_sep, published.min_sep),
         max_participations=Figure(audit.max_participations, published.max_participations),

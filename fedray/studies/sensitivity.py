@@ -135,12 +135,14 @@ def vary_gboard(
     for run, setting in cases:
         own = run.scenario(overrides)
         keys = setting.keys_of(run)
+        # Reach is varied relative to the row's own, which no fixed key can say.
         if setting.name.startswith("reach"):
             keys = [f"population.reach={0.9 * own.population.reach!r}"]
         scenarios.append(scaled(own.with_overrides(*keys), scale))
     found = outcomes_of(scenarios, placement or Placement(), on_run)
     moved = []
     for place, (run, setting) in enumerate(cases):
+        # The cases of a row lie together, and the first of them is the row as it ships.
         base = found[place - place % len(settings)]
         each = found[place]
         moved.append(

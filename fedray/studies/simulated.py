@@ -33,6 +33,7 @@ from fedray.trace.provenance import package_versions
 
 _Job = TypeVar("_Job")
 _Done = TypeVar("_Done")
+# The links are named, because rglob does not follow them from fedray itself.
 _SOURCES = ("fedray", "fedray/mechanisms", "fedray/clients", "fedray/server")
 
 
@@ -64,6 +65,7 @@ def simulated(scenario: Scenario) -> Truth:
         except (Starved, TraceError) as error:
             # Without a committed round there is nothing to judge.
             return Truth(None, note=str(error))
+        # A run that starves late, or spends its budget, has rounds; the note says how it ended.
         ended = "" if trace.run["ended"] == "completed" else trace.run["ended"]
         n = patterns.committed_rounds
         participation = MinSep(n, patterns.min_sep, patterns.max_participations)
@@ -98,6 +100,7 @@ class StudyCache:
             if head["participation"] is None:
                 return Truth(None, note=head["note"])
             participation = MinSep(**head["participation"])
+            # Entries of `simulated_limits` have no patterns.
             if "rounds" not in arrays:
                 return Truth(participation, None, head["days"], head["note"])
             patterns = Patterns(
@@ -116,6 +119,7 @@ class StudyCache:
             "days": truth.days,
             "note": truth.note,
         }
+        # One array of bytes holds what is no array, so that an entry is one file.
         arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
         if truth.patterns is not None:
             names = ["device_ids", "counts", "rounds"]
@@ -170,6 +174,7 @@ def simulate_runs(
     Raises:
         RunFailed: if a task dies for good.
     """
+    # The function is part of the key, because the two keep different truths of one scenario.
     digests = [study_digest(simulate_one.__name__, each.digest) for each in scenarios]
     runs = dict(zip(digests, scenarios, strict=True))
     distinct = list(runs)
@@ -183,6 +188,7 @@ def simulate_runs(
             on_counts,
         )
     except KeyboardInterrupt:
+        # The command prints the message, so it says whether running again helps.
         raise KeyboardInterrupt(cache.hint) from None
     of_digest = dict(zip(distinct, truths, strict=True))
     return [of_digest[digest] for digest in digests]
@@ -213,15 +219,19 @@ def results_of_all(
     Raises:
         RunFailed: if a task dies for good.
     """
+    # None means that nothing is known, so no result of a job may be None.
     results = {place: each for place, each in enumerate(known) if each is not None}
     missing = [place for place in range(len(jobs)) if place not in results]
     kept = len(results)
 
+    # Tasks know of missing jobs alone, so what was kept is added to their counts.
     def tell(counts: TaskCounts) -> None:
         on_counts(replace(counts, kept=kept))
 
+    # Something is told before the first job is done, also where none is missing.
     tell(TaskCounts(len(missing)))
     missing_jobs = [jobs[place] for place in missing]
+    # Jobs end in any order, and each result goes to its own place.
     for index, result in run_tasks(work, missing_jobs, placement, tell):
         place = missing[index]
         results[place] = result
@@ -231,12 +241,14 @@ def results_of_all(
 
 def study_digest(*inputs: Any) -> str:
     """Digest of `inputs`, which are JSON, and of the code and the libraries that use them."""
+    # The order of keys means nothing in a table, so it must not change the digest.
     text = json.dumps([_code_digest(), *inputs], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @lru_cache(maxsize=1)
 def _code_digest() -> str:
+    # Designs depend on these two as well, which a trace does not name.
     optimisers = {name: importlib.metadata.version(name) for name in ("scipy", "jax")}
     versions = {**package_versions(), **optimisers}
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())

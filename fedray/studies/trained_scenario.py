@@ -25,6 +25,7 @@ def scenario_of_trained(trained: TrainedRun, trace: Trace) -> Scenario:
     has_matrix = bool(digest) and (trace.path / f"{digest}.npy").exists()
     directory: Path = trace.path if has_matrix else trained.path
     try:
+        # A recorded scenario is read without its data, which need not be at hand.
         return Scenario.from_tables(
             tables, source=str(trained.path), directory=directory, is_recorded=True
         )

@@ -260,6 +260,7 @@ class Runs:
         )
         inside = folder / TRAINING
         live = folder.with_name(f"{folder.name}{LIVE_TRAINING}")
+        # A link may lead out of the directory that is watched.
         if (inside / TRAINING_FILE).is_file() and not inside.is_symlink():
             return replace(entry, **self._trained(inside))
         if live.is_dir():
@@ -389,6 +390,7 @@ class Runs:
             return {"privacy": self._privacy(partial, partial, scenario, rounds)}
         tasks: dict[str, TaskSoFar] = {}
         for name in of_tasks:
+            # The scenario of each task lies within that of the run.
             tables = _table(_table(_table(scenario, "tasks"), name), "scenario")
             rounds = _table(of_tasks, name)
             tasks[name] = TaskSoFar(
@@ -418,6 +420,7 @@ class Runs:
         return kept.privacy
 
     def _study(self, folder: Path) -> Entry | None:
+        # A folder with neither results nor a plan is no study.
         if not any((folder / name).is_file() for name in (RESULTS_FILE, PLAN_FILE)):
             return None
         report = self._report_of(folder)

@@ -199,6 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
             return comparison_page(compare_runs([path for path in paths if path], given))
         except FedrayError as error:
             raise _Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+        # Comparisons need an extra, and whoever lacks it is told which one.
         except ModuleNotFoundError as error:
             lacks = missing_extra(error)
             if lacks is None:
@@ -218,6 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", policy)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
+        # HTTP demands that such an answer names the methods that are allowed.
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             self.send_header("Allow", "GET")
         self.end_headers()

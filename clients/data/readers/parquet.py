@@ -51,6 +51,7 @@ class ParquetFiles:
             files.setdefault(split, []).append(file)
         self._splits = {split: _Rows(found) for split, found in files.items()}
         for rows in self._splits.values():
+            # Files without the column are refused at once, and not when a client is read.
             rows.demand(client_column)
 
     @classmethod

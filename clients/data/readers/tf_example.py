@@ -41,6 +41,7 @@ def decode_example(content: bytes, wanted: Collection[str]) -> dict[str, Feature
     found: dict[str, Feature] = {}
     array = np.frombuffer(content, np.uint8)
     for name in wanted:
+        # The compiled search tells where values lie; here they are cut out of the bytes.
         kind, ranges = _located(array, _key(name))
         if kind == _BYTES:
             found[name] = [content[start:end] for start, end in ranges.tolist()]
@@ -76,6 +77,8 @@ def decode_plainly(content: bytes, wanted: Collection[str]) -> dict[str, Feature
         for inner, entry in _fields(_message(features)):
             if inner == 1:
                 name, value = _entry(_message(entry))
+                # A later entry of a key takes the place of an earlier one, as protobuf has it for
+                # maps.
                 values[name] = value
     found: dict[str, Feature] = {}
     for name in wanted:

@@ -57,6 +57,7 @@ class TffSqlite:
         self._path = path
         try:
             self._connection = read_only_sqlite(path)
+            # SQLite opens any file, and finds out what it is when it is asked for a row.
             self._connection.execute(_ROWS + " LIMIT 1").fetchone()
         except sqlite3.Error as error:
             raise Damaged(

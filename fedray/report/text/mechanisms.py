@@ -16,6 +16,7 @@ def figures_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
     Args:
         figures: as `Figures.to_json` gives them.
     """
+    # A lower bound is rounded down and the sensitivity up, so that the truth lies between them.
     bound = down(figures["sensitivity_lower_bound"], 6)
     how = "exact" if figures["sensitivity_is_exact"] else f"upper bound; at least {bound}"
     participation = (figures[name] for name in ("rounds", "min_sep", "max_participations"))

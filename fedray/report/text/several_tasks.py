@@ -77,6 +77,7 @@ def composition_rows(composition: Mapping[str, Any]) -> list[list[str]]:
     observed = composition["observed"]
     bound, enforced = composition["sum_of_largest"], composition["enforced"]
     kind = "exact" if observed["is_exact"] else "bound"
+    # The sum is known only if every task has an enforced guarantee.
     known = enforced["rho"] is not None
     return [
         ["what", "is", "rho", "epsilon"],

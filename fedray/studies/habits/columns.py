@@ -117,6 +117,7 @@ def _add_runs(first, starts, ends, days, first_weekday, sums):
                 by_day[device, 0] += 1.0
                 by_day[device, 1] += logarithm
                 by_day[device, 2] += logarithm * logarithm
+            # The run is cut at full hours, so that each part has one hour of the day and one day.
             hour = math.floor(start)
             while hour < end:
                 part = min(end, hour + 1.0) - max(start, hour)
@@ -126,10 +127,12 @@ def _add_runs(first, starts, ends, days, first_weekday, sums):
                     weekend[device] += part
                 else:
                     weekdays[device] += part
+                # Runs are in order of time, so only a later day can be a new one.
                 if day > last_day:
                     with_any[device] += 1.0
                     last_day = day
                 hour += 1.0
+            # What is 24 hours after the last day is not known.
             before[device] += max(0.0, min(end, 24.0 * (days - 1)) - start)
             # Intervals that touch this one's next day: `later` never has to go back.
             while later < first[device + 1] and ends[later] <= start + 24.0:
@@ -142,13 +145,16 @@ def _add_runs(first, starts, ends, days, first_weekday, sums):
 
 @njit(cache=True)
 def _add_nights(first, starts, ends, days, nights):
+    # The evening of the last day belongs to the next morning, so there is a place for it.
     spans, middles = np.empty(days + 1), np.empty(days + 1)
     gaps, gap_hours = np.empty(days + 1), np.empty(days + 1)
     for device in range(first.size - 1):
+        # 0 stands for a day without a night.
         spans[:] = 0.0
         run = first[device]
         while run < first[device + 1]:
             start, end = starts[run], ends[run]
+            # Runs become a chain, because a night with interruptions is one night.
             interruptions, away = 0.0, 0.0
             run += 1
             while run < first[device + 1] and starts[run] - end < _CHAIN_GAP:
@@ -167,6 +173,7 @@ def _add_nights(first, starts, ends, days, nights):
                 spans[day] = span
                 middles[day] = middle - 24.0 * day - _NIGHT_MIDDLE
                 gaps[day], gap_hours[day] = interruptions, away
+        # A night whose day before had one too makes a pair.
         for day in range(1, days + 1):
             if spans[day] == 0.0:
                 continue
@@ -257,7 +264,9 @@ def _add_points(first, times, first_weekday, sums):
                 continue
             with_any[device] += 1.0
             first_of_last_day, first_of_day = first_of_day, time
+            # Before the first record `last_day` is -1, which is no day before day 0.
             if day == last_day + 1 and last_day >= 0:
+                # Hours are angles, so that 23:30 and 0:30 are near each other.
                 now, then = turn * first_of_day, turn * first_of_last_day
                 pairs[device, 0] += 1.0
                 pairs[device, 1] += math.cos(now - then)

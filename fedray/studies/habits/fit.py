@@ -260,8 +260,10 @@ class _Search:
         self._weights = _whitening(self.covariance)
         wanted = round(SIMULATED * records.devices)
         self.devices = min(max(wanted, LEAST_SIMULATED), MOST_SIMULATED)
+        # The seed is far from usual ones, because a simulated log must not share these draws.
         self._large = Simulator(layout, self.devices, seed + (1 << 40))
         self._small = Simulator(layout, self.devices // FIRST_SHARE, seed + (1 << 40))
+        # `_errors` needs two Jacobians whose noise is independent, so these devices differ.
         half = self.devices // 2
         self._halves = (
             Simulator(layout, half, seed + (1 << 40)),
@@ -273,6 +275,7 @@ class _Search:
 
     def _first_rate(self) -> float:
         """Records per eligible hour if devices were eligible as they are at the start."""
+        # It is a place to start from, for which few devices will do.
         intervals = Simulator(Layout("intervals", 7, 0), 500, 1).records(self.base)
         hours = float((intervals.ends - intervals.starts).sum()) / 500 / 7
         records = self.records.starts.size / self.records.devices / self._layout.days
@@ -297,6 +300,7 @@ class _Search:
                 break
             unknown.append(free[worst])
             free = [each for each in free if each is not free[worst]]
+            # Its column goes as well, so nothing is simulated anew.
             jacobian = np.delete(jacobian, worst, axis=1)
         return free, unknown
 
@@ -305,22 +309,26 @@ class _Search:
         simulated = self._simulated(self._small, [], np.empty(0))
         mine = np.asarray(self.measured.columns["hours"]).mean(axis=0)
         other = np.asarray(simulated.columns["hours"]).mean(axis=0)
+        # The log's hour h is the hour h + offset of the devices.
         likeness = [float(mine @ np.roll(other, -hours)) for hours in range(-11, 13)]
         return float(np.argmax(likeness) - 11)
 
     def fit(self, free: list[Parameter], held: list[Held]) -> HabitFit:
         """The estimates of the parameters that are `free`; `held` is told beside them."""
+        # Far from the estimate few devices will do; then one Jacobian at full size is enough.
         place = self._first_estimate(free)
         jacobians = [self._jacobian(half, free, place, is_central=True) for half in self._halves]
         errors = self._errors(*jacobians)
         place = self._estimate(free, place, 0.5 * (jacobians[0] + jacobians[1]), errors)
         simulated = self._simulated(self._large, free, place)
+        # What the estimate leaves of the differences is the J statistic.
         difference = self._weights @ (simulated.values - self.measured.values)
         noise = 1.0 + self.records.devices / self.devices
         rank = self._weights.shape[0]
         # An inverse of a covariance from B draws is too large on average (Hartlap et al. 2007).
         too_large = (BOOTSTRAP_DRAWS - 1) / (BOOTSTRAP_DRAWS - rank - 2)
         values = self._values(free, place)
+        # Intervals are symmetric on the scale, so their ends are carried over one by one.
         estimates = []
         for parameter, at, error in zip(free, place, errors, strict=True):
             low, high = at - NORMAL_95 * error, at + NORMAL_95 * error
@@ -380,6 +388,7 @@ class _Search:
             step = -np.linalg.lstsq(jacobian, difference, rcond=None)[0]
             tried = np.clip(place + step, low, high)
             again = self._difference(self._large, free, tried)
+            # A step that makes it worse is tried once more, at less than half of its length.
             if again @ again >= difference @ difference:
                 tried = np.clip(place + 0.4 * step, low, high)
                 again = self._difference(self._large, free, tried)
@@ -388,6 +397,7 @@ class _Search:
                 break
             moved = np.abs(tried - place) / errors
             place, difference = tried, again
+            # A few hundredths of a standard error are no difference that a log could tell.
             if moved.max() < 0.03:
                 break
         return place
@@ -410,6 +420,7 @@ class _Search:
         mean = 0.5 * (jacobian + other)
         # On the scale of unit diagonals, so that parameters of any size are alike.
         scale = np.linalg.norm(mean, axis=0)
+        # A parameter that moves nothing is taken out first, before others have errors.
         if not scale.all():
             return np.where(scale == 0.0, np.inf, 0.0)
         product = 0.5 * (jacobian.T @ other + other.T @ jacobian) / np.outer(scale, scale)
@@ -430,6 +441,7 @@ class _Search:
         """Derivatives [rank, P] of the weighted statistics, by differences with common random
         numbers."""
         low, high = _bounds(free)
+        # Differences to one side share their middle, which saves half of the simulations.
         here = None if is_central else self._difference(simulator, free, place)
         columns = []
         for at, parameter in enumerate(free):
@@ -437,6 +449,7 @@ class _Search:
             step[at] = _STEPS[parameter.scale]
             above = np.minimum(place + step, high)
             below = place
+            # At its upper end a parameter can only go down.
             if is_central or above[at] == place[at]:
                 below = np.maximum(place - step, low)
             upper = self._difference(simulator, free, above)
@@ -477,6 +490,7 @@ class _Search:
     def _place(self, free: list[Parameter]) -> NDArray[np.float64]:
         low, high = _bounds(free)
         start = [each.to_scale(self.start[each.name]) for each in free]
+        # The optimiser needs a start that is not on a bound.
         margin = 1e-3 * (high - low)
         return np.clip(start, low + margin, high - margin)
 
@@ -495,6 +509,7 @@ def _whitening(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     scale = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 1e-12)
     correlation = covariance * np.outer(scale, scale)
     values, vectors = np.linalg.eigh(correlation)
+    # Directions of next to no variance would get next to infinite weight.
     kept = values > _LEAST_EIGENVALUE
     return (vectors[:, kept] / np.sqrt(values[kept])).T * scale
 

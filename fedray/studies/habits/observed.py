@@ -123,9 +123,11 @@ class Simulator:
         intervals = long_intervals(
             model, self._ids, self._open, origin - lead_days * DAY, origin + layout.days * DAY
         )
+        # Hours count from the log's first midnight; below 0 they are the past that starts timers.
         starts = np.maximum((intervals.start_times - origin) / HOUR, -24.0 * lead_days)
         ends = np.minimum((intervals.end_times - origin) / HOUR, 24.0 * layout.days)
         first = np.searchsorted(intervals.local, np.arange(self.devices + 1))
+        # Intervals have no timer, so nothing of them lies before the log.
         if layout.kind == "intervals":
             return seen(Records(first, starts, ends))
         key = stream_key(self.seed, Stream.LOG_RECORDS)
@@ -200,7 +202,9 @@ def _points(key: Key, first_device, first, starts, ends, rate, timer_hours):
     point_first = np.zeros(first.size, np.int64)
     count = 0
     for device in range(first.size - 1):
+        # No timer runs where the simulation begins, which is why it begins before the log.
         open_time = -np.inf
+        # No interval begins on such a day.
         last_day, draws = -(1 << 30), 0
         for interval in range(first[device], first[device + 1]):
             # An address by day and place in it: a draw keeps its interval when habits change a
@@ -215,6 +219,7 @@ def _points(key: Key, first_device, first, starts, ends, rate, timer_hours):
                 time += exponential(w0) / rate
                 if time >= ends[interval]:
                     break
+                # Moments before the log are not in it, but start timers.
                 if time >= 0.0:
                     if count == found.size:
                         larger = np.empty(2 * count)

@@ -51,6 +51,7 @@ def habit_fit_page(fit: HabitFit, command: str) -> str:
 def habit_fit_figures(fit: HabitFit) -> list[Shown]:
     """Hours of the day, lengths or gaps, and how unequal devices are: measured beside simulated."""
     figures: list[Shown] = [_lengths(fit), _inequality(fit)]
+    # A log of rounds alone does not tell the hour of the day.
     if fit.layout.kind != "rounds":
         figures.insert(0, _hours(fit))
     return figures
@@ -61,6 +62,7 @@ def _hours(fit: HabitFit) -> Figure:
     hours = np.arange(24, dtype=np.float64) + 0.5
     series = []
     for name, summary in (("measured", fit.measured), ("simulated", fit.simulated)):
+        # Sums are shown per day, so that the length of the log does not matter.
         per_device = summary.columns["hours"] / fit.layout.days
         mean = per_device.mean(axis=0)
         half = NORMAL_95 * per_device.std(axis=0) / np.sqrt(summary.devices)
@@ -86,6 +88,7 @@ def _lengths(fit: HabitFit) -> Figure:
         else:
             x = np.array(GAP_HOURS)
             counts = summary.columns["gaps"].sum(axis=0)
+            # The last column counts all gaps; there are none where every device has one record.
             share = counts[:-1] / max(1.0, counts[-1])
         series.append(Series(name, "line", x, share))
     title = "Lengths of intervals" if is_of_intervals else "Times between records of a device"
@@ -110,6 +113,7 @@ def _inequality(fit: HabitFit) -> Figure:
 
 
 def _held_by_the_top(summary: Summary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    # This is the Lorenz curve, read from the most eligible device on.
     held = np.cumsum(np.sort(summary.total)[::-1]) / summary.total.sum()
     share = np.linspace(0.0, 1.0, 41)
     devices = np.arange(summary.devices + 1) / summary.devices

@@ -44,6 +44,7 @@ class Parameter:
     def from_scale(self, free: float) -> float:
         """The value of the parameter at a place on its scale, no further than its ends."""
         if self.scale == "log":
+            # The exponential of a far place would overflow, so the end is applied first.
             value = math.exp(min(free, math.log(self.high)))
         else:
             value = float(special.expit(free)) if self.scale == "logit" else free
@@ -95,6 +96,7 @@ def start_values(table: HabitAvailability) -> dict[str, float]:
     alpha, beta = table.night_propensity
     found = {"night_propensity.alpha": alpha, "night_propensity.beta": beta}
     for parameter in PARAMETERS:
+        # The rate and the offset are no keys of the table.
         if parameter.name in HabitAvailability.model_fields:
             found[parameter.name] = getattr(table, parameter.name)
     return found
@@ -108,6 +110,7 @@ def table_of(values: Mapping[str, float], base: HabitAvailability) -> HabitAvail
         base: has all other keys.
     """
     keys: dict[str, Any] = base.model_dump(exclude_none=True)
+    # The table has a pair where the fit has two parameters.
     alpha, beta = base.night_propensity
     keys["night_propensity"] = (
         values.get("night_propensity.alpha", alpha),
@@ -129,6 +132,7 @@ def base_table(overrides: Sequence[str]) -> HabitAvailability:
     for each in overrides:
         if not each.startswith("availability."):
             raise InputError(f"overrides={each!r}: a fit of a log takes keys of availability alone")
+    # The rest of the scenario does not matter, as only availability is read from it.
     tables = {
         "population": {"devices": 10},
         "rounds": {"count": 1, "report_goal": 1},

@@ -54,6 +54,7 @@ def read_observed_log(
     end = log.end + HOUR * utc_offset_hours
     first_day = math.ceil((float(start.min()) - _SLACK_HOURS * HOUR) / DAY)
     end_day = math.floor((float(start.max()) + _SLACK_HOURS * HOUR) / DAY)
+    # Rounds have no clock, so their days are those that were told.
     if kind == "rounds" and days is not None:
         first_day, end_day = 0, max(1, round(days))
     if end_day <= first_day:
@@ -67,14 +68,17 @@ def read_observed_log(
     if kind != "intervals":
         is_inside &= log.start + HOUR * utc_offset_hours >= first_day * DAY
     device, start, end = log.device[is_inside], start[is_inside], end[is_inside]
+    # The statistics take intervals to be apart, and a log may have some that overlap.
     if kind == "intervals":
         device, start, end = joined_sessions(device, HOUR * start, HOUR * end)
         start, end = start / HOUR, end / HOUR
     else:
         order = np.lexsort((start, device))
         device, start, end = device[order], start[order], end[order]
+    # `seen` leaves out devices of which nothing lies in the whole days.
     devices = int(log.device.max()) + 1
     first = np.searchsorted(device, np.arange(devices + 1))
+    # Other clocks have no weekday, and are taken to begin on a Monday.
     weekday = (first_day + (_EPOCH_WEEKDAY if log.is_unix else 0)) % 7
     layout = Layout(kind, whole_days, weekday, timer_hours or 0.0)
     return ObservedLog(seen(Records(first, start, end)), layout, log.form)

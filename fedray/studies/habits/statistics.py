@@ -56,6 +56,7 @@ class Summary:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """What the statistics are called, [M]."""
+        # Names do not depend on weights, so any will do.
         own = [name for name, _ in self.of_means(self._means(np.ones((1, self.devices))))]
         return (*own, *(f"share of the top {share:.0%} of devices" for share in TOP_SHARES))
 
@@ -90,8 +91,10 @@ class Summary:
         )
         drawn = []
         for _ in range(BOOTSTRAP_DRAWS // _CHUNK):
+            # A resample is known by how often each device was drawn.
             counts = generator.multinomial(devices, np.full(devices, 1.0 / devices), _CHUNK)
             drawn.append(sample.resampled(counts.astype(np.float64)))
+        # The covariance of means falls as 1 / devices.
         return np.cov(np.concatenate(drawn), rowvar=False) * devices / self.devices
 
     def _means(self, weights: NDArray[np.float64]) -> Means:
@@ -105,6 +108,7 @@ class Summary:
         held = np.cumsum(in_order * total, axis=1)
         shares = []
         for share in TOP_SHARES:
+            # The share may end within a device, of which a part counts then.
             wanted = share * devices[:, -1]
             found = [
                 np.interp(at, many, much)
@@ -127,6 +131,7 @@ def summary_of_intervals(sums: Sums, days: int, weekend_days: int) -> Summary:
         days: of the log.
         weekend_days: Saturdays and Sundays among them.
     """
+    # The first day's night began before the log did, so there is one night fewer than days.
     nights = sums.nights[:, :1] / max(1, days - 1)
     by_day = sums.by_day[:, :1] / days
     columns = {
@@ -140,6 +145,7 @@ def summary_of_intervals(sums: Sums, days: int, weekend_days: int) -> Summary:
         "by_day": sums.by_day,
         "night_shares": (nights > NIGHT_SHARES).astype(np.float64),
         "day_rates": (by_day > DAY_RATES).astype(np.float64),
+        # Second moments tell how unequal devices are, and whether nights and days go together.
         "products": np.concatenate([nights * by_day, by_day**2, nights**2], axis=1),
     }
 
@@ -186,6 +192,7 @@ def summary_of_intervals(sums: Sums, days: int, weekend_days: int) -> Summary:
 
 def _of_nights(nights: NDArray[np.float64]) -> list[tuple[str, NDArray[np.float64]]]:
     """Middles and lengths: mean, variance, and covariance of one night with the next."""
+    # The order is that of `Sums.nights`.
     count, middles, middle_squares, logs, log_squares = np.moveaxis(nights[..., :5], -1, 0)
     pairs, middle_pairs, log_pairs, gaps, gap_hours, spans = np.moveaxis(nights[..., 5:], -1, 0)
     middle, logarithm = _ratio(middles, count), _ratio(logs, count)
@@ -239,6 +246,7 @@ def summary_of_records(sums: PointSums, days: int, weekend_days: int, has_clock:
             found.append((name, means["counts"][..., place]))
         if not has_clock:
             return found
+        # How many records there are is a statistic already, so hours are shares of them.
         shares = _ratio(means["hours"], per_device[..., None])
         pairs = means["pairs"]
         found += _by_two_hours("records at", shares)

@@ -95,6 +95,7 @@ def assumed(sweep: Sweep, cell: Cell) -> Truth:
     min_sep = cell.get("min_sep")
     if not min_sep:
         min_sep = max(1, cell.get("population") // cell.get("report_goal"))
+    # n rounds have room for ceil(n / b) participations that are b apart.
     most = -(-rounds // min_sep)
     wanted = cell.get("max_participations") or "most"
     max_participations = most if wanted == "most" else min(wanted, most)
@@ -137,6 +138,7 @@ def judge(
     losses = [row.rms_loss for row in rows if row.rms_loss is not None]
     if not losses:
         return rows
+    # Regret is relative to the best of the cell, so it needs all rows first.
     best = min(losses)
     return [
         row if row.rms_loss is None else replace(row, regret=row.rms_loss / best - 1.0)
@@ -153,6 +155,7 @@ def noise_multiplier_of(sweep: Sweep, cell: Cell, scenario: Scenario | None) -> 
         scenario: of the cell, which has a report goal and a z too; None if there is none.
     """
     if sweep.noise_per_report is not None:
+        # A cell without a scenario has its goal among its values; `Sweep` demands it.
         goal = scenario.rounds.report_goal if scenario is not None else cell.get("report_goal")
         return sweep.noise_per_report * goal
     if sweep.noise_multiplier:
@@ -181,6 +184,7 @@ def _row(
     try:
         request = _request(sweep, spec, made_for, truth.participation, distribution)
         strategy = _made(request, designs)
+        # A mechanism that was made for fewer rounds raises here, and the note says so.
         strategy.check_rounds(n)
         under = strategy.participation_sensitivity(truth.participation)
         trace = trace_sensitivity(strategy, truth.patterns) if truth.patterns is not None else None
@@ -216,6 +220,7 @@ def _epsilon(released: Gaussian, delta: float) -> tuple[float | None, str]:
 
 def _with_utility(row: Row, strategy: Strategy, common_rho: float | None) -> Row:
     """A row with its losses, and its error where all mechanisms of the cell have the same rho."""
+    # A row with a strategy has a rho, so the cell has a common one.
     assert row.rounds is not None
     assert row.sensitivity is not None
     assert common_rho is not None
@@ -244,6 +249,7 @@ def _request(
 ) -> MechanismRequest:
     """The mechanism that somebody would make: for a guess, for what is true here, or for all that
     is true somewhere in the sweep."""
+    # What is not optimised falls through to the truth, whatever it is made for.
     if made_for == "estimate" and sweep.estimate is not None and spec.needs_optimising:
         participation = sweep.estimate.participation()
         targets = ()

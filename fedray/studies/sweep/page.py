@@ -49,6 +49,7 @@ def sweep_notes(result: SweepResult) -> list[str]:
         "have the same rho, that of the sweep's first mechanism; the least comes first."
     )
     notes.append(NOT_COMPARABLE)
+    # None means that there is no sensitivity at all, and only False a bound.
     has_bounds = any(row[exact] is False for row in result.table() for exact in BOUNDS.values())
     if has_bounds:
         notes.append("A sensitivity with <= is an upper bound, because no exact one is known.")
@@ -61,6 +62,7 @@ def sweep_page(result: SweepResult) -> str:
     tables = []
     document = result.to_json()
     crossings = crossing_rows(document)
+    # The first row is the header.
     if len(crossings) > 1:
         note = f"Where the lower {_TITLES[result.sweep.y]} changes from one mechanism to another."
         tables.append(PageTable("Crossings", crossings, note))
@@ -107,6 +109,7 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
             "Participations change in steps, so each value is held until the next that was "
             "computed."
         )
+    # NaN breaks a line, and says nothing of the axis.
     every_y = [float(y) for each in series for y in each.y if math.isfinite(y)]
     return [
         Figure(
@@ -131,6 +134,7 @@ def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
     seen = np.isfinite(y)
     if result.sweep.scenario is not None:
         return Series(name, "points", every_x[seen], y[seen])
+    # k changes in steps; where it is the same everywhere, figures change smoothly.
     most = {rows[x].max_participations for x in every_x[seen]}
     if len(most) == 1 and result.sweep.y != "min_sep":
         return Series(name, "line", every_x, y)
@@ -149,6 +153,7 @@ def _lines(result: SweepResult) -> dict[str, dict[float, Row]]:
     for each in result.cells:
         others = _others(result, each.cell.values, (sweep.x,))
         x = float(each.cell.get(sweep.x))
+        # All mechanisms of a cell share such a figure, so the first row stands for them.
         for row in each.rows[:1] if sweep.y in _OF_THE_CELL else each.rows:
             if getattr(row, sweep.y) is None:
                 continue

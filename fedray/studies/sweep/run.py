@@ -113,6 +113,7 @@ class SweepResult(DrawnResult):
         mixed = set()
         for key, values in self.sweep.vary.items():
             if len({type(value) for value in values}) > 1:
+                # A column of Arrow has one type.
                 mixed.add(f"cell.{key}")
         rows = [
             {key: str(value) if key in mixed else value for key, value in row.items()}
@@ -124,6 +125,7 @@ class SweepResult(DrawnResult):
         """y over x, by mechanism and the other values; numbers only."""
         lines: dict[tuple[str, ...], list[tuple[float, float]]] = {}
         for each in self.cells:
+            # A key with a single value would be in every name.
             others = [
                 f"{key.split('.')[-1]} {value}"
                 for key, value in each.cell.values
@@ -186,6 +188,7 @@ def run_sweep(
     placement = placement or Placement()
     scenarios = [cell.scenario_of(scenario) if scenario is not None else None for cell in cells]
     truths = _truths(sweep, cells, scenarios, placement, cache, tell)
+    # Cells that starved have no outcome that a mechanism could be made for.
     distribution = tuple(truth.participation for truth in truths if truth.participation is not None)
     jobs = [
         _Judgement(sweep, *each, distribution, designs)
@@ -244,15 +247,19 @@ class _Judgement:
     def digest(self) -> str:
         """Digest of everything that the rows depend on, and of nothing else: a cell that is judged
         the same way in two sweeps is computed once."""
+        # A field that is missing here lets rows of another sweep be taken for this one's.
         used = {"estimate", "mechanisms", "noise_multiplier", "noise_per_report", "delta"}
         sweep = self.sweep.model_dump(mode="json", include=used)
+        # What is plotted decides objectives, and is not among the fields above.
         objectives = [self.sweep.objective_of(spec) for spec in self.sweep.mechanisms]
         scenario_digest = self.scenario.digest if self.scenario is not None else None
         participation = self.truth.participation
+        # The scenario's digest stands for the patterns, which follow from it.
         truth = asdict(participation) if participation is not None else None
         # Else a cell that is added to a sweep would make all others be judged again.
         needs_all = any("distribution" in spec.made_for for spec in self.sweep.mechanisms)
         distribution = [asdict(each) for each in self.distribution] if needs_all else []
+        # A report goal among the values may decide z.
         values = list(self.cell.values)
         inputs = (sweep, objectives, values, scenario_digest, truth, distribution)
         return study_digest("judgement", *inputs)
@@ -299,6 +306,7 @@ def _crossings(
     shared = [(x, y - other[x]) for x, y in points if x in other and y != other[x]]
     for (low, before), (high, after) in itertools.pairwise(shared):
         if before * after < 0:
+            # The difference is first minus second, and less is better.
             better, worse = (first, second) if before < 0 else (second, first)
             at = low + (high - low) * before / (before - after)
             yield Crossing(better, worse, low, high, at)

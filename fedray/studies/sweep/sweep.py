@@ -198,6 +198,7 @@ class Sweep(Table):
                 "estimate is missing, and a mechanism is made for it; add rounds, min_sep and "
                 "max_participations"
             )
+        # An impossible guess is refused here, and not in the middle of a sweep.
         if self.estimate is not None:
             self.estimate.participation()
         cells = 1
@@ -232,6 +233,7 @@ class Sweep(Table):
             if not {"population", "report_goal"} <= self.vary.keys():
                 raise ValueError("min_sep is given nowhere; vary it, or population and report_goal")
             population, goal = (self.vary[key] for key in ("population", "report_goal"))
+            # The largest min-sep is that of the largest population and the smallest goal.
             if max(map(int, population)) // min(map(int, goal)) > MOST_ROUNDS:
                 raise ValueError(
                     f"vary: population / report_goal is above {MOST_ROUNDS:,} somewhere; no run is "
@@ -309,9 +311,11 @@ class Cell:
     def scenario_of(self, scenario: Scenario) -> Scenario:
         """The `scenario` with this cell's values set in it; untrained, since participation does not
         depend on what is learned. Raises ScenarioError."""
+        # JSON writes numbers and strings as TOML does, which overrides are read as.
         settings = [f"{key}={json.dumps(value)}" for key, value in self.values]
         try:
             return scenario.with_overrides("training.enabled=false", *settings)
+        # A sweep has many cells, so the error names the one that is impossible.
         except ScenarioError as error:
             raise ScenarioError(f"cell {dict(self.values)}: {error}") from None
 
