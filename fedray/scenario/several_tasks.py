@@ -219,7 +219,6 @@ class SeveralTasks:
         `tasks.NAME.rounds.count=60`. Raises ScenarioError, and InputError as `Scenario.from_toml`
         does."""
 
-
         def read(given: Sequence[str]) -> Self:
             return cls.from_tables(read_tables(path, given), str(path), Path(path).parent)
 
