@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from fedray import __version__
 from fedray.commands.audits import audit, canary, report, statement
 from fedray.commands.caches import cache
-from fedray.commands.flags import in_flags, renamed
+from fedray.commands.flags import in_flags, renamed, with_set
 from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
@@ -59,7 +59,17 @@ class _Commands(TyperGroup):
 
 
 class _Command(TyperCommand):
-    """A command whose options are listed under the headings that they have."""
+    """A command whose options are listed under the headings that they have. Errors name `--set`
+    where the library named overrides."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            typed = ctx.params.get("overrides") or ()
+            error.args = (with_set(str(error), typed),)
+            error.problems = tuple(with_set(each, typed) for each in error.problems)
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}

@@ -1,7 +1,7 @@
 """Finding and evaluating mechanisms for the command line: what users give, checked; what they get,
 as values."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,8 @@ from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import read_strategy, write_strategy
 from fedray.mechanisms.optimize.design import (
+    FOLLOWING_KINDS,
+    KINDS,
     Kind,
     MechanismRequest,
     cached_mechanism,
@@ -20,6 +22,7 @@ from fedray.mechanisms.optimize.design import (
 )
 from fedray.mechanisms.optimize.objective import Objective, Progress, read_targets
 from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +132,8 @@ def find_mechanism(
         return Found(first, tuple(others))
 
 
-def evaluate_mechanism(
-    file: Path,
+def evaluate_mechanisms(
+    given: Sequence[Path],
     rounds: int | None,
     min_sep: int | None,
     max_participations: int | None,
@@ -138,11 +141,12 @@ def evaluate_mechanism(
     delta: float,
     probability: float | None = None,
     partitions: int | None = None,
-) -> Figures:
-    """Computes all figures of a mechanism file; with a sampling probability also amplified ones.
+) -> dict[str, Figures]:
+    """Computes all figures of mechanisms at one setting; with a sampling probability also amplified
+    ones.
 
     Args:
-        file: the mechanism, as JSON or .npy.
+        given: the mechanisms: files (JSON or .npy), or kinds in FOLLOWING_KINDS.
         rounds: n, rounds that are released.
         min_sep: b, least difference of two rounds of one device.
         max_participations: k, most rounds of one device.
@@ -150,6 +154,9 @@ def evaluate_mechanism(
         delta: of epsilon.
         probability: with which each device is sampled in its turn; None for no sampling.
         partitions: parts of the population that take turns; None for one.
+
+    Returns:
+        The figures of each, by what was given for it.
 
     Raises:
         InputError: if the setting is impossible, or nothing is proven for it.
@@ -162,13 +169,20 @@ def evaluate_mechanism(
                 f"sampling={probability:g} amplifies an epsilon, which needs a noise multiplier; "
                 "give one"
             )
-        return mechanism_figures(
-            read_strategy(file), participation, noise_multiplier, delta, sampling
-        )
+        strategies = {str(each): _strategy(each, participation) for each in given}
+        found = {}
+        for name, strategy in strategies.items():
+            try:
+                found[name] = mechanism_figures(
+                    strategy, participation, noise_multiplier, delta, sampling
+                )
+            except InputError as error:
+                raise InputError(f"mechanism {name!r}: {error}") from None
+        return found
 
 
 def calibrate_mechanism(
-    file: Path,
+    given: Path,
     rounds: int | None,
     min_sep: int | None,
     max_participations: int | None,
@@ -178,11 +192,10 @@ def calibrate_mechanism(
     probability: float | None = None,
     partitions: int | None = None,
 ) -> Figures:
-    """Computes all figures of a mechanism file at the least noise multiplier that gives epsilon or
-    rho.
+    """Computes all figures of a mechanism at the least noise multiplier that gives epsilon or rho.
 
     Args:
-        file: the mechanism, as JSON or .npy.
+        given: the mechanism: a file (JSON or .npy), or a kind in FOLLOWING_KINDS.
         rounds: n, rounds that are released.
         min_sep: b, least difference of two rounds of one device.
         max_participations: k, most rounds of one device.
@@ -199,8 +212,32 @@ def calibrate_mechanism(
         participation = _participation(rounds, min_sep, max_participations)
         sampling = _sampling(participation.rounds, probability, partitions)
         return calibrated_figures(
-            read_strategy(file), participation, delta, epsilon=epsilon, rho=rho, sampling=sampling
+            _strategy(given, participation),
+            participation,
+            delta,
+            epsilon=epsilon,
+            rho=rho,
+            sampling=sampling,
         )
+
+
+def _strategy(given: Path, participation: MinSep) -> Strategy:
+    """The mechanism of a file, or of a kind that a setting determines."""
+    kind = str(given)
+    # A path of one word without a suffix may be meant for a kind; files of `--out` have a suffix.
+    if given.exists() or given.suffix or given.name != kind:
+        return read_strategy(given)
+    if kind in FOLLOWING_KINDS:
+        return optimize_mechanism(MechanismRequest(cast(Kind, kind), participation))
+    if kind in KINDS:
+        raise ValueError(
+            f"mechanism {kind!r} is a kind that is optimised for a setting; make one with "
+            f"`fedray optimize {kind} --out FILE`, and give that file"
+        )
+    raise ValueError(
+        f"mechanism {kind!r} is neither a file nor one of the kinds that follow from the setting, "
+        f"{', '.join(FOLLOWING_KINDS)}; correct it"
+    )
 
 
 def _sampling(

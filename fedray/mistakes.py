@@ -7,7 +7,7 @@ they are named as the file has them, with the nearest key that exists.
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -63,6 +63,14 @@ def refused(
     return found
 
 
+def with_problems(refusal: type[_Refusal], problems: Sequence[str]) -> _Refusal:
+    """The error of a class `refusal` that has these `problems`, lines that say of what they are;
+    its message is one line."""
+    found = refusal(one_line(_joined(problems)))
+    found.problems = tuple(map(one_line, problems))
+    return found
+
+
 def explain(error: ValidationError, kind: Any, tables: Any) -> str:
     """All problems as one line.
 
@@ -78,7 +86,7 @@ def explain(error: ValidationError, kind: Any, tables: Any) -> str:
     return _joined(_lines(error, kind, tables))
 
 
-def _joined(lines: list[str]) -> str:
+def _joined(lines: Sequence[str]) -> str:
     if len(lines) == 1:
         return lines[0]
     numbered = [f"({place}) {line}" for place, line in enumerate(lines, 1)]

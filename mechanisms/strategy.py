@@ -62,11 +62,11 @@ class Strategy(Explained, ABC):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What tells it from others of its kind, as in its JSON; of a matrix its digest, wherever
-        its file is."""
+        """What tells it from others of its kind, as in its JSON, without what is not given; of a
+        matrix its digest, wherever its file is."""
         return {
             key: value
-            for key, value in self.model_dump(mode="json").items()
+            for key, value in self.model_dump(mode="json", exclude_none=True).items()
             if key not in ("kind", "file")
         }
 

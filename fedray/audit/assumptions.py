@@ -2,7 +2,13 @@
 
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.scenario import Scenario
-from fedray.trace.imported import ImportedTrace
+from fedray.trace.imported import Assumption, ImportedTrace
+
+UNSEEN = "cannot be seen in a trace"
+ASSUMED = "assumed; " + UNSEEN
+"""Of what is true or not of a deployment, whatever its trace shows."""
+_OF_EVERY_AUDIT = "assumed, or not accounted for, in every audit; " + UNSEEN
+_RUN = "the scenario that was run"
 
 _CENTRAL = (
     "The aggregator that adds the noise is trusted (central model), and every model after every "
@@ -99,23 +105,37 @@ FILTERED = (
 )
 
 
-def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tuple[str, ...]:
-    """What the figures of an audit rest on, a sentence each: those of every audit, then those of
-    this one.
+def assumptions_of(
+    scenario: Scenario | None, trace: ImportedTrace | None
+) -> tuple[Assumption, ...]:
+    """What the figures of an audit rest on, a sentence each with its source: those of every audit,
+    then those of this one.
 
     Args:
         scenario: of a run of ours; None for a log.
         trace: an imported log, whose reading rests on assumptions of its own; None for a run of
             ours.
     """
+    adjacency, central, *others = OF_EVERY_AUDIT
+    definition = Assumption(adjacency, "the definition that the sensitivity uses")
     if trace is not None:
-        first = f"Unit of privacy: one {trace.unit}, and all its updates."
+        unit = Assumption(
+            f"Unit of privacy: one {trace.unit}, and all its updates.", trace.unit_source
+        )
         names = "The log names every participation, and no unit under two names."
-        return (first, *OF_EVERY_AUDIT, names, *trace.assumptions)
+        return (
+            unit,
+            definition,
+            Assumption(central, ASSUMED),
+            *(Assumption(text, _OF_EVERY_AUDIT) for text in others),
+            Assumption(names, ASSUMED),
+            *trace.rests_on,
+        )
     assert scenario is not None
-    first = "Unit of privacy: one device and all its updates."
-    training = scenario.training
-    goal = scenario.rounds.least_accepted
+    unit = Assumption(
+        "Unit of privacy: one device and all its updates.",
+        "how the trace is keyed: a row per device and round",
+    )
     released = (
         "The seed is in the trace and on its page. All noise of this simulation follows from it, "
         "so a real deployment "
@@ -124,27 +144,36 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     encoding = scenario.privacy.encoding.assumption
     # Sentences are replaced in their places, because statements take the first three by place.
     replaced = _OF_DEVICES if scenario.privacy.encoding.adds_noise else {}
-    general = (replaced.get(text, text) for text in OF_EVERY_AUDIT)
     budget = _budget(scenario)
     stored = STORED if scenario.rounds.uploads is not None else ""
     texts = (encoding, *_counted(scenario), budget, stored, _buffered(scenario))
-    own = [text for text in texts if text]
-    every = (first, *general, *own, released)
+    return (
+        unit,
+        definition,
+        Assumption(replaced.get(central, central), ASSUMED),
+        *(Assumption(replaced.get(text, text), _OF_EVERY_AUDIT) for text in others),
+        *(Assumption(text, _RUN) for text in texts if text),
+        Assumption(released, "the seed that the trace records"),
+        *_of_training(scenario),
+    )
+
+
+def _of_training(scenario: Scenario) -> tuple[Assumption, ...]:
+    training = scenario.training
     if not training.enabled:
-        return every
-    metrics = (
+        return ()
+    metrics = Assumption(
         "The recorded train_loss and clipped_share of each round are computed from updates without "
         "noise. They are a "
         "simulation's records; to publish them from a deployment would cost privacy that is not "
-        "accounted for."
+        "accounted for.",
+        "the metrics that the trained run records",
     )
-    if training.weighting.assumption:
-        return (*every, metrics, training.weighting.assumption)
-    if not scenario.trains_a_sample:
-        return (*every, metrics)
-    text = SCALED_NOISE_OF_SURPLUS if scenario.rounds.keeps_surplus else SCALED_NOISE
-    scaled = text.format(sample=training.cohort_sample, goal=goal)
-    return (*every, metrics, scaled)
+    text = training.weighting.assumption
+    if not text and scenario.trains_a_sample:
+        text = SCALED_NOISE_OF_SURPLUS if scenario.rounds.keeps_surplus else SCALED_NOISE
+        text = text.format(sample=training.cohort_sample, goal=scenario.rounds.least_accepted)
+    return (metrics, Assumption(text, _RUN)) if text else (metrics,)
 
 
 def _budget(scenario: Scenario) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedray.audit.assumptions import assumptions_of
+from fedray.audit.assumptions import ASSUMED, assumptions_of
 from fedray.audit.claims import Claim
 from fedray.audit.distribution import DevicePrivacy, Frontier, device_sensitivities, frontier
 from fedray.audit.filtered import Exclusions, exclusions_of, filtered
@@ -57,7 +57,7 @@ from fedray.mechanisms.strategy import Strategy
 from fedray.result import DrawnResult
 from fedray.rounding import up
 from fedray.scenario import Scenario
-from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
+from fedray.trace.imported import Assumption, ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
 
 DEFAULT_DELTA = 1e-10
@@ -162,8 +162,13 @@ class Audit(DrawnResult):
     """What was run; None for an imported log."""
     claim: Claim | None
     """What was claimed; None without a claim."""
-    assumptions: tuple[str, ...]
-    """What the figures rest on, in plain words."""
+    rests_on: tuple[Assumption, ...]
+    """What the figures rest on, in plain words, each with where it comes from."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the figures rest on, in plain words."""
+        return tuple(each.text for each in self.rests_on)
 
     @property
     def claim_holds(self) -> bool:
@@ -591,7 +596,7 @@ def audit_trace(
         exclusions=exclusions,
         scenario=scenario,
         claim=claim,
-        assumptions=(*_assumptions(scenario, imported, mechanisms), *_other_tasks(opened)),
+        rests_on=(*_rests_on(scenario, imported, mechanisms), *_other_tasks(opened)),
     )
 
 
@@ -601,28 +606,44 @@ def _violations(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Viol
     return violations_of(trace, scenario)
 
 
-def _assumptions(
+def _rests_on(
     scenario: Scenario | None, imported: ImportedTrace | None, mechanisms: Sequence[MechanismAudit]
-) -> tuple[str, ...]:
-    # Limits are the same for all mechanisms, so those of the first speak for all.
-    own = [f"Enforced: {text}" for text in mechanisms[0].enforced.assumptions] if mechanisms else []
-    by_sampling = mechanisms[0].sampled if mechanisms else None
-    own += [f"Sampled: {text}" for text in by_sampling.assumptions] if by_sampling else []
-    by_filter = mechanisms[0].filtered if mechanisms else None
-    own += [f"Filtered: {text}" for text in by_filter.assumptions] if by_filter else []
-    own += [each.noise.sentence for each in mechanisms if isinstance(each.noise, DeviceNoise)]
+) -> tuple[Assumption, ...]:
+    own: list[Assumption] = []
+    if mechanisms:
+        # Limits are the same for all mechanisms, so those of the first speak for all.
+        first = mechanisms[0]
+        rules = "the claim" if scenario is None else "the scenario's rules"
+        named = (
+            ("Enforced", first.enforced, f"{rules}, and the recorded times of the rounds"),
+            ("Sampled", first.sampled, ASSUMED),
+            ("Filtered", first.filtered, ASSUMED),
+        )
+        own = [
+            Assumption(f"{name}: {text}", source)
+            for name, guarantee, source in named
+            if guarantee is not None
+            for text in guarantee.assumptions
+        ]
+    of_noise = "counted in the trace"
+    own += [
+        Assumption(each.noise.sentence, of_noise)
+        for each in mechanisms
+        if isinstance(each.noise, DeviceNoise)
+    ]
     return (*assumptions_of(scenario, imported), *own)
 
 
-def _other_tasks(trace: Trace | ImportedTrace) -> tuple[str, ...]:
+def _other_tasks(trace: Trace | ImportedTrace) -> tuple[Assumption, ...]:
     """What is to be said of a task whose devices took part in others too."""
     # Only the trace of one task of several has this table.
     if not isinstance(trace.run.get("task"), dict):
         return ()
-    return (
+    text = (
         "This is one of several tasks that shared the devices: what a device spent in the others "
-        "is not in these figures. The audit of the whole run adds it up.",
+        "is not in these figures. The audit of the whole run adds it up."
     )
+    return (Assumption(text, "run.json of the trace"),)
 
 
 @dataclass(frozen=True, slots=True)

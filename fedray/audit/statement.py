@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedray.audit.assumptions import UNSEEN
 from fedray.audit.audit import Audit, MechanismAudit
 from fedray.audit.findings import NOISE_STATEMENTS, PRIVACY_STATEMENTS, Verdict
 from fedray.audit.guarantees import Guarantee, described, true_positive_rate
@@ -19,7 +20,6 @@ from fedray.rounding import up
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
-UNSEEN = "cannot be seen in a trace"
 FALSE_POSITIVE_RATE = 1e-3
 _THEOREMS = {
     "gdp": "the Gaussian mechanism, Balle and Wang 2018, Theorem 8",
@@ -107,8 +107,8 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
         stated = next(each for each in by_strength if each.sensitivity is not None)
     title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
     lines = (
-        *_setting(audit),
-        *_mechanism(audit, mechanism),
+        *_setting(trace, audit),
+        *_mechanism(trace, audit, mechanism),
         *_participation(audit, mechanism, stated),
         *_guarantee(mechanism, stated),
         *_verdicts(audit),
@@ -118,23 +118,25 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
     return Statement(title, lines)
 
 
-def _setting(audit: Audit) -> list[Line]:
+def _setting(trace: Trace | ImportedTrace, audit: Audit) -> list[Line]:
     # `assumptions_of` gives these three first; the others are told at the end of the statement.
-    unit, adjacency, trust = audit.assumptions[:3]
-    by_trace = "how the trace is keyed: a row per device and round"
+    unit, adjacency, trust = audit.rests_on[:3]
     released = f"the model after each of {audit.rounds:,} rounds"
-    rounds_of = "committed rounds of the trace"
-    if audit.scenario is None:
-        rounds_of = "the rounds that the import names as released"
     return [
-        Line("Unit of privacy", _after_colon(unit), by_trace),
-        Line("Adjacency", _after_colon(adjacency), "the definition that the sensitivity uses"),
-        Line("What is released", released, rounds_of),
-        Line("Who is trusted", trust, "assumed; " + UNSEEN),
+        Line("Unit of privacy", _after_colon(unit.text), unit.source),
+        Line("Adjacency", _after_colon(adjacency.text), adjacency.source),
+        Line("What is released", released, _rounds_source(trace)),
+        Line("Who is trusted", trust.text, trust.source),
     ]
 
 
-def _mechanism(audit: Audit, mechanism: MechanismAudit) -> list[Line]:
+def _rounds_source(trace: Trace | ImportedTrace) -> str:
+    if isinstance(trace, ImportedTrace):
+        return trace.rounds_source
+    return "counted in the trace: its committed rounds"
+
+
+def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismAudit) -> list[Line]:
     scenario = audit.scenario
     source = "given to the audit"
     if scenario is not None and mechanism.is_own:
@@ -150,7 +152,7 @@ def _mechanism(audit: Audit, mechanism: MechanismAudit) -> list[Line]:
         Line("Mechanism", _described(mechanism), source),
         Line("Clip norm", clip, "the scenario that was run" if scenario is not None else UNSEEN),
         Line("Noise multiplier", f"{mechanism.noise_multiplier!r}, times {relative_to}", source),
-        Line("Rounds", f"{audit.rounds:,}", "counted in the trace"),
+        Line("Rounds", f"{audit.rounds:,}", _rounds_source(trace)),
     ]
 
 
@@ -276,10 +278,7 @@ def _limits(audit: Audit) -> list[Line]:
         Line("Evaluation data", *evaluation),
         *_left_out(audit),
         # The first three assumptions are told in the setting.
-        *(
-            Line("Not covered, and assumed", each, "fedray's documentation")
-            for each in audit.assumptions[3:]
-        ),
+        *(Line("Not covered, and assumed", each.text, each.source) for each in audit.rests_on[3:]),
     ]
 
 

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from fedray.errors import shown
+
 OTHER_NAMES = {
     "memory": "memory_mebibytes",
     "population": "devices",
@@ -59,3 +61,15 @@ def in_flags(message: str, parameters: Iterable[Any]) -> str:
     of_a_file = _OF_A_FILE.search(message)
     end = of_a_file.end() if of_a_file else len(message)
     return mention.sub(flag, message[:end]) + message[end:] if flags else message
+
+
+def with_set(message: str, overrides: Iterable[str]) -> str:
+    """Puts `--set` in a message of the library that names overrides.
+
+    Args:
+        message: names them as "override 'table.key=value'".
+        overrides: those that were typed. A command may set keys by other options too.
+    """
+    for each in overrides:
+        message = message.replace(f"override {shown(each)}", f"--set {shown(each)}")
+    return message

@@ -18,6 +18,7 @@ from fedray.commands.output import (
     RoundsOption,
     print_figures,
     print_json,
+    print_pieces,
     progress_line,
 )
 
@@ -137,13 +138,10 @@ class _Search:
             raise StopIteration
 
 
-FileArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FILE",
-        help="A mechanism as JSON (`fedray optimize --out` writes one), or a matrix as .npy.",
-    ),
-]
+_MECHANISM = (
+    "A mechanism as JSON (`fedray optimize --out` writes one), a matrix as .npy, or a kind that "
+    "follows from the setting: tree, tree-full, identity, band-fhu or bisr."
+)
 SamplingOption = Annotated[
     float | None,
     typer.Option(
@@ -163,7 +161,10 @@ PartitionsOption = Annotated[
 
 
 def mechanism(
-    file: FileArgument,
+    mechanisms: Annotated[
+        list[Path],
+        typer.Argument(metavar="MECHANISM", help=f"{_MECHANISM} Several are printed as one table."),
+    ],
     rounds: RoundsOption = None,
     min_sep: MinSepOption = None,
     max_participations: MaxParticipationsOption = None,
@@ -173,22 +174,38 @@ def mechanism(
     partitions: PartitionsOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Loss and sensitivity of a mechanism at any setting; with a noise multiplier rho and epsilon
-    too.
+    """Loss and sensitivity of mechanisms at any setting, side by side; with a noise multiplier rho
+    and epsilon too.
 
-    --rounds, --min-sep and --max-participations are required.
+    --rounds, --min-sep and --max-participations are required. Compare the
+    losses: each is the noise on the prefix sums at equal privacy.
     """
-    from fedray.design import evaluate_mechanism
+    from fedray.design import evaluate_mechanisms
+    from fedray.report.text.mechanisms import mechanisms_text
 
-    figures = evaluate_mechanism(
-        file, rounds, min_sep, max_participations, noise_multiplier, delta, sampling, partitions
+    found = evaluate_mechanisms(
+        mechanisms,
+        rounds,
+        min_sep,
+        max_participations,
+        noise_multiplier,
+        delta,
+        sampling,
+        partitions,
     )
-    show = print_json if as_json else print_figures
-    show(figures.to_json())
+    documents = {name: figures.to_json() for name, figures in found.items()}
+    if len(mechanisms) == 1:
+        (document,) = documents.values()
+        show = print_json if as_json else print_figures
+        show(document)
+    elif as_json:
+        print_json({"mechanisms": documents})
+    else:
+        print_pieces(mechanisms_text(documents))
 
 
 def calibrate(
-    file: FileArgument,
+    mechanism: Annotated[Path, typer.Argument(metavar="MECHANISM", help=_MECHANISM)],
     epsilon: Annotated[
         float | None, typer.Option(metavar="E", help="Largest epsilon allowed, at delta.")
     ] = None,
@@ -211,7 +228,7 @@ def calibrate(
     from fedray.design import calibrate_mechanism
 
     figures = calibrate_mechanism(
-        file, rounds, min_sep, max_participations, delta, epsilon, rho, sampling, partitions
+        mechanism, rounds, min_sep, max_participations, delta, epsilon, rho, sampling, partitions
     )
     show = print_json if as_json else print_figures
     show(figures.to_json())

@@ -45,6 +45,13 @@ def figures_keys() -> Keys:
     )
 
 
+@cache
+def compared_keys() -> Keys:
+    """Of several mechanisms at one setting."""
+    meaning = "The figures of each, by its file or kind as it was typed."
+    return {"mechanisms": JsonKey("object by mechanism", meaning, figures_keys())}
+
+
 def optimize_keys() -> Keys:
     """What `fedray optimize` adds to those of figures."""
     return {

@@ -23,7 +23,7 @@ from fedray.documents.files import (
     status_keys,
 )
 from fedray.documents.keys import JsonKey, Keys, keys_of
-from fedray.documents.mechanisms import figures_keys, optimize_keys
+from fedray.documents.mechanisms import compared_keys, figures_keys, optimize_keys
 from fedray.documents.reproductions import (
     learning_keys,
     prediction_keys,
@@ -165,6 +165,9 @@ def documents() -> Mapping[str, Document]:
         "fedray sessions": Document("`fedray sessions --json`.", session_keys()),
         "fedray mechanism": Document(
             "`fedray mechanism --json` and `fedray calibrate --json`.", figures_keys()
+        ),
+        "fedray mechanism, of several": Document(
+            "`fedray mechanism --json` of several mechanisms.", compared_keys()
         ),
         "fedray optimize": Document(
             "`fedray optimize --json`.", optimize_keys(), "fedray mechanism"

@@ -1,15 +1,15 @@
 """Overrides: `table.key=value` texts, applied to the tables of a scenario."""
 
 import tomllib
-from collections.abc import Mapping
-from typing import Any, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
 from fedray.encoding.tables import AnyEncoding
 from fedray.errors import ScenarioError, shown
 from fedray.mechanisms.registry import AnyStrategy
-from fedray.mistakes import classes_in
+from fedray.mistakes import classes_in, with_problems
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability
 from fedray.scenario.buffer import AnyStalenessWeighting
@@ -24,6 +24,64 @@ from fedray.scenario.weighting import AnyWeighting
 
 _LONG_FORMS = {"file": ["training", "task", "file"], "task": ["training", "task", "kind"]}
 """Keys of the table `training` that are short for keys of its table `task`."""
+_Made = TypeVar("_Made")
+
+
+def naming_overrides(
+    make: Callable[[Sequence[str]], _Made], source: str, overrides: Sequence[str]
+) -> _Made:
+    """Makes something of a scenario with overrides, so that an error says whose mistake it is.
+
+    A problem comes from an override if it is not there without that override. Everything else is a
+    problem of the source.
+
+    Args:
+        make: what to do; it is given overrides, and raises ScenarioError whose problems begin with
+            the source.
+        source: the scenario's file, or what else the overrides are applied to.
+        overrides: `table.key=value` texts.
+
+    Raises:
+        ScenarioError: as `make` does; problems that come from overrides name them.
+    """
+    overrides = [overrides] if isinstance(overrides, str) else overrides
+    try:
+        return make(overrides)
+    except ScenarioError as error:
+        refused = error
+    of_source = _problems_of(make, ())
+    without = [
+        _problems_of(make, [*overrides[:place], *overrides[place + 1 :]])
+        for place in range(len(overrides))
+    ]
+    told = []
+    for line in _problems(refused):
+        rest = line.removeprefix(source)
+        if line not in of_source and rest != line:
+            needed = [
+                override
+                for override, problems in zip(overrides, without, strict=True)
+                if line not in problems
+            ]
+            # Where each of several is enough to break the rule, all of them are meant.
+            named = " and ".join(f"override {shown(each)}" for each in needed or overrides)
+            line = f"{named}, applied to {source}{rest}"
+        told.append(line)
+    if told == list(_problems(refused)):
+        raise refused
+    raise with_problems(ScenarioError, told)
+
+
+def _problems_of(make: Callable[[Sequence[str]], Any], overrides: Sequence[str]) -> Sequence[str]:
+    try:
+        make(overrides)
+    except ScenarioError as error:
+        return _problems(error)
+    return ()
+
+
+def _problems(error: ScenarioError) -> Sequence[str]:
+    return error.problems or (str(error),)
 
 
 def apply_override(tables: dict[str, Any], override: str) -> None:

@@ -27,7 +27,7 @@ from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, LanguageData
 from fedray.scenario.data_file import PLACES
 from fedray.scenario.latency import Latency
-from fedray.scenario.overrides import apply_override
+from fedray.scenario.overrides import apply_override, naming_overrides
 from fedray.scenario.participation import Participation
 from fedray.scenario.population import DeviceClass, Population
 from fedray.scenario.privacy import Privacy
@@ -438,13 +438,17 @@ class Scenario(Table):
         InputError unless `trust_code`.
         """
         file = Path(path)
-        tables = read_tables(file, overrides)
-        if "tasks" in tables:
-            raise ScenarioError(
-                f"scenario {str(file)!r} has several tasks, and here one is meant; give a scenario "
-                "without [tasks], or the trace of one task"
-            )
-        scenario = cls.from_tables(tables, source=str(file), directory=file.parent)
+
+        def read(given: Sequence[str]) -> Self:
+            tables = read_tables(file, given)
+            if "tasks" in tables:
+                raise ScenarioError(
+                    f"scenario {str(file)!r} has several tasks, and here one is meant; give a "
+                    "scenario without [tasks], or the trace of one task"
+                )
+            return cls.from_tables(tables, source=str(file), directory=file.parent)
+
+        scenario = naming_overrides(read, str(file), overrides)
         if not trust_code:
             scenario.demand_trust()
         return scenario
@@ -494,6 +498,9 @@ class Scenario(Table):
 
     def with_overrides(self, *overrides: str) -> Self:
         """A copy with `table.key=value` texts applied. Raises ScenarioError."""
+        return naming_overrides(self._overridden, "scenario", overrides)
+
+    def _overridden(self, overrides: Sequence[str]) -> Self:
         tables = self.to_tables()
         for override in overrides:
             apply_override(tables, override)

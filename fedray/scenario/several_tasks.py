@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from fedray.errors import ScenarioError, one_line, shown
 from fedray.mistakes import explain
 from fedray.scenario.content import ContentFile
-from fedray.scenario.overrides import KINDS
+from fedray.scenario.overrides import KINDS, naming_overrides
 from fedray.scenario.scenario import NAME_PATTERN, Scenario, read_tables
 from fedray.table import Table
 
@@ -218,7 +218,11 @@ class SeveralTasks:
         """Reads a scenario file with tables `tasks`; `overrides` are `table.key=value` texts, as
         `tasks.NAME.rounds.count=60`. Raises ScenarioError, and InputError as `Scenario.from_toml`
         does."""
-        several = cls.from_tables(read_tables(path, overrides), str(path), Path(path).parent)
+
+        def read(given: Sequence[str]) -> Self:
+            return cls.from_tables(read_tables(path, given), str(path), Path(path).parent)
+
+        several = naming_overrides(read, str(path), overrides)
         if not trust_code:
             several.demand_trust()
         return several

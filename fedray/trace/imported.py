@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -77,6 +77,8 @@ IMPORTED_SCHEMA = pa.schema(
 )
 TIMED_SCHEMA = IMPORTED_SCHEMA.append(pa.field("time", pa.float64(), nullable=False))
 
+_ROUNDS_FILE = "told to the import: the rounds file"
+
 
 KINDS: dict[str, type] = {
     "digest": str,
@@ -129,6 +131,17 @@ class LeftOut:
     may_be_participation: bool = True
     """Whether figures of the trace would be other ones if these rows were participations after
     all."""
+
+
+class Assumption(NamedTuple):
+    """What figures rest on, and where that comes from.
+
+    text: a sentence.
+    source: who says so: what was told to an import, what it found, or that nobody can see it.
+    """
+
+    text: str
+    source: str
 
 
 class ImportedTrace(Result):
@@ -275,52 +288,73 @@ class ImportedTrace(Result):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the figures rest on because of how this log was read, in sentences."""
+        return tuple(each.text for each in self.rests_on)
+
+    @property
+    def rests_on(self) -> tuple[Assumption, ...]:
+        """The assumptions, each with where it comes from: what whoever imported the log told, or
+        what the import found in it."""
         run = self.run
         found = []
         if len(self.device_columns) > 1:
-            found.append(
+            text = (
                 "Whoever stands behind several of these units is protected less than one unit is "
                 "(group privacy)."
             )
-        found.append(self._numbering_assumption())
+            found.append(Assumption(text, self.unit_source))
+        found.append(Assumption(self._numbering_assumption(), self.rounds_source))
         if run.get("rounds_out_of_order"):
-            found.append(
+            text = (
                 f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round "
                 "numbered before them began: the "
                 "order of numbers may not be that of release."
             )
+            found.append(Assumption(text, "found by the import, in the times of the log"))
         if run.get("where"):
             conditions = " and ".join(run["where"])
-            found.append(
+            text = (
                 f"Only rows with {conditions} are participations; {self.filtered_rows:,} other "
                 "rows are none."
             )
+            source = "told to the import: the conditions; it counted the rows"
+            found.append(Assumption(text, source))
         of_earlier = sum(each.rows for each in self.left_out if each.reason == REPEATED)
         repeated = run.get("repeated_rows", of_earlier)
-        if repeated and self.repeats == "once":
-            found.append(
-                f"{repeated:,} rows repeat another row's device and round; they are records of the "
-                "same contribution."
+        if repeated:
+            text = f"{repeated:,} rows repeat another row's device and round; " + (
+                "they are records of the same contribution."
+                if self.repeats == "once"
+                else "each is a contribution of its own, clipped by itself, and counts in full."
             )
-        elif repeated:
-            found.append(
-                f"{repeated:,} rows repeat another row's device and round; each is a contribution "
-                "of its own, clipped by itself, "
-                "and counts in full."
-            )
+            source = "told to the import: what repeated rows are; it counted them"
+            found.append(Assumption(text, source))
         times = run.get("times")
         if times is not None and times["column"] is not None:
-            found.append(
+            text = (
                 f"Times of participations are the log's column {times['column']!r}: "
                 f"{times['form']}."
             )
+            source = "told to the import: the column; it found the form"
+            found.append(Assumption(text, source))
         if times is not None and times["rounds_file_form"] is not None:
-            found.append(
-                f"Times of rounds are those of the rounds file: {times['rounds_file_form']}."
-            )
+            text = f"Times of rounds are those of the rounds file: {times['rounds_file_form']}."
+            found.append(Assumption(text, _ROUNDS_FILE))
         if not self.is_complete:
-            found.append(self.incompleteness)
+            found.append(Assumption(self.incompleteness, "counted by the import"))
         return tuple(found)
+
+    @property
+    def unit_source(self) -> str:
+        """Where it is from what a device is."""
+        return "told to the import: the columns that name a device"
+
+    @property
+    def rounds_source(self) -> str:
+        """Where it is from which rounds released a model."""
+        return {
+            BY_RANK: "told to the import: all rounds that occur, and no others",
+            BY_LIST: _ROUNDS_FILE,
+        }.get(self.run.get("numbering", ""), "told to the import: the number of rounds")
 
     def _numbering_assumption(self) -> str:
         numbering = self.run.get("numbering")

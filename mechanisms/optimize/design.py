@@ -30,6 +30,8 @@ Kind = Literal[
     "blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+FOLLOWING_KINDS: tuple[Kind, ...] = ("tree", "tree-full", "identity", "band-fhu", "bisr")
+"""Kinds that a setting determines in closed form, without an optimiser."""
 DEFAULT_BUFFERS = 4
 
 

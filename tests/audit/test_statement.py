@@ -237,6 +237,49 @@ def test_the_directory_of_a_statement_is_made(trace, tmp_path: Path, fedray_comm
     )
 
 
+def test_the_statement_of_a_log_says_what_was_told_and_what_was_found(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(
+        "app,device,round,outcome\nx,a,0,yes\nx,b,1,yes\nx,a,1,no\nx,b,1,yes\n"
+    )
+    trace = import_log(
+        tmp_path / "log.csv", ["app", "device"], "round", 2, tmp_path / "log",
+        where=["outcome=yes"], repeats="once",
+    )  # fmt: skip
+    audit = audit_trace(trace, 7.0, mechanism=Tree())
+    lines = privacy_statement(trace, audit).lines
+    by_what = {line.what: line.evidence for line in lines}
+    assert by_what["Unit of privacy"] == "told to the import: the columns that name a device"
+    assert by_what["What is released"] == by_what["Rounds"]
+    assert by_what["Rounds"] == "told to the import: the number of rounds"
+    assumed = {line.says: line.evidence for line in lines if line.what.startswith("Not covered")}
+    assert tuple(assumed) == audit.assumptions[3:]
+
+    def evidence_of(part: str) -> str:
+        (found,) = (evidence for says, evidence in assumed.items() if part in says)
+        return found
+
+    assert evidence_of("group privacy") == by_what["Unit of privacy"]
+    assert evidence_of("each released a model") == by_what["Rounds"]
+    assert evidence_of("outcome=yes").startswith("told to the import: the conditions")
+    assert (
+        evidence_of("repeat another row")
+        == "told to the import: what repeated rows are; it counted them"
+    )
+    assert evidence_of("names every participation") == f"assumed; {UNSEEN}"
+    assert evidence_of("was clipped to the clip norm").endswith(UNSEEN)
+
+
+def test_the_statement_of_a_run_rests_on_its_scenario_and_its_trace(trace) -> None:
+    lines = privacy_statement(trace, audit_trace(trace)).lines
+    assumed = {line.says: line.evidence for line in lines if line.what.startswith("Not covered")}
+    assert {evidence for says, evidence in assumed.items() if says.startswith("Enforced: ")} == {
+        "the scenario's rules, and the recorded times of the rounds"
+    }
+    (of_seed,) = (evidence for says, evidence in assumed.items() if says.startswith("The seed is"))
+    assert of_seed == "the seed that the trace records"
+    assert not any("documentation" in line.evidence for line in lines)
+
+
 def test_all_rows_that_the_import_left_out_are_in_the_statement(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("device,round,outcome\na,0,yes\nb,1,yes\na,1,no\n")
     trace = import_log(

@@ -1,6 +1,7 @@
 """`fedray optimize` and `fedray mechanism`: what they print, what they write, one line for every mistake; matrices in scenarios."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from fedray.audit.audit import audit_trace
 from fedray.errors import ScenarioError
 from fedray.mechanisms import reference
 from fedray.mechanisms.files import read_strategy, write_strategy
-from fedray.mechanisms.registry import Banded, Matrix
+from fedray.mechanisms.registry import Banded, Identity, Matrix, Toeplitz
 from fedray.mechanisms.triangular import lower_factor
 from fedray.placement import Placement
 from fedray.scenario import Scenario
@@ -95,6 +96,51 @@ def test_people_get_a_table(fedray_command, tmp_path: Path) -> None:
     )
     assert code == 0
     assert "100, 3, 9" in out
+
+
+def test_several_mechanisms_have_the_figures_that_each_has_alone(
+    fedray_command, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = "i.json"
+    write_strategy(Identity(), file)
+    given = (file, "identity", "bisr")
+    several = json.loads(fedray_command("mechanism", *given, *SETTING, "--json")[1])["mechanisms"]
+    assert list(several) == list(given)
+    for name, figures in several.items():
+        alone = json.loads(fedray_command("mechanism", name, *SETTING, "--json")[1])
+        assert alone == figures
+    assert several[file] == several["identity"]
+    code, out, _ = fedray_command("mechanism", *given, *SETTING)
+    assert code == 0
+    for name, figures in several.items():
+        (line,) = (each for each in out.splitlines() if each.split()[:1] == [name])
+        assert line.split()[-2:] == [f"{figures[key]:.6f}" for key in ("max_loss", "rms_loss")]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("blt", "'blt' is a kind that is optimised .* `fedray optimize blt --out FILE`"),
+        ("tre", "'tre' is neither a file nor one of the kinds .* tree-full"),
+        ("none.json", "'none.json' cannot be read"),
+    ],
+)
+def test_what_names_no_mechanism_is_told(fedray_command, given: str, says: str) -> None:
+    code, _, err = fedray_command("mechanism", "tree", given, *SETTING)
+    assert code == 2
+    assert re.search(says, err)
+
+
+def test_of_several_mechanisms_the_one_that_is_refused_is_named(
+    fedray_command, tmp_path: Path
+) -> None:
+    write_strategy(Toeplitz(coefficients=(1.0, 0.5)), tmp_path / "short.json")
+    sampled = ("--noise-multiplier", "1", "--sampling", "0.1")
+    given = ("identity", str(tmp_path / "short.json"))
+    code, _, err = fedray_command("mechanism", *given, *SETTING, *sampled)
+    assert code == 2
+    assert "short.json': a toeplitz strategy of 2 bands" in err
 
 
 @pytest.mark.slow

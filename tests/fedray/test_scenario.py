@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedray.errors import ScenarioError
-from fedray.scenario import Scenario, shipped_scenarios
+from fedray.scenario import Scenario, find_scenario, read_scenario, shipped_scenarios
 
 
 def test_toml_round_trip_keeps_every_value(small, tmp_path: Path) -> None:
@@ -119,6 +119,57 @@ def test_a_mistake_is_named_in_one_line_with_its_remedy(
     message = str(caught.value)
     assert "\n" not in message
     assert all(part in message for part in parts), message
+
+
+@pytest.fixture
+def file(small, tmp_path: Path) -> Path:
+    (tmp_path / "s.toml").write_text(small().to_toml())
+    return tmp_path / "s.toml"
+
+
+def blame(file: Path, *overrides: str) -> list[str]:
+    """Whom each problem is said to come from: what precedes its first colon."""
+    with pytest.raises(ScenarioError) as caught:
+        Scenario.from_toml(file, overrides)
+    return [line.replace(str(file), "FILE").split(": ")[0] for line in caught.value.problems]
+
+
+def test_a_problem_names_the_override_that_it_is_not_there_without(file: Path) -> None:
+    applied = ", applied to FILE"
+    assert blame(file, "rounds.cuont=3") == [f"override 'rounds.cuont=3'{applied}"]
+    # The rule speaks of a key of the file, and the override broke it.
+    assert blame(file, "seed=3", "population.devices=10") == [
+        f"override 'population.devices=10'{applied}"
+    ]
+    assert blame(file, "rounds.report_goal=3", "population.devices=2") == [
+        f"override 'rounds.report_goal=3' and override 'population.devices=2'{applied}"
+    ]
+    assert blame(file, "rounds.count=x", "seed=y") == [
+        f"override 'seed=y'{applied}",
+        f"override 'rounds.count=x'{applied}",
+    ]
+
+
+def test_a_problem_of_the_file_names_the_file_beside_any_override(file: Path) -> None:
+    file.write_text(file.read_text().replace("report_goal", "report_gaol"))
+    assert blame(file, "seed=3") == ["FILE"]
+    assert blame(file, "seed=y") == ["FILE", "override 'seed=y', applied to FILE"]
+
+
+def test_the_command_names_an_override_by_its_flag(fedray_command, file: Path) -> None:
+    code, _, err = fedray_command("run", str(file), "--set", "rounds.cuont=3")
+    assert code == 2
+    assert f"fedray: --set 'rounds.cuont=3', applied to {file}: unknown key rounds.cuont" in err
+    code, _, err = fedray_command("run", str(file), "--set", "rounds.count")
+    assert code == 2
+    assert "fedray: --set 'rounds.count' must read table.key=value" in err
+
+
+def test_overrides_of_several_tasks_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(find_scenario("several-tasks").read_text())
+    with pytest.raises(ScenarioError, match=r"^override 'seed=x', applied to .*s\.toml, task "):
+        read_scenario(file, ["seed=x"])
 
 
 def test_missing_tables_are_named(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from fedray.audit.released import read_events
 from fedray.cli import _exit_code, app
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples
-from fedray.design import evaluate_mechanism, read_request
+from fedray.design import evaluate_mechanisms, read_request
 from fedray.errors import FedrayError, InputError, one_line
 from fedray.mechanisms.registry import Tree
 from fedray.messages import (
@@ -469,7 +469,7 @@ class Matrices:
             version = rng.choice([b"\x01\x00", b"\x02\x00", b"\x03\x00", b"\x09\x00"])
             length = len(header).to_bytes(2 if version[0] == 1 else 4, "little")
             self._file.write_bytes(b"\x93NUMPY" + version + length + header + self._content[128:])
-        evaluate_mechanism(self._file, 4, 2, 2, 1.0, 1e-6)
+        evaluate_mechanisms([self._file], 4, 2, 2, 1.0, 1e-6)
         return False
 
 
@@ -824,7 +824,7 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
         texts / "m.json",
         MECHANISMS,
         ": ",
-        lambda file: evaluate_mechanism(file, *schema, 1.0, 1e-6),
+        lambda file: evaluate_mechanisms([file], *schema, 1.0, 1e-6),
     )
     yield "mechanism", 0.04, mechanism
     outcomes = Texts(

@@ -317,6 +317,8 @@ def test_the_reference_of_mechanisms_is_that_of_their_documents(
         name, *options = command
         found = printed(fedray_command, name, file, *setting, *sampled, *options, "--json")
         check("fedray mechanism", found)
+    several = printed(fedray_command, "mechanism", file, "tree", *setting, "--json")
+    check("fedray mechanism, of several", several)
     outcomes = [
         {"rounds": 60, "min_sep": 12, "max_participations": 4},
         {"rounds": 50, "min_sep": 8, "max_participations": 5},

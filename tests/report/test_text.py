@@ -8,12 +8,13 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
+from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import mechanism_figures
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import Tree
-from fedray.report.text import TextTable
+from fedray.mechanisms.registry import Identity, Tree
+from fedray.report.text import Paragraph, TextTable
 from fedray.report.text.audits import audit_text, guarantee_rows
-from fedray.report.text.mechanisms import figures_rows
+from fedray.report.text.mechanisms import figures_rows, mechanisms_text
 from fedray.report.text.studies import canary_lines, fit_rows
 from fedray.studies.canary import check_aggregator
 from fedray.studies.fit import Fit, FittedRun
@@ -57,6 +58,31 @@ def test_figures_are_printed_from_their_document_alone() -> None:
         "mu, rho",
         "epsilon at delta 1e-06",
     }
+
+
+def test_what_a_mechanism_is_not_given_is_not_told() -> None:
+    shown = dict(figures_rows(mechanism_figures(Tree(), MinSep(20, 5, 3), None, 1e-6).to_json()))
+    assert "rounds" not in shown
+    planned = Tree(completion=True, rounds=20)
+    shown = dict(figures_rows(mechanism_figures(planned, MinSep(20, 5, 3), None, 1e-6).to_json()))
+    assert shown["rounds"] == "20"
+
+
+def test_several_mechanisms_are_a_row_each_and_sampled_ones_say_so() -> None:
+    figures = [
+        mechanism_figures(Identity(), MinSep(20, 5, 3), z, 1e-6, sampling).to_json()
+        for z, sampling in ((None, None), (2.0, None), (2.0, PoissonSampling(20, 0.1)))
+    ]
+    headings = []
+    for each in figures:
+        table, note = mechanisms_text({"a": each, "b": each})
+        assert isinstance(table, TextTable)
+        assert isinstance(note, Paragraph)
+        assert [row[0] for row in table.rows] == ["mechanism", "a", "b"]
+        assert len({len(row) for row in table.rows}) == 1
+        assert ("only if every device was Poisson-sampled" in note.text) == ("hypothetical" in each)
+        headings.append(table.rows[0][4:])
+    assert headings == [[], ["rho", "epsilon"], ["rho", "epsilon", "sampled epsilon"]]
 
 
 def test_a_fit_shows_what_starved_and_where_nobody_came_twice() -> None:

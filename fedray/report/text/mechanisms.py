@@ -1,8 +1,10 @@
 """Mechanisms in the terminal: what `fedray optimize`, `mechanism` and `calibrate` print."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedray.mechanisms.comparison import NOT_COMPARABLE
+from fedray.report.text import Paragraph, Piece, TextTable
 from fedray.rounding import down, up
 
 MOST_SHOWN = 8
@@ -37,6 +39,39 @@ def figures_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
         *_privacy_rows(figures),
         *((name, _shortened(value)) for name, value in figures["parameters"].items()),
     ]
+
+
+def mechanisms_text(mechanisms: Mapping[str, Mapping[str, Any]]) -> Iterator[Piece]:
+    """Several mechanisms at one setting, a row each, in the order given. Privacy is rounded up.
+
+    Args:
+        mechanisms: their figures, as `Figures.to_json` gives them, by name.
+    """
+    first = next(iter(mechanisms.values()))
+    n, b, k = (f"{first[name]:,}" for name in ("rounds", "min_sep", "max_participations"))
+    title = f"Mechanisms over {n} rounds, min-sep {b}, at most {k} participations"
+    heading = ["mechanism", "sensitivity", "MaxLoss", "RmsLoss"]
+    notes = ["The losses are the errors of the prefix sums at equal privacy: compare these."]
+    if first["epsilon"] is not None:
+        heading += ["rho", "epsilon"]
+        title += f", noise multiplier {first['noise_multiplier']!r}, delta {first['delta']:g}"
+        notes.append(NOT_COMPARABLE)
+    if "hypothetical" in first:
+        heading.append("sampled epsilon")
+        notes.append(f"A sampled epsilon holds {first['hypothetical']['assumption']}.")
+    yield TextTable(title, [heading, *(_row(*each) for each in mechanisms.items())])
+    yield Paragraph("", " ".join(notes))
+
+
+def _row(name: str, figures: Mapping[str, Any]) -> list[str]:
+    how = "exact" if figures["sensitivity_is_exact"] else "upper bound"
+    losses = (f"{figures[each]:.6f}" for each in ("max_loss", "rms_loss"))
+    row = [name, f"{up(figures['sensitivity'], 6)} {how}", *losses]
+    if figures["epsilon"] is not None:
+        row += [up(figures["rho"], 6), up(figures["epsilon"])]
+    if "hypothetical" in figures:
+        row.append(up(figures["hypothetical"]["epsilon"]))
+    return row
 
 
 def _privacy_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
