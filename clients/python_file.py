@@ -1,14 +1,17 @@
 """Code of a user's own, run where it is needed."""
 
 import sys
+import traceback
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeVar
 
-from fedray.errors import ScenarioError
+from fedray.errors import FedrayError, ScenarioError
 from fedray.scenario.content import PythonFile
 
 T = TypeVar("T")
+_MODULES = "fedray_custom_"
+"""How the names of modules of users' code begin."""
 
 
 def called(what: str, call: Callable[[], T], passed_on: tuple[type[Exception], ...] = ()) -> T:
@@ -20,14 +23,30 @@ def called(what: str, call: Callable[[], T], passed_on: tuple[type[Exception], .
         passed_on: errors that are the caller's to treat.
 
     Raises:
-        ScenarioError: it fails, in whatever way.
+        ScenarioError: it fails, in whatever way. The message names the line of the user's file
+            where there is one.
     """
     try:
         return call()
     except passed_on:
         raise
+    except FedrayError as error:  # it says what to do
+        raise ScenarioError(f"{what} failed{_line_of(error, ' in line ')}: {error}") from None
     except (Exception, SystemExit) as error:  # whatever a user's code may raise
-        raise ScenarioError(f"{what} failed: {type(error).__name__}: {error}; correct it") from None
+        where = _line_of(error, " line ") or " it"
+        told = f"{what} failed: {type(error).__name__}: {error}; correct{where}"
+        raise ScenarioError(told) from None
+
+
+def _line_of(error: BaseException, lead: str) -> str:
+    """The innermost line of a user's file that an error went through, after a `lead`; empty if it
+    went through none."""
+    lines = [
+        line
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith(_MODULES)
+    ]
+    return f"{lead}{lines[-1]}" if lines else ""
 
 
 def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
@@ -44,7 +63,7 @@ def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
         ScenarioError: the code fails, or has no such function.
     """
     # It is named by its content, so that two versions of a file do not replace each other.
-    module = ModuleType(f"fedray_custom_{file.sha256[:12]}")
+    module = ModuleType(f"{_MODULES}{file.sha256[:12]}")
     sys.modules[module.__name__] = module
     code = compile(file.content, file.file, "exec")
     called(f"{file.table}.file={file.file!r}", lambda: exec(code, vars(module)))

@@ -260,7 +260,9 @@ def resolve_reporting(
 
     # Who neither reports nor fails is away when its interval ends.
     free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
-    closing = rules.closing.close(np.where(reports, report_times, np.inf), started, deadline)
+    # What would have come after a device left or failed never comes.
+    report_times = np.where(reports, report_times, np.inf)
+    closing = rules.closing.close(report_times, started, deadline)
     if closing.is_committed:
         arrived = int(np.count_nonzero(closing.has_arrived))
         # What trains is a sample of at least so many.

@@ -126,9 +126,11 @@ class Assignment:
         traits = self._traits.of(device_ids)
         low = np.searchsorted(self._sample, traits, "left")
         high = np.searchsorted(self._sample, traits, "right")
-        # A trait that no device of the sample has lies between two: it gets what is between them.
-        alike = np.maximum(high - low, 1)
-        quantile = (low + draws * alike) / (self._sample.size + 1)
+        # A trait that devices of the sample have takes their share of it. One that none of them has
+        # lies in one of the gaps between them, before the first and behind the last, all alike.
+        is_known = high > low
+        share = np.where(is_known, high - low, 1)
+        quantile = (low + draws * share) / (self._sample.size + ~is_known)
         ranks = np.minimum(quantile * self._clients, self._clients - 1)
         return self._ordered[ranks.astype(int)]
 

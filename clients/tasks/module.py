@@ -10,16 +10,20 @@ def task(seed):
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedray.clients.data.source import ExampleSource, Field
 from fedray.clients.tasks.task import Batch, Parameters
+from fedray.errors import InputError, one_line
 from fedray.messages import Metric
 
 Examples = tuple[Tensor, Tensor]
@@ -40,11 +44,13 @@ def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
         Shares [B], float64.
 
     Raises:
-        ValueError: the targets are reals, of which none is a class.
+        InputError: the targets are reals, of which none is a class.
     """
     if targets.is_floating_point():
-        raise ValueError(
-            "the targets are no class numbers; give ModuleTask an accuracy= of its own"
+        raise InputError(
+            f"the targets are real numbers ({_described(targets)}), of which none is a class: for "
+            "classes give class numbers (targets.long()), else give ModuleTask an accuracy= of its "
+            "own"
         )
     # Targets may have more axes than one, over all of which the share is taken.
     is_found = (outputs.argmax(dim=1) == targets).double()
@@ -114,7 +120,7 @@ class FunctionSource:
         if device not in self._recent:
             inputs, targets = self._examples(device)
             if len(inputs) != len(targets):
-                raise ValueError(
+                raise InputError(
                     f"device {device} has {len(inputs)} inputs and {len(targets)} targets; give "
                     "as many of both"
                 )
@@ -148,8 +154,9 @@ class ModuleTask:
         metrics: names and units of loss and accuracy.
 
     Raises:
-        ValueError: the module draws random numbers or keeps statistics of batches (dropout, batch
-            norm), so that a loss is not a function of parameters and examples.
+        InputError: the module draws random numbers or keeps statistics of batches (dropout, batch
+            norm), so that a loss is not a function of parameters and examples. What its functions
+            draw (`torch.nn.functional.dropout`) is found when they are called first.
     """
 
     def __init__(
@@ -166,7 +173,7 @@ class ModuleTask:
         # A layer that draws or remembers makes a loss depend on what was computed before.
         for part in module.modules():
             if _is_impure(part):
-                raise ValueError(
+                raise InputError(
                     f"the module has a {type(part).__name__} that draws or remembers; set its "
                     "dropout to 0, or take a norm without statistics of batches"
                 )
@@ -186,6 +193,7 @@ class ModuleTask:
             name: part.detach() for name, part in everything if name not in self._initial
         }
         self._is_recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
+        self._is_known_not_to_draw = False
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """The parameters with which the module was given, [D]."""
@@ -196,13 +204,14 @@ class ModuleTask:
         """Mean loss [G] of each device's own `parameters` on its own `batch`."""
         inputs, targets = batch["inputs"], batch["targets"]
         devices = len(inputs)
-        if devices > 1 and not self._is_recurrent:
-            return vmap(self._loss_of)(dict(parameters), inputs, targets)
-        losses: list[Tensor] = []
-        for g in range(devices):
-            own = _of_device(parameters, g)
-            losses.append(self._loss_of(own, inputs[g], targets[g]))
-        return torch.stack(losses)
+        with self._refusing_draws():
+            if devices > 1 and not self._is_recurrent:
+                return vmap(self._loss_of)(dict(parameters), inputs, targets)
+            losses: list[Tensor] = []
+            for g in range(devices):
+                own = _of_device(parameters, g)
+                losses.append(self._loss_of(own, inputs[g], targets[g]))
+            return torch.stack(losses)
 
     def measure(self, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """Loss and accuracy of every example of a `batch` alone, each with weight 1.
@@ -218,10 +227,11 @@ class ModuleTask:
         losses: list[Tensor] = []
         accuracies: list[Tensor] = []
         for g in range(len(inputs)):
-            outputs = self._outputs(_of_device(parameters, g), inputs[g])
+            with self._refusing_draws():
+                outputs = self._outputs(_of_device(parameters, g), inputs[g])
             # The user's loss is a mean over a batch, so each example is a batch of its own.
             pairs = zip(outputs.split(1), targets[g].split(1), strict=True)
-            of_examples = [self._loss(output, target) for output, target in pairs]
+            of_examples = [self._loss_value(output, target) for output, target in pairs]
             losses.append(torch.stack(of_examples))
             accuracies.append(self._accuracy(outputs, targets[g]))
         weights = torch.ones(inputs.shape[:2])
@@ -233,7 +243,38 @@ class ModuleTask:
 
     def _loss_of(self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
         outputs = self._outputs(parameters, inputs)
-        return self._loss(outputs, targets)
+        return self._loss_value(outputs, targets)
+
+    def _loss_value(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        try:
+            return self._loss(outputs, targets)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            if _tells_of_draws(error):
+                raise
+            told = (
+                f"the loss does not take outputs {_described(outputs)} and targets "
+                f"{_described(targets)} ({one_line(str(error))}); {_remedy(outputs, targets)}"
+            )
+            raise InputError(told).with_traceback(error.__traceback__) from None
+
+    @contextmanager
+    def _refusing_draws(self) -> Iterator[None]:
+        """Within, a module or loss that draws random numbers is refused: by `vmap`, and where that
+        is not used by a look at each operation, which is slow and so is taken once."""
+        looked_at = nullcontext() if self._is_known_not_to_draw else _NoDraws()
+        try:
+            with looked_at:
+                yield
+        except RuntimeError as error:
+            if not _tells_of_draws(error):
+                raise
+            told = (
+                "the module or the loss draws random numbers (as torch.nn.functional.dropout "
+                "does), so that a loss is not a function of parameters and examples; leave the "
+                "draws out, or set the share of the dropout to 0"
+            )
+            raise InputError(told).with_traceback(error.__traceback__) from None
+        self._is_known_not_to_draw = True
 
     def _outputs(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
         # The contract's check of gradients computes in float64; the fixed parts must follow.
@@ -244,6 +285,41 @@ class ModuleTask:
         }
         everything = {**fixed, **parameters}
         return functional_call(self._module, everything, (inputs,))
+
+
+class _NoDraws(TorchDispatchMode):
+    """Within, an operation that draws random numbers raises RuntimeError, as it does in `vmap`."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise RuntimeError(f"{_OF_DRAWS} {func}")
+        return func(*args, **(kwargs or {}))
+
+
+_OF_DRAWS = "called random operation"
+"""How `vmap` begins to tell of a draw."""
+
+
+def _tells_of_draws(error: Exception) -> bool:
+    return _OF_DRAWS in str(error)
+
+
+def _described(part: Tensor) -> str:
+    """Type and shape of a tensor, such as "float32 [16, 2]"."""
+    return f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
+
+
+def _remedy(outputs: Tensor, targets: Tensor) -> str:
+    """What to do where a loss does not take targets."""
+    if outputs.ndim == targets.ndim + 1:
+        return (
+            "for classes, examples must give class numbers, whole numbers from 0 to "
+            f"{outputs.shape[1] - 1}, as targets (targets.long())"
+        )
+    return "give targets of the type and shape that the loss takes"
 
 
 def _of_device(parameters: Parameters, g: int) -> dict[str, Tensor]:

@@ -1,4 +1,7 @@
-"""A hook of mkdocs: adds the generated reference to the pages of a build."""
+"""A hook of mkdocs: adds the generated reference to the pages of a build.
+
+The pages of docs/reference/ stand in for it where the documentation is read in the repository.
+"""
 
 import sys
 from pathlib import Path
@@ -15,5 +18,7 @@ from reference import pages
 def on_files(files: Files, config: Any) -> Files:
     """Called by mkdocs when it has found the written pages."""
     for path, content in pages().items():
+        if (written := files.get_file_from_path(path)) is not None:
+            files.remove(written)
         files.append(File.generated(config, path, content=content))
     return files

@@ -99,8 +99,8 @@ def cached_mechanism(
     `on_warning` hears of it.
     """
     digest = _digest(request)
-    # A cache is a convenience: whatever is wrong with it is told, and the mechanism is made anew.
     path = directory / f"{digest}.json"
+    # A cache is a convenience: whatever is wrong with it is told, and the mechanism is made anew.
     try:
         content = read_kept(path, digest)
         if content is not None:

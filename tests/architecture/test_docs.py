@@ -274,6 +274,27 @@ def test_every_link_leads_to_a_page_and_a_heading(generated: dict[str, str]) -> 
     assert found > 20
 
 
+def test_links_to_the_reference_lead_somewhere_in_the_repository_too(
+    generated: dict[str, str],
+) -> None:
+    """To a page that says where the generated one is, and that the build replaces."""
+    linked = {
+        path
+        for page in PAGES
+        for path in re.findall(r"\]\((reference/[^)#]+)", page.read_text(encoding="utf-8"))
+    }
+    standing_in = {path.relative_to(DOCS).as_posix() for path in DOCS.glob("reference/**/*.md")}
+    assert linked == standing_in
+    for path in standing_in:
+        text = (DOCS / path).read_text(encoding="utf-8")
+        assert text.startswith(generated[path].partition("\n")[0] + "\n")
+        assert f"`make docs` writes it to `site/{path.removesuffix('.md')}.html`" in " ".join(
+            text.split()
+        )
+        for link in re.findall(r"\]\(([^)#]+)\)", text):
+            assert (DOCS / path).parent.joinpath(link).is_file()
+
+
 def test_the_navigation_names_every_page(generated: dict[str, str]) -> None:
     listed = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted([*(page.name for page in PAGES), *generated])

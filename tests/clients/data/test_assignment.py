@@ -44,6 +44,20 @@ def test_without_a_tie_every_client_is_held_equally_often(scenario: Scenario) ->
     assert (places_of(scenario, np.array([7, 2**39], np.uint64))[:1] == places[7]).all()
 
 
+def test_a_small_sample_leaves_no_client_out() -> None:
+    rounds = {"count": 1, "report_goal": 2}
+    training = {"cohort_sample": 2}
+    few = Scenario.from_tables(
+        {"population": {"devices": 20}, "rounds": rounds, "training": training}
+    )
+    devices = np.arange(20, 100_020, dtype=np.uint64)
+    for tie in ("zone", "speed"):
+        places = Assignment(few, AssignedData(tie=tie), COUNTS[:50], 10).places(devices)
+        held = np.bincount(places, minlength=50)
+        # All have one zone. The gaps of twenty speeds differ in width, so only the zone is even.
+        assert held.min() > (1800 if tie == "zone" else 0)
+
+
 def test_held_out_devices_have_the_clients_behind_the_others(scenario: Scenario) -> None:
     held_out = FIRST_HELD_OUT + np.arange(100, dtype=np.uint64)
     for tie in ("none", "zone"):
