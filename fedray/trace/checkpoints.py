@@ -114,6 +114,7 @@ class Checkpoints:
             except CheckpointError as error:
                 reasons.append(str(error))
                 continue
+            # The next checkpoint is numbered after this one, whatever newer files are there.
             self._files = [file]
             self.notes = notes
             for reason in reasons:
@@ -215,6 +216,7 @@ def load_npz(file: Path, sha256: str) -> dict[str, NDArray]:
 
 def _number(checkpoint: Path) -> int:
     number = checkpoint.name.partition("-")[0]
+    # What is not ours sorts before all of ours.
     return int(number) if number.isdecimal() else -1
 
 

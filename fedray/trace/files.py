@@ -93,6 +93,7 @@ def read_columns(
     wanted = schema.names
     if names is not None:
         chosen = set(names)
+        # Digests are of columns in the schema's order, whatever was asked for first.
         wanted = [name for name in schema.names if name in chosen]
     with _opened(file, schema) as parquet:
         table = parquet.read(columns=wanted)

@@ -95,6 +95,7 @@ class Trace(DrawnResult):
             f"{directory / ROUNDS_FILE}",
             may_be_empty=trace.sampling_probability is not None,
         )
+        # Footers are enough here, since columns are checked when they are read.
         for part in trace.run["parts"]:
             check_file(directory / part["file"], trace.participation_schema, part["rows"])
         for file, (digest_key, schema) in DEVICE_EVENTS.items():
@@ -155,6 +156,7 @@ class Trace(DrawnResult):
     def sampling_probability(self) -> float | None:
         """Probability with which run.json says that each stored upload was drawn for a round,
         independently of the others; None for rounds that were drawn otherwise."""
+        # The table may be in any form, and what has another form states no probability.
         sampling = self.run.get("sampling")
         if not isinstance(sampling, dict) or sampling.get("kind") != "poisson":
             return None
@@ -425,6 +427,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
             f"to {SCHEMA_VERSION}; "
             "use the fedray release that wrote it, or run the scenario again"
         )
+    # Properties rely on these kinds, also where digests are left unchecked.
     kinds = {
         "digest": str,
         "rounds_digest": str,
@@ -443,6 +446,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     check_parts(run["parts"], directory)
     if not verify:
         return run
+    # Parts are checked as they are read; here, that the whole is made of them.
     part_digests = [part["digest"] for part in run["parts"]]
     digest = run_digest(part_digests, run["rounds_digest"], run)
     if digest != run["digest"]:
@@ -515,6 +519,7 @@ def check_parts(parts: list[Any], directory: Path) -> None:
                 "the trace again"
             )
         after = part["end_device"]
+        # Since the name follows from the device, no document can point outside of the trace.
         if part["file"] != part_file(part["first_device"]):
             raise TraceCorrupt(
                 f"{file} names {shown(part['file'])}, which is not the name of its part; take the "

@@ -169,6 +169,7 @@ class TrainedRun(DrawnResult):
             )
         kinds = _KINDS if document["version"] == 1 else {**_KINDS, **_NEW_KINDS}
         wrong = [key for key, kind in kinds.items() if not isinstance(document.get(key), kind)]
+        # Forms look into the values, so their kinds must be right before.
         if not wrong and "task_metrics" in kinds:
             wrong = [name for name, form in _FORMS.items() if not _has_form(document[name], form)]
         if wrong:
@@ -217,6 +218,7 @@ class TrainedRun(DrawnResult):
         if self.document["version"] == 1:
             return self._old_parameters()
         parts = self.named_parameters()
+        # training.json lists the names in the order of the flat vector.
         return np.concatenate([parts[name].ravel() for name in self.document["parameters"]])
 
     def named_parameters(self) -> dict[str, NDArray[np.float32]]:
@@ -268,6 +270,7 @@ class TrainedRun(DrawnResult):
         measures = {}
         for metric in self.task_metrics:
             column = f"evaluation_{metric.name}"
+            # Runs of version 1 have no column of errors.
             standard_error = last.get(f"{column}_error", math.nan)
             measures[metric.name] = Measured(last[column], standard_error)
         return measures
@@ -448,6 +451,7 @@ def model_content(
         provenance: texts by name that the file bears beside them.
     """
     sizes = [math.prod(shape) for shape in shapes.values()]
+    # split needs no edge at the end of the vector.
     parts = np.split(parameters, np.cumsum(sizes)[:-1])
     named = {}
     for (name, shape), part in zip(shapes.items(), parts, strict=True):
@@ -469,6 +473,7 @@ def _metric_columns(
         columns[name] = np.array([getattr(row.report, name) for row in rows], np.uint32)
     clips = [row.clip or Clip(math.nan) for row in rows]
     columns["clip_norm"] = np.array([clip.norm for clip in clips])
+    # None becomes NaN here, and null in the file.
     columns["counted_norm"] = np.array([clip.counted_norm for clip in clips], np.float64)
     nothing = Measured(math.nan, math.nan)
     for metric in metrics:

@@ -142,6 +142,7 @@ class Journal:
         Raises CheckpointError if there is none.
         """
         state = self._checkpoints.newest(self._check_segments)
+        # Journal files that are newer than this checkpoint are overwritten by the next saves.
         self._digests = _digests_of(state)
         del state["journal"]
         return state
@@ -186,6 +187,7 @@ def write_unfinished(partial: Path, document: Mapping[str, Any]) -> str:
     head = {"format": FORMAT, "version": VERSION, "run": secrets.token_hex(16)}
     content = (json.dumps({**head, **document}, indent=1) + "\n").encode()
     write_whole(partial / UNFINISHED_FILE, content, f"{UNFINISHED_FILE} in {str(partial)!r}")
+    # The identity is that of the content, so an edited file fits no checkpoint.
     return hashlib.sha256(content).hexdigest()
 
 
