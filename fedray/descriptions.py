@@ -46,6 +46,7 @@ def descriptions_of(table: type[BaseModel]) -> Mapping[str, str]:
         one that was typed at a prompt.
     """
     found: dict[str, str] = {}
+    # Subclasses come last, so that their strings win.
     for each in reversed(table.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:
             found |= _strings_below_fields(each)
@@ -77,6 +78,7 @@ def _strings_below_fields(table: type) -> dict[str, str]:
         source = inspect.getsource(table)
     except (OSError, TypeError):
         return {}
+    # The source of a class within a function is indented.
     definition = ast.parse(textwrap.dedent(source)).body[0]
     assert isinstance(definition, ast.ClassDef)
     found = {}

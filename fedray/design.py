@@ -76,6 +76,7 @@ def read_request(
                     "leave out the three beside it"
                 )
             outcomes = read_targets(targets)
+            # A request needs one setting even where outcomes are weighted: the weightiest.
             participation = max(outcomes, key=lambda target: target.weight).participation
         return MechanismRequest(
             cast(Kind, kind),
@@ -119,6 +120,7 @@ def find_mechanism(
         participations = [target.participation for target in request.targets] or [
             request.participation
         ]
+        # The figures of the request's own participation come first.
         participations.sort(key=lambda participation: participation != request.participation)
         first, *others = (
             mechanism_figures(strategy, participation, noise_multiplier, delta)
@@ -253,6 +255,7 @@ def _inputs() -> Iterator[None]:
     try:
         yield
     except InputError:
+        # An InputError is a ValueError too, and says already what to do.
         raise
     except ValueError as error:
         raise InputError(str(error)) from None

@@ -92,11 +92,13 @@ def train(
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     value = _scenario_to_train(opened, scenario)
+    # Code that came with a trace may be somebody else's.
     if not trust_code:
         value.demand_trust_of_training()
     # The trace of a log has no scenario, and was refused for it.
     assert isinstance(opened, Trace)
     directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
+    # Data that was never read is read here once, where its progress can be told.
     build_index(value, on_progress)
     time_of_devices = DeviceTime(value)
     here = (placement or Placement()).resolved(lambda: predicted_seconds(value, time_of_devices))
@@ -146,6 +148,7 @@ def finish_training(
     partial = _live_partial(trace.path)
     is_resumed = has_checkpoint(partial)
     value = _scenario_to_train(trace, None)
+    # Whoever gives the same scenario has its code already, and runs it knowingly.
     is_given = scenario is not None and scenario.digest == value.digest
     if not (trust_code or is_given):
         value.demand_trust_of_training()
@@ -229,9 +232,11 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
     seen = np.zeros(accepted.size, np.int64)
     """Accepted devices of each round in the parts before."""
     for part in trace.accepted():
+        # Within a part, rows of a round come in order of device, as places count them.
         in_order = np.argsort(part.rounds, kind="stable")
         counts = np.bincount(part.rounds, minlength=accepted.size)
         starts = np.cumsum(counts) - counts
+        # A negative place lies in an earlier part, and one that is too large in a later one.
         within = places - seen[rounds_of]
         is_here = (within >= 0) & (within < counts[rounds_of])
         found = in_order[(starts[rounds_of] + within)[is_here]]
@@ -300,6 +305,7 @@ class LiveTraining:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # What is still in the queue is not trained, whether all went well or not.
         self._is_over = True
         self._rounds.put(None)
         self._thread.join()
@@ -354,6 +360,7 @@ class LiveTraining:
             while (item := self._rounds.get()) is not None and not self._is_over:
                 self._training.train(*item)
         except BaseException as error:
+            # The caller's thread raises it, when it adds the next round or finishes.
             self._error = error
 
     def _raise(self) -> None:
@@ -398,6 +405,7 @@ class _Training:
 
     def train(self, round_index: int, cohort: Cohort) -> None:
         """Trains a round, unless that was done before the last checkpoint."""
+        # A simulation that goes on tells all of its rounds again, from the first.
         if round_index < self._loop.next_round:
             return
         # A live training also waits for its rounds, so its whole time would not do.
@@ -517,6 +525,7 @@ def _training(
         writer = stack.enter_context(
             TrainedRunWriter(directory, is_resumed=is_resumed, partial=partial)
         )
+        # A training that goes on has its files and its identity in the directory.
         if not is_resumed:
             run = write_unfinished(partial, scenario.to_document())
             for table in scenario.training_files:
@@ -535,6 +544,7 @@ def _training(
         trainers = start_trainers(scenario.for_trainers(), placement, cpus)
         for trainer in trainers:
             stack.callback(trainer.worker.close)
+        # The code of a user may fail at once, and the shipped code is tested.
         if scenario.training_files:
             _rehearse(trainers[0])
         yield _Training(
@@ -563,6 +573,7 @@ def _estimate(
     per_device = time_of_devices.measured_by(trainers)
 
     def seconds(devices: int) -> float:
+        # Groups are dealt evenly, so whoever has one more than others ends last.
         groups = math.ceil(devices / group)
         groups_of_the_busiest = math.ceil(groups / len(trainers))
         devices_of_the_busiest = min(devices, groups_of_the_busiest * group)
@@ -575,6 +586,7 @@ def _rehearse(trainer: TrainerWorker) -> None:
     """Raises ScenarioError if a user's code fails at once, before anything long is begun."""
     parameters = trainer.initial_parameters().result()
     trainer.evaluate(parameters).result()
+    # Every population has the device 0.
     trainer.train(TrainOrder(0, [np.zeros(1, np.uint64)]), parameters).result()
 
 
@@ -599,6 +611,7 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
     """The trace's own scenario, with the tables that may differ as they are given."""
     kept = scenario_of(trace)
     given = kept if scenario is None else scenario
+    # Tables with every default are compared, so that what is left out counts as its default.
     before = kept.to_tables()
     after = given.to_tables()
     for table in after.keys() | before.keys():
@@ -609,6 +622,7 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
             f"{key}={shown(now)} but the trace was simulated with {shown(was)}; only the tables "
             "data, training and privacy may differ: leave the others as they are, or simulate anew"
         )
+    # These keys of `privacy` decide who takes part, so they belong to the trace.
     for key in ("stop_at", "at_limit"):
         was, now = (getattr(each.privacy, key) for each in (kept, given))
         if was != now:

@@ -117,9 +117,11 @@ class Settlement:
 
     def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
         """The rows of devices in [first_device, end_device)."""
+        # Rows are sorted by device, so those of a range lie together.
         begin, end = np.searchsorted(
             self.device_ids, np.array([first_device, end_device], dtype=np.uint64)
         )
+        # Nothing is copied where all rows are of these devices.
         if end - begin == self.device_ids.size:
             return self
         return Settlement(
@@ -131,6 +133,7 @@ class Settlement:
             self.outcomes[begin:end],
             self.reopen_times[begin:end],
             self.remembers_round[begin:end],
+            # Columns that nobody needs are empty, and a slice of them is empty too.
             self.forget_times[begin:end],
             self.versions[begin:end],
             self.task,
@@ -341,6 +344,7 @@ class TrainReport:
     @classmethod
     def of(cls, round_index: int, reports: Sequence["TrainReport"]) -> "TrainReport":
         """Several reports of one round as one."""
+        # Every field but the round is a sum, so a field that is added is summed as well.
         names = cls.__dataclass_fields__.keys() - {"round_index"}
         sums = {name: sum(getattr(report, name) for report in reports) for name in names}
         return cls(round_index=round_index, **sums)
@@ -530,6 +534,7 @@ class ClassCounts(NamedTuple):
             selected=self.selected + other.selected,
             participations=self.participations + other.participations,
             devices=self.devices + other.devices,
+            # 0 means that there is no gap, so then the other one counts.
             least_gap=np.where(nearer > 0, nearer, either),
             most=np.maximum(self.most, other.most),
         )

@@ -197,6 +197,7 @@ class _Problem:
         """The first sentence of the key's description, which says what it is; else of the nearest
         table's above it."""
         description = ""
+        # The walk goes from the top down, so that the nearest description is the last.
         for place, part in enumerate(self.location):
             table = _class_at(self._root, self.location[:place], self._tables)
             if _field(table, part) is not None:
@@ -223,6 +224,7 @@ def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
 
 def _tags_in(node: dict[str, Any]) -> tuple[Any, ...]:
     """What pydantic inserts for the union whose table a node is, if it is one."""
+    # Pydantic inserts the default where the file leaves the model out.
     return node.get("kind"), node.get("model", "habit"), node.get("task")
 
 

@@ -24,6 +24,7 @@ def drawing_of(result: Result, names: Sequence[str] = ()) -> Drawing:
     """The figures of a result, drawn; see `DrawnResult.plot`."""
     figures = tuple(resolve_name(_of_kind(FIGURES, result))(result))
     known = [each.name for each in figures]
+    # A text is a sequence too, whose letters would be taken for names.
     chosen = [names] if isinstance(names, str) else names
     for name in chosen:
         if name not in known:
@@ -43,6 +44,7 @@ def drawing_of(result: Result, names: Sequence[str] = ()) -> Drawing:
 
 def _of_kind(entries: dict[str, Any], result: Result) -> Any:
     """The entry of the class of a result, or of the nearest class above it."""
+    # Names of classes will do, so that no class need be imported for this.
     return next(entries[each.__name__] for each in type(result).__mro__ if each.__name__ in entries)
 
 

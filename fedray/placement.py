@@ -63,6 +63,7 @@ class Placement:
                 f"object_store_megabytes={self.object_store_megabytes} must be at least 80, Ray's "
                 "minimum"
             )
+        # Written so, NaN is refused as well.
         if not self.worker_timeout_seconds > 0:
             raise InputError(
                 f"worker_timeout_seconds={self.worker_timeout_seconds} must be positive; 600 is "
@@ -78,6 +79,7 @@ class Placement:
                 f"most_restarts={self.most_restarts} must not be negative; 0 ends the run when an "
                 "actor dies"
             )
+        # Ray shares a GPU by fractions, and gives whole ones otherwise.
         if not (0 <= self.aggregator_gpus < 1 or self.aggregator_gpus == 1):
             raise InputError(
                 f"aggregator_gpus={self.aggregator_gpus} must be from 0 to 1; 0 is the CPU, 1 a "

@@ -100,6 +100,7 @@ def pretrain(
             f"the parameters are not finite after {pretraining.steps} steps with learning_rate="
             f"{pretraining.learning_rate:g}; lower it"
         )
+    # The file bears what it was trained on, since it may travel without anything else.
     provenance = {"fedray.pretraining": json.dumps(pretraining.model_dump(mode="json"))}
     content = model_content(parameters, pretrainer.description.shapes, provenance)
     write_whole(file, content, f"out={str(out)!r}", InputError)

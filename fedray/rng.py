@@ -119,12 +119,14 @@ def philox(c0, c1, c2, c3, k0, k1):
     """Philox4x32-10: four 32-bit words for the counter (c0, c1, c2, c3) and the key (k0, k1); all
     of them are 32-bit words held as uint64."""
     for _ in range(10):
+        # A round multiplies two words to 64 bits each, and crosses the halves over.
         product_0 = _MULTIPLIER_0 * c0
         product_1 = _MULTIPLIER_1 * c2
         c0 = (product_1 >> _SHIFT_32) ^ c1 ^ k0
         c1 = product_1 & _LOW_32
         c2 = (product_0 >> _SHIFT_32) ^ c3 ^ k1
         c3 = product_0 & _LOW_32
+        # The key of the next round is this one, moved on by the Weyl constants.
         k0 = (k0 + _WEYL_0) & _LOW_32
         k1 = (k1 + _WEYL_1) & _LOW_32
     return c0, c1, c2, c3
@@ -189,6 +191,7 @@ def normal(word):
     # Both polynomials of each ratio are evaluated by Horner's rule, from the highest power down.
     p = uniform(word)
     q = p - 0.5
+    # In the middle the quantile is q times a ratio of polynomials in q^2.
     if abs(q) <= 0.425:
         r = 0.180625 - q * q
         above = 2.5090809287301226727e3
@@ -208,6 +211,7 @@ def normal(word):
         below = below * r + 4.2313330701600911252e1
         below = below * r + 1.0
         return q * above / below
+    # In the tails it is a ratio of polynomials in r.
     r = math.sqrt(-math.log(p if q < 0.0 else 1.0 - p))
     if r <= 5.0:
         r -= 1.6
@@ -247,6 +251,7 @@ def poisson(mean, none_probability, word):
     term = none_probability
     cumulative = term
     count = 0
+    # The limit ends the loop where rounding keeps the sum below u.
     while u > cumulative and count < 1000:
         count += 1
         term *= mean / count
@@ -286,6 +291,7 @@ def tabulated(table, word):
     loads from memory, whatever the distribution."""
     cell = word >> _SHIFT_16
     rest = word & _LOW_16
+    # The last cell has an entry for every word.
     if cell == _LOW_16:
         return table[_CELLS + 1 + np.int64(rest)]
     low = table[np.int64(cell)]

@@ -73,6 +73,7 @@ def simulate_tasks(
     with TasksWriter(out or new_directory(several.name), several.names) as writer:
         run = write_unfinished(writer.partial, several.to_document())
         journal = Journal(writer.partial, run)
+        # Whoever resumes the run finds the files of all tasks here.
         for task in several.tasks:
             save_contents(task.scenario, writer)
         return _Simulation(several, placement, writer, journal, on_progress).run({}, on_start)
@@ -97,6 +98,7 @@ def run_tasks(
     Raises:
         FedrayError: as `simulate_tasks` and `fedray.train`. `resume_tasks` goes on.
     """
+    # What is wrong with data is told before the simulation, and not after it.
     for task in several.tasks:
         build_index(task.scenario, on_progress)
     found = simulate_tasks(several, placement, out, on_progress, on_start)
@@ -184,6 +186,7 @@ def _untrained(found: TasksRun) -> list[str]:
         name
         for name, trace in found.traces.items()
         if trace.scenario["training"]["enabled"]
+        # Nothing can be learned from a task without a round.
         and trace.committed_rounds
         and not (trace.path / TRAINING).exists()
     ]
@@ -222,6 +225,7 @@ class _PartsOfTask:
         return self.shard.part_count()
 
     def write_part(self, part: int, partial: str, token: str) -> Pending[ShardPart]:
+        # A shard numbers the parts of all tasks in one row, task after task.
         return self.shard.write_part(self.task * self.part_count() + part, partial, token)
 
 
@@ -285,6 +289,7 @@ class _Simulation:
                 continue
             closed = event.closed
             if closed.settlement is not None:
+                # An attempt of one task may start timers of others.
                 for settlement in (closed.settlement, *event.others):
                     self._journal.append(settlement)
             record = closed.record

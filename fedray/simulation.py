@@ -195,6 +195,7 @@ def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> Non
     """
     if placement.address is not None:
         return
+    # Every task keeps a timer of its own for each device.
     needed = scenario.device_ids * BYTES_PER_DEVICE * len(scenarios_of(scenario))
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > physical:
@@ -253,13 +254,16 @@ class _Simulation:
                 if on_start is not None:
                     on_start()
                 coordinator = coordinator_of(self._scenario, shards)
+                # A run that goes on tells shards and listeners what was settled before.
                 if state:
                     self._take_up(state, coordinator, shards)
                 self._shards = sum(shard.shards for shard in shards)
                 ended = self._to_the_end(coordinator)
+                # The rounds are over; the shards encode their parts, and write them if they can.
                 parts = parts_of(shards, str(self._writer.partial), self._writer.token)
                 for part in parts:
                     self._writer.add_part(part)
+                # The shards are asked what they used before they are closed.
                 used = use_of(shards)
             document = {
                 "ended": ended,
@@ -297,9 +301,11 @@ class _Simulation:
         try:
             for event in coordinator.events():
                 if isinstance(event, WindowOver):
+                    # Between two windows the state belongs to all settlements so far.
                     self._journal.save_if_due(coordinator.state, self._placement.checkpoint_seconds)
                     continue
                 if isinstance(event, Uploaded | Excluded):
+                    # These belong to no round, but a shard that is started anew must hear of them.
                     self._journal.append(event.settlement)
                     continue
                 if event.settlement is not None:
@@ -315,6 +321,7 @@ class _Simulation:
             if coordinator.stopped:
                 ended = f"stopped: {coordinator.stopped}"
         except Starved as starved:
+            # Without a round there is nothing to write a trace of.
             if committed == 0:
                 raise
             ended = f"starved: {starved}"
@@ -347,6 +354,7 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
     try:
         yield
     except Starved:
+        # It would starve again, so there is nothing to go on for.
         writer.discard()
         raise
     except (FedrayError, KeyboardInterrupt) as error:
@@ -472,6 +480,7 @@ def parts_of(shards: Sequence[HasParts], partial: str, token: str) -> Iterator[S
     while pending:
         for number in list(pending):
             written = pending.pop(number).result()
+            # The shard works on its next part while this one is taken.
             begin(number)
             yield written
 

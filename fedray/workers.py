@@ -319,6 +319,7 @@ class RayWorker:
         self._actor: Any = options.remote(
             spec.name, spec.tags, spec.gpus > 0, spec.make, *spec.arguments
         )
+        # The first answer of an actor tells that it is up.
         self._started = _Start(self._actor.load.remote())
 
 
@@ -382,6 +383,7 @@ class _Start:
         all."""
         import ray
 
+        # Whoever comes later knows that the start is over, one way or the other.
         if self._reference is not None:
             ray.wait([self._reference], timeout=START_SECONDS)
             self._reference = None
@@ -429,6 +431,7 @@ class RayAnswer:
         import ray
         import ray.exceptions
 
+        # The start has a time limit of its own, so that a busy machine is not taken to hang.
         self.start.wait()
         try:
             value = ray.get(self.reference, timeout=self.timeout_seconds)
@@ -436,14 +439,17 @@ class RayAnswer:
         except ray.exceptions.GetTimeoutError:
             loss = f"did not answer within {self.timeout_seconds:g} s"
         except ray.exceptions.RayTaskError as error:
+            # The actor is well: what it was given is gone with another machine.
             if isinstance(error.cause, ray.exceptions.ObjectLostError):
                 raise ArgumentLost(str(error.cause)) from None
             cause = error.cause if isinstance(error.cause, Exception) else error
             raise cause from None
         except ray.exceptions.RayError as error:
             is_lost = isinstance(error, ray.exceptions.ObjectLostError)
+            # If its own answer is lost the actor is too; if another object is, it was an argument.
             if is_lost and error.object_ref_hex != self.reference.hex():
                 raise ArgumentLost(str(error)) from None
+            # Ray goes on for many lines, of which the first says what happened.
             reason = " ".join(str(error).split("\n\t")[0].split())
             loss = f"died ({reason})"
         return self.repeat.after(loss).result()
