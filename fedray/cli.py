@@ -52,6 +52,7 @@ class _Commands(TyperGroup):
             command = self.commands[ctx.invoked_subcommand]
             raise _Interrupted(in_flags(str(interrupt), command.params)) from None
         except _UsageError as error:
+            # Whoever uses an option by its earlier name is told the present one.
             new_name = renamed(ctx.invoked_subcommand, getattr(error, "option_name", ""))
             if new_name is None:
                 raise

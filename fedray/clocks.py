@@ -127,6 +127,7 @@ def _settings_between(clocks, device_ids, begin_times, end_times):
     for asked in range(device_ids.size):
         number = 1
         time, size = _next_setting(clocks, device_ids[asked], 0, 0.0)
+        # Each setting follows from the one before, so those before the period are walked through.
         while time <= end_times[asked]:
             if time > begin_times[asked]:
                 whose.append(device_ids[asked])

@@ -236,6 +236,7 @@ def run_tasks(
         for place, job in itertools.islice(waiting, at_once):
             under_way[task.remote(job)] = place
         while under_way:
+            # One at a time, so that each result is passed on as soon as it is there.
             ready, _ = ray.wait(list(under_way), num_returns=1)
             place = under_way.pop(ready[0])
             try:
@@ -248,6 +249,7 @@ def run_tasks(
             except RayError as error:
                 losses[place] += 1
                 lost += 1
+                # A job that kills its process would else be begun for ever.
                 if losses[place] > placement.most_restarts:
                     reason = str(error).splitlines()[0]
                     raise RunFailed(

@@ -279,6 +279,7 @@ class LiveTraining:
         self._trace_directory = Path(os.path.abspath(trace_directory))
         partial = _live_partial(self._trace_directory)
         self._stack = contextlib.ExitStack()
+        # Nothing is made yet: that begins when the context is entered.
         self._made_within = _training(
             scenario,
             placement,
@@ -292,6 +293,7 @@ class LiveTraining:
         self._rounds = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._is_over = False
+        # A daemon thread does not keep alive a process that is being ended.
         self._thread = threading.Thread(target=self._work, name="training", daemon=True)
 
     def __enter__(self) -> Self:
@@ -395,8 +397,10 @@ class _Training:
             self._loop.load(state)
         self._description = trainers[0].describe().result()
         rounds_left = scenario.rounds.count - self._loop.next_round
+        # An estimate trains some devices, so it is made only for somebody who hears it.
         if on_progress is not None and rounds_left:
             on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
+        # The time of the estimate is not that of the training.
         self._begun = time.monotonic()
         self._last_checkpoint = self._begun
         writer.progress.begin("training", self._loop.next_round, scenario.rounds.count)

@@ -161,11 +161,13 @@ class _Problem:
                 return f"{key} is missing; add it" + (f" ({about})" if about else "")
             case "union_tag_invalid" | "union_tag_not_found":
                 return self._line_of_tag(key, given)
+            # A validator of ours has told the rule and the remedy already.
             case "value_error":
                 return f"{key}: {rule}" if key else rule
             case _:
                 about = self._description
                 remedy = f"correct it ({about})" if about else "correct it"
+                # Pydantic's messages are sentences, which go on after a colon here.
                 rule = rule[0].lower() + rule[1:]
                 return f"{key or 'the file'} = {shown(given)}: {rule}; {remedy}"
 

@@ -88,6 +88,7 @@ def resume_run(
         kept.demand_trust()
     time_of_devices = DeviceTime(kept)
     placement = _resolved(kept, placement, time_of_devices)
+    # A directory in the making is named after what it becomes.
     out = partial.with_name(partial.name.removesuffix(".partial"))
     if not kept.training.enabled:
         return resume(out, placement, scenario, on_progress, trust_code=trust_code)

@@ -108,5 +108,6 @@ class Placement:
         )
         if asks_for_actors:
             return replace(self, backend="ray")
+        # The prediction trains devices, so it is asked for only where it decides.
         is_here = train_seconds is None or train_seconds() < RAY_START_SECONDS
         return replace(self, backend="in-process" if is_here else "ray")

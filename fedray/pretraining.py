@@ -80,6 +80,7 @@ def pretrain(
         raise InputError(f"out={str(out)!r} exists already; name a new file, or remove it first")
     if not file.parent.is_dir():
         raise InputError(f"out={str(out)!r} lies in no directory; make {str(file.parent)!r} first")
+    # Code of both tables may be somebody else's.
     if not trust_code:
         scenario.demand_trust_of_training()
         if isinstance(pretraining.data, PythonFile):

@@ -317,10 +317,12 @@ def gamma(shape, key, device, a, b):
         w0, w1, w2, _ = draw(key, device, a, b + attempt)
         attempt += 1
         x = normal(w0)
+        # The candidate is d v^3, so v must be positive.
         v = 1.0 + c * x
         if v <= 0.0:
             continue
         v = v * v * v
+        # This test makes the draw exact; the quicker one of the paper before it is left out.
         if math.log(uniform(w1)) < 0.5 * x * x + d - d * v + d * math.log(v):
             value = d * v
             return value * math.pow(uniform(w2), 1.0 / shape) if shape < 1.0 else value

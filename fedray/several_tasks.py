@@ -342,6 +342,7 @@ class _Simulation:
                 own = [_PartsOfTask(shard, place) for shard in shards]
                 for part in parts_of(own, str(writer.partial), writer.token):
                     writer.add_part(part)
+                # The task's own scenario would not make its trace again, so the whole is named.
                 shared = {"name": task.name, "scenario_digest": self._several.digest}
                 run = {"ended": rounds.ended, "task": shared, **task.scenario.to_document()}
                 path = writer.finish(rounds.records, {**run, **document})

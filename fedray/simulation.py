@@ -120,6 +120,7 @@ def resume(
     """
     partial, kept, run = read_unfinished_scenario(directory, scenario)
     placement = (placement or Placement()).resolved()
+    # Code that lies in the directory may be somebody else's.
     if scenario is None and not trust_code:
         kept.demand_trust()
     check_memory(kept, placement)
@@ -435,6 +436,7 @@ def _classes_document(scenario: Scenario, counts: ClassCounts | None) -> dict[st
     """What run.json says of each class of devices."""
     if counts is None:
         return {}
+    # The columns of all classes become a row for each class.
     columns = {name: column.tolist() for name, column in counts._asdict().items()}
     rows = [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)

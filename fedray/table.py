@@ -26,8 +26,8 @@ class Table(Explained):
 
     refusal: ClassVar[type[InputError]] = ScenarioError
 
+    # Validators are built when they are first needed, since few processes need many.
     model_config = ConfigDict(
-        # Validators are built when they are first needed, since few processes need many.
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
     )
 

@@ -237,6 +237,7 @@ class RayWorker:
         import ray
 
         spec = self._spec
+        # An actor that dies whenever it starts would else be started for ever.
         if self.restarts >= self._placement.most_restarts:
             raise spec.lost(
                 f"{spec.who} {self._loss}, after {self.restarts} restarts; run again, with more "
@@ -363,6 +364,7 @@ class _ActorBody:
         if gauges is None:
             return
         for name, (description, value) in gauges().items():
+            # A gauge is made once, and set after every call.
             if name not in self._gauges:
                 from ray.util.metrics import Gauge
 

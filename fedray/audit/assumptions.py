@@ -128,8 +128,10 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     budget = _budget(scenario)
     stored = STORED if scenario.rounds.uploads is not None else ""
     texts = (encoding, *_counted(scenario), budget, stored, _buffered(scenario))
+    # A text is empty where the scenario does not have what it is about.
     own = [text for text in texts if text]
     every = (first, *general, *own, released)
+    # What follows is of trained models alone.
     if not training.enabled:
         return every
     metrics = (

@@ -83,6 +83,7 @@ class Checkpoints:
         make_folder(folder)
         head = json.dumps({"version": VERSION, "run": self.run, "notes": self.notes}).encode()
         content = npz_bytes({"head": np.frombuffer(head, np.uint8), **state})
+        # The number gives the order, and the digest in the name tells a damaged file.
         number = _number(self._files[-1]) + 1 if self._files else 0
         digest = hashlib.sha256(content).hexdigest()
         file = folder / f"{number:06d}-{digest[:16]}.npz"
@@ -146,6 +147,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"{_short(file)} has version {version!r}, this release reads {VERSION}"
             )
+        # A directory may have been copied together from those of two runs.
         if run != self.run:
             raise CheckpointError(
                 f"{_short(file)} is of another run than unfinished.json beside it"

@@ -86,6 +86,7 @@ def read_flash(file: Path, idle: str = "screen-off") -> Sessions:
             parts.append((device, start, end))
     if not parts:
         raise _refused(file, "none of its users is ever charging, on wifi and idle")
+    # Numbers of devices are exact as float64 far beyond the size of any file.
     device, start, end = np.array(parts).T
     return _sessions(len(users), device.astype(np.int64), start, end)
 

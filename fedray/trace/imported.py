@@ -183,6 +183,7 @@ class ImportedTrace(Result):
         # It may be large, so its digest is checked when the first name is asked for.
         if not (directory / DEVICES_FILE).is_file():
             raise TraceCorrupt(f"{directory / DEVICES_FILE} is missing; import the log again")
+        # Footers are enough here, since columns are checked when they are read.
         for part in run["parts"]:
             check_file(directory / part["file"], _schema(part), part["rows"])
         if not is_first_version:
@@ -514,6 +515,7 @@ def _check_totals(run: dict[str, Any], directory: Path) -> None:
 def _check_values(run: dict[str, Any], directory: Path) -> None:
     """Raises TraceCorrupt unless what run.json holds in lists and tables is of the kinds that the
     properties rely on."""
+    # The first version lacks these keys, and what it meant stands in for them.
     names = [*run.get("device_columns", ["device"]), *run.get("where", [])]
     times = run.get("times")
     are_as_written = (

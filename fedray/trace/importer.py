@@ -377,6 +377,7 @@ class _Parts:
         self._pending_rows = 0
         self._first_device = 0
         self._schema = IMPORTED_SCHEMA
+        # Infinite times stand for rounds without a time.
         self._first_times = np.full(log_rounds.size, np.inf)
         self._last_times = np.full(log_rounds.size, -np.inf)
         self._names: pq.ParquetWriter | None = None
@@ -486,6 +487,7 @@ class _Parts:
         """Device ids, rounds and, if there are any, times of all rows of some devices."""
         ids = written[0]
         name = part_file(self._first_device)
+        # Ids have no gaps, so the next part begins right behind this one.
         end_device = int(ids[-1]) + 1
         # Ids are sorted, so their differences take a bit or two each.
         encoding = {"device_id": "DELTA_BINARY_PACKED", "round": "PLAIN"}
@@ -512,6 +514,7 @@ class _Parts:
         self._first_device = end_device
 
     def _add_names(self, names: pa.Array) -> None:
+        # The type of the names is known with the first batch.
         if self._names is None:
             schema = pa.schema([pa.field("device", names.type)])
             self._names = self._guarded(

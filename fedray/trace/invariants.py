@@ -133,6 +133,7 @@ def check_accepted(
     inside = first_device <= int(device_ids[0]) and int(device_ids[-1]) < end_device
     _demand(inside, source, f"device ids lie outside [{first_device}, {end_device})")
     _demand(
+        # An abandoned attempt accepts nobody, so no row is of a round after the last commit.
         int(rounds.max()) < count,
         source,
         f"a row names round {int(rounds.max())}, but {count} were committed",

@@ -76,11 +76,13 @@ class LogLayout:
             )
         if self.file_format is not None and self.file_format not in ("csv", "parquet"):
             raise InputError(f"file_format={self.file_format!r} is not csv or parquet")
+        # pyarrow takes one byte, which must be neither a quote nor the end of a line.
         if len(self.separator) != 1 or self.separator in '"\r\n' or not self.separator.isascii():
             raise InputError(
                 f"delimiter={self.delimiter!r} must be one character, such as ';' or tab"
             )
         for each in self.where:
+            # The first equals sign counts, so that a value may have more of them.
             column, equals, _ = each.partition("=")
             if not equals or not column:
                 raise InputError(f"where={each!r} must be COLUMN=VALUE, such as outcome=accepted")
@@ -184,6 +186,7 @@ class Log:
         self.times: TimeReader | None = None
         if layout.time is not None:
             where = f"column {layout.time!r} of log {shown_path(path)}"
+            # One reader serves all files, because all must have one form of times.
             self.times = TimeReader(where, layout.time_unit)
         self._on_progress = on_progress
         self._files = log_files(path)
@@ -589,6 +592,7 @@ def log_files(path: Path) -> list[Path]:
             f"log {shown_path(path)} is not there; name a CSV or Parquet file, or a directory of "
             "them"
         )
+    # Other files, such as those that mark an export as whole, are passed over.
     named = [file for file in path.rglob("*") if file.suffix.lower() in _FORMATS]
     found = sorted(file for file in named if file.is_file())
     kinds = Counter(_FORMATS[file.suffix.lower()] for file in found)

@@ -182,6 +182,7 @@ def read_released(
         InputError: unless rounds are distinct whole numbers in order.
     """
     names = table.column_names
+    # The log's own name comes first, then the usual one, then the only one.
     round_name = next(
         (name for name in (round_column, "round") if name in names),
         names[0] if len(names) == 1 else None,

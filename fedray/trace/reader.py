@@ -374,6 +374,7 @@ def read_document(directory: Path) -> dict[str, Any]:
         TraceCorrupt: it cannot be read.
     """
     file = directory / RUN_FILE
+    # A path that Parquet cannot open is told before anything is looked for.
     check_name(directory)
     if not directory.is_dir():
         raise TraceError(
@@ -391,6 +392,7 @@ def read_document(directory: Path) -> dict[str, Any]:
         raise TraceCorrupt(
             f"{file} cannot be read ({first_line(error)}); take the trace from its source again"
         ) from None
+    # Valid JSON may be anything, such as a list.
     if not isinstance(run, dict):
         raise TraceError(
             f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote"
@@ -421,6 +423,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
             f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote"
         )
     version = run.get("schema_version")
+    # isinstance would take True for a version.
     if type(version) is not int or not FIRST_READ_VERSION <= version <= SCHEMA_VERSION:
         raise TraceVersion(
             f"{file} has schema_version={shown(version)}, this release reads {FIRST_READ_VERSION} "
@@ -443,6 +446,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     check_keys(run, kinds, directory)
     if verify:
         check_document(run, directory)
+    # Entries are checked before anything relies on their keys.
     check_parts(run["parts"], directory)
     if not verify:
         return run

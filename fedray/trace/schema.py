@@ -155,6 +155,7 @@ def document_digest(document: Mapping[str, Any]) -> str:
     """SHA-256 of a document's values, however they are laid out as JSON; DOCUMENT_DIGEST itself
     does not count."""
     content = {key: value for key, value in document.items() if key != DOCUMENT_DIGEST}
+    # The order of keys means nothing in JSON, so it must not change the digest.
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -182,6 +182,7 @@ def _read(directory: Path, verify: bool) -> dict[str, Any]:
             f"{file} has version={shown(document.get('version'))}, this release reads "
             f"{TASKS_VERSION}; use the release that wrote it, or run the scenario again"
         )
+    # Kinds come first, because what follows looks into the values.
     check_keys(document, _KINDS, directory, TASKS_FILE)
     entries = document["traces"]
     is_listed = all(

@@ -156,6 +156,7 @@ class TrainedRun(DrawnResult):
             raise TraceError(
                 f"{file} does not say format={FORMAT!r}; give the directory of a trained run"
             )
+        # A version of another type is in no range either.
         if document.get("version") not in range(FIRST_READ_VERSION, VERSION + 1):
             raise TraceVersion(
                 f"{file} has version={shown(document.get('version'))}, this release reads "

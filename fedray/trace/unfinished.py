@@ -198,6 +198,7 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
 
     Raises CheckpointError.
     """
+    # A user may name what the run was to make, or what lies on the disk.
     for partial in (partial_directory(directory), directory):
         file = partial / UNFINISHED_FILE
         try:

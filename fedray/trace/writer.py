@@ -163,6 +163,7 @@ class TraceWriter(PartialDirectory):
         columns = round_columns(records)
         arrays = [_to_arrow(columns[field.name], field) for field in ROUND_SCHEMA]
         self._write_table(ROUNDS_FILE, pa.table(arrays, schema=ROUND_SCHEMA))
+        # Digests are of values, so another writer of Parquet would give the same.
         rounds_digest = columns_digest(columns)
         event_digests = {DEVICE_EVENTS[file][0]: self._write_events(file) for file in self._events}
         part_digests = [part["digest"] for part in self._parts]
