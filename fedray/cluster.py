@@ -55,6 +55,7 @@ def cluster(placement: Placement) -> Iterator[float]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
+    # Whoever started this cluster also ends it.
     if ray.is_initialized():
         if placement.address is not None:
             raise InputError(

@@ -65,6 +65,7 @@ def attributes_of(owner: type) -> Mapping[str, str]:
         Attributes without any are left out.
     """
     found = _strings_below_fields(owner)
+    # Entries of the docstring come after the strings below fields, and win.
     for names, entry in _ENTRY.findall(inspect.cleandoc(owner.__doc__ or "")):
         found |= dict.fromkeys(names.split(", "), entry)
     for name, value in vars(owner).items():

@@ -126,6 +126,7 @@ def find_mechanism(
             mechanism_figures(strategy, participation, noise_multiplier, delta)
             for participation in participations
         )
+        # The file comes last, so that a mechanism whose figures fail leaves none.
         if out is not None:
             write_strategy(strategy, out)
         return Found(first, tuple(others))
@@ -260,4 +261,5 @@ def _inputs() -> Iterator[None]:
     except ValueError as error:
         raise InputError(str(error)) from None
     except ArithmeticError as error:
+        # An optimisation whose numbers fail is no mistake of the caller.
         raise OptimizationFailed(str(error)) from None

@@ -89,6 +89,7 @@ def counts_by_class(
     selected = np.bincount(classes_on(classes, device_ids), minlength=size)
     is_accepted = outcomes == Outcome.ACCEPTED
     device_ids, numbers = device_ids[is_accepted], rounds[is_accepted].astype(np.int64)
+    # Rows are in order of device, so `first` is where those of each begin.
     devices, first, counts = np.unique(device_ids, return_index=True, return_counts=True)
     own_class = classes_on(classes, devices)
     gaps = np.diff(numbers)

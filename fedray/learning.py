@@ -101,6 +101,7 @@ def train(
     # Data that was never read is read here once, where its progress can be told.
     build_index(value, on_progress)
     time_of_devices = DeviceTime(value)
+    # How long the training takes decides whether it is worth starting Ray.
     here = (placement or Placement()).resolved(lambda: predicted_seconds(value, time_of_devices))
     return _train(opened, value, here, directory, None, is_resumed, on_progress, time_of_devices)
 
@@ -145,6 +146,7 @@ def finish_training(
         InputError: the code is not trusted.
         FedrayError: as `train`.
     """
+    # A live training is made beside the trace, and moves into it when it is done.
     partial = _live_partial(trace.path)
     is_resumed = has_checkpoint(partial)
     value = _scenario_to_train(trace, None)
@@ -219,12 +221,14 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
         (round, its cohort, sorted by id).
     """
     rounds = trace.rounds
+    # State 0 is committed; abandoned attempts have no cohort.
     is_committed = rounds["state"] == 0
     accepted = rounds["accepted"][is_committed].astype(np.int64)
     # Parts come in order of devices: the p-th accepted device of a round is in the part in which
     # the count of its accepted devices passes p.
     of_rounds = [cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)]
     sizes = [each.size for each in of_rounds]
+    # A trace without a round has nothing to join, for which the empty array is there.
     places = np.concatenate([np.empty(0, np.int64), *of_rounds])
     rounds_of = np.repeat(np.arange(accepted.size), sizes)
     chosen = np.zeros(places.size, np.uint64)
@@ -337,6 +341,7 @@ class LiveTraining:
         self._raise()
         places = cohort_places(self._scenario, round_index, accepted_device_ids.size)
         is_buffered = self._scenario.rounds.buffer is not None
+        # Only in buffered rounds may devices have an older model than the newest.
         of_cohort = versions[places] if is_buffered else None
         cohort = Cohort(accepted_device_ids[places], of_cohort, accepted_device_ids.size)
         self._rounds.put((round_index, cohort))
@@ -621,6 +626,7 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
     for table in after.keys() | before.keys():
         if table in TRAINING_KEYS or before.get(table) == after.get(table):
             continue
+        # One key that differs says more than two whole tables.
         key, was, now = _first_difference(table, before.get(table), after.get(table))
         raise InputError(
             f"{key}={shown(now)} but the trace was simulated with {shown(was)}; only the tables "
@@ -638,6 +644,7 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
     # With training enabled, what is trained is validated too.
     trained = given.with_overrides("training.enabled=true")
     trained_tables = {name: getattr(trained, name) for name in TRAINED_TABLES}
+    # Whatever decides who takes part stays that of the trace.
     return kept.model_copy(update=trained_tables)
 
 

@@ -113,6 +113,7 @@ class Settlement:
     @property
     def has_arrived(self) -> NDArray[np.bool_]:
         """Whether each report arrived before the attempt closed [S], committed or not."""
+        # A device cannot know that its report was not used, so both count for it.
         return (self.outcomes == Outcome.ACCEPTED) | (self.outcomes == Outcome.ABANDONED)
 
     def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
@@ -225,6 +226,7 @@ class CheckIns:
                 values = np.concatenate([getattr(part, column.name) for part in parts])
                 # Columns that nobody needs are empty.
                 columns[column.name] = values[order] if values.size else values
+        # The ranges have no device in common, so counts add up.
         census = sum((part.census for part in parts), Census(0, 0, 0, 0))
         of_tasks = zip(*(part.task_censuses for part in parts), strict=True)
         task_censuses = tuple(sum(each, Census(0, 0, 0, 0)) for each in of_tasks)

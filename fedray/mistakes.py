@@ -118,6 +118,7 @@ def first_sentence(description: str) -> str:
 
 def nearest_first(word: str, known: Iterable[str]) -> list[str]:
     """The `known` words, those first that are spelt most like `word`; else as they came."""
+    # difflib remembers what it finds out of `b`, so the known words take turns as `a`.
     compared = difflib.SequenceMatcher(b=word)
 
     def likeness(each: str) -> float:

@@ -37,6 +37,7 @@ def drawing_of(result: Result, names: Sequence[str] = ()) -> Drawing:
     try:
         return Drawing({each.name: figure_svg(each) for each in figures})
     except ModuleNotFoundError as error:
+        # Drawing needs an extra, and the error names the command that installs it.
         if (lacks := missing_extra(error)) is not None:
             raise lacks from None
         raise
@@ -197,6 +198,7 @@ def _plan_figures(plan: Any) -> list[Shown]:
     return [plan_figure(plan)]
 
 
+# Places are texts, so that no module of figures is loaded before one is drawn.
 FIGURES = {
     "Audit": "fedray.report.figures:audit_figures",
     "Comparison": "fedray.studies.compare_page:comparison_figures",

@@ -76,6 +76,7 @@ def pretrain(
         RunFailed: the parameters are not finite.
     """
     file = Path(os.path.abspath(out))
+    # This comes first, so that no training is lost because of a name.
     if os.path.lexists(file):
         raise InputError(f"out={str(out)!r} exists already; name a new file, or remove it first")
     if not file.parent.is_dir():

@@ -136,6 +136,7 @@ def philox(c0, c1, c2, c3, k0, k1):
 def draw(key, device, a, b):
     """Four words at address (device, a, b) of the stream with a key; a and b are taken modulo 2^32,
     so negative days are addresses too."""
+    # Numba makes a float of signed and unsigned numbers together, so all are unsigned.
     d = np.uint64(device)
     a32 = np.uint64(a) & _LOW_32
     b32 = np.uint64(b) & _LOW_32
@@ -179,6 +180,7 @@ def share_at(edges, word):
     """Which of several shares a `word` draws, by their upper `edges`, which rise to 1."""
     u = uniform(word)
     place = 0
+    # The last share takes what rounding leaves between its edge and 1.
     while place < edges.size - 1 and edges[place] < u:
         place += 1
     return place

@@ -131,6 +131,7 @@ def resume_tasks(
     """
     if is_of_tasks(directory):
         found = TasksRun.open(directory)
+        # Where all traces are whole, only trainings can be left.
         if not _untrained(found):
             raise CheckpointError(
                 f"{str(found.path)!r} is whole, there is nothing to go on with; name the out of a "
@@ -156,6 +157,7 @@ def is_unfinished_run_of_tasks(directory: str | Path) -> bool:
     if (Path(directory) / RUN_FILE).exists():
         return False
     _, document, _ = read_unfinished(Path(directory).absolute())
+    # A run of one task has its tables at the top, and none of this name.
     return "tasks" in document["scenario"]
 
 
@@ -200,6 +202,7 @@ def _train_all(
     *,
     trust_code: bool,
 ) -> None:
+    # Whoever gives the scenarios has their code, which needs no further trust.
     given = {task.name: task.scenario for task in several.tasks} if several is not None else {}
     for name in _untrained(found):
         try:
@@ -261,6 +264,7 @@ class _Simulation:
                 self._shards = sum(shard.shards for shard in shards)
                 self._to_the_end(coordinator)
                 seconds = round(time.perf_counter() - started, 3)
+                # The shards are asked what they used while they are still there.
                 document = self._document(coordinator, shards, seconds)
                 traces = self._write_traces(coordinator, shards, document)
             path = self._writer.finish(traces, {**self._several.to_document(), **document})
@@ -279,6 +283,7 @@ class _Simulation:
 
     def _to_the_end(self, coordinator: TasksCoordinator) -> None:
         """Runs until every task has ended."""
+        # Watchers see one run, so the rounds of all tasks count together.
         count = sum(task.scenario.rounds.count for task in self._several.tasks)
         committed = sum(task.round_index for task in coordinator.tasks)
         file = self._writer.progress
@@ -339,6 +344,7 @@ class _Simulation:
         ):
             with TraceWriter(self._writer.partial / task.name) as writer:
                 save_contents(task.scenario, writer)
+                # Every shard holds rows of all tasks, of which these are one task's.
                 own = [_PartsOfTask(shard, place) for shard in shards]
                 for part in parts_of(own, str(writer.partial), writer.token):
                     writer.add_part(part)

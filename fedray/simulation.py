@@ -277,6 +277,7 @@ class _Simulation:
                 **used,
                 "notes": self._journal.notes,
             }
+            # run.json comes last, so that a directory which has it is whole.
             path = self._writer.finish(coordinator.records, document)
             return Trace.open(path)
 
@@ -319,6 +320,7 @@ class _Simulation:
                     self._on_commit(round_index, event.accepted_device_ids, versions)
                 self._on_progress(self._progress(event.record, committed))
                 file.tell(committed, lambda: self._facts(coordinator))
+            # The events also end when the privacy budget is spent.
             if coordinator.stopped:
                 ended = f"stopped: {coordinator.stopped}"
         except Starved as starved:
@@ -359,6 +361,7 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
         writer.discard()
         raise
     except (FedrayError, KeyboardInterrupt) as error:
+        # Without a checkpoint nothing is kept, so there is nothing to go on with.
         if not writer.can_be_resumed:
             raise
         raise with_resume_hint(error, writer.directory) from None

@@ -228,6 +228,7 @@ class RayWorker:
 
     def call_and_keep(self, method: str, *arguments: Any) -> "RayAnswer":
         """Begins a call of a `method` with `arguments`. The handle is Ray's reference."""
+        # Each part of the pair has a reference of its own, so that the second can stay there.
         remote = self._actor.call.options(num_returns=2)
         reference, kept = remote.remote(method, *arguments)
         return self._answer(reference, kept, method, arguments)
@@ -281,6 +282,7 @@ class RayWorker:
         # Of several calls whose answers were lost together, the first one brings the worker back.
         if restarts == self.restarts:
             self._loss = loss
+            # Only the caller can bring a new one to the state of the one that was lost.
             if self._catch_up is None:
                 raise self._spec.lost(f"{self._spec.who} {loss}")
             self.restart()

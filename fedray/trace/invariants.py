@@ -156,6 +156,7 @@ def check_totals(
     Raises:
         TraceCorrupt: if a round has another number of rows.
     """
+    # The rows of a part that were accepted are all of committed rounds.
     stated = columns["accepted"][columns["state"] == 0]
     wrong = np.flatnonzero(accepted_rows != stated)
     if wrong.size:

@@ -55,6 +55,7 @@ class Process:
     def is_running(self) -> bool | None:
         """Whether it still runs; None if it is a process of another machine, or the system has no
         /proc."""
+        # On another machine, or after a restart, the number is somebody else's.
         if _machine() != self.machine:
             return None
         return _started(self.pid) == self.started

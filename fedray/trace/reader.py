@@ -511,6 +511,7 @@ def check_parts(parts: list[Any], directory: Path) -> None:
             raise TraceCorrupt(
                 f"{file} has an incomplete entry in parts; take the trace from its source again"
             )
+        # A document may hold anything, so numbers are looked at before they are compared.
         numbers = [part[key] for key in ("first_device", "end_device", "rows")]
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
             raise TraceCorrupt(

@@ -241,6 +241,7 @@ class TrainedRun(DrawnResult):
     def _old_parameters(self) -> NDArray[np.float32]:
         content = self._model_content(OLD_MODEL_FILE)
         try:
+            # Nothing is unpickled, because a pickle can run code.
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return arrays["parameters"]
         except NPZ_DAMAGE as error:
@@ -324,6 +325,7 @@ class TrainedRun(DrawnResult):
         return rows
 
     def _devices_of_a_round(self) -> str:
+        # Scenarios of earlier releases do not have the table, and most others have none.
         uploads = self.document["scenario"]["rounds"].get("uploads") or {}
         if uploads.get("schedule", {}).get("kind") == "poisson":
             return "all devices that were drawn"
@@ -341,6 +343,7 @@ class TrainedRun(DrawnResult):
 
     def _left_out_rows(self) -> list[list[str]]:
         """Devices that took part and added nothing to the model, if there are any."""
+        # Earlier versions have fewer of these columns.
         known = [name for name in LEFT_OUT if name in self.metrics]
         counts = {LEFT_OUT[name]: int(self.metrics[name].sum()) for name in known}
         texts = [f"{count:,} {text}" for text, count in counts.items() if count]
@@ -472,6 +475,7 @@ def _metric_columns(
     }
     for name in ("trained", *LEFT_OUT):
         columns[name] = np.array([getattr(row.report, name) for row in rows], np.uint32)
+    # A clip that was not recorded is NaN, which becomes null.
     clips = [row.clip or Clip(math.nan) for row in rows]
     columns["clip_norm"] = np.array([clip.norm for clip in clips])
     # None becomes NaN here, and null in the file.
