@@ -79,7 +79,7 @@ class Placement:
                 f"most_restarts={self.most_restarts} must not be negative; 0 ends the run when an "
                 "actor dies"
             )
-        # Ray shares a GPU by fractions, and gives whole ones otherwise.
+        # Fractions share one GPU, and the aggregator has no use for a second one.
         if not (0 <= self.aggregator_gpus < 1 or self.aggregator_gpus == 1):
             raise InputError(
                 f"aggregator_gpus={self.aggregator_gpus} must be from 0 to 1; 0 is the CPU, 1 a "

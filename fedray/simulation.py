@@ -357,7 +357,7 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
     try:
         yield
     except Starved:
-        # It would starve again, so there is nothing to go on for.
+        # The run would starve again, so there is nothing to go on for.
         writer.discard()
         raise
     except (FedrayError, KeyboardInterrupt) as error:

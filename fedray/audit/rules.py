@@ -256,7 +256,7 @@ class _Participations:
         # The k-th before counts for a cap of k, the one before for the other rules.
         step = rule.most or 1
         earlier = np.arange(max(0, self.device_ids.size - step))
-        # Both must be of one device.
+        # The two participations must be of one device.
         earlier = earlier[self.device_ids[earlier + step] == self.device_ids[earlier]]
         later = earlier + step
         if rule.most is None:

@@ -172,7 +172,7 @@ def read_plain_pickle(content: bytes) -> Any:
                 return value
             _step(name, argument, stack, marks, memo)
     except (ValueError, LookupError, TypeError, OverflowError, UnicodeError) as error:
-        # It is a ValueError too, but says better what is wrong.
+        # A refusal is a ValueError too, and says better what is wrong.
         if isinstance(error, _Refused):
             raise
         raise ValueError(f"it is no whole pickle ({error})") from None
@@ -199,7 +199,7 @@ def _step(name: str, argument: Any, stack: list[Any], marks: list[int], memo: di
     elif name in _CONSTANTS:
         stack.append(_CONSTANTS[name])
     elif name in ("PROTO", "FRAME"):
-        # They tell how the pickle is stored, and build nothing.
+        # These opcodes tell how the pickle is stored, and build nothing.
         pass
     elif name == "MARK":
         marks.append(len(stack))
@@ -296,7 +296,7 @@ def _flash_changes(file: Path, user: str, messages: str) -> Iterator[tuple[float
         elif not state.endswith("%") and state not in _IGNORED:
             raise _refused(file, f"user {shown(user)} has the unknown state {shown(message)}")
         else:
-            # It says nothing of the state, but that the device was recorded until then.
+            # The message tells no state, but that the device was recorded until then.
             yield (time, "", True)
 
 

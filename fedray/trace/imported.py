@@ -180,7 +180,7 @@ class ImportedTrace(Result):
             _check_digest(run, directory)
         _check_totals(run, directory)
         check_no_strays(run["parts"], directory)
-        # It may be large, so its digest is checked when the first name is asked for.
+        # The file may be large, so its digest is checked when the first name is asked for.
         if not (directory / DEVICES_FILE).is_file():
             raise TraceCorrupt(f"{directory / DEVICES_FILE} is missing; import the log again")
         # Footers are enough here, since columns are checked when they are read.
@@ -218,7 +218,7 @@ class ImportedTrace(Result):
         """What the importer left out of the log, but for rows that did not meet its conditions
         (`filtered_rows`)."""
         found = [
-            # The first version does not say so, and left out repeats and rows that may be more.
+            # The first version does not say it; of what it left out, repeats alone are known.
             LeftOut(**{"may_be_participation": each["reason"] != REPEATED, **each})
             for each in self.run["left_out"]
         ]

@@ -93,7 +93,7 @@ class TimeReader:
         shortest = _COMPUTE.min(_COMPUTE.binary_length(text)).as_py()
         if shortest <= len("2026-03-01"):
             raise self._refused("a date without a time of day, or none at all")
-        # pyarrow knows the letter, and not the word.
+        # pyarrow knows the letter Z, and not the word UTC.
         text = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
         problem = ""
         # Once rows had an offset, or had none, all others must be alike.
