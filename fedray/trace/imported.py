@@ -218,7 +218,7 @@ class ImportedTrace(Result):
         """What the importer left out of the log, but for rows that did not meet its conditions
         (`filtered_rows`)."""
         found = [
-            # The first version does not say it; of what it left out, repeats alone are known.
+            # Version 1 does not say it; of what it left out, only repeats were surely nothing more.
             LeftOut(**{"may_be_participation": each["reason"] != REPEATED, **each})
             for each in self.run["left_out"]
         ]
