@@ -75,6 +75,7 @@ def whole_file(file: Path) -> Iterator[Path]:
         yield new
         new.replace(file)
     except BaseException:
+        # An interruption leaves nothing half-written either.
         new.unlink(missing_ok=True)
         raise
 
@@ -97,6 +98,7 @@ def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
     """Writes files, by name, into a new directory. Raises InputError if it exists already, or
     cannot be written."""
     what = f"output {str(directory)!r}"
+    # A link that leads nowhere is there too.
     if os.path.lexists(directory):
         raise InputError(f"{what} exists already; name a new directory, or remove it first")
     try:

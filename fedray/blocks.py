@@ -21,6 +21,7 @@ def part_devices(devices: int) -> int:
     """Device ids per part, of a population of so many `devices`: as few blocks as let MAX_PARTS
     parts hold the population."""
     blocks = -(-devices // BLOCK_DEVICES)
+    # Candidates of check-ins are drawn by block, so no part may cut one.
     blocks_of_part = max(1, -(-blocks // MAX_PARTS))
     return blocks_of_part * BLOCK_DEVICES
 

@@ -52,6 +52,7 @@ class _Commands(TyperGroup):
             command = self.commands[ctx.invoked_subcommand]
             raise _Interrupted(in_flags(str(interrupt), command.params)) from None
         except _UsageError as error:
+            # Whoever uses an option by its earlier name is told the present one.
             new_name = renamed(ctx.invoked_subcommand, getattr(error, "option_name", ""))
             if new_name is None:
                 raise
@@ -142,6 +143,7 @@ for _command in (
 ):
     # Given as a short help, the first paragraph is wrapped; else it would be cut after a line.
     _first = " ".join((_command.__doc__ or "").partition("\n\n")[0].split())
+    # The function is called `import_`, since Python keeps the word for itself.
     _name = _command.__name__.rstrip("_")
     app.command(name=_name, cls=_Command, short_help=_first)(_command)
 
@@ -157,6 +159,7 @@ def main() -> None:
             stream.reconfigure(
                 errors="backslashreplace"
             )  # names of files and devices may be no text
+    # In its standalone mode click would print errors, and end the process itself.
     sys.exit(_exit_code(lambda: app(standalone_mode=False)))
 
 
@@ -168,6 +171,7 @@ def _interrupt(number: int, frame: Any) -> None:
 def _exit_code(command: Callable[[], Any]) -> int:
     try:
         code = command()
+        # A full disk or a closed pipe may show only now.
         sys.stdout.flush()
         if code == INTERRUPTED:  # typer makes it of an interruption
             return _interrupted()
@@ -177,12 +181,14 @@ def _exit_code(command: Callable[[], Any]) -> int:
     except _Interrupted as interrupt:
         return _interrupted(str(interrupt))
     except InputError as error:
+        # Each mistake of a file has a line of its own.
         for problem in error.problems[:-1]:
             _fail(problem, 2)
         return _fail(error.problems[-1] if error.problems else str(error), 2)
     except FedrayError as error:
         return _fail(str(error), 1)
     except _UsageError as error:
+        # Typer may carry a click of its own, so the class is known by its name.
         if type(error).__name__ == "NoArgsIsHelpError":
             typer.echo(_message(error), err=True)
             return 2
@@ -197,6 +203,7 @@ def _exit_code(command: Callable[[], Any]) -> int:
     except ModuleNotFoundError as error:
         lacks = missing_extra(error)
         if lacks is None:
+            # The absence of any other package is a defect, which its traceback tells.
             raise
         return _fail(str(lacks), 1)
     except OSError as error:  # files have messages of their own: what is left is the output

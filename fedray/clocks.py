@@ -89,8 +89,10 @@ def reached_by_clock(
         while time <= since[asked]:
             time, size = _next_setting(clocks, device, number, time)
             number += 1
+        # `ahead` is by how much the clock was set forward since the wait began.
         left_at, ahead = since[asked], 0.0
         while True:
+            # This clock shows the end sooner by that, but not before it was set.
             over = max(left_at, until[asked] - ahead)
             if over <= time:
                 break
@@ -119,11 +121,13 @@ def settings_between(
 
 @njit(cache=True, nogil=True)
 def _settings_between(clocks, device_ids, begin_times, end_times):
+    # The compiler needs lists of which it knows the type, also while they are empty.
     whose, times = [np.uint64(0) for _ in range(0)], [0.0 for _ in range(0)]
     sizes = [0.0 for _ in range(0)]
     for asked in range(device_ids.size):
         number = 1
         time, size = _next_setting(clocks, device_ids[asked], 0, 0.0)
+        # Each setting follows from the one before, so those before the period are walked through.
         while time <= end_times[asked]:
             if time > begin_times[asked]:
                 whose.append(device_ids[asked])

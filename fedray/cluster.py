@@ -50,10 +50,12 @@ def cluster(placement: Placement) -> Iterator[float]:
     if placement.backend == "in-process":
         yield 1.0
         return
+    # Unless it is told not to, Ray reports its use to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
+    # Whoever started this cluster also ends it.
     if ray.is_initialized():
         if placement.address is not None:
             raise InputError(
@@ -62,6 +64,7 @@ def cluster(placement: Placement) -> Iterator[float]:
             )
         yield _free_cpus()
         return
+    # Ray puts a handler of its own in place of this one.
     on_termination = signal.getsignal(signal.SIGTERM)
     if placement.address is None:
         # A runtime environment would set the path too, seconds later.
@@ -84,6 +87,7 @@ def cluster(placement: Placement) -> Iterator[float]:
                 address=placement.address,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
+                # Machines of a cluster that is joined may lack the package, so it is sent to them.
                 runtime_env={"py_modules": [str(ROOT / "fedray")]},
             )
         except (OSError, ValueError, RuntimeError) as error:
@@ -112,6 +116,7 @@ def _free_cpus() -> float:
 def _probe(address: str) -> None:
     """Raises OSError if nobody listens at host:port; Ray itself would keep trying for many
     minutes."""
+    # An IPv6 address has colons of its own, so the port is behind the last one.
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if separator and port.isdigit():
         with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
@@ -140,6 +145,7 @@ def _loopback_only() -> Iterator[None]:
 def _python_path_for_children() -> Iterator[None]:
     """Within: processes started from here find what this one finds."""
     before = os.environ.get("PYTHONPATH")
+    # An empty entry means the present directory, which is another one for workers.
     paths = [str(ROOT), *(path for path in sys.path if path)]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     try:
@@ -231,17 +237,20 @@ def run_tasks(
         for place, job in itertools.islice(waiting, at_once):
             under_way[task.remote(job)] = place
         while under_way:
+            # One at a time, so that each result is passed on as soon as it is there.
             ready, _ = ray.wait(list(under_way), num_returns=1)
             place = under_way.pop(ready[0])
             try:
                 result = ray.get(ready[0])
             except RayTaskError as error:
+                # What a task raises on purpose is raised as if it had run here.
                 if isinstance(error.cause, FedrayError):
                     raise error.cause from None
                 raise
             except RayError as error:
                 losses[place] += 1
                 lost += 1
+                # A job that kills its process would else be begun for ever.
                 if losses[place] > placement.most_restarts:
                     reason = str(error).splitlines()[0]
                     raise RunFailed(
@@ -252,6 +261,7 @@ def run_tasks(
                 tell(len(under_way))
                 continue
             done += 1
+            # One job goes in for each that comes out.
             for next_place, job in itertools.islice(waiting, 1):
                 under_way[task.remote(job)] = next_place
             tell(len(under_way))

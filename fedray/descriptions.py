@@ -46,6 +46,7 @@ def descriptions_of(table: type[BaseModel]) -> Mapping[str, str]:
         one that was typed at a prompt.
     """
     found: dict[str, str] = {}
+    # Subclasses come last, so that their strings win.
     for each in reversed(table.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:
             found |= _strings_below_fields(each)
@@ -64,6 +65,7 @@ def attributes_of(owner: type) -> Mapping[str, str]:
         Attributes without any are left out.
     """
     found = _strings_below_fields(owner)
+    # Entries of the docstring come after the strings below fields, and win.
     for names, entry in _ENTRY.findall(inspect.cleandoc(owner.__doc__ or "")):
         found |= dict.fromkeys(names.split(", "), entry)
     for name, value in vars(owner).items():
@@ -77,6 +79,7 @@ def _strings_below_fields(table: type) -> dict[str, str]:
         source = inspect.getsource(table)
     except (OSError, TypeError):
         return {}
+    # The source of a class within a function is indented.
     definition = ast.parse(textwrap.dedent(source)).body[0]
     assert isinstance(definition, ast.ClassDef)
     found = {}

@@ -79,6 +79,7 @@ def read_request(
                     "leave out the three beside it"
                 )
             outcomes = read_targets(targets)
+            # A request needs one setting even where outcomes are weighted: the weightiest.
             participation = max(outcomes, key=lambda target: target.weight).participation
         return MechanismRequest(
             cast(Kind, kind),
@@ -122,11 +123,13 @@ def find_mechanism(
         participations = [target.participation for target in request.targets] or [
             request.participation
         ]
+        # The figures of the request's own participation come first.
         participations.sort(key=lambda participation: participation != request.participation)
         first, *others = (
             mechanism_figures(strategy, participation, noise_multiplier, delta)
             for participation in participations
         )
+        # The file comes last, so that a mechanism whose figures fail leaves none.
         if out is not None:
             write_strategy(strategy, out)
         return Found(first, tuple(others))
@@ -290,8 +293,10 @@ def _inputs() -> Iterator[None]:
     try:
         yield
     except InputError:
+        # An InputError is a ValueError too, and says already what to do.
         raise
     except ValueError as error:
         raise InputError(str(error)) from None
     except ArithmeticError as error:
+        # An optimisation whose numbers fail is no mistake of the caller.
         raise OptimizationFailed(str(error)) from None

@@ -49,6 +49,7 @@ def class_of(key, edges, device):
     Returns:
         The class's position.
     """
+    # Where there is one class only, nothing need be drawn.
     if edges.size == 1:
         return 0
     word, _, _, _ = draw(key, device, 0, 0)
@@ -88,13 +89,17 @@ def counts_by_class(
     selected = np.bincount(classes_on(classes, device_ids), minlength=size)
     is_accepted = outcomes == Outcome.ACCEPTED
     device_ids, numbers = device_ids[is_accepted], rounds[is_accepted].astype(np.int64)
+    # Rows are in order of device, so `first` is where those of each begin.
     devices, first, counts = np.unique(device_ids, return_index=True, return_counts=True)
     own_class = classes_on(classes, devices)
     gaps = np.diff(numbers)
     is_gap = np.ones(gaps.size, np.bool_)
     is_gap[first[1:] - 1] = False  # between two devices
+    # A gap lies between two rows of a device, and belongs to the class of that device.
     gap_class = np.repeat(own_class, counts)[1:][is_gap]
+    # The largest number stands for no gap, until the end.
     least, most = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
+    # Several devices are of one class, for which plain assignment would keep one of them.
     np.minimum.at(least, gap_class, gaps[is_gap])
     np.maximum.at(most, own_class, counts)
     return ClassCounts(

@@ -40,6 +40,7 @@ def shown(value: object) -> str:
 def one_line(message: str) -> str:
     """A message as the command prints it: one line of printable characters, cut in the middle where
     it is beyond reading."""
+    # Words are cut first, so that one long value does not push the rest out of the line.
     words = re.sub(
         rf"\S{{{_WORD_CHARACTERS},}}", lambda word: _cut(word[0], SHOWN_CHARACTERS), message
     )
@@ -50,6 +51,7 @@ def one_line(message: str) -> str:
 def _cut(text: str, characters: int) -> str:
     if len(text) <= characters:
         return text
+    # The end stays too, since it often says more than the middle.
     end = characters // 3
     return f"{text[: characters - end - 3]}...{text[-end:]}"
 

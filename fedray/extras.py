@@ -27,6 +27,7 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
         An error that names the command which installs the module; None if the module is of no
         extra, so that its absence is a defect.
     """
+    # A module within a package comes with the extra of the package.
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         return None

@@ -83,6 +83,7 @@ def _losses_around(losses, device_ids, times):
     """(the last loss of each device up to a time, the first one after it), [S] each."""
     before, after = np.full(device_ids.size, -np.inf), np.empty(device_ids.size)
     for asked in range(device_ids.size):
+        # Each loss follows from the one before, so they are walked through from the first.
         time, number = _next_loss(losses, device_ids[asked], 0, 0.0), 1
         while time <= times[asked]:
             before[asked] = time
@@ -110,6 +111,7 @@ def losses_between(
 
 @njit(cache=True, nogil=True)
 def _losses_between(losses, device_ids, begin_times, end_times):
+    # The compiler needs lists of which it knows the type, also while they are empty.
     lost, lost_times = [np.uint64(0) for _ in range(0)], [0.0 for _ in range(0)]
     for asked in range(device_ids.size):
         time, number = _next_loss(losses, device_ids[asked], 0, 0.0), 1

@@ -44,6 +44,7 @@ class KeptEntry:
 def kept_entries(sort: str) -> list[KeptEntry]:
     """The entries of one of the `SORTS`. Raises OSError."""
     by_name: dict[str, list[Path]] = {}
+    # Names that begin with a dot are files that are still being written.
     for file in sorted(cache_folder(sort).glob("[!.]*")):
         # A matrix is called after its entry.
         by_name.setdefault(file.stem.partition("-")[0], []).append(file)
@@ -68,6 +69,7 @@ def read_kept(file: Path, request: str) -> bytes | None:
         return None
     except OSError as error:
         raise ValueError(f"cannot be read ({error.strerror or error})") from None
+    # The head is made anew and compared whole, so that a change of anything is found.
     if head != _head(request, content):
         raise ValueError("is not what was written for this request")
     with contextlib.suppress(OSError):  # so that `fedray cache` knows what is in use

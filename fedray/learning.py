@@ -92,13 +92,16 @@ def train(
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     value = _scenario_to_train(opened, scenario)
+    # Code that came with a trace may be somebody else's.
     if not trust_code:
         value.demand_trust_of_training()
     # The trace of a log has no scenario, and was refused for it.
     assert isinstance(opened, Trace)
     directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
+    # Data that was never read is read here once, where its progress can be told.
     build_index(value, on_progress)
     time_of_devices = DeviceTime(value)
+    # How long the training takes decides whether it is worth starting Ray.
     here = (placement or Placement()).resolved(lambda: predicted_seconds(value, time_of_devices))
     return _train(opened, value, here, directory, None, is_resumed, on_progress, time_of_devices)
 
@@ -143,9 +146,11 @@ def finish_training(
         InputError: the code is not trusted.
         FedrayError: as `train`.
     """
+    # A live training is made beside the trace, and moves into it when it is done.
     partial = _live_partial(trace.path)
     is_resumed = has_checkpoint(partial)
     value = _scenario_to_train(trace, None)
+    # Whoever gives the same scenario has its code already, and runs it knowingly.
     is_given = scenario is not None and scenario.digest == value.digest
     if not (trust_code or is_given):
         value.demand_trust_of_training()
@@ -216,12 +221,14 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
         (round, its cohort, sorted by id).
     """
     rounds = trace.rounds
+    # State 0 is committed; abandoned attempts have no cohort.
     is_committed = rounds["state"] == 0
     accepted = rounds["accepted"][is_committed].astype(np.int64)
     # Parts come in order of devices: the p-th accepted device of a round is in the part in which
     # the count of its accepted devices passes p.
     of_rounds = [cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)]
     sizes = [each.size for each in of_rounds]
+    # A trace without a round has nothing to join, for which the empty array is there.
     places = np.concatenate([np.empty(0, np.int64), *of_rounds])
     rounds_of = np.repeat(np.arange(accepted.size), sizes)
     chosen = np.zeros(places.size, np.uint64)
@@ -229,9 +236,11 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
     seen = np.zeros(accepted.size, np.int64)
     """Accepted devices of each round in the parts before."""
     for part in trace.accepted():
+        # Within a part, rows of a round come in order of device, as places count them.
         in_order = np.argsort(part.rounds, kind="stable")
         counts = np.bincount(part.rounds, minlength=accepted.size)
         starts = np.cumsum(counts) - counts
+        # A negative place lies in an earlier part, and one that is too large in a later one.
         within = places - seen[rounds_of]
         is_here = (within >= 0) & (within < counts[rounds_of])
         found = in_order[(starts[rounds_of] + within)[is_here]]
@@ -274,6 +283,7 @@ class LiveTraining:
         self._trace_directory = Path(os.path.abspath(trace_directory))
         partial = _live_partial(self._trace_directory)
         self._stack = contextlib.ExitStack()
+        # Nothing is made yet: that begins when the context is entered.
         self._made_within = _training(
             scenario,
             placement,
@@ -287,6 +297,7 @@ class LiveTraining:
         self._rounds = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._is_over = False
+        # A daemon thread does not keep alive a process that is being ended.
         self._thread = threading.Thread(target=self._work, name="training", daemon=True)
 
     def __enter__(self) -> Self:
@@ -300,6 +311,7 @@ class LiveTraining:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # What is still in the queue is not trained, whether all went well or not.
         self._is_over = True
         self._rounds.put(None)
         self._thread.join()
@@ -329,6 +341,7 @@ class LiveTraining:
         self._raise()
         places = cohort_places(self._scenario, round_index, accepted_device_ids.size)
         is_buffered = self._scenario.rounds.buffer is not None
+        # Only in buffered rounds may devices have an older model than the newest.
         of_cohort = versions[places] if is_buffered else None
         cohort = Cohort(accepted_device_ids[places], of_cohort, accepted_device_ids.size)
         self._rounds.put((round_index, cohort))
@@ -354,6 +367,7 @@ class LiveTraining:
             while (item := self._rounds.get()) is not None and not self._is_over:
                 self._training.train(*item)
         except BaseException as error:
+            # The caller's thread raises it, when it adds the next round or finishes.
             self._error = error
 
     def _raise(self) -> None:
@@ -388,8 +402,10 @@ class _Training:
             self._loop.load(state)
         self._description = trainers[0].describe().result()
         rounds_left = scenario.rounds.count - self._loop.next_round
+        # An estimate trains some devices, so it is made only for somebody who hears it.
         if on_progress is not None and rounds_left:
             on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
+        # The time of the estimate is not that of the training.
         self._begun = time.monotonic()
         self._last_checkpoint = self._begun
         writer.progress.begin("training", self._loop.next_round, scenario.rounds.count)
@@ -398,6 +414,7 @@ class _Training:
 
     def train(self, round_index: int, cohort: Cohort) -> None:
         """Trains a round, unless that was done before the last checkpoint."""
+        # A simulation that goes on tells all of its rounds again, from the first.
         if round_index < self._loop.next_round:
             return
         # A live training also waits for its rounds, so its whole time would not do.
@@ -517,6 +534,7 @@ def _training(
         writer = stack.enter_context(
             TrainedRunWriter(directory, is_resumed=is_resumed, partial=partial)
         )
+        # A training that goes on has its files and its identity in the directory.
         if not is_resumed:
             run = write_unfinished(partial, scenario.to_document())
             for table in scenario.training_files:
@@ -535,6 +553,7 @@ def _training(
         trainers = start_trainers(scenario.for_trainers(), placement, cpus)
         for trainer in trainers:
             stack.callback(trainer.worker.close)
+        # The code of a user may fail at once, and the shipped code is tested.
         if scenario.training_files:
             _rehearse(trainers[0])
         yield _Training(
@@ -563,6 +582,7 @@ def _estimate(
     per_device = time_of_devices.measured_by(trainers)
 
     def seconds(devices: int) -> float:
+        # Groups are dealt evenly, so whoever has one more than others ends last.
         groups = math.ceil(devices / group)
         groups_of_the_busiest = math.ceil(groups / len(trainers))
         devices_of_the_busiest = min(devices, groups_of_the_busiest * group)
@@ -575,6 +595,7 @@ def _rehearse(trainer: TrainerWorker) -> None:
     """Raises ScenarioError if a user's code fails at once, before anything long is begun."""
     parameters = trainer.initial_parameters().result()
     trainer.evaluate(parameters).result()
+    # Every population has the device 0.
     trainer.train(TrainOrder(0, [np.zeros(1, np.uint64)]), parameters).result()
 
 
@@ -599,16 +620,19 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
     """The trace's own scenario, with the tables that may differ as they are given."""
     kept = scenario_of(trace)
     given = kept if scenario is None else scenario
+    # Tables with every default are compared, so that what is left out counts as its default.
     before = kept.to_tables()
     after = given.to_tables()
     for table in after.keys() | before.keys():
         if table in TRAINING_KEYS or before.get(table) == after.get(table):
             continue
+        # One key that differs says more than two whole tables.
         key, was, now = _first_difference(table, before.get(table), after.get(table))
         raise InputError(
             f"{key}={shown(now)} but the trace was simulated with {shown(was)}; only the tables "
             "data, training and privacy may differ: leave the others as they are, or simulate anew"
         )
+    # These keys of `privacy` decide who takes part, so they belong to the trace.
     for key in ("stop_at", "at_limit"):
         was, now = (getattr(each.privacy, key) for each in (kept, given))
         if was != now:
@@ -620,6 +644,7 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
     # With training enabled, what is trained is validated too.
     trained = given.with_overrides("training.enabled=true")
     trained_tables = {name: getattr(trained, name) for name in TRAINED_TABLES}
+    # Whatever decides who takes part stays that of the trace.
     return kept.model_copy(update=trained_tables)
 
 

@@ -113,13 +113,16 @@ class Settlement:
     @property
     def has_arrived(self) -> NDArray[np.bool_]:
         """Whether each report arrived before the attempt closed [S], committed or not."""
+        # A device cannot know that its report was not used, so both count for it.
         return (self.outcomes == Outcome.ACCEPTED) | (self.outcomes == Outcome.ABANDONED)
 
     def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
         """The rows of devices in [first_device, end_device)."""
+        # Rows are sorted by device, so those of a range lie together.
         begin, end = np.searchsorted(
             self.device_ids, np.array([first_device, end_device], dtype=np.uint64)
         )
+        # Nothing is copied where all rows are of these devices.
         if end - begin == self.device_ids.size:
             return self
         return Settlement(
@@ -131,6 +134,7 @@ class Settlement:
             self.outcomes[begin:end],
             self.reopen_times[begin:end],
             self.remembers_round[begin:end],
+            # Columns that nobody needs are empty, and a slice of them is empty too.
             self.forget_times[begin:end],
             self.versions[begin:end],
             self.task,
@@ -222,6 +226,7 @@ class CheckIns:
                 values = np.concatenate([getattr(part, column.name) for part in parts])
                 # Columns that nobody needs are empty.
                 columns[column.name] = values[order] if values.size else values
+        # The ranges have no device in common, so counts add up.
         census = sum((part.census for part in parts), Census(0, 0, 0, 0))
         of_tasks = zip(*(part.task_censuses for part in parts), strict=True)
         task_censuses = tuple(sum(each, Census(0, 0, 0, 0)) for each in of_tasks)
@@ -341,6 +346,7 @@ class TrainReport:
     @classmethod
     def of(cls, round_index: int, reports: Sequence["TrainReport"]) -> "TrainReport":
         """Several reports of one round as one."""
+        # Every field but the round is a sum, so a field that is added is summed as well.
         names = cls.__dataclass_fields__.keys() - {"round_index"}
         sums = {name: sum(getattr(report, name) for report in reports) for name in names}
         return cls(round_index=round_index, **sums)
@@ -530,6 +536,7 @@ class ClassCounts(NamedTuple):
             selected=self.selected + other.selected,
             participations=self.participations + other.participations,
             devices=self.devices + other.devices,
+            # 0 means that there is no gap, so then the other one counts.
             least_gap=np.where(nearer > 0, nearer, either),
             most=np.maximum(self.most, other.most),
         )

@@ -126,6 +126,7 @@ def first_sentence(description: str) -> str:
 
 def nearest_first(word: str, known: Iterable[str]) -> list[str]:
     """The `known` words, those first that are spelt most like `word`; else as they came."""
+    # difflib remembers what it finds out of `b`, so the known words take turns as `a`.
     compared = difflib.SequenceMatcher(b=word)
 
     def likeness(each: str) -> float:
@@ -169,11 +170,13 @@ class _Problem:
                 return f"{key} is missing; add it" + (f" ({about})" if about else "")
             case "union_tag_invalid" | "union_tag_not_found":
                 return self._line_of_tag(key, given)
+            # A validator of ours has told the rule and the remedy already.
             case "value_error":
                 return f"{key}: {rule}" if key else rule
             case _:
                 about = self._description
                 remedy = f"correct it ({about})" if about else "correct it"
+                # Pydantic's messages are sentences, which go on after a colon here.
                 rule = rule[0].lower() + rule[1:]
                 return f"{key or 'the file'} = {shown(given)}: {rule}; {remedy}"
 
@@ -205,6 +208,7 @@ class _Problem:
         """The first sentence of the key's description, which says what it is; else of the nearest
         table's above it."""
         description = ""
+        # The walk goes from the top down, so that the nearest description is the last.
         for place, part in enumerate(self.location):
             table = _class_at(self._root, self.location[:place], self._tables)
             if _field(table, part) is not None:
@@ -231,6 +235,7 @@ def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
 
 def _tags_in(node: dict[str, Any]) -> tuple[Any, ...]:
     """What pydantic inserts for the union whose table a node is, if it is one."""
+    # Pydantic inserts the default where the file leaves the model out.
     return node.get("kind"), node.get("model", "habit"), node.get("task")
 
 

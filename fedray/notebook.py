@@ -24,6 +24,7 @@ def drawing_of(result: Result, names: Sequence[str] = ()) -> Drawing:
     """The figures of a result, drawn; see `DrawnResult.plot`."""
     figures = tuple(resolve_name(_of_kind(FIGURES, result))(result))
     known = [each.name for each in figures]
+    # A text is a sequence too, whose letters would be taken for names.
     chosen = [names] if isinstance(names, str) else names
     for name in chosen:
         if name not in known:
@@ -36,6 +37,7 @@ def drawing_of(result: Result, names: Sequence[str] = ()) -> Drawing:
     try:
         return Drawing({each.name: figure_svg(each) for each in figures})
     except ModuleNotFoundError as error:
+        # Drawing needs an extra, and the error names the command that installs it.
         if (lacks := missing_extra(error)) is not None:
             raise lacks from None
         raise
@@ -43,6 +45,7 @@ def drawing_of(result: Result, names: Sequence[str] = ()) -> Drawing:
 
 def _of_kind(entries: dict[str, Any], result: Result) -> Any:
     """The entry of the class of a result, or of the nearest class above it."""
+    # Names of classes will do, so that no class need be imported for this.
     return next(entries[each.__name__] for each in type(result).__mro__ if each.__name__ in entries)
 
 
@@ -195,6 +198,7 @@ def _plan_figures(plan: Any) -> list[Shown]:
     return [plan_figure(plan)]
 
 
+# Places are texts, so that no module of figures is loaded before one is drawn.
 FIGURES = {
     "Audit": "fedray.report.figures:audit_figures",
     "Comparison": "fedray.studies.compare_page:comparison_figures",

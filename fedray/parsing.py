@@ -24,6 +24,7 @@ def parse_json(text: str | bytes) -> Any:
         ValueError: it is no JSON (json.JSONDecodeError), no UTF-8, an object has a key twice, or
             values are nested or long beyond what Python takes.
     """
+    # Given bytes, json would guess the encoding, and take UTF-16 too.
     decoded = text.decode() if isinstance(text, bytes) else text
     try:
         return json.loads(decoded, object_pairs_hook=_object)

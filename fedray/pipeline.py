@@ -41,9 +41,11 @@ def run_scenario(
     Raises:
         FedrayError: as `simulate` and `train`. After a checkpoint, `resume_run` goes on.
     """
+    # What decides the placement may train devices, which need their data.
     build_index(scenario, on_progress)
     time_of_devices = DeviceTime(scenario)
     placement = _resolved(scenario, placement, time_of_devices)
+    # Too little memory is told before a directory is made.
     simulation.check_memory(scenario, placement)
     directory = Path(out) if out is not None else new_directory(scenario.name)
     if not scenario.training.enabled:
@@ -76,6 +78,7 @@ def resume_run(
         CheckpointError: there is nothing to go on with.
         FedrayError: as `run_scenario`.
     """
+    # The trace is whole, so only the training can be left.
     if (Path(directory) / RUN_FILE).exists():
         trace = Trace.open(directory)
         _finish_training(trace, placement or Placement(), on_progress, scenario, trust_code)
@@ -85,6 +88,7 @@ def resume_run(
         kept.demand_trust()
     time_of_devices = DeviceTime(kept)
     placement = _resolved(kept, placement, time_of_devices)
+    # A directory in the making is named after what it becomes.
     out = partial.with_name(partial.name.removesuffix(".partial"))
     if not kept.training.enabled:
         return resume(out, placement, scenario, on_progress, trust_code=trust_code)
@@ -160,6 +164,7 @@ def _hint(directory: Path) -> Iterator[None]:
     try:
         yield
     except (FedrayError, KeyboardInterrupt) as error:
+        # Until the trace is whole, the simulation says how to go on.
         if isinstance(error, InputError) or not (directory / RUN_FILE).exists():
             raise
         raise with_resume_hint(error, directory) from None

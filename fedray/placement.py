@@ -63,6 +63,7 @@ class Placement:
                 f"object_store_megabytes={self.object_store_megabytes} must be at least 80, Ray's "
                 "minimum"
             )
+        # Written so, NaN is refused as well.
         if not self.worker_timeout_seconds > 0:
             raise InputError(
                 f"worker_timeout_seconds={self.worker_timeout_seconds} must be positive; 600 is "
@@ -78,6 +79,7 @@ class Placement:
                 f"most_restarts={self.most_restarts} must not be negative; 0 ends the run when an "
                 "actor dies"
             )
+        # Fractions share one GPU, and the aggregator has no use for a second one.
         if not (0 <= self.aggregator_gpus < 1 or self.aggregator_gpus == 1):
             raise InputError(
                 f"aggregator_gpus={self.aggregator_gpus} must be from 0 to 1; 0 is the CPU, 1 a "
@@ -106,5 +108,6 @@ class Placement:
         )
         if asks_for_actors:
             return replace(self, backend="ray")
+        # The prediction trains devices, so it is asked for only where it decides.
         is_here = train_seconds is None or train_seconds() < RAY_START_SECONDS
         return replace(self, backend="in-process" if is_here else "ray")

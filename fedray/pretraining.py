@@ -76,10 +76,12 @@ def pretrain(
         RunFailed: the parameters are not finite.
     """
     file = Path(os.path.abspath(out))
+    # This comes first, so that no training is lost because of a name.
     if os.path.lexists(file):
         raise InputError(f"out={str(out)!r} exists already; name a new file, or remove it first")
     if not file.parent.is_dir():
         raise InputError(f"out={str(out)!r} lies in no directory; make {str(file.parent)!r} first")
+    # Code of both tables may be somebody else's.
     if not trust_code:
         scenario.demand_trust_of_training()
         if isinstance(pretraining.data, PythonFile):
@@ -100,6 +102,7 @@ def pretrain(
             f"the parameters are not finite after {pretraining.steps} steps with learning_rate="
             f"{pretraining.learning_rate:g}; lower it"
         )
+    # The file bears what it was trained on, since it may travel without anything else.
     provenance = {"fedray.pretraining": json.dumps(pretraining.model_dump(mode="json"))}
     content = model_content(parameters, pretrainer.description.shapes, provenance)
     write_whole(file, content, f"out={str(out)!r}", InputError)

@@ -119,12 +119,14 @@ def philox(c0, c1, c2, c3, k0, k1):
     """Philox4x32-10: four 32-bit words for the counter (c0, c1, c2, c3) and the key (k0, k1); all
     of them are 32-bit words held as uint64."""
     for _ in range(10):
+        # A round multiplies two words to 64 bits each, and crosses the halves over.
         product_0 = _MULTIPLIER_0 * c0
         product_1 = _MULTIPLIER_1 * c2
         c0 = (product_1 >> _SHIFT_32) ^ c1 ^ k0
         c1 = product_1 & _LOW_32
         c2 = (product_0 >> _SHIFT_32) ^ c3 ^ k1
         c3 = product_0 & _LOW_32
+        # The key of the next round is this one, moved on by the Weyl constants.
         k0 = (k0 + _WEYL_0) & _LOW_32
         k1 = (k1 + _WEYL_1) & _LOW_32
     return c0, c1, c2, c3
@@ -134,6 +136,7 @@ def philox(c0, c1, c2, c3, k0, k1):
 def draw(key, device, a, b):
     """Four words at address (device, a, b) of the stream with a key; a and b are taken modulo 2^32,
     so negative days are addresses too."""
+    # Numba makes a float of signed and unsigned numbers together, so all are unsigned.
     d = np.uint64(device)
     a32 = np.uint64(a) & _LOW_32
     b32 = np.uint64(b) & _LOW_32
@@ -177,6 +180,7 @@ def share_at(edges, word):
     """Which of several shares a `word` draws, by their upper `edges`, which rise to 1."""
     u = uniform(word)
     place = 0
+    # The last share takes what rounding leaves between its edge and 1.
     while place < edges.size - 1 and edges[place] < u:
         place += 1
     return place
@@ -189,6 +193,7 @@ def normal(word):
     # Both polynomials of each ratio are evaluated by Horner's rule, from the highest power down.
     p = uniform(word)
     q = p - 0.5
+    # In the middle the quantile is q times a ratio of polynomials in q^2.
     if abs(q) <= 0.425:
         r = 0.180625 - q * q
         above = 2.5090809287301226727e3
@@ -208,6 +213,7 @@ def normal(word):
         below = below * r + 4.2313330701600911252e1
         below = below * r + 1.0
         return q * above / below
+    # In the tails it is a ratio of polynomials in r.
     r = math.sqrt(-math.log(p if q < 0.0 else 1.0 - p))
     if r <= 5.0:
         r -= 1.6
@@ -247,6 +253,7 @@ def poisson(mean, none_probability, word):
     term = none_probability
     cumulative = term
     count = 0
+    # The limit ends the loop where rounding keeps the sum below u.
     while u > cumulative and count < 1000:
         count += 1
         term *= mean / count
@@ -286,6 +293,7 @@ def tabulated(table, word):
     loads from memory, whatever the distribution."""
     cell = word >> _SHIFT_16
     rest = word & _LOW_16
+    # The last cell has an entry for every word.
     if cell == _LOW_16:
         return table[_CELLS + 1 + np.int64(rest)]
     low = table[np.int64(cell)]
@@ -311,10 +319,12 @@ def gamma(shape, key, device, a, b):
         w0, w1, w2, _ = draw(key, device, a, b + attempt)
         attempt += 1
         x = normal(w0)
+        # The candidate is d v^3, so v must be positive.
         v = 1.0 + c * x
         if v <= 0.0:
             continue
         v = v * v * v
+        # This test makes the draw exact; the quicker one of the paper before it is left out.
         if math.log(uniform(w1)) < 0.5 * x * x + d - d * v + d * math.log(v):
             value = d * v
             return value * math.pow(uniform(w2), 1.0 / shape) if shape < 1.0 else value

@@ -73,6 +73,7 @@ def simulate_tasks(
     with TasksWriter(out or new_directory(several.name), several.names) as writer:
         run = write_unfinished(writer.partial, several.to_document())
         journal = Journal(writer.partial, run)
+        # Whoever resumes the run finds the files of all tasks here.
         for task in several.tasks:
             save_contents(task.scenario, writer)
         return _Simulation(several, placement, writer, journal, on_progress).run({}, on_start)
@@ -97,6 +98,7 @@ def run_tasks(
     Raises:
         FedrayError: as `simulate_tasks` and `fedray.train`. `resume_tasks` goes on.
     """
+    # What is wrong with data is told before the simulation, and not after it.
     for task in several.tasks:
         build_index(task.scenario, on_progress)
     found = simulate_tasks(several, placement, out, on_progress, on_start)
@@ -129,6 +131,7 @@ def resume_tasks(
     """
     if is_of_tasks(directory):
         found = TasksRun.open(directory)
+        # Where all traces are whole, only trainings can be left.
         if not _untrained(found):
             raise CheckpointError(
                 f"{str(found.path)!r} is whole, there is nothing to go on with; name the out of a "
@@ -154,6 +157,7 @@ def is_unfinished_run_of_tasks(directory: str | Path) -> bool:
     if (Path(directory) / RUN_FILE).exists():
         return False
     _, document, _ = read_unfinished(Path(directory).absolute())
+    # A run of one task has its tables at the top, and none of this name.
     return "tasks" in document["scenario"]
 
 
@@ -184,6 +188,7 @@ def _untrained(found: TasksRun) -> list[str]:
         name
         for name, trace in found.traces.items()
         if trace.scenario["training"]["enabled"]
+        # Nothing can be learned from a task without a round.
         and trace.committed_rounds
         and not (trace.path / TRAINING).exists()
     ]
@@ -197,6 +202,7 @@ def _train_all(
     *,
     trust_code: bool,
 ) -> None:
+    # Whoever gives the scenarios has their code, which needs no further trust.
     given = {task.name: task.scenario for task in several.tasks} if several is not None else {}
     for name in _untrained(found):
         try:
@@ -222,6 +228,7 @@ class _PartsOfTask:
         return self.shard.part_count()
 
     def write_part(self, part: int, partial: str, token: str) -> Pending[ShardPart]:
+        # A shard numbers the parts of all tasks in one row, task after task.
         return self.shard.write_part(self.task * self.part_count() + part, partial, token)
 
 
@@ -257,6 +264,7 @@ class _Simulation:
                 self._shards = sum(shard.shards for shard in shards)
                 self._to_the_end(coordinator)
                 seconds = round(time.perf_counter() - started, 3)
+                # The shards are asked what they used while they are still there.
                 document = self._document(coordinator, shards, seconds)
                 traces = self._write_traces(coordinator, shards, document)
             path = self._writer.finish(traces, {**self._several.to_document(), **document})
@@ -275,6 +283,7 @@ class _Simulation:
 
     def _to_the_end(self, coordinator: TasksCoordinator) -> None:
         """Runs until every task has ended."""
+        # Watchers see one run, so the rounds of all tasks count together.
         count = sum(task.scenario.rounds.count for task in self._several.tasks)
         committed = sum(task.round_index for task in coordinator.tasks)
         file = self._writer.progress
@@ -285,6 +294,7 @@ class _Simulation:
                 continue
             closed = event.closed
             if closed.settlement is not None:
+                # An attempt of one task may start timers of others.
                 for settlement in (closed.settlement, *event.others):
                     self._journal.append(settlement)
             record = closed.record
@@ -334,9 +344,11 @@ class _Simulation:
         ):
             with TraceWriter(self._writer.partial / task.name) as writer:
                 save_contents(task.scenario, writer)
+                # Every shard holds rows of all tasks, of which these are one task's.
                 own = [_PartsOfTask(shard, place) for shard in shards]
                 for part in parts_of(own, str(writer.partial), writer.token):
                     writer.add_part(part)
+                # The task's own scenario would not make its trace again, so the whole is named.
                 shared = {"name": task.name, "scenario_digest": self._several.digest}
                 run = {"ended": rounds.ended, "task": shared, **task.scenario.to_document()}
                 path = writer.finish(rounds.records, {**run, **document})

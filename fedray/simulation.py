@@ -120,6 +120,7 @@ def resume(
     """
     partial, kept, run = read_unfinished_scenario(directory, scenario)
     placement = (placement or Placement()).resolved()
+    # Code that lies in the directory may be somebody else's.
     if scenario is None and not trust_code:
         kept.demand_trust()
     check_memory(kept, placement)
@@ -195,6 +196,7 @@ def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> Non
     """
     if placement.address is not None:
         return
+    # Every task keeps a timer of its own for each device.
     needed = scenario.device_ids * BYTES_PER_DEVICE * len(scenarios_of(scenario))
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > physical:
@@ -253,13 +255,16 @@ class _Simulation:
                 if on_start is not None:
                     on_start()
                 coordinator = coordinator_of(self._scenario, shards)
+                # A run that goes on tells shards and listeners what was settled before.
                 if state:
                     self._take_up(state, coordinator, shards)
                 self._shards = sum(shard.shards for shard in shards)
                 ended = self._to_the_end(coordinator)
+                # The rounds are over; the shards encode their parts, and write them if they can.
                 parts = parts_of(shards, str(self._writer.partial), self._writer.token)
                 for part in parts:
                     self._writer.add_part(part)
+                # The shards are asked what they used before they are closed.
                 used = use_of(shards)
             document = {
                 "ended": ended,
@@ -272,6 +277,7 @@ class _Simulation:
                 **used,
                 "notes": self._journal.notes,
             }
+            # run.json comes last, so that a directory which has it is whole.
             path = self._writer.finish(coordinator.records, document)
             return Trace.open(path)
 
@@ -297,9 +303,11 @@ class _Simulation:
         try:
             for event in coordinator.events():
                 if isinstance(event, WindowOver):
+                    # Between two windows the state belongs to all settlements so far.
                     self._journal.save_if_due(coordinator.state, self._placement.checkpoint_seconds)
                     continue
                 if isinstance(event, Uploaded | Excluded):
+                    # These belong to no round, but a shard that is started anew must hear of them.
                     self._journal.append(event.settlement)
                     continue
                 if event.settlement is not None:
@@ -312,9 +320,11 @@ class _Simulation:
                     self._on_commit(round_index, event.accepted_device_ids, versions)
                 self._on_progress(self._progress(event.record, committed))
                 file.tell(committed, lambda: self._facts(coordinator))
+            # The events also end when the privacy budget is spent.
             if coordinator.stopped:
                 ended = f"stopped: {coordinator.stopped}"
         except Starved as starved:
+            # Without a round there is nothing to write a trace of.
             if committed == 0:
                 raise
             ended = f"starved: {starved}"
@@ -347,9 +357,11 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
     try:
         yield
     except Starved:
+        # The run would starve again, so there is nothing to go on for.
         writer.discard()
         raise
     except (FedrayError, KeyboardInterrupt) as error:
+        # Without a checkpoint nothing is kept, so there is nothing to go on with.
         if not writer.can_be_resumed:
             raise
         raise with_resume_hint(error, writer.directory) from None
@@ -427,6 +439,7 @@ def _classes_document(scenario: Scenario, counts: ClassCounts | None) -> dict[st
     """What run.json says of each class of devices."""
     if counts is None:
         return {}
+    # The columns of all classes become a row for each class.
     columns = {name: column.tolist() for name, column in counts._asdict().items()}
     rows = [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
@@ -472,6 +485,7 @@ def parts_of(shards: Sequence[HasParts], partial: str, token: str) -> Iterator[S
     while pending:
         for number in list(pending):
             written = pending.pop(number).result()
+            # The shard works on its next part while this one is taken.
             begin(number)
             yield written
 

@@ -26,6 +26,7 @@ class Table(Explained):
 
     refusal: ClassVar[type[InputError]] = ScenarioError
 
+    # Validators are built when they are first needed, since few processes need many.
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
     )
@@ -40,6 +41,7 @@ def told_apart_by(key: str, default: str) -> Discriminator:
     """
 
     def tag(value: Any) -> Any:
+        # What is validated may be the table of a file, or a value that was made before.
         given = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
         return default if given is None else given
 

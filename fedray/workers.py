@@ -228,6 +228,7 @@ class RayWorker:
 
     def call_and_keep(self, method: str, *arguments: Any) -> "RayAnswer":
         """Begins a call of a `method` with `arguments`. The handle is Ray's reference."""
+        # Each part of the pair has a reference of its own, so that the second can stay there.
         remote = self._actor.call.options(num_returns=2)
         reference, kept = remote.remote(method, *arguments)
         return self._answer(reference, kept, method, arguments)
@@ -237,6 +238,7 @@ class RayWorker:
         import ray
 
         spec = self._spec
+        # An actor that dies whenever it starts would else be started for ever.
         if self.restarts >= self._placement.most_restarts:
             raise spec.lost(
                 f"{spec.who} {self._loss}, after {self.restarts} restarts; run again, with more "
@@ -280,6 +282,7 @@ class RayWorker:
         # Of several calls whose answers were lost together, the first one brings the worker back.
         if restarts == self.restarts:
             self._loss = loss
+            # Only the caller can bring a new one to the state of the one that was lost.
             if self._catch_up is None:
                 raise self._spec.lost(f"{self._spec.who} {loss}")
             self.restart()
@@ -319,6 +322,7 @@ class RayWorker:
         self._actor: Any = options.remote(
             spec.name, spec.tags, spec.gpus > 0, spec.make, *spec.arguments
         )
+        # The first answer of an actor tells that it is up.
         self._started = _Start(self._actor.load.remote())
 
 
@@ -362,6 +366,7 @@ class _ActorBody:
         if gauges is None:
             return
         for name, (description, value) in gauges().items():
+            # A gauge is made once, and set after every call.
             if name not in self._gauges:
                 from ray.util.metrics import Gauge
 
@@ -382,6 +387,7 @@ class _Start:
         all."""
         import ray
 
+        # Whoever comes later knows that the start is over, one way or the other.
         if self._reference is not None:
             ray.wait([self._reference], timeout=START_SECONDS)
             self._reference = None
@@ -429,6 +435,7 @@ class RayAnswer:
         import ray
         import ray.exceptions
 
+        # The start has a time limit of its own, so that a busy machine is not taken to hang.
         self.start.wait()
         try:
             value = ray.get(self.reference, timeout=self.timeout_seconds)
@@ -436,14 +443,17 @@ class RayAnswer:
         except ray.exceptions.GetTimeoutError:
             loss = f"did not answer within {self.timeout_seconds:g} s"
         except ray.exceptions.RayTaskError as error:
+            # The actor is well: what it was given is gone with another machine.
             if isinstance(error.cause, ray.exceptions.ObjectLostError):
                 raise ArgumentLost(str(error.cause)) from None
             cause = error.cause if isinstance(error.cause, Exception) else error
             raise cause from None
         except ray.exceptions.RayError as error:
             is_lost = isinstance(error, ray.exceptions.ObjectLostError)
+            # If its own answer is lost the actor is too; if another object is, it was an argument.
             if is_lost and error.object_ref_hex != self.reference.hex():
                 raise ArgumentLost(str(error)) from None
+            # Ray goes on for many lines, of which the first says what happened.
             reason = " ".join(str(error).split("\n\t")[0].split())
             loss = f"died ({reason})"
         return self.repeat.after(loss).result()

@@ -152,6 +152,7 @@ def assumptions_of(
         definition,
         Assumption(replaced.get(central, central), ASSUMED),
         *(Assumption(replaced.get(text, text), _OF_EVERY_AUDIT) for text in others),
+        # A text is empty where the scenario does not have what it is about.
         *(Assumption(text, _RUN) for text in texts if text),
         Assumption(released, "the seed that the trace records"),
         *_of_training(scenario),

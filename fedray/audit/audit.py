@@ -319,6 +319,7 @@ class Audit(DrawnResult):
                 ("sampled", mechanism.sampled),
                 ("filtered", mechanism.filtered),
             )
+            # There is no such guarantee where nothing is sampled or filtered.
             if guarantee is not None
         ]
         return tuple(
@@ -397,6 +398,7 @@ class Audit(DrawnResult):
         if self.scenario is None:
             return None
         table = self.scenario.privacy.encoding
+        # Only noise that devices add depends on how many of them there were.
         least = [
             {
                 "round": noise.round_index,
@@ -765,6 +767,7 @@ def _audit_mechanism(
 ) -> MechanismAudit:
     delta = used.delta
     n, k = patterns.committed_rounds, patterns.max_participations
+    # 0 means that a device repeated a round, of which no (b, k) speaks.
     if patterns.min_sep:
         participation = MinSep(n, patterns.min_sep, k)
         limits = Limits(

@@ -53,6 +53,7 @@ class Claim(Table):
     @field_validator("mechanism", mode="before")
     @classmethod
     def _from_file(cls, value: Any, info: Any) -> Any:
+        # A text names a file beside the claim, and a table is the mechanism itself.
         if isinstance(value, str):
             return strategy_beside(value, "claim", info.context)
         return value

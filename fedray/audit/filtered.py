@@ -122,6 +122,7 @@ def filtered(
     """
     privacy, rounds = scenario.privacy, scenario.rounds.count
     own_noise = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
+    # The filter counted with the run's own mechanism and noise, and ensures nothing of others.
     if exclusions is None or (strategy, noise) != (privacy.mechanism, own_noise):
         return None
     limit = privacy.largest_sensitivity

@@ -208,6 +208,7 @@ def check_claim(
     """
     subject = _Subject(trace, patterns, name_of)
     noise_findings = _check_noise(claim, used)
+    # Participation is judged first, because what is claimed of privacy rests on it.
     participation = []
     if claim.rounds is not None:
         participation.append(_check_rounds(claim.rounds, patterns))
@@ -219,6 +220,7 @@ def check_claim(
         participation.append(_check_timer(claim.timer_hours, subject))
     incomplete = trace.incompleteness if isinstance(trace, ImportedTrace) else ""
     if incomplete:
+        # A row that was left out may be a participation, so only a breach is certain.
         participation = [_not_refuted(finding, incomplete) for finding in participation]
     # A device that contributed twice to a round is outside of what any (b, k) says.
     basis = corrected = _Basis(None, REPEATED)

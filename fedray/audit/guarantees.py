@@ -389,7 +389,9 @@ def _limits_of_run(
     given, n = scenario.participation, opened.size
     in_force = rules_of(given)
     rules = [rule for rule in in_force if not rule.unkept]
+    # Only rules that all devices keep ensure anything; these are of times.
     waiting = [rule for rule in rules if rule.seconds]
+    # Where rounds select together, a device checks in before the start and reports after it.
     times = started, started
     if scenario.rounds.buffer is not None:
         # Timers that start before a report may start when a device of the round does: when the
@@ -435,6 +437,7 @@ def _limits_of_uploads(scenario: Scenario, opened: NDArray[np.float64]) -> Limit
     following = following_rounds(opened, uploads.seconds, seconds, min_sep)
     most = min((rule.most for rule in rules if rule.most is not None), default=None)
     if most is not None:
+        # The fullest window counts, because the cap must hold in each.
         rounds_of_window = int(np.unique(opened, return_counts=True)[1].max(initial=0))
         # A cap counts uploads, and an upload takes part in every min_sep-th round of its window at
         # most.

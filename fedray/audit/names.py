@@ -25,4 +25,5 @@ class DeviceNames:
         name = self.trace.name_of(device_id)
         if self.is_shown or not isinstance(self.trace, ImportedTrace):
             return name
+        # The key is the trace's own, so that all audits of a trace give a device one hash.
         return hashed_name(name, self.trace.run["devices_digest"])

@@ -62,6 +62,7 @@ class ReleasedEvent:
 
     def to_json(self) -> dict[str, Any]:
         """The event, with the figures of every accountant and of dp_accounting."""
+        # This loads dp_accounting, which nothing else of an event needs.
         from fedray.mechanisms.accounting.peer import peer_figures
 
         return {

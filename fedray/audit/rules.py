@@ -179,6 +179,7 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
         None where every rule is kept by all devices, so that there is nothing to look for.
     """
     rules = rules_of(scenario.participation)
+    # Where all devices keep all rules, no part need be read.
     if not any(rule.unkept for rule in rules):
         return None
     started = trace.rounds["started"][trace.rounds["state"] == 0]
@@ -193,6 +194,7 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
         for rule in rules:
             broken, begins = rows.breaking(rule)
             is_broken[broken] = True
+            # What explains a breach happened between the earlier participation and this one.
             between = rows.device_ids[broken], begins, rows.check_in_times[broken]
             if losses is not None:
                 is_after_loss[broken] |= _happened_between(losses, *between)
@@ -254,6 +256,7 @@ class _Participations:
         # The k-th before counts for a cap of k, the one before for the other rules.
         step = rule.most or 1
         earlier = np.arange(max(0, self.device_ids.size - step))
+        # The two participations must be of one device.
         earlier = earlier[self.device_ids[earlier + step] == self.device_ids[earlier]]
         later = earlier + step
         if rule.most is None:

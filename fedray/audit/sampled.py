@@ -43,8 +43,10 @@ def sampled(
     rounds = trace.committed_rounds
     refusal = _refusal(trace, scenario, strategy, noise, probability)
     sensitivity, event, reason = None, None, refusal
+    # Without a round nothing was released, so there is nothing to state.
     if not refusal and rounds:
         assert isinstance(noise, ServerNoise)
+        # Each round is an event of its own, in which a device has one contribution.
         sensitivity = Sensitivity(
             1.0, True, "one contribution to a Poisson sample, in each round", 1.0, (0,)
         )
@@ -74,6 +76,7 @@ def _refusal(
     """Why sampling adds nothing to the privacy of a trace; empty if it does."""
     uploads = scenario.rounds.uploads
     assert uploads is not None
+    # Amplification has conditions, and each that does not hold is a refusal.
     if trace.sampling_probability != probability:
         return (
             f"run.json states the sampling probability {trace.sampling_probability}, and the "
@@ -102,6 +105,7 @@ def _wrong_counts(trace: Trace, probability: float) -> str:
 
     is_committed = trace.rounds["state"] == 0
     drawn = trace.rounds["selected"][is_committed].astype(np.float64)
+    # Of stored uploads this column says how many were there to be drawn.
     held = trace.rounds["eligible_estimate"][is_committed].astype(np.float64)
     # Many rounds are looked at, and none may be refused by chance (Bonferroni).
     least = LEAST_PROBABILITY / max(1, drawn.size)

@@ -172,6 +172,7 @@ def audit_tasks(run: TasksRun | str | Path, delta: float | None = None) -> Tasks
         TraceError: for what cannot be read.
     """
     opened = run if isinstance(run, TasksRun) else TasksRun.open(run)
+    # A task without a committed round released nothing that could be audited.
     committed = {name: each for name, each in opened.traces.items() if each.committed_rounds}
     audits = {name: audit_trace(trace, delta=delta) for name, trace in committed.items()}
     if not audits:
@@ -333,6 +334,7 @@ def _enforced(audits: Mapping[str, Audit], delta: float) -> tuple[float | None, 
     unknown = [name for name, each in guarantees.items() if each.event is None]
     if unknown:
         return None, None, f"task {unknown[0]}: {guarantees[unknown[0]].reason}"
+    # The sum can be rested on only if all of its parts can.
     shaky = [name for name, each in guarantees.items() if not each.may_rest_on]
     reason = (
         "every device keeps the rules of each task, whose enforced limits add up; a guarantee may "

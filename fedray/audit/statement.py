@@ -141,6 +141,7 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     source = "given to the audit"
     if scenario is not None and mechanism.is_own:
         source = "the scenario that was run"
+    # Under a claim the audit computes with what is claimed, whatever was run.
     if audit.claim is not None:
         checked = "compared with the scenario below" if scenario is not None else UNSEEN
         source = f"the claim; {checked}"
@@ -227,7 +228,9 @@ def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
     ]
     lines = [Line("rho (zCDP)", up(rho, 6), basis)]
     if mu is not None:
+        # Noise that is not normal has no mu.
         lines.append(Line("mu (Gaussian DP)", up(mu, 6), "sensitivity / noise multiplier"))
+    # The accountant that gave epsilon decides which theorem stands behind it.
     theorem = _THEOREMS[epsilon_of(stated.event, stated.delta).accountant]
     lines.append(Line("(epsilon, delta)", f"({up(epsilon)}, {stated.delta:g})", theorem))
     if mu is not None:

@@ -83,6 +83,7 @@ class Checkpoints:
         make_folder(folder)
         head = json.dumps({"version": VERSION, "run": self.run, "notes": self.notes}).encode()
         content = npz_bytes({"head": np.frombuffer(head, np.uint8), **state})
+        # The number gives the order, and the digest in the name tells a damaged file.
         number = _number(self._files[-1]) + 1 if self._files else 0
         digest = hashlib.sha256(content).hexdigest()
         file = folder / f"{number:06d}-{digest[:16]}.npz"
@@ -114,6 +115,7 @@ class Checkpoints:
             except CheckpointError as error:
                 reasons.append(str(error))
                 continue
+            # The next checkpoint is numbered after this one, whatever newer files are there.
             self._files = [file]
             self.notes = notes
             for reason in reasons:
@@ -145,6 +147,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"{_short(file)} has version {version!r}, this release reads {VERSION}"
             )
+        # A directory may have been copied together from those of two runs.
         if run != self.run:
             raise CheckpointError(
                 f"{_short(file)} is of another run than unfinished.json beside it"
@@ -215,6 +218,7 @@ def load_npz(file: Path, sha256: str) -> dict[str, NDArray]:
 
 def _number(checkpoint: Path) -> int:
     number = checkpoint.name.partition("-")[0]
+    # What is not ours sorts before all of ours.
     return int(number) if number.isdecimal() else -1
 
 

@@ -100,6 +100,7 @@ def columns_of(file: str) -> list[Column]:
     columns = []
     for field in _SCHEMAS[file]:
         unit, meaning = MEANINGS[file][field.name]
+        # Codes are how a column is stored; whoever reads it finds text.
         is_text = pa.types.is_dictionary(field.type)
         type_text = "text" if is_text else str(field.type)
         columns.append(

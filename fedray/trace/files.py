@@ -93,6 +93,7 @@ def read_columns(
     wanted = schema.names
     if names is not None:
         chosen = set(names)
+        # Digests are of columns in the schema's order, whatever was asked for first.
         wanted = [name for name in schema.names if name in chosen]
     with _opened(file, schema) as parquet:
         table = parquet.read(columns=wanted)
@@ -156,6 +157,7 @@ def read_ahead(read: Callable[[_Part], _Read], parts: Sequence[_Part]) -> Iterat
 def _to_numpy(column: pa.ChunkedArray, file: Path, names: tuple[str, ...]) -> NDArray:
     """A column; names as codes, their places among `names`."""
     if not pa.types.is_dictionary(column.type):
+        # A null becomes NaN here.
         return column.to_numpy()
     chunks = [_codes(chunk, file, names) for chunk in column.chunks]
     return np.concatenate(chunks) if chunks else np.empty(0, np.uint8)

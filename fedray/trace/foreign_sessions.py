@@ -77,6 +77,7 @@ def read_flash(file: Path, idle: str = "screen-off") -> Sessions:
     parts: list[tuple[int, float, float]] = []
     for device, (user, record) in enumerate(users.items()):
         messages = record.get("messages") if isinstance(record, dict) else None
+        # Some users have a list of lines instead of one text.
         if isinstance(messages, list) and all(isinstance(each, str) for each in messages):
             messages = "\n".join(messages)
         if not isinstance(messages, str):
@@ -85,6 +86,7 @@ def read_flash(file: Path, idle: str = "screen-off") -> Sessions:
             parts.append((device, start, end))
     if not parts:
         raise _refused(file, "none of its users is ever charging, on wifi and idle")
+    # Numbers of devices are exact as float64 far beyond the size of any file.
     device, start, end = np.array(parts).T
     return _sessions(len(users), device.astype(np.int64), start, end)
 
@@ -106,8 +108,10 @@ def read_fedscale(file: Path) -> Sessions:
         raise _refused(file, str(error)) from None
     if not isinstance(clients, dict) or not clients:
         raise _refused(file, "it is no dict of clients")
+    # isinstance would take True for a number.
     if not all(type(client) in (int, str) for client in clients):
         raise _refused(file, "its keys are not the ids of clients")
+    # Numbers and text cannot be compared, so all numbers come first.
     ids = sorted(clients, key=lambda client: (isinstance(client, str), client))
     parts = []
     for device, client in enumerate(ids):
@@ -143,6 +147,7 @@ def _numbers(values: Any) -> NDArray[np.float64] | None:
     try:
         return np.array(values, np.float64)
     except OverflowError:
+        # A pickle's whole number may be larger than any float.
         return None
 
 
@@ -162,10 +167,12 @@ def read_plain_pickle(content: bytes) -> Any:
         for opcode, argument, _ in pickletools.genops(content):
             name = opcode.name
             if name == "STOP":
+                # A whole pickle leaves one value.
                 (value,) = stack
                 return value
             _step(name, argument, stack, marks, memo)
     except (ValueError, LookupError, TypeError, OverflowError, UnicodeError) as error:
+        # A refusal is a ValueError too, and says better what is wrong.
         if isinstance(error, _Refused):
             raise
         raise ValueError(f"it is no whole pickle ({error})") from None
@@ -192,6 +199,7 @@ def _step(name: str, argument: Any, stack: list[Any], marks: list[int], memo: di
     elif name in _CONSTANTS:
         stack.append(_CONSTANTS[name])
     elif name in ("PROTO", "FRAME"):
+        # These opcodes tell how the pickle is stored, and build nothing.
         pass
     elif name == "MARK":
         marks.append(len(stack))
@@ -202,6 +210,7 @@ def _step(name: str, argument: Any, stack: list[Any], marks: list[int], memo: di
         stack.append({"LIST": list, "TUPLE": tuple, "DICT": _pairs}[name](items))
     elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
         size = int(name[-1])
+        # Items come off the stack in reverse.
         items = [stack.pop() for _ in range(size)]
         stack.append(tuple(reversed(items)))
     elif name in ("APPEND", "APPENDS"):
@@ -235,6 +244,7 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 
 
 def _add(container: Any, kind: type, items: list[Any]) -> None:
+    # A container in itself could not be walked to an end.
     if type(container) is not kind or any(item is container for item in items):
         raise ValueError("something is added to what is no container, or to itself")
     if isinstance(container, list):
@@ -248,12 +258,14 @@ def _flash_sessions(file: Path, user: str, messages: str, idle: str) -> list[tup
     changes = list(_flash_changes(file, user, messages))
     # FLASH's messages of one second are in the order in which they were sent; a sort keeps it.
     changes.sort(key=lambda change: change[0])
+    # Nothing is on until a message says so.
     state = dict.fromkeys(("charging", "wifi", idle), False)
     found: list[tuple[float, float]] = []
     since = None
     for place, (time, name, is_on) in enumerate(changes):
         if name in state:
             state[name] = is_on
+        # Messages of one second have no time between them, so only the last state counts.
         is_last_of_second = place + 1 == len(changes) or changes[place + 1][0] > time
         if not is_last_of_second:
             continue
@@ -284,6 +296,7 @@ def _flash_changes(file: Path, user: str, messages: str) -> Iterator[tuple[float
         elif not state.endswith("%") and state not in _IGNORED:
             raise _refused(file, f"user {shown(user)} has the unknown state {shown(message)}")
         else:
+            # The message tells no state, but that the device was recorded until then.
             yield (time, "", True)
 
 

@@ -193,8 +193,10 @@ class ImportedTrace(Result):
             _check_digest(run, directory)
         _check_totals(run, directory)
         check_no_strays(run["parts"], directory)
+        # The file may be large, so its digest is checked when the first name is asked for.
         if not (directory / DEVICES_FILE).is_file():
             raise TraceCorrupt(f"{directory / DEVICES_FILE} is missing; import the log again")
+        # Footers are enough here, since columns are checked when they are read.
         for part in run["parts"]:
             check_file(directory / part["file"], _schema(part), part["rows"])
         if not is_first_version:
@@ -229,9 +231,11 @@ class ImportedTrace(Result):
         """What the importer left out of the log, but for rows that did not meet its conditions
         (`filtered_rows`)."""
         found = [
+            # Version 1 does not say it; of what it left out, only repeats were surely nothing more.
             LeftOut(**{"may_be_participation": each["reason"] != REPEATED, **each})
             for each in self.run["left_out"]
         ]
+        # Earlier imports recorded names, which reports must not show.
         return [replace(each, example=_WITH_NAME.sub("", each.example)) for each in found]
 
     @property
@@ -318,6 +322,7 @@ class ImportedTrace(Result):
             )
             source = "told to the import: the conditions; it counted the rows"
             found.append(Assumption(text, source))
+        # Earlier imports counted repeats among what was left out.
         of_earlier = sum(each.rows for each in self.left_out if each.reason == REPEATED)
         repeated = run.get("repeated_rows", of_earlier)
         if repeated:
@@ -387,6 +392,7 @@ class ImportedTrace(Result):
 
     def round_label(self, round_index: int) -> str:
         """What the log calls the round that is `round_index` here: its number there, as text."""
+        # The first version knew only logs whose numbers are ours.
         if "rounds_digest" not in self.run:
             return str(round_index)
         return str(int(self._log_rounds["log_round"][round_index]))
@@ -406,6 +412,7 @@ class ImportedTrace(Result):
         # fmin and fmax pass over NaN where the other of the two is known.
         earliest = np.fmin(columns["first_time"], columns["listed_time"])
         latest = np.fmax(columns["last_time"], columns["listed_time"])
+        # Seen from the end, the last time that is known is the next one.
         return _filled(earliest, -np.inf), _filled(latest[::-1], np.inf)[::-1]
 
     def times(self, part_index: int) -> NDArray[np.float64] | None:
@@ -467,6 +474,7 @@ class ImportedTrace(Result):
         file = self._names_file
         try:
             with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+                # Row groups have one size, so the place of a name follows from the id.
                 group = parquet.read_row_group(device_id // NAMES_PER_GROUP)
             value = group.column(0)[device_id % NAMES_PER_GROUP].as_py()
         except DAMAGE as error:
@@ -479,6 +487,7 @@ class ImportedTrace(Result):
         """Recomputes every digest, of what is read and what is not. Raises TraceCorrupt at the
         first that differs."""
         checked = ImportedTrace.open(self.path)
+        # Reading demands the digests, and nothing else is wanted of it.
         for place, _ in enumerate(checked.accepted()):
             checked.times(place)
         _ = checked._names_file, checked.round_label(0)
@@ -540,6 +549,7 @@ def _check_totals(run: dict[str, Any], directory: Path) -> None:
 def _check_values(run: dict[str, Any], directory: Path) -> None:
     """Raises TraceCorrupt unless what run.json holds in lists and tables is of the kinds that the
     properties rely on."""
+    # The first version lacks these keys, and what it meant stands in for them.
     names = [*run.get("device_columns", ["device"]), *run.get("where", [])]
     times = run.get("times")
     are_as_written = (
@@ -578,6 +588,7 @@ def name_text(value: object) -> str:
             quotes, escaped.
     """
     name = value.hex() if isinstance(value, bytes) else str(value)
+    # A name with control characters could change what a terminal shows.
     return name if name.isprintable() else repr(name)
 
 

@@ -132,6 +132,7 @@ def import_log(
         )
     if repeats not in REPEATS:
         raise InputError(f"repeats={repeats!r} is none of {', '.join(REPEATS)}")
+    # Parquet opens no such name, so it is refused before the work and not after it.
     _check_name(out)
     layout = LogLayout(
         devices=(device_column,) if isinstance(device_column, str) else tuple(device_column),
@@ -146,6 +147,7 @@ def import_log(
     numbering = Numbering(rounds, renumber, released)
     source = Log(Path(log), layout, numbering, on_progress)
     with TraceWriter(out) as writer:
+        # Both lie in the directory in the making, so that a failure removes them with it.
         staged = writer.partial / "staged.parquet"
         sorting = writer.partial / "sorting"
         source.stage(staged)
@@ -155,6 +157,7 @@ def import_log(
         # The memory that reading took is given back, because DuckDB's sort may need all of it.
         pa.default_memory_pool().release_unused()
         parts = _Parts(writer, log_rounds, numbering, origin, keeps_repeats=repeats == "each")
+        # Second pass: rows come in order of device, so that parts can be written as they come.
         for batch in _sorted(staged, sorting, memory_mebibytes):
             parts.add(batch)
             rows = source.rows - source.filtered_rows
@@ -175,6 +178,7 @@ def import_log(
         if released is not None and released.seconds is not None:
             listed_times = released.seconds - origin
         rounds_digest = parts.write_rounds(listed_times)
+        # Examples are hashed under this digest, so the names must be written first.
         devices_digest = file_digest(writer.partial / DEVICES_FILE)
         left_out = _left_out(source, parts, repeats, devices_digest)
         document = {
@@ -303,6 +307,7 @@ def _sorted(staged: Path, folder: Path, memory_mebibytes: int) -> Iterator[pa.Re
     try:
         with connected(settings) as connection:
             relation = connection.read_parquet(str(staged))
+            # Equal rows in all columns are the same, so the order does not depend on the log's.
             by_all_columns = ", ".join(relation.columns)
             found = relation.order(by_all_columns).to_arrow_reader(BATCH_ROWS)
             assert found is not None
@@ -372,6 +377,7 @@ class _Parts:
         self._pending_rows = 0
         self._first_device = 0
         self._schema = IMPORTED_SCHEMA
+        # Infinite times stand for rounds without a time.
         self._first_times = np.full(log_rounds.size, np.inf)
         self._last_times = np.full(log_rounds.size, -np.inf)
         self._names: pq.ParquetWriter | None = None
@@ -394,6 +400,7 @@ class _Parts:
             is_again[0] = not is_new[0] and int(rounds[0]) == self._last[1]
         is_again[1:] = ~is_new[1:] & (rounds[1:] == rounds[:-1])
         self._last = names[len(names) - 1], int(rounds[-1])
+        # Ranks are known only after the first pass; other numbers were made ours in it.
         ours = self._ranks.of(rounds) if self._ranks is not None else rounds
         if is_again.any():
             place = int(np.flatnonzero(is_again)[0])
@@ -411,6 +418,7 @@ class _Parts:
             self._schema = TIMED_SCHEMA
             seconds = batch.column(2).to_numpy(zero_copy_only=False) - self._origin
             columns.append(seconds)
+            # A round occurs many times in a batch, for which plain assignment would keep one value.
             np.minimum.at(self._first_times, ours, seconds)
             np.maximum.at(self._last_times, ours, seconds)
         # Times sort last, so that of repeated rows the earliest stays.
@@ -459,10 +467,12 @@ class _Parts:
         columns = [np.concatenate(pending.pop(0)) for _ in range(len(pending))]
         while columns[0].size > PART_ROWS:
             ids = columns[0]
+            # The device at the edge goes into the next part whole.
             end = int(np.searchsorted(ids, ids[PART_ROWS]))
             # A part holds whole devices, so one with more rows than a part has a part of its own.
             if not end:
                 end = int(np.searchsorted(ids, ids[0], side="right"))
+            # This device may have further rows in the next batch.
             if end == ids.size:
                 break
             self._write_part([column[:end] for column in columns])
@@ -477,6 +487,7 @@ class _Parts:
         """Device ids, rounds and, if there are any, times of all rows of some devices."""
         ids = written[0]
         name = part_file(self._first_device)
+        # Ids have no gaps, so the next part begins right behind this one.
         end_device = int(ids[-1]) + 1
         # Ids are sorted, so their differences take a bit or two each.
         encoding = {"device_id": "DELTA_BINARY_PACKED", "round": "PLAIN"}
@@ -503,6 +514,7 @@ class _Parts:
         self._first_device = end_device
 
     def _add_names(self, names: pa.Array) -> None:
+        # The type of the names is known with the first batch.
         if self._names is None:
             schema = pa.schema([pa.field("device", names.type)])
             self._names = self._guarded(
@@ -522,6 +534,7 @@ class _Parts:
         if self._pending_names:
             names = pa.concat_arrays(self._pending_names)
         else:
+            # Without a batch no type is known, and nothing will be written.
             names = pa.array([], pa.string())
         # Row groups have the same size but for the last one, so that the place of a device's name
         # follows from its id.

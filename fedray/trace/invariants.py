@@ -91,6 +91,7 @@ def check_rows(
     # Sorted ids lie within the part if the first and the last do.
     inside = first_device <= int(device_ids[0]) and int(device_ids[-1]) < end_device
     _demand(inside, source, f"device ids lie outside [{first_device}, {end_device})")
+    # An excluded device bears the number of a round that may never have been attempted.
     is_excluded = columns["outcome"] == Outcome.EXCLUDED
     last_of_row = np.where(is_excluded, max(last_round, committed_rounds), last_round)
     _demand(
@@ -98,6 +99,7 @@ def check_rows(
         source,
         f"a row names a round after {last_round}, the last attempt's",
     )
+    # Rows of a device follow one another, so the next row is enough.
     comes_back = is_excluded[:-1] & is_same_device
     _demand(not comes_back.any(), source, "a device that was excluded has a later row")
 
@@ -131,6 +133,7 @@ def check_accepted(
     inside = first_device <= int(device_ids[0]) and int(device_ids[-1]) < end_device
     _demand(inside, source, f"device ids lie outside [{first_device}, {end_device})")
     _demand(
+        # An abandoned attempt accepts nobody, so no row is of a round after the last commit.
         int(rounds.max()) < count,
         source,
         f"a row names round {int(rounds.max())}, but {count} were committed",
@@ -153,6 +156,7 @@ def check_totals(
     Raises:
         TraceCorrupt: if a round has another number of rows.
     """
+    # The rows of a part that were accepted are all of committed rounds.
     stated = columns["accepted"][columns["state"] == 0]
     wrong = np.flatnonzero(accepted_rows != stated)
     if wrong.size:
@@ -198,6 +202,7 @@ def check_versions(
     Raises:
         TraceCorrupt: if a participation breaks it.
     """
+    # Unsigned numbers would wrap where a version is above its round.
     staleness = rounds.astype(np.int64) - versions.astype(np.int64)
     _demand(bool((staleness >= 0).all()), source, "a version is of a round that comes later")
     most = int(staleness.max(initial=0))

@@ -27,6 +27,7 @@ def open_trained(path: str | Path, verify: bool = True) -> TrainedRun:
         TraceError: there is none.
     """
     directory = Path(path)
+    # Without run.json it is no trace, and so the run itself if anything.
     if not (directory / RUN_FILE).exists():
         return TrainedRun.open(directory, verify)
     if not (directory / TRAINING).exists():

@@ -76,11 +76,13 @@ class LogLayout:
             )
         if self.file_format is not None and self.file_format not in ("csv", "parquet"):
             raise InputError(f"file_format={self.file_format!r} is not csv or parquet")
+        # pyarrow takes one byte, which must be neither a quote nor the end of a line.
         if len(self.separator) != 1 or self.separator in '"\r\n' or not self.separator.isascii():
             raise InputError(
                 f"delimiter={self.delimiter!r} must be one character, such as ';' or tab"
             )
         for each in self.where:
+            # The first equals sign counts, so that a value may have more of them.
             column, equals, _ = each.partition("=")
             if not equals or not column:
                 raise InputError(f"where={each!r} must be COLUMN=VALUE, such as outcome=accepted")
@@ -184,6 +186,7 @@ class Log:
         self.times: TimeReader | None = None
         if layout.time is not None:
             where = f"column {layout.time!r} of log {shown_path(path)}"
+            # One reader serves all files, because all must have one form of times.
             self.times = TimeReader(where, layout.time_unit)
         self._on_progress = on_progress
         self._files = log_files(path)
@@ -226,6 +229,7 @@ class Log:
     def no_row_taken(self) -> str:
         """Why there is nothing, where the conditions leave no row: what their columns have instead.
         Empty where some row is left."""
+        # Rows that were left out for other reasons are told with those.
         if not self.rows or self.filtered_rows < self.rows:
             return ""
         met = []
@@ -342,6 +346,7 @@ class Log:
             # Null counts as empty text, so that COLUMN= asks for rows without a value.
             is_allowed = _COMPUTE.is_in(_COMPUTE.fill_null(found, ""), pa.array(allowed))
             taken &= is_allowed.to_numpy(zero_copy_only=False)
+        # Most logs have no conditions, and a filter would copy the batch.
         if taken.all():
             return batch
         self.filtered_rows += int((~taken).sum())
@@ -401,12 +406,15 @@ class Log:
                 self._leave_out(reason, places, devices, rounds)
                 self.out_of_range += places.size if reason == beyond else 0
                 is_valid &= ~fails
+        # Only valid rows say which rounds occur.
         staged, is_released = self.numbering.staged(numbers[is_valid])
         if is_released is not None:
+            # The answer is of the valid rows, and this puts it in its places among all.
             is_valid[is_valid] = is_released
         columns = [devices]
         if self.layout.time is not None:
             columns.append(_decoded(batch.column(self.layout.time)))
+        # Times are read of these rows alone, so a wrong time elsewhere refuses nothing.
         if not is_valid.all():
             kept = pa.array(np.flatnonzero(is_valid))
             columns = [column.take(kept) for column in columns]
@@ -445,6 +453,7 @@ class Log:
         before = self.left_out.get(reason)
         if before is not None:
             rows = before.rows + int(places.size)
+            # The first example stays, because it is the one that is found first in the log.
             self.left_out[reason] = Unused(reason, rows, before.example)
             return
         example = Example(devices[first], shown_value(rounds[first]))
@@ -495,10 +504,12 @@ def open_csv(file: Path, columns: Sequence[str], separator: str) -> arrow_csv.CS
     return arrow_csv.open_csv(
         file,
         read_options=arrow_csv.ReadOptions(block_size=BLOCK_BYTES),
+        # Quoted text may have line breaks.
         parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
         convert_options=arrow_csv.ConvertOptions(
             column_types=dict.fromkeys(columns, pa.string()),
             include_columns=columns,
+            # Only an empty cell is missing, since a device may be called NA or null.
             null_values=[""],
             strings_can_be_null=True,
         ),
@@ -581,6 +592,7 @@ def log_files(path: Path) -> list[Path]:
             f"log {shown_path(path)} is not there; name a CSV or Parquet file, or a directory of "
             "them"
         )
+    # Other files, such as those that mark an export as whole, are passed over.
     named = [file for file in path.rglob("*") if file.suffix.lower() in _FORMATS]
     found = sorted(file for file in named if file.is_file())
     kinds = Counter(_FORMATS[file.suffix.lower()] for file in found)

@@ -94,6 +94,7 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
                     f"log {shown_path(path)} has rows with an empty cell; every row needs "
                     f"{', '.join([columns.device, *columns.values])}"
                 )
+            # As text, devices of any type are numbered alike.
             devices.append(batch.column(0).cast(pa.string()))
             for place, reader in enumerate(readers):
                 column = batch.column(1 + place)
@@ -107,10 +108,13 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
         ) from None
     if not sum(len(part) for part in devices):
         raise InputError(f"log {shown_path(path)} has no rows; name one that has")
+    # A dictionary numbers its values in order of first mention.
     together = pa.chunked_array(devices).combine_chunks().dictionary_encode()
     device = together.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    # With a single column the starts are the ends as well.
     start, end = (np.concatenate(values[place]) for place in (0, -1))
     if len(readers) == 2:
+        # Written so, a time that is NaN is wrong too.
         wrong = np.flatnonzero(~(start < end))
         if wrong.size:
             raise InputError(
@@ -118,6 +122,7 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
                 f"ends at {end[wrong[0]]:g}; an interval starts before it ends, correct it"
             )
     form = readers[0].form
+    # Rounds, and numbers that count from anywhere, tell no date.
     is_unix = columns.round is None and EARLIEST <= float(start.min()) <= LATEST
     return LogRecords(device, start, end, form, is_unix)
 
@@ -137,6 +142,7 @@ def _batches(path: Path, columns: RecordColumns) -> Iterator[pa.RecordBatch]:
     files = log_files(path)
     form = log_format_of(files[0], columns.file_format)
     arguments = {columns.device: "device_column", **columns.values}
+    # Columns are keys here, so one that is named twice makes them fewer.
     if len(arguments) <= len(columns.values):
         raise InputError(f"column {columns.device!r} is named twice; name others")
     names = list(arguments)

@@ -80,6 +80,7 @@ class Numbering:
         self._seen = np.empty(0, np.int64)
         self._unreleased = np.empty(0, np.int64)
         if released is not None:
+            # The list is in order of release, so numbers are looked up in a sorted copy.
             self._order = np.argsort(released.numbers)
             self._sorted = released.numbers[self._order]
 
@@ -101,6 +102,7 @@ class Numbering:
         """(numbers to be sorted by, which rows released something; None for all), of a log's
         numbers [N] below `limit`."""
         if self.how != BY_LIST:
+            # Distinct numbers are kept, so that memory grows with the rounds and not with the rows.
             self._seen = _union(self._seen, numbers)
             return (numbers if self.how == BY_RANK else numbers.astype(np.uint32)), None
         # The minimum is for numbers above all that are listed, which have no place.
@@ -130,6 +132,7 @@ class Numbering:
                 )
             return self._seen
         assert self._rounds is not None
+        # All numbers are below `rounds`, so the count of distinct ones tells how many are missing.
         empty = self._rounds - self._seen.size
         if empty:
             raise InputError(
@@ -179,6 +182,7 @@ def read_released(
         InputError: unless rounds are distinct whole numbers in order.
     """
     names = table.column_names
+    # The log's own name comes first, then the usual one, then the only one.
     round_name = next(
         (name for name in (round_column, "round") if name in names),
         names[0] if len(names) == 1 else None,
@@ -210,6 +214,7 @@ def plain_list(file: Path) -> pa.Table | None:
     try:
         with file.open("rb") as lines:
             first = next((line for line in lines if line.strip()), b"")
+            # No column is called by digits, so a first line of digits begins a plain list.
             if not first.strip().removeprefix(b"-").isdigit():
                 return None
             rest = [line.strip() for line in [first, *lines] if line.strip()]
@@ -225,6 +230,7 @@ def plain_list(file: Path) -> pa.Table | None:
             f"line is {wrong[:60]!r}; "
             "give it one number per line, or a first line with the columns' names"
         )
+    # Text is what CSV gives too, so that both are cast and refused alike.
     return pa.table({"round": pa.array([line.decode() for line in rest], pa.string())})
 
 
@@ -264,6 +270,7 @@ def _check_order(
             f"rounds_file={str(file)!r} lists round {distinct[counts.argmax()]} more than once; "
             "drop repeats"
         )
+    # Times show the order where there are any, and numbers may then be in any order.
     falls = np.flatnonzero(np.diff(numbers if seconds is None else seconds) < 0)
     if falls.size:
         before, after = numbers[falls[0] : falls[0] + 2]
@@ -279,6 +286,7 @@ def _check_order(
 
 
 def _union(known: NDArray[np.int64], numbers: NDArray) -> NDArray[np.int64]:
+    # A batch has few distinct numbers, and only those need be sorted.
     found: Any = pa.array(numbers).unique().to_numpy(zero_copy_only=False)
     return np.union1d(known, found)
 

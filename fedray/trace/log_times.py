@@ -82,6 +82,7 @@ class TimeReader:
         raise InputError(f"{self._where} is of type {kind}, which has no times. {ACCEPTED}")
 
     def _of_text(self, text: pa.Array) -> NDArray[np.float64]:
+        # The first row settles whether the text is numbers, and later batches keep to it.
         if (not self.form and _is_number(text[0].as_py())) or self.form.startswith(_NUMBERS):
             try:
                 numbers = text.cast(pa.float64())
@@ -92,13 +93,16 @@ class TimeReader:
         shortest = _COMPUTE.min(_COMPUTE.binary_length(text)).as_py()
         if shortest <= len("2026-03-01"):
             raise self._refused("a date without a time of day, or none at all")
+        # pyarrow knows the letter Z, and not the word UTC.
         text = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
         problem = ""
+        # Once rows had an offset, or had none, all others must be alike.
         kinds = (_WITH_OFFSET, _WITHOUT) if self._text_type is None else (self._text_type,)
         for kind in kinds:
             try:
                 found = text.cast(kind)
             except pa.ArrowException as error:
+                # What follows is advice on functions of pyarrow.
                 problem = first_line(error).split(" If these")[0]
                 continue
             self._text_type = kind
@@ -161,6 +165,7 @@ def shown_range(first: float, last: float) -> tuple[str, str]:
         return f"{first:.15g} s", f"{last:.15g} s"
     microseconds = [round(1e6 * each) for each in (first, last)]
     timespec = "microseconds"
+    # The shortest form is taken in which neither time loses a digit.
     for length, name in ((1_000_000, "seconds"), (1_000, "milliseconds")):
         if all(each % length == 0 for each in microseconds):
             timespec = name

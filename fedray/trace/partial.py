@@ -54,6 +54,7 @@ def new_directory(name: str) -> Path:
         if directory.exists():
             continue
         try:
+            # Only one process can make it, so of two that begin at once one takes the next number.
             partial_directory(directory).mkdir(parents=True)
         except FileExistsError:
             continue
@@ -116,6 +117,7 @@ class PartialDirectory:
         """Tells watchers how far it is; what is never begun writes no file."""
         self._document_file = document_file
         self._made: list[Path] = []
+        # A resumed run has a checkpoint, which a failure in here must not remove.
         self._is_kept = is_resumed
         self._is_discarded = False
         self._lock: Lock | None = None
@@ -128,6 +130,7 @@ class PartialDirectory:
                 raise InputError(
                     f"output {output!r} exists already; name a new directory, or remove it first"
                 )
+            # This comes before anything is made, so that a refusal leaves nothing behind.
             if os.path.lexists(self.partial):
                 self._check_ours(output, is_resumed)
             if not is_resumed:
@@ -136,6 +139,7 @@ class PartialDirectory:
                         f"output {output!r} has an unfinished run in {str(self.partial)!r}; resume "
                         "it, or remove it"
                     )
+                # Parents that are made now are removed again if nothing comes of the run.
                 self._made = [path for path in self.partial.parents if not path.exists()]
             self.partial.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.partial)
@@ -152,11 +156,13 @@ class PartialDirectory:
             for folder in (*self._made, self.partial):
                 sync_directory(folder.parent)
         except (OSError, RunFailed) as error:
+            # What was made so far is removed, unless a checkpoint lies in it.
             self.__exit__(None, None, None)
             raise InputError(
                 f"output {output!r} cannot be made ({error}); name a writable directory"
             ) from None
         except InputError:
+            # Nothing is removed after a refusal, since the directory may be somebody else's.
             self._release()
             raise
 
@@ -234,6 +240,7 @@ class PartialDirectory:
 
     def _clear(self, is_resumed: bool) -> None:
         """Removes what a run that ended early has left; of a resumed run, what it makes again."""
+        # The folder changes while it is walked, so its names are listed first.
         for path in list(self.partial.iterdir()):
             if is_resumed and path.name not in self.made_again:
                 continue
@@ -289,5 +296,6 @@ def _is_marked(partial: Path) -> bool:
 
 
 def _is_plain_and_empty(path: Path) -> bool:
+    # A link or a mount point cannot make room for the directory that is renamed.
     is_plain = path.is_dir() and not path.is_symlink() and not path.is_mount()
     return is_plain and not any(path.iterdir())

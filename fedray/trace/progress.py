@@ -55,6 +55,7 @@ class Process:
     def is_running(self) -> bool | None:
         """Whether it still runs; None if it is a process of another machine, or the system has no
         /proc."""
+        # On another machine, or after a restart, the number is somebody else's.
         if _machine() != self.machine:
             return None
         return _started(self.pid) == self.started
@@ -120,6 +121,7 @@ class ProgressFile:
             "begun": time.time(),
             "count": count,
         }
+        # Readers get the time of day; durations need a clock that nobody sets.
         self._done_at_start, self._started = done, time.monotonic()
         self._last = done, dict
         self._write()
@@ -132,6 +134,7 @@ class ProgressFile:
             facts: gives what else is told, by name; is called only if it is time.
         """
         self._last = done, facts
+        # Without a head it has not begun, or is over.
         if self._head and time.monotonic() >= self._next:
             self._write()
 
@@ -149,6 +152,7 @@ class ProgressFile:
     def _write(self) -> None:
         begun = time.monotonic()
         done, facts = self._last
+        # Rounds that an earlier process did say nothing of this one's pace.
         newly_done = done - self._done_at_start
         pace = (begun - self._started) / newly_done if newly_done > 0 else None
         document = {
@@ -203,6 +207,7 @@ def read_progress(partial: Path) -> Told | None:
             dict(document["facts"]),
         )
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        # Whatever is wrong with the file, watchers see no progress and ask again.
         return None
 
 

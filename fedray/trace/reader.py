@@ -95,6 +95,7 @@ class Trace(DrawnResult):
             f"{directory / ROUNDS_FILE}",
             may_be_empty=trace.sampling_probability is not None,
         )
+        # Footers are enough here, since columns are checked when they are read.
         for part in trace.run["parts"]:
             check_file(directory / part["file"], trace.participation_schema, part["rows"])
         for file, (digest_key, schema) in DEVICE_EVENTS.items():
@@ -155,6 +156,7 @@ class Trace(DrawnResult):
     def sampling_probability(self) -> float | None:
         """Probability with which run.json says that each stored upload was drawn for a round,
         independently of the others; None for rounds that were drawn otherwise."""
+        # The table may be in any form, and what has another form states no probability.
         sampling = self.run.get("sampling")
         if not isinstance(sampling, dict) or sampling.get("kind") != "poisson":
             return None
@@ -372,6 +374,7 @@ def read_document(directory: Path) -> dict[str, Any]:
         TraceCorrupt: it cannot be read.
     """
     file = directory / RUN_FILE
+    # A path that Parquet cannot open is told before anything is looked for.
     check_name(directory)
     if not directory.is_dir():
         raise TraceError(
@@ -389,6 +392,7 @@ def read_document(directory: Path) -> dict[str, Any]:
         raise TraceCorrupt(
             f"{file} cannot be read ({first_line(error)}); take the trace from its source again"
         ) from None
+    # Valid JSON may be anything, such as a list.
     if not isinstance(run, dict):
         raise TraceError(
             f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote"
@@ -419,12 +423,14 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
             f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote"
         )
     version = run.get("schema_version")
+    # isinstance would take True for a version.
     if type(version) is not int or not FIRST_READ_VERSION <= version <= SCHEMA_VERSION:
         raise TraceVersion(
             f"{file} has schema_version={shown(version)}, this release reads {FIRST_READ_VERSION} "
             f"to {SCHEMA_VERSION}; "
             "use the fedray release that wrote it, or run the scenario again"
         )
+    # Properties rely on these kinds, also where digests are left unchecked.
     kinds = {
         "digest": str,
         "rounds_digest": str,
@@ -440,9 +446,11 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     check_keys(run, kinds, directory)
     if verify:
         check_document(run, directory)
+    # Entries are checked before anything relies on their keys.
     check_parts(run["parts"], directory)
     if not verify:
         return run
+    # Parts are checked as they are read; here, that the whole is made of them.
     part_digests = [part["digest"] for part in run["parts"]]
     digest = run_digest(part_digests, run["rounds_digest"], run)
     if digest != run["digest"]:
@@ -503,6 +511,7 @@ def check_parts(parts: list[Any], directory: Path) -> None:
             raise TraceCorrupt(
                 f"{file} has an incomplete entry in parts; take the trace from its source again"
             )
+        # A document may hold anything, so numbers are looked at before they are compared.
         numbers = [part[key] for key in ("first_device", "end_device", "rows")]
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
             raise TraceCorrupt(
@@ -515,6 +524,7 @@ def check_parts(parts: list[Any], directory: Path) -> None:
                 "the trace again"
             )
         after = part["end_device"]
+        # Since the name follows from the device, no document can point outside of the trace.
         if part["file"] != part_file(part["first_device"]):
             raise TraceCorrupt(
                 f"{file} names {shown(part['file'])}, which is not the name of its part; take the "

@@ -143,10 +143,12 @@ def column_digest(name: str, column: NDArray) -> str:
 
 def _canonical(name: str, column: NDArray) -> tuple[bytes, NDArray]:
     """(name, type and length; values) as they are digested, the same on every machine."""
+    # Machines of either byte order give the same digest.
     values = column.astype(column.dtype.newbyteorder("<"), copy=False)
     # Only a column that holds a NaN is copied.
     if values.dtype.kind == "f" and np.isnan(values).any():
         values = np.where(np.isnan(values), np.nan, values)
+    # The head keeps columns apart: no value can pass from one to the next.
     head = f"{name}:{values.dtype.str}:{values.size};"
     return head.encode(), np.ascontiguousarray(values)
 
@@ -155,6 +157,7 @@ def document_digest(document: Mapping[str, Any]) -> str:
     """SHA-256 of a document's values, however they are laid out as JSON; DOCUMENT_DIGEST itself
     does not count."""
     content = {key: value for key, value in document.items() if key != DOCUMENT_DIGEST}
+    # The order of keys means nothing in JSON, so it must not change the digest.
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

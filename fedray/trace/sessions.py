@@ -79,6 +79,7 @@ def form_of(file: Path, form: str | None) -> SessionForm:
                 "the file so, or say its format"
             )
         return found
+    # The loop tells the type checker that what is returned is one of the forms.
     for each in get_args(SessionForm):
         if form == each:
             return each
@@ -137,6 +138,7 @@ def joined_sessions(
     is_new = np.ones(device.size, np.bool_)
     is_new[1:] = start[1:] + room * device[1:] > latest[:-1] + JOINED_SECONDS
     first = np.flatnonzero(is_new)
+    # A session may hold the next ones whole, so the end is the latest of all that are joined.
     return device[first], start[first], np.maximum.reduceat(end, first)
 
 
@@ -160,6 +162,7 @@ def _write_json(
     total = 0
     head = "{"
     if form == "json":
+        # Devices are streamed, so what belongs to the whole file comes before them.
         head = f'{{"finish_time": {json.dumps(finish_seconds)}, "devices": {{'
     between = "\n"
     stream.write(head)
@@ -173,6 +176,7 @@ def _write_json(
             if value is None:
                 continue
             stream.write(f'{between}"{device}": {json.dumps(value)}')
+            # JSON has no comma after the last entry, and nobody knows yet which one that is.
             between = ",\n"
     stream.write("}\n" if form == "fedscale" else "}}\n")
     return total
@@ -203,6 +207,7 @@ def _by_device(
     block: Sessions,
 ) -> Iterator[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
     devices = np.arange(block.first_device, block.end_device + 1)
+    # A device without a session has an empty slice.
     first = np.searchsorted(block.device, devices)
     for place, device in enumerate(devices[:-1].tolist()):
         chosen = slice(first[place], first[place + 1])

@@ -79,6 +79,7 @@ class TasksRun:
         for entry in document["traces"]:
             name = entry["task"]
             trace = Trace.open(directory / name, verify)
+            # A trace of another run agrees with itself, so only this tells.
             if trace.digest != entry["digest"]:
                 raise TraceCorrupt(
                     f"{directory / name} is the trace {trace.digest[:12]}, and {TASKS_FILE} names "
@@ -181,6 +182,7 @@ def _read(directory: Path, verify: bool) -> dict[str, Any]:
             f"{file} has version={shown(document.get('version'))}, this release reads "
             f"{TASKS_VERSION}; use the release that wrote it, or run the scenario again"
         )
+    # Kinds come first, because what follows looks into the values.
     check_keys(document, _KINDS, directory, TASKS_FILE)
     entries = document["traces"]
     is_listed = all(
@@ -194,6 +196,7 @@ def _read(directory: Path, verify: bool) -> dict[str, Any]:
             f"{file} does not have the digest that it records of itself; it was changed: take the "
             "run from its source again, or leave digests unchecked (verify=False)"
         )
+    # Names become paths, so none may lead out of the directory.
     names = [each["task"] for each in entries]
     if any("/" in name or name in (".", "..") for name in names) or len(set(names)) < len(names):
         raise TraceCorrupt(f"{file}: traces are no folders beside it; take the run from its source")

@@ -156,6 +156,7 @@ class TrainedRun(DrawnResult):
             raise TraceError(
                 f"{file} does not say format={FORMAT!r}; give the directory of a trained run"
             )
+        # A version of another type is in no range either.
         if document.get("version") not in range(FIRST_READ_VERSION, VERSION + 1):
             raise TraceVersion(
                 f"{file} has version={shown(document.get('version'))}, this release reads "
@@ -169,6 +170,7 @@ class TrainedRun(DrawnResult):
             )
         kinds = _KINDS if document["version"] == 1 else {**_KINDS, **_NEW_KINDS}
         wrong = [key for key, kind in kinds.items() if not isinstance(document.get(key), kind)]
+        # Forms look into the values, so their kinds must be right before.
         if not wrong and "task_metrics" in kinds:
             wrong = [name for name, form in _FORMS.items() if not _has_form(document[name], form)]
         if wrong:
@@ -217,6 +219,7 @@ class TrainedRun(DrawnResult):
         if self.document["version"] == 1:
             return self._old_parameters()
         parts = self.named_parameters()
+        # training.json lists the names in the order of the flat vector.
         return np.concatenate([parts[name].ravel() for name in self.document["parameters"]])
 
     def named_parameters(self) -> dict[str, NDArray[np.float32]]:
@@ -238,6 +241,7 @@ class TrainedRun(DrawnResult):
     def _old_parameters(self) -> NDArray[np.float32]:
         content = self._model_content(OLD_MODEL_FILE)
         try:
+            # Nothing is unpickled, because a pickle can run code.
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return arrays["parameters"]
         except NPZ_DAMAGE as error:
@@ -268,6 +272,7 @@ class TrainedRun(DrawnResult):
         measures = {}
         for metric in self.task_metrics:
             column = f"evaluation_{metric.name}"
+            # Runs of version 1 have no column of errors.
             standard_error = last.get(f"{column}_error", math.nan)
             measures[metric.name] = Measured(last[column], standard_error)
         return measures
@@ -320,6 +325,7 @@ class TrainedRun(DrawnResult):
         return rows
 
     def _devices_of_a_round(self) -> str:
+        # Scenarios of earlier releases do not have the table, and most others have none.
         uploads = self.document["scenario"]["rounds"].get("uploads") or {}
         if uploads.get("schedule", {}).get("kind") == "poisson":
             return "all devices that were drawn"
@@ -337,6 +343,7 @@ class TrainedRun(DrawnResult):
 
     def _left_out_rows(self) -> list[list[str]]:
         """Devices that took part and added nothing to the model, if there are any."""
+        # Earlier versions have fewer of these columns.
         known = [name for name in LEFT_OUT if name in self.metrics]
         counts = {LEFT_OUT[name]: int(self.metrics[name].sum()) for name in known}
         texts = [f"{count:,} {text}" for text, count in counts.items() if count]
@@ -448,6 +455,7 @@ def model_content(
         provenance: texts by name that the file bears beside them.
     """
     sizes = [math.prod(shape) for shape in shapes.values()]
+    # split needs no edge at the end of the vector.
     parts = np.split(parameters, np.cumsum(sizes)[:-1])
     named = {}
     for (name, shape), part in zip(shapes.items(), parts, strict=True):
@@ -467,8 +475,10 @@ def _metric_columns(
     }
     for name in ("trained", *LEFT_OUT):
         columns[name] = np.array([getattr(row.report, name) for row in rows], np.uint32)
+    # A clip that was not recorded is NaN, which becomes null.
     clips = [row.clip or Clip(math.nan) for row in rows]
     columns["clip_norm"] = np.array([clip.norm for clip in clips])
+    # None becomes NaN here, and null in the file.
     columns["counted_norm"] = np.array([clip.counted_norm for clip in clips], np.float64)
     nothing = Measured(math.nan, math.nan)
     for metric in metrics:

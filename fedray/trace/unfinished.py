@@ -142,6 +142,7 @@ class Journal:
         Raises CheckpointError if there is none.
         """
         state = self._checkpoints.newest(self._check_segments)
+        # Journal files that are newer than this checkpoint are overwritten by the next saves.
         self._digests = _digests_of(state)
         del state["journal"]
         return state
@@ -165,6 +166,7 @@ class Journal:
         arrays["attempts"] = np.array([each.attempt for each in recent], np.int64)
         arrays["rounds"] = np.array([each.round_index for each in recent], np.int64)
         arrays["tasks"] = np.array([each.task for each in recent], np.int64)
+        # The digest is of the bytes, so they are made before they are written.
         content = npz_bytes(arrays)
         segment = self._segment(len(self._digests))
         write_whole(segment, content, f"the journal in {str(self._partial)!r}")
@@ -183,9 +185,11 @@ def write_unfinished(partial: Path, document: Mapping[str, Any]) -> str:
     Returns:
         The run's identity, which no other run has, even of the same scenario.
     """
+    # The random name tells runs of the same scenario apart.
     head = {"format": FORMAT, "version": VERSION, "run": secrets.token_hex(16)}
     content = (json.dumps({**head, **document}, indent=1) + "\n").encode()
     write_whole(partial / UNFINISHED_FILE, content, f"{UNFINISHED_FILE} in {str(partial)!r}")
+    # The identity is that of the content, so an edited file fits no checkpoint.
     return hashlib.sha256(content).hexdigest()
 
 
@@ -196,6 +200,7 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
 
     Raises CheckpointError.
     """
+    # A user may name what the run was to make, or what lies on the disk.
     for partial in (partial_directory(directory), directory):
         file = partial / UNFINISHED_FILE
         try:

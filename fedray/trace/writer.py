@@ -52,6 +52,7 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
         The bytes, with the digests of the values.
     """
     schema = BUFFERED_SCHEMA if "version" in columns else PARTICIPATION_SCHEMA
+    # The digest depends on the order of the columns, which is that of the schema.
     ordered = {name: columns[name] for name in schema.names}
     arrays = [_to_arrow(ordered[field.name], field) for field in schema]
     table = pa.table(arrays, schema=schema)
@@ -64,6 +65,7 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
         compression=compression,  # pyright: ignore[reportArgumentType]
         row_group_size=ROW_GROUP,
         use_dictionary=["outcome"],  # pyright: ignore[reportArgumentType]  (the stub knows bool only)
+        # Sorted ids differ by little; the upper bytes of times are alike, and so lie together.
         column_encoding={
             "round": "PLAIN",
             "device_id": "DELTA_BINARY_PACKED",
@@ -161,6 +163,7 @@ class TraceWriter(PartialDirectory):
         columns = round_columns(records)
         arrays = [_to_arrow(columns[field.name], field) for field in ROUND_SCHEMA]
         self._write_table(ROUNDS_FILE, pa.table(arrays, schema=ROUND_SCHEMA))
+        # Digests are of values, so another writer of Parquet would give the same.
         rounds_digest = columns_digest(columns)
         event_digests = {DEVICE_EVENTS[file][0]: self._write_events(file) for file in self._events}
         part_digests = [part["digest"] for part in self._parts]
@@ -181,6 +184,7 @@ class TraceWriter(PartialDirectory):
         digest."""
         _, schema = DEVICE_EVENTS[file]
         by_part = self._events[file]
+        # Events are sorted by device (invariant 7), and parts come in any order.
         parts = [by_part[first_device] for first_device in sorted(by_part)]
         columns = {
             name: np.concatenate(arrays)
@@ -210,6 +214,7 @@ def write_part(part: ShardPart, partial: str, token: str) -> ShardPart:
     """
     directory = Path(partial)
     try:
+        # The directory may be another machine's of the same name, which has another token.
         if (directory / TOKEN_FILE).read_text() != f"{MARK}{token}":
             return part
     except OSError:

@@ -275,7 +275,7 @@ class _Search:
 
     def _first_rate(self) -> float:
         """Records per eligible hour if devices were eligible as they are at the start."""
-        # It is a place to start from, for which few devices will do.
+        # This is a place to start from, for which few devices will do.
         intervals = Simulator(Layout("intervals", 7, 0), 500, 1).records(self.base)
         hours = float((intervals.ends - intervals.starts).sum()) / 500 / 7
         records = self.records.starts.size / self.records.devices / self._layout.days
@@ -300,7 +300,7 @@ class _Search:
                 break
             unknown.append(free[worst])
             free = [each for each in free if each is not free[worst]]
-            # Its column goes as well, so nothing is simulated anew.
+            # The column of the worst goes as well, so that nothing is simulated anew.
             jacobian = np.delete(jacobian, worst, axis=1)
         return free, unknown
 
