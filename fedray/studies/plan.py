@@ -489,14 +489,14 @@ class _Planner:
             if not proposals:
                 return None
             hours, proposal = _best(proposals)
-            # What was simulated at full size needs no confirmation.
-            if proposal.is_full_size:
-                return proposal
-            goal = proposal.report_goal
-            run = self._run_of(goal, hours, 0, 1.0)
-            what = f"full-size runs of report goal {goal:,}, timer {hours:g} h,"
-            found = self._runs.truths([run], 1.0, what, work_left=FULL_SIZE_RUNS - 1.0)
-            full = self._judged(goal, hours, 1.0, found, proposal)
+            full = proposal
+            # What the search has simulated at full size is not simulated again.
+            if not (proposal.is_full_size and proposal in self.candidates):
+                goal = proposal.report_goal
+                run = self._run_of(goal, hours, 0, 1.0)
+                what = f"full-size runs of report goal {goal:,}, timer {hours:g} h,"
+                found = self._runs.truths([run], 1.0, what, work_left=FULL_SIZE_RUNS - 1.0)
+                full = self._judged(goal, hours, 1.0, found, proposal)
             if full.meets(self._target):
                 # The plan's own scenario has the planned limits as rules; a run with them may be
                 # slower, or starve.

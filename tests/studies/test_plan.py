@@ -272,6 +272,11 @@ def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch)
     assert len(full) > 1
     assert not full[0].meets(target)
     assert plan.best.report_goal > full[0].report_goal
+    assert plan.best.enforced_days == 3.0
+    # A search at full size is confirmed too: by what the limits cost as rules.
+    whole = make_plan(small("rounds.count=100"), target, [12.0], 2, 1.0, HERE, has_cache=False)
+    assert whole.best is not None
+    assert whole.best.enforced_days == 3.0
 
 
 def test_an_interrupted_plan_goes_on_and_tells_how_far_it_is(
