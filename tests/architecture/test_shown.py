@@ -99,7 +99,7 @@ def test_the_commands_about_mechanisms_run(capsys, tmp_path: Path, monkeypatch) 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     section = page("mechanisms")
     commands = [line for line in section.split("```")[1].splitlines()[1:] if line]
-    assert len(commands) == 2
+    assert len(commands) == 3
     for line in commands:
         app(shlex.split(line)[1:], standalone_mode=False)
     assert "MaxLoss / RmsLoss" in capsys.readouterr().out
