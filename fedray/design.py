@@ -232,7 +232,7 @@ def _strategy(given: Path, participation: MinSep) -> Strategy:
     if kind in KINDS:
         raise ValueError(
             f"mechanism {kind!r} is a kind that is optimised for a setting; make one with "
-            f"`fedray optimize {kind} --out FILE`, and give that file"
+            f"`fedray optimize {kind}`, and give the file that it writes"
         )
     raise ValueError(
         f"mechanism {kind!r} is neither a file nor one of the kinds that follow from the setting, "
