@@ -235,7 +235,7 @@ def _strategy(given: Path, participation: MinSep) -> Strategy:
     if kind in KINDS:
         raise ValueError(
             f"mechanism {kind!r} is a kind that is optimised for a setting; make one with "
-            f"`fedray optimize {kind}`, and give its file"
+            f"`fedray optimize {kind}`, and give the file that it writes"
         )
     raise ValueError(
         f"mechanism {kind!r} is neither a file nor one of the kinds that follow from the setting, "

@@ -17,7 +17,7 @@ from fedray.commands.output import (
     progress_line,
     scenario_argument,
 )
-from fedray.errors import InputError
+from fedray.errors import InputError, one_line
 
 MechanismOption = Annotated[
     list[Path] | None,
@@ -157,9 +157,19 @@ def _write_figures(opened: Any, result: Any, directory: Path) -> str:
 
 
 def _exit_by_claim(result: Any) -> None:
+    """Ends with 1 where a claim does not pass, and tells on stderr whether it is broken or cannot
+    be checked."""
+    from fedray.audit.findings import Verdict
+
     # Scripts rely on the exit code.
-    if not result.claim_holds:
-        raise typer.Exit(1)
+    if result.claim_holds:
+        return
+    told = "does not pass"
+    if {each.verdict for each in result.findings} <= {Verdict.HOLDS, Verdict.UNCHECKED}:
+        told = "cannot be checked, and nothing of it is found broken"
+    line = f"fedray: the claim {told}: {result.claim_sentence}. {result.incompleteness}"
+    typer.echo(one_line(line), err=True)
+    raise typer.Exit(1)
 
 
 def _audited(

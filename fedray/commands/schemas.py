@@ -9,6 +9,12 @@ import typer
 from fedray.commands.output import JsonFlag, print_json, print_table
 from fedray.errors import InputError
 
+_HEAD = """\
+# A scenario of fedray. `fedray run FILE` runs it, within half a minute on two CPUs; the
+# first run of all compiles code for a minute. Keys that are left out have defaults: `fedray init
+# --all` writes all of them, and `fedray schema TABLE` describes those of a table.
+"""
+
 
 def _names(begun: str) -> list[str]:
     return [name for name in _known_names() if name.startswith(begun)]
@@ -97,20 +103,34 @@ def init(
     file: Annotated[
         Path, typer.Argument(metavar="[FILE]", help="New TOML file.", show_default=True)
     ] = Path("scenario.toml"),
+    has_all_keys: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Write every key of its tables, with its default and what it means."
+        ),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write a scenario to start from: that of quickstart, with every key, its default and what it
-    means."""
+    """Write a small scenario to start from, which runs in seconds, with comments that tell what to
+    change.
+
+    `fedray run small` runs the same scenario.
+    """
     from fedray.atomic import write_whole
     from fedray.scenario import Scenario, find_scenario
     from fedray.scenario.commented import commented_toml
 
     if file.exists() or file.is_symlink():
         raise InputError(f"output {str(file)!r} exists already; name a new file")
+    shipped = find_scenario("small")
+    start = Scenario.from_toml(shipped)
     # Without its name and description, which are not those of the new file.
-    start = Scenario.from_toml(find_scenario("quickstart"))
-    start = start.model_copy(update={"name": "scenario", "description": ""})
-    write_whole(file, commented_toml(start).encode(), f"scenario {str(file)!r}", InputError)
+    if has_all_keys:
+        text = commented_toml(start.model_copy(update={"name": "scenario", "description": ""}))
+    else:
+        own = shipped.read_text(encoding="utf-8").partition("\n\n")[2]
+        text = f"{_HEAD}\n{own}"
+    write_whole(file, text.encode(), f"scenario {str(file)!r}", InputError)
     if as_json:
         print_json({"file": str(file), "scenario_digest": start.digest})
         return

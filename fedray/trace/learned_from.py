@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedray.errors import InputError, TraceError
-from fedray.trace.reader import Trace
+from fedray.trace.reader import Trace, read_document
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.trained import TRAINING, TRAINING_FILE, TrainedRun
 
@@ -24,18 +24,21 @@ def open_trained(path: str | Path, verify: bool = True) -> TrainedRun:
         verify: whether digests are checked.
 
     Raises:
-        TraceError: there is none.
+        TraceError: there is none, or one that was trained on another trace than the one in which it
+            lies, or the directory holds files of both.
     """
     directory = Path(path)
     # Without run.json it is no trace, and so the run itself if anything.
-    if not (directory / RUN_FILE).exists():
+    if (directory / TRAINING_FILE).exists() or not (directory / RUN_FILE).exists():
         return TrainedRun.open(directory, verify)
     if not (directory / TRAINING).exists():
         raise TraceError(
             f"trace {str(directory)!r} has no trained run; give the directory of one, or train on "
             "this trace"
         )
-    return TrainedRun.open(directory / TRAINING, verify)
+    trained = Trace.open(directory, verify).trained
+    assert trained is not None
+    return trained
 
 
 def trace_of(trained: TrainedRun, given: Trace | str | Path | None = None) -> Trace | None:
@@ -56,9 +59,9 @@ def trace_of(trained: TrainedRun, given: Trace | str | Path | None = None) -> Tr
         around = trained.path.resolve().parent
         if not (around / RUN_FILE).exists():
             return None
-        # A run may have been moved into another trace by hand, which is then not its own.
-        found = Trace.open(around)
-        return found if found.digest == trained.trace_digest else None
+        # What is around it may be another run or an import: then it is no trace of this one.
+        is_its_own = read_document(around).get("digest") == trained.trace_digest
+        return Trace.open(around) if is_its_own else None
     trace = given if isinstance(given, Trace) else Trace.open(given)
     if trace.digest != trained.trace_digest:
         raise InputError(

@@ -32,7 +32,7 @@ from fedray.trace.checkpoints import NPZ_DAMAGE
 from fedray.trace.files import first_line, read_columns
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.provenance import package_versions
-from fedray.trace.schema import DOCUMENT_DIGEST, columns_digest, document_digest
+from fedray.trace.schema import DOCUMENT_DIGEST, RUN_FILE, columns_digest, document_digest
 
 FORMAT = "fedray-training"
 VERSION = 3
@@ -142,6 +142,11 @@ class TrainedRun(DrawnResult):
         """
         directory = Path(path)
         file = directory / TRAINING_FILE
+        if file.exists() and (directory / RUN_FILE).exists():
+            raise TraceCorrupt(
+                f"{shown(str(directory))} has {RUN_FILE} and {TRAINING_FILE}, and so holds files "
+                "of two runs; give each a directory of its own"
+            )
         try:
             document = parse_json(file.read_bytes())
         except (FileNotFoundError, NotADirectoryError):

@@ -431,3 +431,36 @@ def test_no_advice_is_given_that_could_not_be_followed(tmp_path: Path) -> None:
     unchecked = by_statement(audit_trace(of_unknown, claim=honest))
     assert {each.verdict for each in unchecked.values()} == {Verdict.UNCHECKED}
     assert {each.should_say for each in unchecked.values()} == {""}
+
+
+def test_exit_code_1_says_whether_a_claim_fails_or_cannot_be_checked(
+    tmp_path: Path, fedray_command
+) -> None:
+    text = 'mechanism = {kind = "tree"}\nnoise_multiplier = 4.0\n'
+    (tmp_path / "honest.toml").write_text(
+        f"{text}min_sep = 1\nmax_participations = 2\nepsilon = 90.0\n"
+    )
+    (tmp_path / "wrong.toml").write_text(f"{text}min_sep = 1\nmax_participations = 1\n")
+    told = {}
+    for name, last in (("whole", "b,1"), ("unnamed", ",1")):
+        (tmp_path / f"{name}.csv").write_text(f"device,round\na,0\na,1\n{last}\n")
+        import_log(
+            tmp_path / f"{name}.csv", "device", "round", 2, tmp_path / name, leave_out_invalid=True
+        )
+        for claim in ("honest", "wrong"):
+            file = str(tmp_path / f"{claim}.toml")
+            told[name, claim] = fedray_command(
+                "audit", str(tmp_path / name), "--claim", file, "--json", "--quiet"
+            )
+    assert {each: code for each, (code, _, _) in told.items()} == {
+        ("whole", "honest"): 0,
+        ("whole", "wrong"): 1,
+        ("unnamed", "honest"): 1,
+        ("unnamed", "wrong"): 1,
+    }
+    assert told["whole", "honest"][2] == ""
+    assert told["whole", "wrong"][2].startswith("fedray: the claim does not pass: ")
+    unchecked = told["unnamed", "honest"][2]
+    assert unchecked.startswith("fedray: the claim cannot be checked, and nothing of it is found ")
+    assert "left out rows that may be participations" in unchecked
+    assert unchecked.count("\n") == 1

@@ -95,7 +95,11 @@ def test_all_mistakes_of_a_scenario_are_told_at_once_a_line_each(
     code, out, err = fedray_command("run", str(file), "--set", "training.cohort_sample=-1")
     assert (code, out) == (2, "")
     lines = err.splitlines()
-    assert all(line.startswith(f"fedray: {file}: ") for line in lines)
+    of_file = [line for line in lines if line.startswith(f"fedray: {file}: ")]
+    (of_override,) = set(lines) - set(of_file)
+    assert of_override.startswith(
+        f"fedray: --set 'training.cohort_sample=-1', applied to {file}: training.cohort_sample"
+    )
     told = "\n".join(lines)
     assert "unknown key rounds.report_gaol = 10 in [rounds]; did you mean 'report_goal'?" in told
     assert "population.devices = 0: input should be greater than" in told

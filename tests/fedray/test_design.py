@@ -121,7 +121,7 @@ def test_several_mechanisms_have_the_figures_that_each_has_alone(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("blt", "'blt' is a kind that is optimised .* `fedray optimize blt`"),
+        ("blt", "'blt' is a kind that is optimised .* `fedray optimize blt`, and give the file"),
         ("tre", "'tre' is neither a file nor one of the kinds .* tree-full"),
         ("none.json", "'none.json' cannot be read"),
     ],

@@ -34,7 +34,7 @@ def test_overrides_take_toml_values_and_bare_words(small) -> None:
 
 def test_every_shipped_scenario_is_valid_and_described() -> None:
     shipped = shipped_scenarios()
-    assert len(shipped) == 20
+    assert len(shipped) == 21
     assert shipped[-1][0].name == "upload-then-train.toml"
     assert all(scenario.description for _, scenario in shipped)
 

@@ -85,13 +85,17 @@ def test_a_literal_is_read_back_as_the_value(value) -> None:
     assert tomllib.loads(f"key = {literal(value)}")["key"] == value
 
 
-def test_init_writes_a_file_that_is_the_quickstart(fedray_command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--all",)])
+def test_init_writes_the_small_scenario(fedray_command, tmp_path: Path, options) -> None:
     file = tmp_path / "mine.toml"
-    code, out, _ = fedray_command("init", str(file), "--json")
+    code, out, _ = fedray_command("init", str(file), *options, "--json")
     written = Scenario.from_toml(file)
-    quickstart = Scenario.from_toml(find_scenario("quickstart"))
-    assert (code, json.loads(out)["scenario_digest"]) == (0, quickstart.digest)
-    assert (written.digest, written.name) == (quickstart.digest, "mine")
+    small = Scenario.from_toml(find_scenario("small"))
+    assert (code, json.loads(out)["scenario_digest"]) == (0, small.digest)
+    assert (written.digest, written.name, written.description) == (small.digest, "mine", "")
+    text = file.read_text()
+    assert ("over_selection" in text) == bool(options)
+    assert "\n# To grow, raise it together" in text or options
     code, out, err = fedray_command("init", str(file))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "exists already" in err

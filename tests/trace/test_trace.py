@@ -25,6 +25,8 @@ from fedray.messages import (
 from fedray.trace.checkpoints import npz_bytes
 from fedray.trace.files import read_columns
 from fedray.trace.importer import import_log
+from fedray.trace.learned_from import open_trained
+from fedray.trace.learned_from import trace_of as learned_from
 from fedray.trace.reader import Trace
 from fedray.trace.schema import (
     DOCUMENT_DIGEST,
@@ -565,6 +567,30 @@ def test_the_training_of_another_trace_is_refused(trace_of, small) -> None:
     write_trained(trace.path / "training", small, "1" * 64)
     with pytest.raises(TraceCorrupt, match="was trained on the trace 111111111111, not on this"):
         _ = Trace.open(trace.path).metrics
+
+
+def test_a_training_found_by_its_trace_is_refused_where_it_is_of_another(trace_of, small) -> None:
+    trace = trace_of(PATTERNS, 5)
+    write_trained(trace.path / "training", small, "1" * 64)
+    with pytest.raises(TraceCorrupt, match="was trained on the trace 111111111111, not on this"):
+        open_trained(trace.path)
+
+
+def test_files_of_two_runs_in_one_directory_are_refused(trace_of, small, tmp_path: Path) -> None:
+    trained = write_trained(tmp_path / "t", small)
+    shutil.copy(trace_of(PATTERNS, 5).path / "run.json", trained / "run.json")
+    for opens in (TrainedRun.open, open_trained):
+        with pytest.raises(TraceCorrupt, match=r"has run\.json and training\.json, and so holds"):
+            opens(trained)
+
+
+@pytest.mark.parametrize("content", ['{"format": "fedray-import"}', '{"digest": "x"}'])
+def test_a_run_json_around_a_training_counts_only_with_its_digest(
+    small, tmp_path: Path, content: str
+) -> None:
+    trained = TrainedRun.open(write_trained(tmp_path / "t", small))
+    (tmp_path / "run.json").write_text(content)
+    assert learned_from(trained) is None
 
 
 def test_a_trained_run_of_version_2_is_read(tmp_path: Path, small) -> None:
