@@ -11,7 +11,7 @@ holds it to the known answers of the Random123 distribution.
 import hashlib
 import math
 from collections.abc import Callable
-from enum import IntEnum
+from enum import IntEnum, unique
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ MAX_NORMAL = 6.34
 """No draw of `normal` is larger in absolute value: the normal quantile of 2^-33 is -6.338."""
 
 
+@unique
 class Stream(IntEnum):
     """What draws are for, one purpose each, so that draws of one purpose never touch those of
     another.

@@ -54,7 +54,11 @@ def _classes_in(annotation: Any) -> Iterator[type]:
 def _missing(annotations: dict[str, Any]) -> set[str]:
     named = {each for annotation in annotations.values() for each in _classes_in(annotation)}
     ours = {each for each in named if each.__module__.partition(".")[0] == "fedray"}
-    return {each.__name__ for each in ours if each.__name__ not in fedray.__all__}
+    return {
+        f"{each.__name__}: add it to __all__ of {each.__module__}, or to fedray/__init__.pyi"
+        for each in ours
+        if each.__name__ not in fedray.__all__
+    }
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

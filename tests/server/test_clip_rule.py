@@ -124,11 +124,16 @@ CLIPPING = {
 
 
 @pytest.fixture(params=CLIPPING.values(), ids=CLIPPING)
-def any_rule(request, small) -> Callable[[], ClipRule]:
-    """Makes a clip rule of a run in which the mechanism begins anew in rounds 8, 20 and 30."""
+def any_scenario(request, small) -> Scenario:
+    """A run with a clip rule, in which the mechanism begins anew in rounds 8, 20 and 30."""
     keys = ("training.enabled=true", "rounds.count=40", TREE)
-    scenario = small(*keys, f"privacy.clipping={request.param}")
-    return lambda: clip_rule_of(scenario)
+    return small(*keys, f"privacy.clipping={request.param}")
+
+
+@pytest.fixture
+def any_rule(any_scenario: Scenario) -> Callable[[], ClipRule]:
+    """Makes the clip rule of such a run."""
+    return lambda: clip_rule_of(any_scenario)
 
 
 def test_the_norm_changes_only_where_the_mechanism_begins_anew(any_rule) -> None:
@@ -140,6 +145,18 @@ def test_the_norm_changes_only_where_the_mechanism_begins_anew(any_rule) -> None
         rule.commit(TrainReport(round_index=t, devices=64, short=short, long=64 - short))
     changes = {t for t in range(1, 40) if norms[t] != norms[t - 1]}
     assert changes <= {8, 20, 30}
+
+
+def test_a_rule_reads_reports_only_where_noise_on_them_is_accounted_for(any_scenario) -> None:
+    """Else its norms would tell of the devices what no rho counts."""
+    norms = []
+    for short in (0, 64):
+        rule = clip_rule_of(any_scenario)
+        norms.append([])
+        for t in range(40):
+            norms[-1].append(rule.clip())
+            rule.commit(TrainReport(round_index=t, devices=64, short=short, long=64 - short))
+    assert (norms[0] == norms[1]) == (any_scenario.count_noise is None)
 
 
 def test_a_restored_rule_goes_on_as_it_was(any_rule) -> None:
