@@ -123,8 +123,9 @@ class Comparison(DrawnResult):
         if not needed:
             return ""
         return (
-            "The runs spend unequal rho, so a difference in a metric is due to the noise as well "
-            f"as to the mechanism. They spend as much as {self.groups[0].label} at "
+            "The runs spend unequal observed rho (that of their participations, not of their "
+            "limits), so a difference in a metric is due to the noise as well as to the mechanism. They "
+            f"spend as much as {self.groups[0].label} at "
             f"privacy.noise_multiplier = {', '.join(needed)}."
         )
 

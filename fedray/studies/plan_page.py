@@ -71,6 +71,18 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     return files
 
 
+def _least_words(plan: Plan) -> str:
+    """The least epsilon of what was tried; empty if none is known."""
+    known = [(each.epsilon, each) for each in plan.candidates if each.epsilon is not None]
+    if not known:
+        return ""
+    epsilon, least = min(known, key=lambda pair: pair[0])
+    return (
+        f"The least was {up(epsilon)}, at report goal {least.report_goal:,} with a timer of "
+        f"{least.timer_hours:g} h. "
+    )
+
+
 def plan_sentence(plan: Plan) -> str:
     """The answer of a `plan` in words: goal, timer, noise and days, or that nothing meets the
     target."""
@@ -79,7 +91,9 @@ def plan_sentence(plan: Plan) -> str:
     if best is None:
         return (
             f"No report goal and timer that were tried meet epsilon {plan.target.epsilon:g} at "
-            f"delta {plan.target.delta:g}."
+            f"delta {plan.target.delta:g}. {_least_words(plan)}Epsilon falls with more noise per "
+            "report, fewer rounds, a larger population, and a larger report goal as long as rounds "
+            "do not starve."
         )
     # The best candidate met the target, so its figures are known.
     assert best.epsilon is not None

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedray.errors import InputError
+from fedray.errors import InputError, shown
 from fedray.trace.files import first_line
 
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
@@ -90,9 +90,13 @@ class TimeReader:
                 raise self._refused(first_line(error)) from None
             return self._of_numbers(numbers.to_numpy(zero_copy_only=False))
         # pyarrow would take a date for its midnight, up to a day away from the truth.
-        shortest = _COMPUTE.min(_COMPUTE.binary_length(text)).as_py()
-        if shortest <= len("2026-03-01"):
-            raise self._refused("a date without a time of day, or none at all")
+        is_short = _COMPUTE.less_equal(_COMPUTE.binary_length(text), len("2026-03-01"))
+        short = text.filter(is_short)
+        if len(short):
+            raise self._refused(
+                f"{len(short):,} values such as {shown(short[0].as_py())} are a date without a "
+                "time of day, or none at all; correct or remove their rows"
+            )
         # pyarrow knows the letter Z, and not the word UTC.
         text = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
         problem = ""

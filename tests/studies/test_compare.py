@@ -81,7 +81,7 @@ def test_unequal_rho_is_told_with_the_noise_that_makes_it_equal(trace, trained_o
     found = fedray.compare_runs([first, other], trace)
     blt, tree = found.groups
     assert tree.observed_rho > 1.01 * blt.observed_rho
-    assert "The runs spend unequal rho" in found.privacy_note
+    assert "The runs spend unequal observed rho" in found.privacy_note
     needed = re.search(r"They spend as much as blt at .* = ([\d.]+) \(tree\)", found.privacy_note)
     assert needed is not None
     equal = f"privacy.noise_multiplier={needed[1]}"

@@ -377,7 +377,7 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
     assert "a round starts at least 96 minutes after the one before" in words
     none = Plan(PlanTarget(epsilon=1.0), small(), 2, 0.5, None, others)
     assert plan_sentence(none).startswith(
-        "No report goal and timer that were tried meet epsilon 1 at delta 1e-10"
+        "No report goal and timer that were tried meet epsilon 1 at delta 1e-10. The least was "
     )
     assert set(plan_files(none, "")) == {"report.html", "plan.json"}
     figure = plan_figure(plan)

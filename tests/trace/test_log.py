@@ -351,7 +351,10 @@ DOUBTFUL = {
         [f"{START.timestamp():.0f}", f"{1e3 * START.timestamp():.0f}"],
         "beside Unix seconds",
     ),
-    "dates": (["2026-03-01", "2026-03-02"], "a date without a time of day"),
+    "dates": (
+        ["2026-03-01", "2026-03-02"],
+        "2 values such as .2026-03-01. are a date without a time of day",
+    ),
     "some offsets": (
         ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00"],
         "neither all with an offset from UTC nor all without",
