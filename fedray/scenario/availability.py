@@ -110,6 +110,7 @@ class Habits(Table):
                 f"day_start_hours={list(self.day_start_hours)}: must be two rising hours within 0 "
                 "to 24"
             )
+        # The night of a day may start on the evening before, so its middle may be before midnight.
         if not -6 <= self.night_center_hours <= 8:
             raise ValueError(
                 f"night_center_hours={self.night_center_hours}: must be within -6 to 8 of local "
@@ -190,6 +191,7 @@ class Uses(Table):
 
     @model_validator(mode="after")
     def _hours_fit_the_day(self) -> Self:
+        # The night is what is left of a local day, so the hours of the day must lie within one.
         first, last = self.day_hours
         if not 0 <= first < last <= 24:
             raise ValueError(
@@ -221,11 +223,13 @@ class ConditionsAvailability(AvailabilityTable):
 
     @model_validator(mode="after")
     def _something_ends_intervals(self) -> Self:
+        # Without any condition an interval has no end, and the code that follows it would not stop.
         if not (self.needs_charging or self.needs_wifi or self.needs_idle):
             raise ValueError(
                 "needs_charging, needs_wifi and needs_idle are all false, so that devices are "
                 "always eligible; take model = 'always_on'"
             )
+        # Uses alone must then end every interval, which needs a rate above 0 at any hour.
         least = min(self.uses.per_hour_by_day, self.uses.per_hour_by_night)
         if not (self.needs_charging or self.needs_wifi) and least == 0.0:
             raise ValueError(
@@ -268,6 +272,7 @@ class PoissonAvailability(AvailabilityTable):
 
     @model_validator(mode="after")
     def _leaves_gaps(self) -> Self:
+        # This is an upper bound, as cut lengths average below the cut and below the uncut mean.
         at_once = self.sessions_per_day * min(
             self.session_minutes / 1440.0, self.session_max_hours / 24.0
         )
@@ -294,6 +299,7 @@ class Recording:
         devices: int | None = None,
     ) -> None:
         self.device, self.start, self.end = device, start, end
+        # Rows are sorted by device, so the last row has the highest number.
         self.devices = devices or int(device[-1]) + 1
         """How many devices were recorded: those with a session at all, unless a number is given."""
 
@@ -320,6 +326,7 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
     jitter_minutes: Annotated[float, Field(gt=0, le=1440)] | None = None
     """Each device replays its record later by a time of its own, drawn uniformly below this,
     minutes; none: devices that share a record come and go in the same second."""
+    # Devices without a session matter, since those that replay them are never eligible.
     recorded_devices: Annotated[int, Field(ge=1, lt=2**32)] | None = None
     """How many devices were recorded, named 0, 1, 2, ... in the file, where some of them never had
     a session and so have no row; default: the devices of the file, of which each has one."""
@@ -328,19 +335,23 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
     @cached_property
     def recording(self) -> Recording:
         """The sessions; seconds since local midnight of the first day."""
+        # The content may come with somebody else's trace, and a pickle in it could run code.
         device, start, end = np.load(io.BytesIO(self._content), allow_pickle=False).T
         return Recording(device.astype(np.int64), start, end, self.recorded_devices)
 
     @property
     def period_seconds(self) -> float:
         """After which the recording repeats."""
+        # Whole days keep the hours of the recording when it repeats.
         days = self.period_days or max(1, int(np.ceil(self.recording.end.max() / DAY)))
         return days * DAY
 
     def _canonical(self, path: Path) -> bytes:
         device, start, end = _read_sessions(path, self.file, self.recorded_devices)
+        # The content has one order, so that files with the same rows shuffled have one digest.
         order = _in_order(device, start)
         buffer = io.BytesIO()
+        # One array holds all columns. Float64 is exact for numbers of devices below 2^53.
         np.save(
             buffer, np.stack([device[order].astype(np.float64), start[order], end[order]], axis=1)
         )
@@ -348,6 +359,7 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
 
     @model_validator(mode="after")
     def _has_its_devices(self) -> Self:
+        # Inherited validators run first, so the file has been read here.
         highest = int(self.recording.device.max())
         if self.recorded_devices is not None and highest >= self.recorded_devices:
             raise ValueError(
@@ -358,6 +370,7 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
 
     @model_validator(mode="after")
     def _fits_its_period(self) -> Self:
+        # A session beyond the period would overlap with the record's own repetition.
         last = float(self.recording.end.max())
         if last > self.period_seconds:
             raise ValueError(
@@ -386,10 +399,12 @@ class CustomAvailability(PythonFile, AvailabilityTable):
     parameters: dict[str, float | int | str | bool] = Field(default_factory=dict)
     """What is passed on to the function."""
     table: ClassVar[str] = "availability"
+    # The user's function lists intervals only; it cannot be asked about single moments.
     can_be_thinned: ClassVar[bool] = False
 
 
 def _model_name(value: Any) -> Any:
+    # A value that was made before is validated again when it becomes part of a scenario.
     return value.get("model", "habit") if isinstance(value, dict) else getattr(value, "model", None)
 
 
@@ -410,14 +425,17 @@ def _read_sessions(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """(device, start, end) of a CSV or Parquet file, devices numbered in order of their labels, or
     as they are where their number is told. Raises ValueError."""
+    # These imports take long, and only replays need them.
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet as pq
 
     try:
         table = pyarrow.csv.read_csv(path) if path.suffix.lower() == ".csv" else pq.read_table(path)
+        # Chunks are joined, because a file of many row groups has its columns in parts.
         columns = [table.column(column).combine_chunks() for column in ("device", "start", "end")]
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        # Messages of pyarrow may have several lines, and an error of fedray has one.
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"file={name!r} is no CSV or Parquet file with columns device, start, end ({reason})"
@@ -427,6 +445,7 @@ def _read_sessions(
             f"file={name!r} has no sessions, or empty cells; every row needs device, start and end"
         )
     start, end = _seconds(columns[1], columns[2], name)
+    # The rule is negated as a whole, so that NaN is wrong too.
     wrong = ~((start >= 0) & (start < end) & np.isfinite(end))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
@@ -434,6 +453,7 @@ def _read_sessions(
             f"file={name!r}: row {row} runs from {start[row]:g} to {end[row]:g}; a session starts "
             "at 0 or later, and before it ends"
         )
+    # Ranks would close the gaps of devices without a session, so numbers are kept as they are.
     if recorded_devices is not None:
         if not pa.types.is_integer(columns[0].type):
             raise ValueError(
@@ -458,10 +478,12 @@ def _in_order(device: NDArray[np.int64], start: NDArray[np.float64]) -> NDArray[
     Bits of numbers that are not negative are in the order of the numbers; numpy sorts 16 of them by
     counting.
     """
+    # This radix sort begins with the least significant digits, so the start precedes the device.
     order = np.arange(device.size)
     for bits in ((start + 0.0).view(np.uint64), device.view(np.uint64)):  # + 0.0: no minus zero
         for shift in range(0, int(bits.max()).bit_length(), 16):
             digits = (bits >> np.uint64(shift)).astype(np.uint16)
+            # Digits that are the same in all rows change no order, and most high digits are.
             if digits.min() < digits.max():
                 order = order[np.argsort(digits[order], kind="stable")]
     return order
@@ -472,6 +494,7 @@ def _seconds(start: Any, end: Any, name: str) -> tuple[NDArray[np.float64], NDAr
     ValueError."""
     import pyarrow as pa
 
+    # Whole microseconds are exact, while seconds since 1970 as floats are rounded.
     def microseconds(column: Any) -> NDArray[np.int64]:
         return column.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
 
@@ -481,8 +504,10 @@ def _seconds(start: Any, end: Any, name: str) -> tuple[NDArray[np.float64], NDAr
     ]
     is_moment = [pa.types.is_temporal(column.type) for column in (start, end)]
     try:
+        # A column of times beside one of numbers has no common zero, and the cast below refuses it.
         if all(is_moment) or all(is_text):
             first, last = microseconds(start), microseconds(end)
+            # Unix time has days of 86,400 seconds, so whole division finds the midnight before.
             midnight = int(first.min()) // (86_400 * 10**6) * (86_400 * 10**6)
             return (first - midnight) / 1e6, (last - midnight) / 1e6
         first, last = start.cast(pa.float64()).to_numpy(), end.cast(pa.float64()).to_numpy()
@@ -493,12 +518,15 @@ def _seconds(start: Any, end: Any, name: str) -> tuple[NDArray[np.float64], NDAr
             "first midnight) or both ISO "
             f"times such as 2024-03-01 22:15:00 ({reason})"
         ) from None
+    # NaN is ignored here, since whoever called this refuses it with its row.
     earliest = float(np.nanmin(first, initial=np.inf))
     days = earliest // DAY
+    # Times that begin on the first day count from its midnight already.
     if not DAY <= earliest < np.inf:
         return first, last
     if FIRST_UNIX_TIME <= earliest < FIRST_UNIX_TIME * 1000:
         return first - days * DAY, last - days * DAY
+    # From here on numbers can only be milliseconds: as seconds they would be after the year 5000.
     if earliest >= FIRST_UNIX_TIME * 1000:
         raise ValueError(
             f"file={name!r}: the first session starts at {earliest:g}, which is no time in "

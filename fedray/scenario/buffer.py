@@ -46,6 +46,7 @@ class PolynomialWeighting(Table):
         Args:
             staleness: buffers released between the start of each device and the use of its report.
         """
+        # Fresh reports have weight 1, so no weighted update is longer than the clip norm.
         return (1.0 + staleness.astype(np.float64)) ** -self.exponent
 
 
@@ -74,6 +75,7 @@ class Buffer(Table):
     @field_validator("weighting", mode="before")
     @classmethod
     def _depends_on_staleness_alone(cls, given: Any) -> Any:
+        # This runs before the union looks at `kind`, whose own error would not give the reason.
         kind = given.get("kind") if isinstance(given, dict) else None
         if isinstance(kind, str) and kind not in ("constant", "polynomial"):
             raise ValueError(

@@ -16,6 +16,7 @@ __all__ = [
     "PerLayerClipping",
 ]
 
+# Andrew et al. 2021 take a standard deviation of a twentieth of the cohort.
 COUNT_NOISE_SHARE = 20
 """Reports per standard deviation of the noise on a count, where a scenario does not say."""
 
@@ -35,6 +36,7 @@ class Clipping(Table):
 
     def clip(self, norm: float, counted_norm: float | None = None) -> Clip:
         """How updates are clipped in a round whose clip norm this is."""
+        # No update is longer than infinity, so without the key none counts as zero.
         factor = math.inf if self.zero_above is None else self.zero_above
         return Clip(norm, factor * norm, counted_norm)
 
@@ -71,7 +73,9 @@ class PerLayerClipping(Clipping):
     """Clip norm of each layer, in the model's order; none: clip_norm / sqrt(layers) for each."""
 
     def check_clip_norm(self, clip_norm: float) -> None:
+        # Without norms the sum is 0, since the norms that are then derived fit by construction.
         whole = math.hypot(*(self.norms or ()))
+        # The slack lets norms pass that a user computed as clip_norm / sqrt(layers) and rounded.
         if whole > clip_norm * (1 + 1e-9):
             raise ValueError(
                 f"clipping.norms: the root of the sum of their squares is {whole:g}, more than "
@@ -82,6 +86,7 @@ class PerLayerClipping(Clipping):
     def layer_norms(self, layers: Sequence[str], clip_norm: float) -> tuple[float, ...]:
         if self.norms is None:
             return (clip_norm / math.sqrt(len(layers)),) * len(layers)
+        # The model is known only now, so a table could not refuse this when it was read.
         if len(self.norms) != len(layers):
             raise ScenarioError(
                 f"privacy.clipping.norms has {len(self.norms)} norms, and the model has "
@@ -112,6 +117,7 @@ class AdaptiveClipping(Clipping):
     none: rounds.report_goal / 20."""
 
     def noise_on_count(self, report_goal: int) -> float:
+        # The type refuses 0, so `or` falls back only where no noise is given.
         return self.count_noise or report_goal / COUNT_NOISE_SHARE
 
 

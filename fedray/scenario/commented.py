@@ -35,13 +35,16 @@ def commented_toml(scenario: Scenario) -> str:
 
 def _table_lines(path: tuple[str, ...], table: BaseModel, scenario: Scenario) -> Iterator[str]:
     """The lines of a table's own keys, then those of the tables within it."""
+    # The top level has no parent that could have a default for it.
     is_whole_default = bool(path) and _default_at(scenario, path) == table
     if path:
         about = type(_at(scenario, path[:-1]))
         yield ""
         yield from _prose(first_sentence(key_of(path[-1], about).meaning))
+        # A heading stays where it changes nothing, so that a key below it can be taken in alone.
         is_out = is_whole_default and not _may_be_empty(scenario, path)
         yield f"{'#' if is_out else ''}[{'.'.join(path)}]"
+    # TOML counts keys after a heading as of that table, so tables within come after all own keys.
     inner = []
     for name, field in type(table).model_fields.items():
         value = getattr(table, name)
@@ -50,9 +53,11 @@ def _table_lines(path: tuple[str, ...], table: BaseModel, scenario: Scenario) ->
             inner.append((*path, name))
             continue
         types = key.type
+        # A class has one kind only, and a reader wants to know which others the table may have.
         if name in ("kind", "model") and path:
             types = " | ".join(_kinds(scenario, path, name))
         yield from _prose(_told(key.meaning, key.unit, types))
+        # TOML has no null, so a key without a value can only be told in prose.
         if value is None:
             yield f"# {name} is left out."
             continue
@@ -77,6 +82,7 @@ def _told(meaning: str, unit: str, type_text: str) -> str:
     """The first sentence; with the unit, and the words that the key may have, if it has not got
     them."""
     sentence = first_sentence(meaning)
+    # The singular is compared, so that "an hour" counts as having said "hours".
     if unit and unit.split()[0].rstrip("s") not in sentence:
         sentence += f" ({unit})"
     if " | " in type_text:
@@ -104,6 +110,7 @@ def _default_at(scenario: Scenario, path: tuple[str, ...]) -> Any:
 
 def _may_be_empty(scenario: Scenario, path: tuple[str, ...]) -> bool:
     """Whether a heading without keys means the default."""
+    # The scenario is read with the empty table, as only validation knows what that means.
     tables = scenario.to_tables()
     table = tables
     for name in path[:-1]:

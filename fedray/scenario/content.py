@@ -50,17 +50,23 @@ class ContentFile(Table):
         if (self.__pydantic_private__ or {}).get("_content") is not None:
             return self  # read already, and now made part of another value
         context: dict[str, Any] = info.context or {}
+        # A copy with overrides finds its content here, although the file may be gone by now.
         known = context.get("contents", {}).get(self.sha256)
         if known is not None:
+            # The place goes along, so that copying does not make foreign code trusted.
             content, self._kept_as = known._content, known._kept_as
         else:
             directory = Path(context.get("directory", "."))
+            # In a trace's folder only the name by content is sure, so it is tried first.
             path = directory / self.content_name
             is_kept = bool(self.sha256) and path.exists()
             path = path if is_kept else directory / self.file
+            # A kept file is canonical already, and its digest is of exactly these bytes.
             content = path.read_bytes() if is_kept else self._canonical(path)
+            # A recorded table may be somebody else's even where `file` itself is found.
             if is_kept or context.get("is_recorded"):
                 self._kept_as = path
+        # The digest is checked in either case, since a file in a trace can be damaged or exchanged.
         digest = hashlib.sha256(content).hexdigest()
         if self.sha256 not in ("", digest):
             raise ValueError(
@@ -75,6 +81,7 @@ class ContentFile(Table):
         return type(other) is type(self) and _without_file(self) == _without_file(other)
 
     def __hash__(self) -> int:
+        # Equal tables have equal digests, so this agrees with equality.
         return hash(self.sha256)
 
 
@@ -88,6 +95,7 @@ class PythonFile(ContentFile):
     def demand_trust(self) -> None:
         """Raises InputError if the code came with a trace or run, so that it may be somebody
         else's."""
+        # Whoever names a file in a scenario of their own trusts it by doing so.
         if self._kept_as is not None:
             raise InputError(
                 f"{self.table}.file={shown(self.file)} is Python code that came with a trace or "
@@ -99,11 +107,13 @@ class PythonFile(ContentFile):
     def _canonical(self, path: Path) -> bytes:
         try:
             source = path.read_text(encoding="utf-8")
+            # Compiling finds errors of syntax now, and executes nothing.
             compile(source, str(path), "exec")
         except (OSError, ValueError, SyntaxError) as error:
             raise ValueError(
                 f"file={self.file!r} is no readable Python file ({error}); give one that defines it"
             ) from None
+        # Reading as text has made all line ends alike, so the digest is the same on every system.
         return source.encode()
 
 

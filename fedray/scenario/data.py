@@ -143,6 +143,7 @@ class FormedData(NamesDataFiles, DataTable):
         | None
     ) = None
     """Shape that the inputs of an example are given; none: as they are."""
+    # Columns of whole numbers are refused from 2^40 on when they are read.
     values: Annotated[int, Field(ge=0, le=1 << 40)] = 0
     """How many whole numbers there are (classes, tokens): 0 to values - 1. At 0 they are counted,
     for which all data is read once."""
@@ -163,6 +164,7 @@ class FormedData(NamesDataFiles, DataTable):
 
     @model_validator(mode="after")
     def _has_columns(self) -> Self:
+        # Targets alone are no example, because a model has nothing to predict them from.
         if not self.tokens and not self.inputs:
             raise ValueError(
                 "tokens='', inputs='': an example needs a column; name one that the data has"
@@ -197,6 +199,7 @@ class TffSqliteData(FileData):
     kind: Literal["tff_sqlite"] = "tff_sqlite"
     """A SQLite file of TensorFlow Federated."""
     implementation: ClassVar[str] = "fedray.clients.data.readers.tff_sqlite:TffSqlite.of"
+    # These are the names in EMNIST's file.
     inputs: str = "pixels"
     """Feature of the inputs (field `inputs`)."""
     targets: str = "label"
@@ -228,6 +231,7 @@ class LeafData(FileData):
     kind: Literal["leaf"] = "leaf"
     """JSON files of LEAF."""
     implementation: ClassVar[str] = "fedray.clients.data.readers.leaf:LeafFiles.of"
+    # LEAF's files name the columns of every client so.
     inputs: str = "x"
     """Key of the inputs (field `inputs`)."""
     targets: str = "y"
@@ -241,6 +245,7 @@ class SourceCodeData(FormedData, AssignedData):
     kind: Literal["source_code"] = "source_code"
     """The source of Python's standard library."""
     implementation: ClassVar[str] = "fedray.clients.data.readers.source_code:SourceCode.of"
+    # The reader makes this one column, so no other can be named.
     tokens: Annotated[str, Field(pattern="^words$")] = "words"
     """Words are names, numbers and single signs."""
     sha256: Digest = ""
@@ -250,6 +255,7 @@ class SourceCodeData(FormedData, AssignedData):
     def _identify(self, info: ValidationInfo) -> Self:
         if (info.context or {}).get("is_recorded"):
             return self  # perhaps of another Python: held to it when it is opened
+        # The text differs between versions of Python, and a trained model depends on it.
         digest = standard_library().digest
         if self.sha256 not in ("", digest):
             raise ValueError(
@@ -285,6 +291,7 @@ class CustomData(PythonFile, FormedData, AssignedData):
     table: ClassVar[str] = "data"
 
     def __eq__(self, other: object) -> bool:
+        # The inherited equality of a Python file would count where the vocabulary lies.
         return NamesDataFiles.__eq__(self, other)
 
     def __hash__(self) -> int:

@@ -51,6 +51,7 @@ class NamesDataFiles(Table):
                     f"{path_key}={file!r} cannot be read ({error.strerror or error}); "
                     "name a file of data that is there"
                 ) from None
+            # A digest in the file is a promise about the data, so it is never replaced silently.
             if given not in ("", digest):
                 raise ValueError(
                     f"{path_key}={file!r} has another content (sha256 {digest}) than the one that "
@@ -73,6 +74,7 @@ class NamesDataFiles(Table):
         path, digest_key = Path(getattr(self, path_key)), self.digest_keys[path_key]
         wanted = getattr(self, digest_key)
         try:
+            # The file may have changed since the table was read, or be another one on this machine.
             digest = content_digest(path)
         except OSError as error:
             raise InputError(
@@ -91,6 +93,7 @@ class NamesDataFiles(Table):
         return type(other) is type(self) and _without_places(self) == _without_places(other)
 
     def __hash__(self) -> int:
+        # Digests alone decide, as paths do not count in equality either.
         return hash(tuple(getattr(self, key) for key in self.digest_keys.values()))
 
 
@@ -108,12 +111,14 @@ def content_digest(path: Path) -> str:
     """
     if not path.is_dir():
         return _file_digest(path)
+    # Names are relative, so the digest stays when the folder is moved.
     lines = [f"{_file_digest(file)}  {file.relative_to(path)}\n" for file in files_below(path)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def files_below(folder: Path) -> list[Path]:
     """All files of a folder and those in it, in order of their names. Hidden ones are left out."""
+    # What a file system lists comes in any order, so names are sorted in the end.
     files = (file for file in folder.rglob("*") if file.is_file())
     shown_ones = (
         file
@@ -129,8 +134,10 @@ def _without_places(table: Any) -> dict[str, Any]:
 
 def _file_digest(path: Path) -> str:
     found = path.stat()
+    # An ordinary write changes one of these, so large files are read only once.
     facts = [str(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
     request = json.dumps(facts)
+    # A path has one entry, which is replaced when its file changes.
     name = hashlib.sha256(str(path).encode()).hexdigest()[:32]
     entry = cache_folder("digests") / f"{name}.txt"
     try:

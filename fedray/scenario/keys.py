@@ -71,6 +71,7 @@ def tables_of(root: type[BaseModel] = Scenario) -> list[KeyTable]:
     """All tables below a class, with every kind of each, in order of their paths in it; below a
     scenario, that of a task too."""
     found = {(each.path, each.table): each for each in _walk("", root, ())}
+    # Tasks are read apart from the scenario, so no field of it leads to their class.
     tasks = [KeyTable("tasks", "", FederatedTask)] if root is Scenario else []
     return [*found.values(), *tasks]
 
@@ -90,6 +91,7 @@ def _walk(
 
 
 def _kind_of(table: type[BaseModel]) -> str:
+    # Models of availability are told apart by `model`, and all other unions by `kind`.
     for tag in ("kind", "model"):
         field = table.model_fields.get(tag)
         if field is not None and get_origin(field.annotation) is Literal:
@@ -104,6 +106,7 @@ def key_of(name: str, table: type[BaseModel]) -> Key:
         default = "required"
     else:
         default = _default_text(field.get_default(call_default_factory=True))
+    # The underscore lets a key that is nothing but its unit, such as `minutes`, match as well.
     unit = next((unit for end, unit in _UNITS.items() if f"_{name}".endswith(end)), "")
     meaning = " ".join(descriptions_of(table).get(name, "").split())
     return Key(name, _type_text(field.annotation, tuple(field.metadata)), unit, default, meaning)
@@ -120,6 +123,7 @@ def _default_text(value: Any) -> str:
 
 def _type_text(annotation: Any, metadata: tuple[Any, ...]) -> str:
     """The type in words, with the bounds that it or its field has."""
+    # Bounds may stand at any level of an annotation, so they are collected on the way down.
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
         return _type_text(inner, (*more, *metadata))
@@ -131,9 +135,11 @@ def _type_text(annotation: Any, metadata: tuple[Any, ...]) -> str:
         return " | ".join(map(str, get_args(annotation)))
     parts = [each for each in get_args(annotation) if each is not type(None)]
     is_union = get_origin(annotation) in (Union, types.UnionType)
+    # A type that may be None reads like the type; the default says that it is left out.
     if is_union and len(parts) == 1:
         return _type_text(parts[0], metadata)
     if is_union or (classes and not is_list):
+        # Tables are told apart by kinds elsewhere, so one word stands for all of them.
         plain = [_type_text(each, metadata) for each in parts if not classes_in(each)]
         return " or ".join([*(["table"] if classes else []), *dict.fromkeys(plain)])
     if is_list:
@@ -143,6 +149,7 @@ def _type_text(annotation: Any, metadata: tuple[Any, ...]) -> str:
 
 
 def _bounds_of(constraint: Any) -> Iterator[str]:
+    # A field within an annotation holds its bounds one level deeper.
     if isinstance(constraint, FieldInfo):
         for each in constraint.metadata:
             yield from _bounds_of(each)

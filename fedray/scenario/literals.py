@@ -19,7 +19,9 @@ def literal(value: Any) -> str:
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(literal, value))}]"
+    # Booleans are spelt in TOML as in JSON, and `repr` would begin them with a capital.
     if isinstance(value, bool | str):
         # The escapes of JSON are those of a basic string, but DEL must be escaped too.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # `repr` gives the shortest text that reads back as the same float.
     return repr(value)

@@ -44,12 +44,15 @@ def naming_overrides(
     Raises:
         ScenarioError: as `make` does; problems that come from overrides name them.
     """
+    # A single text is a sequence of characters, which nobody means.
     overrides = [overrides] if isinstance(overrides, str) else overrides
     try:
         return make(overrides)
     except ScenarioError as error:
         refused = error
+    # What the file gets wrong alone is no override's mistake, whatever else is applied.
     of_source = _problems_of(make, ())
+    # Leaving out one override at a time shows which of them a problem depends on.
     without = [
         _problems_of(make, [*overrides[:place], *overrides[place + 1 :]])
         for place in range(len(overrides))
@@ -57,6 +60,7 @@ def naming_overrides(
     told = []
     for line in _problems(refused):
         rest = line.removeprefix(source)
+        # Other lines are about the text of an override, and they quote it already.
         if line not in of_source and rest != line:
             needed = [
                 override
@@ -67,6 +71,7 @@ def naming_overrides(
             named = " and ".join(f"override {shown(each)}" for each in needed or overrides)
             line = f"{named}, applied to {source}{rest}"
         told.append(line)
+    # Where no line changed, the first error is raised itself, with the message that it has.
     if told == list(_problems(refused)):
         raise refused
     raise with_problems(ScenarioError, told)
@@ -94,14 +99,17 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
             "rounds.report_goal=3000"
         )
     value = _parse_value(text.strip(), override)
+    # The short form in a file and the long one in an override must meet in one table.
     if "training" in tables:
         tables["training"] = with_task_as_table(tables["training"])
+    # A table replaces the task whole; a bare kind is put where kinds of a table stand.
     if names == ["training", "file"] or (
         names == ["training", "task"] and not isinstance(value, dict | list)
     ):
         names = _LONG_FORMS[names[-1]]
     table = tables
     for name in names[:-1]:
+        # Tables that the file leaves out are made, because all of their keys may have defaults.
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
             raise ScenarioError(
@@ -109,6 +117,7 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
                 "its own keys"
             )
     kinds = KINDS.get(tuple(names), {})
+    # Keys of the kind before would be refused as unknown in the new one.
     if isinstance(value, str) and value in kinds:
         _forget_keys_of_another_kind(table, kinds.get(table.get(names[-1], "")), kinds[value])
     table[names[-1]] = value
@@ -118,7 +127,9 @@ def _forget_keys_of_another_kind(
     table: dict[str, Any], before: type[BaseModel] | None, after: type[BaseModel]
 ) -> None:
     """Keys that the new kind does not have go, and so do defaults of the kind before."""
+    # The tables of a scenario have all defaults written out, which nobody chose.
     defaults = before.model_fields if before is not None and before is not after else {}
+    # The list is a copy, because keys are deleted on the way.
     for name in list(table):
         is_default = name in defaults and table[name] == defaults[name].get_default(
             call_default_factory=True

@@ -127,6 +127,7 @@ class MinSepPolicy(PolicyTable):
 
     @property
     def gap(self) -> int:
+        # With n rounds strictly between them, the numbers of two rounds differ by n + 1.
         return self.minimum_separation + (1 if self.counts == "between" else 0)
 
     @property
@@ -214,6 +215,7 @@ class Participation(Table):
     @property
     def separation(self) -> int:
         """Least difference between the numbers of two rounds of a device; 0 for none."""
+        # The 0 is there because `max` of one number alone is an error.
         return max(self.round_separation, *(each.gap for each in self.policies or ()), 0)
 
     @property
@@ -225,12 +227,14 @@ class Participation(Table):
         time += [keys["time"] for keys in told if "time" in keys]
         rounds = [keys["rounds"] for keys in told if "rounds" in keys]
         own = f"participation.round_separation={self.round_separation}"
+        # No policy has `rounds` where round_separation is given, as both together are refused.
         return {"time": " and ".join(time), "rounds": " and ".join(rounds) or own}
 
     @property
     def young_history_seconds(self) -> float:
         """How long a device waits after its history began; 0 where no policy asks for that."""
         hours = [each.young_history_hours for each in self.policies or ()]
+        # All policies must admit a device, so the longest wait decides.
         return 3600.0 * max(hours, default=0.0)
 
     @property
@@ -263,6 +267,7 @@ class Participation(Table):
                     f"policies: {count} are of kind {kind!r}; all must admit a device, so keep "
                     "the strictest one"
                 )
+        # One counts reports that arrived, and the other uploads that started.
         if self.round_separation and kinds["min_sep"]:
             raise ValueError(
                 f"round_separation={self.round_separation}: a device remembers one last round, "
@@ -274,6 +279,7 @@ class Participation(Table):
     def _keys_have_what_they_speak_of(self) -> Self:
         for name in ("timer_hours", "timer_resets_on", "timer_violators", "clock_skew_hours"):
             value = getattr(self, name)
+            # A recorded scenario has every key, so a default does not count as given.
             if not self.has_timer and value != type(self).model_fields[name].default:
                 raise ValueError(
                     f'{name}={value}: policies have no timer; add {{kind = "timer"}} to them, '

@@ -15,6 +15,7 @@ from fedray.table import PositiveShare, Spread, Table
 class TimeZone(Table):
     """One time zone and how many of the devices live in it."""
 
+    # The bounds are those of the zones in use, from Baker Island to Kiribati.
     utc_offset_hours: Annotated[float, Field(ge=-12, le=14)] = 0.0
     """Local time minus UTC, hours."""
     share: PositiveShare = 1.0
@@ -54,6 +55,7 @@ class DeviceClass(Table):
 
     @model_validator(mode="after")
     def _zones_sum_to_one(self) -> Self:
+        # A class without zones passes, because one zone has the share 1.
         _demand_whole("time_zones", (zone.share for zone in self.time_zones or (TimeZone(),)))
         return self
 
@@ -104,16 +106,20 @@ class Correlation(Table):
         Raises:
             numpy.linalg.LinAlgError: no five variables have these correlations.
         """
+        # Only the part below the diagonal is filled in, since `cholesky` reads no other.
         ranks = np.eye(5)
         ranks[1, 0] = self.habit_speed
+        # Both rates have the same correlations with the other variables.
         ranks[2, :2] = ranks[3, :2] = self.habit_bandwidth, self.speed_bandwidth
         ranks[3, 2] = self.downlink_uplink
         bandwidth = self.bandwidth_examples
         ranks[4, :4] = self.habit_examples, self.speed_examples, bandwidth, bandwidth
+        # The map keeps 0 and 1 as they are, so the diagonal stays 1 and rows have length 1.
         return np.linalg.cholesky(2.0 * np.sin(np.pi / 6.0 * ranks)).astype(np.float64)
 
     @model_validator(mode="after")
     def _some_variables_have_them(self) -> Self:
+        # Correlations can contradict each other, and the factorization fails exactly then.
         try:
             self.factor()
         except np.linalg.LinAlgError:
@@ -129,6 +135,7 @@ class Correlation(Table):
 class Population(Table):
     """Who the devices are."""
 
+    # Ids from 2^40 on stand for held-out clients.
     devices: Annotated[int, Field(gt=0, lt=2**40)]
     """Devices in the population."""
     time_zones: TimeZones = (TimeZone(),)
@@ -176,6 +183,7 @@ class Population(Table):
 
 
 def _demand_whole(key: str, shares: Iterable[float]) -> None:
+    # An exact sum and a small slack accept shares such as ten times 0.1.
     total = math.fsum(shares)
     if abs(total - 1.0) > 1e-9:
         raise ValueError(f"{key}: the shares sum to {total:g}, not 1; scale them")

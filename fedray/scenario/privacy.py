@@ -102,6 +102,7 @@ class Privacy(Table):
     def budget_delta(self) -> float:
         """Delta of the epsilon of `stop_at`."""
         own = self.stop_at.delta if self.stop_at is not None else None
+        # Delta is never 0, so `or` takes the other one only where none is given.
         return own or self.delta
 
     def beyond_budget(self, sensitivity: float) -> list[tuple[str, float, float]]:
@@ -112,6 +113,7 @@ class Privacy(Table):
         """
         if self.stop_at is None:
             return []
+        # Each device's contributions are together one release of a Gaussian mechanism.
         release = Gaussian(noise_multiplier=self.noise_multiplier, sensitivity=sensitivity)
         figures = (
             ("rho", self.stop_at.rho, rho_of(release)),
@@ -120,11 +122,13 @@ class Privacy(Table):
         return [
             (what, most, spent)
             for what, most, spent in figures
+            # A device that has spent exactly its budget is still within it.
             if most is not None and spent > most
         ]
 
     @model_validator(mode="after")
     def _devices_can_add_the_noise(self) -> Self:
+        # A device sees one round, so its noise cannot cancel that of rounds before.
         if self.encoding.adds_noise and not isinstance(self.mechanism, Identity):
             raise ValueError(
                 f"encoding.kind={self.encoding.kind!r} with mechanism.kind="
@@ -156,11 +160,13 @@ class Privacy(Table):
     @field_validator("mechanism", mode="before")
     @classmethod
     def _from_file(cls, value: Any, info: ValidationInfo) -> Any:
+        # Nothing but a file is named by a text here, since kinds are given as tables.
         if isinstance(value, str):
             return strategy_beside(value, "scenario", info.context)
         return value
 
     @model_validator(mode="after")
     def _layers_stay_within_the_clip_norm(self) -> Self:
+        # The noise is measured by clip_norm, which a clipping table cannot see by itself.
         self.clipping.check_clip_norm(self.clip_norm)
         return self

@@ -144,11 +144,13 @@ class Rounds(Table):
         rounded up. Nobody waits where uploads are stored."""
         if self.uploads is not None:
             return self.report_goal
+        # Rounding first keeps float noise out: 100 x 1.1 is a little more than 110.
         return math.ceil(round(self.report_goal * self.over_selection, 9))
 
     @property
     def waiting_room(self) -> int:
         """Devices that may wait at once."""
+        # All who wait are selected in this mode, so nobody waits beyond them.
         if self.selection == "first":
             return self.selection_target
         return math.ceil(round(self.selection_target * (self.waiting_multiple or 3.0), 9))
@@ -157,6 +159,7 @@ class Rounds(Table):
     def least_to_start(self) -> int:
         """Devices that must wait for a round to start after the selection timeout."""
         share = self.start_share or 0.0
+        # Fewer than the goal cannot commit a round, whatever share may start.
         return max(self.report_goal, math.ceil(round(self.selection_target * share, 9)))
 
     @property
@@ -173,6 +176,7 @@ class Rounds(Table):
     @property
     def keeps_surplus(self) -> bool:
         """Whether a round may accept more than `least_accepted`."""
+        # Of stored uploads a few may be unresolved, so the number accepted varies there too.
         return isinstance(self.closing, AtLeastClosing) or self.least_accepted < self.report_goal
 
     @property
@@ -185,6 +189,7 @@ class Rounds(Table):
     @property
     def least_accepted(self) -> int:
         """Fewest accepted updates of a committed round; 0 of Poisson samples."""
+        # A Poisson sample may be empty, and its round is committed all the same.
         if self.sampling_probability is not None:
             return 0
         if self.uploads is None:
@@ -221,6 +226,7 @@ class Rounds(Table):
         uploads = self.uploads
         if uploads is None:
             return self
+        # These keys are None unless somebody gave them; `selection` has a default to compare with.
         keys = ("closing", "start_share", "min_minutes_between")
         given = [key for key in keys if getattr(self, key) is not None]
         given += ["selection"] if self.selection != "first" else []
@@ -229,6 +235,7 @@ class Rounds(Table):
                 f"{given[0]}: it is a rule for devices that wait and report, and "
                 "mode='upload-then-train' draws stored uploads; leave it out"
             )
+        # Check-ins are drawn for whole look-ahead windows, which an upload window may not cut.
         ahead = 60.0 * uploads.window_hours / self.look_ahead_minutes
         if ahead < 1 or abs(ahead - round(ahead)) > 1e-9:
             raise ValueError(
@@ -240,6 +247,7 @@ class Rounds(Table):
                 f"uploads: windows={uploads.windows} of window_hours={uploads.window_hours:g} end "
                 f"after max_days={self.max_days:g}; raise max_days, or have fewer windows"
             )
+        # Uploads of a window without a round would be collected for nothing.
         if uploads.windows > self.count:
             raise ValueError(
                 f"uploads: windows={uploads.windows} is more than count={self.count}, so some "
@@ -253,6 +261,7 @@ class Rounds(Table):
             return self
         fields = type(self).model_fields
         for key in _OF_SELECTED_COHORTS:
+            # A recorded scenario has all keys, so the default itself must be accepted.
             if getattr(self, key) != fields[key].default:
                 raise ValueError(
                     f"{key} is given with mode='buffered', where no devices are selected together "
@@ -272,6 +281,7 @@ class Rounds(Table):
     @model_validator(mode="after")
     def _some_devices_more_may_start(self) -> Self:
         share = self.start_share
+        # `least_to_start` would override such a share without telling anybody.
         if share is not None and self.selection_target * share < self.report_goal:
             raise ValueError(
                 f"start_share={share:g}: of {self.selection_target} devices to select that is "

@@ -81,6 +81,7 @@ class Scenario(Table):
     def device_ids(self) -> int:
         """Ids of devices that exist at some time of the longest run: 0 up to this, those that join
         included."""
+        # Rounding up counts a device that joins in the last part of a day.
         return self.population.devices + math.ceil(
             self.population.joins_per_day * self.rounds.max_days
         )
@@ -93,6 +94,7 @@ class Scenario(Table):
 
     def _of_class(self, each: DeviceClass) -> Self:
         zones = each.time_zones or self.population.time_zones
+        # The copy has no classes, so that nothing looks for the classes of a class.
         population = self.population.model_copy(update={"time_zones": zones, "classes": None})
         availability = self.availability
         if each.availability:
@@ -122,7 +124,9 @@ class Scenario(Table):
         """A copy to be sent to shards: without the mechanism's matrix and the task's file."""
         return self._with(
             mechanism=_without_content(self.privacy.mechanism),
+            # The availability keeps its content, because shards compute who is eligible.
             availability=_as_given(self.availability),
+            # Shards tell how many examples a device has, which some data says itself.
             data=self.data,
             task=_without_content(self.training.task),
         )
@@ -131,6 +135,7 @@ class Scenario(Table):
         """A copy to be sent to trainers: without the mechanism's matrix and the availability's
         file."""
         return self._with(
+            # Noise is the aggregator's alone, and a dense matrix may be very large.
             mechanism=_without_content(self.privacy.mechanism),
             availability=_without_content(self.availability),
             data=self.data,
@@ -150,6 +155,7 @@ class Scenario(Table):
     def _with(
         self, mechanism: BaseModel, availability: BaseModel, data: BaseModel, task: BaseModel
     ) -> Self:
+        # `model_copy` runs no validators, which would ask tables for content that they lack.
         parts = {
             "privacy": self.privacy.model_copy(update={"mechanism": mechanism}),
             "availability": availability,
@@ -180,6 +186,7 @@ class Scenario(Table):
     def demand_trust(self) -> None:
         """Raises InputError if a run of this would execute code that came with a trace or run."""
         for table in self.content_files:
+            # Availability and data are executed in every run, and a task only in a training.
             is_run = table is not self.training.task or self.training.enabled
             if isinstance(table, PythonFile) and is_run:
                 table.demand_trust()
@@ -203,6 +210,7 @@ class Scenario(Table):
         sum scaled to that."""
         if self.trains_whole_rounds:
             return False
+        # A round that keeps more reports than its goal may have more devices than the sample.
         may_leave_out = self.training.cohort_sample < self.rounds.report_goal
         return self.training.enabled and (may_leave_out or self.rounds.keeps_surplus)
 
@@ -253,6 +261,7 @@ class Scenario(Table):
     def _classes_and_correlations_have_what_they_speak_of(self) -> Self:
         # Keys that the availability does not have are refused here.
         _ = self.of_classes
+        # A correlation acts on draws, so attributes that the model or the data fixes have none.
         correlation = self.population.correlation
         if correlation is None:
             return self
@@ -276,6 +285,7 @@ class Scenario(Table):
                 "rounds.sampler='thinning': a function of your own lists runs only, which is "
                 "enumeration; leave the sampler out"
             )
+        # Ids from 2^40 on stand for held-out clients, and joining devices need ids too.
         if self.device_ids >= 2**40:
             raise ValueError(
                 f"population.joins_per_day={self.population.joins_per_day:g}: more than 2^40 "
@@ -286,6 +296,7 @@ class Scenario(Table):
                 f"rounds.report_goal={self.rounds.report_goal}: must not exceed population.devices="
                 f"{self.population.devices}; lower the goal or raise the population"
             )
+        # Buffered rounds select nobody together; their own validator checks their numbers.
         is_buffered = self.rounds.buffer is not None
         if not is_buffered and self.rounds.selection_target > usable:
             raise ValueError(
@@ -312,10 +323,13 @@ class Scenario(Table):
             )
         try:
             mechanism.check_noise_growth(self.rounds.count)
+        # The message gets the key in front, since a mechanism does not know where it stands.
         except InputError as error:
             raise ValueError(f"privacy.mechanism: {error}") from None
+        # Within one stretch of C the clip norm must stay, or the claim on both releases fails.
         if self.count_noise is not None:
             recurrence = mechanism.recurrence(self.rounds.count)
+            # The first round is left out, because no count comes before it.
             if not any(map(recurrence.begins_anew, range(1, self.rounds.count))):
                 raise ValueError(
                     "privacy.clipping.kind='adaptive': a clip norm changes where the mechanism "
@@ -324,6 +338,7 @@ class Scenario(Table):
                     "restarts (kind 'tree' or 'restarted'), or 'identity', which needs none"
                 )
             _ = self.update_noise_multiplier  # what the count leaves no room for is refused here
+        # A round with fewer reports than the sample could not train as many devices as is promised.
         least = self.rounds.least_accepted
         takes_a_sample = self.training.enabled and not self.trains_whole_rounds
         if takes_a_sample and self.training.cohort_sample > least:
@@ -358,6 +373,7 @@ class Scenario(Table):
                     "rounds.uploads.schedule.kind='poisson'"
                 )
             return self
+        # Without training nothing is divided, so the default weighting does no harm.
         if self.training.enabled and isinstance(weighting, MeanWeighting):
             raise ValueError(
                 "training.weighting.kind='mean': it divides by the number of devices in a round, "
@@ -381,6 +397,7 @@ class Scenario(Table):
         if self.privacy.stop_at is None:
             return self
         start = np.zeros(1, np.int64)
+        # The sensitivity of one participation in a run of one round is |C[0, 0]|.
         norm = float(self.privacy.mechanism.gram_entries(start, start, 1)[0]) ** 0.5
         for what, most, first in self.privacy.beyond_budget(norm):
             raise ValueError(
@@ -407,6 +424,7 @@ class Scenario(Table):
                 "take 'stop', or rounds.mode='on-device'"
             )
         limit = privacy.largest_sensitivity
+        # The table `privacy` refuses this `at_limit` without a budget.
         assert limit is not None
         try:
             check_can_be_filtered(privacy.mechanism, self.rounds.count, limit)
@@ -441,6 +459,7 @@ class Scenario(Table):
 
         def read(given: Sequence[str]) -> Self:
             tables = read_tables(file, given)
+            # Without this, `tasks` would be called an unknown key, which tells no remedy.
             if "tasks" in tables:
                 raise ScenarioError(
                     f"scenario {str(file)!r} has several tasks, and here one is meant; give a "
@@ -449,6 +468,7 @@ class Scenario(Table):
             return cls.from_tables(tables, source=str(file), directory=file.parent)
 
         scenario = naming_overrides(read, str(file), overrides)
+        # Trust is asked for last, when it is known which code was found and where.
         if not trust_code:
             scenario.demand_trust()
         return scenario
@@ -504,12 +524,15 @@ class Scenario(Table):
         tables = self.to_tables()
         for override in overrides:
             apply_override(tables, override)
+        # An override may have put anything in place of a table, which validation refuses later.
         privacy = tables["privacy"]
         mechanism, new = (
             self.privacy.mechanism,
             privacy.get("mechanism") if isinstance(privacy, dict) else None,
         )
+        # Contents that are in memory are passed on, so that a copy needs none of the files.
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
+        # Digests of the old files would refuse every file that an override names anew.
         _forget_digest_of_another_file(mechanism, new)
         _forget_digest_of_another_file(self.availability, tables["availability"])
         _forget_digest_of_another_file(self.data, tables["data"])
@@ -529,6 +552,7 @@ class Scenario(Table):
             for key, value in self.to_tables().items()
             if key not in ("name", "description")
         }
+        # Content counts by its digest, so a file may lie anywhere and have any name.
         for key in FILE_KEYS:
             *path, name = key.split(".")
             table = functools.reduce(lambda each, part: each.get(part, {}), path, tables)
@@ -562,6 +586,7 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
         raise ScenarioError(
             f"scenario {str(file)!r} is not valid TOML: {error}; correct that line"
         ) from None
+    # Where the file's name would be refused as a name, the default stands.
     if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
         tables.setdefault("name", file.stem)
     for override in [overrides] if isinstance(overrides, str) else overrides:
@@ -578,6 +603,7 @@ def _with_keys(availability: Availability, device_class: DeviceClass) -> Availab
             f"{told}: a class has keys of the population's model alone, and none of a model with a "
             f"file (availability.model={availability.model!r}); leave it out"
         )
+    # Validation of the whole also checks rules between the class's keys and the others.
     tables = _merged(availability.model_dump(), keys)
     try:
         return kind.model_validate(tables)
@@ -602,6 +628,7 @@ def _without_content(table: BaseModel) -> BaseModel:
     """
     if not isinstance(table, MatrixFile | ContentFile):
         return table
+    # No validator runs here, since that would read the file again.
     return type(table).model_construct(
         **{name: getattr(table, name) for name in type(table).model_fields}
     )
@@ -610,6 +637,7 @@ def _without_content(table: BaseModel) -> BaseModel:
 def _as_given(table: BaseModel) -> BaseModel:
     """A copy of a table without its cached properties, which would be sent along."""
     copy = table.model_copy()
+    # Cached properties lie beside the fields; private attributes, such as the content, do not.
     for name in set(vars(copy)) - set(type(table).model_fields):
         del vars(copy)[name]
     return copy
@@ -620,6 +648,7 @@ def _forget_digest_of_another_file(before: Any, table: Any) -> None:
     if not isinstance(table, dict):
         return
     for path_key, digest_key in {"file": "sha256", **getattr(before, "digest_keys", {})}.items():
+        # A digest that an override changed too is meant for the new file, so it stays.
         is_same_digest = table.get(digest_key) == getattr(before, digest_key, None)
         is_same_file = table.get(path_key) == getattr(before, path_key, None)
         if table.get(digest_key) and is_same_digest and not is_same_file:

@@ -24,10 +24,12 @@ from fedray.table import Table
 
 OVERRIDDEN = ("rounds", "participation", "latency", "data", "training", "privacy")
 """Tables of the scenario of which a task may have keys of its own."""
+# The joint selection keeps 6 bits for a task beside a device's id.
 MOST_TASKS = 64
 """Most tasks of a scenario: a check-in looks at each of them."""
 RESERVED_NAMES = ("checkpoints", "journal", "lock", "report.html", "token")
 """Names that a run needs beside the folders of its tasks."""
+# A device has one history, and the server one calendar, for all tasks together.
 _COMMON = {
     "rounds": ("look_ahead_minutes", "max_days", "sampler", "outages", "together_minutes"),
     "participation": ("history_loss_per_day", "history_loss"),
@@ -94,6 +96,7 @@ class TaskScenario:
     def to_document(self) -> dict[str, Any]:
         """As recorded: its own keys, digest and tables."""
         own: dict[str, Any] = {"starts_days": self.starts_days, "weight": self.weight}
+        # The key is left out where there is no group, and `of_document` reads it so.
         if self.timer_group is not None:
             own["timer_group"] = self.timer_group
         return {**own, **self.scenario.to_document()}
@@ -206,6 +209,7 @@ class SeveralTasks:
                 for name, each in recorded["tasks"].items()
             )
             return cls(recorded["name"], recorded["description"], tasks)
+        # A document that was damaged or made by hand may have anything at any place.
         except (KeyError, TypeError, AttributeError):
             raise ScenarioError(
                 f"{source}: it does not describe several tasks; take it from its source again"
@@ -241,6 +245,7 @@ class SeveralTasks:
         Raises:
             ScenarioError: they are no tasks, or tasks that cannot share devices.
         """
+        # What stands outside of `tasks` holds for every task that does not say otherwise.
         common = {key: value for key, value in tables.items() if key != "tasks"}
         given = tables.get("tasks")
         if not isinstance(given, dict) or not given:
@@ -257,9 +262,12 @@ class SeveralTasks:
         tasks = tuple(
             _task(task, own, common, name, source, directory) for task, own in given.items()
         )
+        # The first task keeps the scenario's seed; with it in others, noises would be the same.
         tasks = (tasks[0], *(_with_own_seed(task, given[task.name]) for task in tasks[1:]))
         description = common.get("description", "")
+        # The scenario has filled in a missing name, so the common one is taken from there.
         several = cls(tasks[0].scenario.name.removesuffix(f".{tasks[0].name}"), description, tasks)
+        # Each task is valid alone here; what is left is whether they fit together.
         _check(several, source)
         return several
 
@@ -275,6 +283,7 @@ def _task(
     name: str, own: Any, common: dict[str, Any], base: Any, source: str, directory: Path
 ) -> TaskScenario:
     """One task of a file."""
+    # A task's trace lies in a folder of this name, beside files that the run itself writes.
     is_name = re.fullmatch(NAME_PATTERN, name) and len(name) <= 40
     if not is_name or name in RESERVED_NAMES or name.endswith((".partial", ".json")):
         raise ScenarioError(
@@ -283,6 +292,7 @@ def _task(
         )
     where = f"{source}, task {name}"
     try:
+        # Keys of the task itself are checked first, as the scenario has no place for them.
         task = FederatedTask.model_validate(own)
     except ValidationError as error:
         told = explain(error, FederatedTask, own)
@@ -291,6 +301,7 @@ def _task(
     for key in OVERRIDDEN:
         if key in task.model_fields_set:
             tables[key] = merged(tables.get(key, {}), getattr(task, key), (key,))
+    # A name of another type is left to the scenario, which refuses it with its own rule.
     if isinstance(base, str):
         tables["name"] = f"{base}.{name}"[:80]
     scenario = Scenario.from_tables(tables, where, directory)
@@ -300,10 +311,12 @@ def _task(
 def _with_own_seed(task: TaskScenario, own: Any) -> TaskScenario:
     """A task whose noise is not that of another: unless it names a seed itself, its own follows
     from the scenario's and its name."""
+    # A seed that the user chose is kept; `_check` refuses it if another task has it.
     if "seed" in own.get("training", {}):
         return task
     scenario = task.scenario
     text = f"{scenario.training_seed}:{task.name}"
+    # Python's own hash of a text differs between processes, and seeds may not.
     word = hashlib.blake2b(text.encode(), digest_size=8).digest()
     # Seeds are below 2^63.
     seed = int.from_bytes(word, "little") >> 1
@@ -325,6 +338,7 @@ def merged(base: Any, own: Any, path: tuple[str, ...]) -> Any:
     """
     if not isinstance(base, dict) or not isinstance(own, dict):
         return own
+    # Only these paths have tables of several kinds; elsewhere `kind` would be a plain key.
     tags = [tag for tag in ("kind", "model") if (*path, tag) in KINDS]
     if any(tag in own and own[tag] != base.get(tag) for tag in tags):
         return own
@@ -336,6 +350,7 @@ def merged(base: Any, own: Any, path: tuple[str, ...]) -> Any:
 
 def _check(several: SeveralTasks, source: str) -> None:
     """Raises ScenarioError for tasks that cannot share devices."""
+    # Rules of each task come first, then what pairs of tasks must agree on.
     first, *others = several.tasks
     for task in several.tasks:
         mode = task.scenario.rounds.mode
@@ -355,6 +370,7 @@ def _check(several: SeveralTasks, source: str) -> None:
                 f"{source}, task {task.name}: starts_days={task.starts_days:g} is not before "
                 f"rounds.max_days={task.scenario.rounds.max_days:g}; lower it, or raise max_days"
             )
+    # Comparing with the first is enough, since equality carries over to the rest.
     for task in others:
         for table, keys in _COMMON.items():
             mine, theirs = getattr(task.scenario, table), getattr(first.scenario, table)
@@ -365,6 +381,7 @@ def _check(several: SeveralTasks, source: str) -> None:
                         f"that of task {first.name}, and it speaks of what tasks share; say it "
                         f"once, in [{table}]"
                     )
+    # Noise is addressed by seed and round, so two tasks with one seed would draw the same.
     seeds: dict[int, str] = {}
     for task in several.tasks:
         seed = task.scenario.training_seed
@@ -396,6 +413,7 @@ def _timer_of(task: TaskScenario) -> dict[str, Any]:
     """The rules of a task that a shared timer is made of."""
     participation = task.scenario.participation
     kinds = {each.kind: each for each in participation.policies or ()}
+    # A contribution also starts the period of swor, so tasks that share it must agree on it.
     period = kinds["swor"].model_dump() if "swor" in kinds else None
     rules = {key: getattr(participation, key) for key in _TIME_RULES}
     return {**rules, "has_timer": participation.has_timer, "policies": period}
@@ -415,6 +433,7 @@ def read_scenario(
         ScenarioError: it is no scenario.
         InputError: code is not trusted.
     """
+    # Overrides may add the tasks, so they are applied before the kind is known.
     kind = SeveralTasks if "tasks" in read_tables(path, overrides) else Scenario
     return kind.from_toml(path, overrides, trust_code=trust_code)
 

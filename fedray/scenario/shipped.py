@@ -17,11 +17,13 @@ def shipped_scenarios() -> list[tuple[Path, Scenario | SeveralTasks]]:
 def shipped_scenario_files() -> dict[str, Path]:
     """The scenario files of the `scenarios` package by name, in order of path; paths are relative
     where they are below the current directory."""
+    # An installed fedray has its scenarios elsewhere than a checkout, so Python is asked.
     package = importlib.util.find_spec("fedray.scenarios")
     locations = package.submodule_search_locations if package else None
     here = Path.cwd()
     found = {}
     for folder in map(Path, locations or ()):
+        # The package is a symbolic link in a checkout, and users should see the real path.
         for file in sorted(folder.resolve().rglob("*.toml")):
             if file.parent.name != "stress":  # those are sweeps
                 found[file.stem] = file.relative_to(here) if file.is_relative_to(here) else file
@@ -38,6 +40,7 @@ def find_scenario(name: str | Path) -> Path:
         ScenarioError: no scenario that ships has the name; the message begins with the nearest.
     """
     path = Path(name)
+    # A misspelt path must be told as a missing file, and not as an unknown scenario.
     if path.suffix or path.name != str(name) or path.exists():
         return path
     shipped = shipped_scenario_files()

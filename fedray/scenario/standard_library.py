@@ -35,14 +35,17 @@ def standard_library() -> StandardLibrary:
     found: dict[str, Path] = {}
     for name in sys.stdlib_module_names:
         module = root / f"{name}.py"
+        # A module that is compiled into Python has neither a file nor a folder, and is left out.
         files = [module] if module.is_file() else (root / name).rglob("*.py")
         for file in files:
             parts = file.relative_to(root).with_suffix("").parts
             if _TESTS.isdisjoint(parts):
                 found[".".join(parts)] = file
+    # The set of names has another order in every process, and the digest must not.
     files = dict(sorted(found.items()))
     digest = hashlib.sha256(platform.python_version().encode())
     for name, file in files.items():
+        # Hashing each file by itself keeps the borders between files in the digest.
         content = hashlib.sha256(file.read_bytes()).hexdigest()
         digest.update(f"\n{content} {name}".encode())
     return StandardLibrary(files, digest.hexdigest())

@@ -124,6 +124,7 @@ class TransformerLmTask(TaskTable):
 
     @model_validator(mode="after")
     def _heads_share_the_embedding(self) -> Self:
+        # Each head has an equal part, and positions are coded by pairs of a sine and a cosine.
         if self.embedding % self.heads or self.embedding % 2:
             raise ValueError(
                 f"embedding={self.embedding}, heads={self.heads}: the embedding must be even and a "

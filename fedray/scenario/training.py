@@ -70,6 +70,7 @@ class FedAvg(LocalSteps):
 
     @model_validator(mode="after")
     def _momentum_is_of_sgd(self) -> "FedAvg":
+        # A key that is never read would let a user believe in an effect that is not there.
         if self.momentum and self.optimizer == "adam":
             raise ValueError(
                 f"momentum={self.momentum:g}: adam has its own; leave it out, or take sgd"
@@ -154,6 +155,7 @@ class ServerSGD(ServerStep):
 class _Adaptive(ServerStep):
     """w += learning_rate * m / (sqrt(v) + epsilon): Reddi et al. 2021, Algorithm 2."""
 
+    # Steps are divided by sqrt(v), so a rate for plain SGD would be far too large.
     learning_rate: Positive = 0.01
     """Step size of the server."""
     beta1: BelowOne = 0.9
@@ -174,6 +176,7 @@ class ServerAdam(_Adaptive):
 
     kind: Literal["adam"] = "adam"
     """FedAdam."""
+    # Reddi et al. 2021 fix beta1 at 0.9 and beta2 at 0.99 in their experiments.
     beta2: BelowOne = 0.99
     """Share of the previous v that is kept."""
 
@@ -253,18 +256,22 @@ class Training(Table):
     @model_validator(mode="before")
     @classmethod
     def _read_as_meant(cls, given: Any) -> Any:
+        # Code may construct the table by the short form as well, so it is read here too.
         return with_task_as_table(given)
 
 
 def with_task_as_table(given: Any) -> Any:
     """The table `training` as it is meant: `task = "custom"` with `file` beside it is short for a
     table `task`."""
+    # What is of no type that the short form has is left to validation, which explains it.
     if not isinstance(given, dict) or not isinstance(given.get("task", ""), str | dict):
         return given
     own = {key: given[key] for key in ("file", "sha256") if key in given}
+    # A file without a task belongs to the default kind, which refuses it where it stands.
     task = given.get("task", "next_word" if own else None)
     if task is None:
         return given
     table = task if isinstance(task, dict) else {"kind": task}
+    # The keys move into the table, since `training` itself does not know them.
     kept = {key: value for key, value in given.items() if key not in own}
     return {**kept, "task": {**table, **own}}

@@ -80,10 +80,12 @@ class Uploads(Table):
 
     def least_accepted(self, drawn: int) -> int:
         """Fewest uploads that a committed round can have of so many that were drawn."""
+        # Without the stress every upload can be read, so every round has all that were drawn.
         return drawn - most_unresolved(drawn) if self.unresolved_share else drawn
 
 
 def most_unresolved(drawn: int) -> int:
     """Unresolved uploads with which a round of so many uploads is still committed: a tenth, rounded
     down."""
+    # Whole numbers have no rounding error; the share is that of MOST_UNRESOLVED.
     return drawn // 10

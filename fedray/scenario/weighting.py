@@ -65,6 +65,7 @@ class ClippedDenominator(_ByExamples):
     the standard deviation of a fixed denominator q W_min.
     """
 
+    # One device may change the numerator and the denominator, hence 2 S instead of S.
     noise_factor: ClassVar[float] = 2.0
     assumption: ClassVar[str] = (
         "The sum of a round's clipped and weighted updates is divided by the sum of their weights, "
