@@ -1,6 +1,7 @@
 """Values as TOML writes them in one line."""
 
 import json
+import re
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,7 +16,7 @@ def literal(value: Any) -> str:
     if isinstance(value, BaseModel):
         return literal(value.model_dump(mode="json", exclude_none=True))
     if isinstance(value, dict):
-        pairs = ", ".join(f"{name} = {literal(each)}" for name, each in value.items())
+        pairs = ", ".join(f"{_key(name)} = {literal(each)}" for name, each in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(literal, value))}]"
@@ -25,3 +26,7 @@ def literal(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     # `repr` gives the shortest text that reads back as the same float.
     return repr(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else literal(name)

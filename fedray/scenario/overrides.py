@@ -119,7 +119,10 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
     kinds = KINDS.get(tuple(names), {})
     # Keys of the kind before would be refused as unknown in the new one.
     if isinstance(value, str) and value in kinds:
-        _forget_keys_of_another_kind(table, kinds.get(table.get(names[-1], "")), kinds[value])
+        before = table.get(names[-1])
+        # A file may have anything there; what is no kind is replaced.
+        kind_before = kinds.get(before) if isinstance(before, str) else None
+        _forget_keys_of_another_kind(table, kind_before, kinds[value])
     table[names[-1]] = value
 
 

@@ -303,7 +303,8 @@ def _task(
             tables[key] = merged(tables.get(key, {}), getattr(task, key), (key,))
     # A name of another type is left to the scenario, which refuses it with its own rule.
     if isinstance(base, str):
-        tables["name"] = f"{base}.{name}"[:80]
+        # The task's name stays whole, since it tells the scenarios of tasks apart.
+        tables["name"] = f"{base[: 79 - len(name)]}.{name}"
     scenario = Scenario.from_tables(tables, where, directory)
     return TaskScenario(name, task.starts_days, task.weight, task.timer_group, scenario)
 

@@ -124,8 +124,8 @@ class Comparison(DrawnResult):
             return ""
         return (
             "The runs spend unequal observed rho (that of their participations, not of their "
-            "limits), so a difference in a metric is due to the noise as well as to the mechanism. They "
-            f"spend as much as {self.groups[0].label} at "
+            "limits), so a difference in a metric is due to the noise as well as to the "
+            f"mechanism. They spend as much as {self.groups[0].label} at "
             f"privacy.noise_multiplier = {', '.join(needed)}."
         )
 

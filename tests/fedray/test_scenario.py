@@ -6,6 +6,7 @@ import pytest
 
 from fedray.errors import ScenarioError
 from fedray.scenario import Scenario, find_scenario, read_scenario, shipped_scenarios
+from fedray.scenario.overrides import apply_override
 
 
 def test_toml_round_trip_keeps_every_value(small, tmp_path: Path) -> None:
@@ -30,6 +31,13 @@ def test_overrides_take_toml_values_and_bare_words(small) -> None:
     assert scenario.participation.timer_resets_on == "selected"
     assert scenario.rounds.count == 3
     assert scenario.privacy.mechanism.kind == "tree"
+
+
+def test_an_override_replaces_a_kind_that_is_none(small) -> None:
+    tables = small().to_tables()
+    tables["privacy"]["mechanism"] = {"kind": [1]}
+    apply_override(tables, "privacy.mechanism.kind=identity")
+    assert Scenario.from_tables(tables).privacy.mechanism.kind == "identity"
 
 
 def test_every_shipped_scenario_is_valid_and_described() -> None:

@@ -79,7 +79,8 @@ def test_a_commented_scenario_is_the_scenario_with_and_without_its_defaults(
 
 
 @pytest.mark.parametrize(
-    "value", ['a "b" \\ \n \x7f \u00e9', True, 1e-10, -3, [], {}, [{"a": [1.5, "x"]}, {"b": {}}]]
+    "value",
+    ['a "b" \\ \n \x7f \u00e9', True, 1e-10, -3, [], {}, [{"a": [1.5, "x"]}, {"b c.": {"": 1}}]],
 )
 def test_a_literal_is_read_back_as_the_value(value) -> None:
     assert tomllib.loads(f"key = {literal(value)}")["key"] == value

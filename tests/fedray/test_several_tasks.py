@@ -56,6 +56,15 @@ def test_a_task_has_the_common_tables_with_its_own_keys_in_place(file: Path) -> 
     assert words.name == "two.next-word"
 
 
+def test_a_long_name_leaves_that_of_the_task_whole(file: Path) -> None:
+    file.write_text(FILE.replace('"two"', '"' + "x" * 75 + '"'))
+    several = read_scenario(file)
+    assert isinstance(several, SeveralTasks)
+    names = [task.scenario.name for task in several.tasks]
+    assert names == [f"{'x' * 70}.next-word", f"{'x' * 68}.suggestions"]
+    assert several.name == "x" * 70
+
+
 def test_keys_of_one_kind_are_joined_and_another_kind_is_taken_whole(tmp_path: Path) -> None:
     base = {
         "population": {"devices": 9},

@@ -353,7 +353,7 @@ DOUBTFUL = {
     ),
     "dates": (
         ["2026-03-01", "2026-03-02"],
-        "2 values such as .2026-03-01. are a date without a time of day",
+        "2 values such as '2026-03-01' are a date without a time of day",
     ),
     "some offsets": (
         ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00"],
