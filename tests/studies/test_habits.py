@@ -68,9 +68,8 @@ def covered(fit: HabitFit, true: dict[str, float]) -> dict[str, bool]:
 def test_intervals_hold_what_made_a_log_95_times_of_100(capsys) -> None:
     """50 logs of 600 devices x 28 days, all 16 parameters of each.
 
-    Of 800 intervals 760 are expected to hold; 728 of 784 did (93 %) when 49 such logs were measured,
-    of which 32 had the same simulated devices. Those of one log are not independent; with an
-    effective number of 200 the standard error is 0.015, so that below 0.90 the rate is wrong at
+    Of 800 intervals 760 are expected to hold, and 727 did (91 %): they are somewhat too narrow. Those
+    of one log are not independent; with an effective number of 200 the standard error is 0.015, so that below 0.90 the rate is wrong at
     p < 0.001. Of a single parameter, fewer than 41 of 50 are as rare (binomial). The simulated
     devices are others for each log: their noise is a part of the standard errors.
     """
