@@ -1,5 +1,7 @@
 """What the figures of an audit rest on, in plain words. Every audit prints this."""
 
+from collections.abc import Mapping
+
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.scenario import Scenario
 from fedray.trace.imported import Assumption, ImportedTrace
@@ -116,21 +118,12 @@ def assumptions_of(
         trace: an imported log, whose reading rests on assumptions of its own; None for a run of
             ours.
     """
-    adjacency, central, *others = OF_EVERY_AUDIT
-    definition = Assumption(adjacency, "the definition that the sensitivity uses")
     if trace is not None:
         unit = Assumption(
             f"Unit of privacy: one {trace.unit}, and all its updates.", trace.unit_source
         )
         names = "The log names every participation, and no unit under two names."
-        return (
-            unit,
-            definition,
-            Assumption(central, ASSUMED),
-            *(Assumption(text, _OF_EVERY_AUDIT) for text in others),
-            Assumption(names, ASSUMED),
-            *trace.rests_on,
-        )
+        return (unit, *_of_every_audit({}), Assumption(names, ASSUMED), *trace.rests_on)
     assert scenario is not None
     unit = Assumption(
         "Unit of privacy: one device and all its updates.",
@@ -142,20 +135,28 @@ def assumptions_of(
         "must draw its noise from a secret source."
     )
     encoding = scenario.privacy.encoding.assumption
-    # Sentences are replaced in their places, because statements take the first three by place.
     replaced = _OF_DEVICES if scenario.privacy.encoding.adds_noise else {}
     budget = _budget(scenario)
     stored = STORED if scenario.rounds.uploads is not None else ""
     texts = (encoding, *_counted(scenario), budget, stored, _buffered(scenario))
     return (
         unit,
-        definition,
-        Assumption(replaced.get(central, central), ASSUMED),
-        *(Assumption(replaced.get(text, text), _OF_EVERY_AUDIT) for text in others),
+        *_of_every_audit(replaced),
         # A text is empty where the scenario does not have what it is about.
         *(Assumption(text, _RUN) for text in texts if text),
         Assumption(released, "the seed that the trace records"),
         *_of_training(scenario),
+    )
+
+
+def _of_every_audit(replaced: Mapping[str, str]) -> tuple[Assumption, ...]:
+    """Those of every audit, with other sentences in place of some."""
+    # They keep their places, because statements take the first three of an audit by place.
+    adjacency, central, *others = (replaced.get(text, text) for text in OF_EVERY_AUDIT)
+    return (
+        Assumption(adjacency, "the definition that the sensitivity uses"),
+        Assumption(central, ASSUMED),
+        *(Assumption(text, _OF_EVERY_AUDIT) for text in others),
     )
 
 

@@ -49,6 +49,8 @@ def naming_overrides(
     try:
         return make(overrides)
     except ScenarioError as error:
+        if not overrides:
+            raise
         refused = error
     # What the file gets wrong alone is no override's mistake, whatever else is applied.
     of_source = _problems_of(make, ())
