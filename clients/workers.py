@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedray.blocks import part_count, part_ranges, shard_ranges
 from fedray.clients.data.factory import build_index
 from fedray.clients.host import ShardHost, usable_cpus
-from fedray.errors import ShardLost, TrainerLost
+from fedray.errors import InputError, ShardLost, TrainerLost
 from fedray.messages import (
     CheckInOrder,
     CheckIns,
@@ -26,6 +26,7 @@ from fedray.messages import (
 from fedray.placement import Placement
 from fedray.protocols import History, Kept
 from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.content import PythonFile
 from fedray.scenario.several_tasks import scenarios_of
 from fedray.workers import (
     ActorSpec,
@@ -33,6 +34,7 @@ from fedray.workers import (
     Node,
     Pending,
     RayWorker,
+    ThreadWorker,
     Worker,
     cluster_nodes,
     shared,
@@ -41,6 +43,9 @@ from fedray.workers import (
 LEAST_FOR_THREADS = 1 << 20
 """Devices from which on a run in one process has a shard per CPU by default: smaller ones are over
 before threads gain anything."""
+MOST_TRAINERS_HERE = 4
+"""Trainers of one process by default. Between torch's operations a trainer holds Python's lock, so
+that many trainers would wait for each other."""
 
 
 class ShardWorker:
@@ -224,10 +229,20 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
     Args:
         scenario: what is trained.
         placement: where they run, and how many they are.
-        cpus: of the cluster; not read in-process, where there is one trainer.
+        cpus: of the cluster; not read in-process.
+
+    Raises:
+        InputError: several trainers are asked for in this process, and the user's own code, which
+            may not be made for threads, is to run in them.
     """
     if placement.backend == "in-process":
-        return [TrainerWorker(InProcessWorker(_make_trainer, scenario))]
+        count = placement.trainers or _trainers_here(scenario)
+        if count > 1 and _trains_own_code(scenario):
+            raise InputError(
+                f"trainers={count} in one process: they would run your data or task on threads, "
+                "for which it may not be made; leave trainers out, or train on Ray"
+            )
+        return [TrainerWorker(ThreadWorker(_make_trainer, scenario)) for _ in range(count)]
     build_index(scenario)
     scenario_once = shared(scenario)
     trainers = []
@@ -242,6 +257,20 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
         )
         trainers.append(TrainerWorker(RayWorker(spec, placement, catch_up=_nothing)))
     return trainers
+
+
+def trains_as_fast_here(scenario: Scenario) -> bool:
+    """Whether Ray would have no more trainers on this machine than one process has."""
+    return usable_cpus() <= _trainers_here(scenario)
+
+
+def _trainers_here(scenario: Scenario) -> int:
+    """Trainers in this process where the placement does not say how many."""
+    return 1 if _trains_own_code(scenario) else min(usable_cpus(), MOST_TRAINERS_HERE)
+
+
+def _trains_own_code(scenario: Scenario) -> bool:
+    return any(isinstance(table, PythonFile) for table in scenario.training_files)
 
 
 def _nothing() -> None:

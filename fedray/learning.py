@@ -16,7 +16,7 @@ import queue
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.clients.data.factory import build_index, source_of
-from fedray.clients.workers import TrainerWorker, start_trainers
+from fedray.clients.workers import TrainerWorker, start_trainers, trains_as_fast_here
 from fedray.cluster import cluster
 from fedray.encoding.factory import encoding_of
 from fedray.errors import CheckpointError, InputError, shown
@@ -102,7 +102,9 @@ def train(
     build_index(value, on_progress)
     time_of_devices = DeviceTime(value)
     # How long the training takes decides whether it is worth starting Ray.
-    here = (placement or Placement()).resolved(lambda: predicted_seconds(value, time_of_devices))
+    here = resolved(
+        placement or Placement(), value, lambda: predicted_seconds(value, time_of_devices)
+    )
     return _train(opened, value, here, directory, None, is_resumed, on_progress, time_of_devices)
 
 
@@ -155,7 +157,7 @@ def finish_training(
     if not (trust_code or is_given):
         value.demand_trust_of_training()
     time_of_devices = DeviceTime(value)
-    placement = placement.resolved(lambda: predicted_seconds(value, time_of_devices))
+    placement = resolved(placement, value, lambda: predicted_seconds(value, time_of_devices))
     directory = trace.path / TRAINING
     return _train(
         trace, value, placement, directory, partial, is_resumed, on_progress, time_of_devices
@@ -192,6 +194,21 @@ class DeviceTime:
         return self._seconds
 
 
+def resolved(
+    placement: Placement, scenario: Scenario, seconds_here: Callable[[], float]
+) -> Placement:
+    """A placement whose backend is "ray" or "in-process"; see Placement.resolved.
+
+    Args:
+        placement: as the user gave it.
+        scenario: what is simulated, trained, or both.
+        seconds_here: how long that takes in this process; is asked only where it decides.
+    """
+    if not scenario.training.enabled or trains_as_fast_here(scenario):
+        return placement.resolved()
+    return placement.resolved(seconds_here)
+
+
 def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = None) -> float:
     """How long a training takes in this process, by training some of its devices here.
 
@@ -205,7 +222,11 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
     here = Placement(backend="in-process")
     trainers = start_trainers(scenario.for_trainers(), here, cpus=1)
     per_device = time_of_devices or DeviceTime(scenario)
-    return _estimate(scenario, trainers, scenario.rounds.count, per_device).sample_seconds
+    try:
+        return _estimate(scenario, trainers, scenario.rounds.count, per_device).sample_seconds
+    finally:
+        for trainer in trainers:
+            trainer.worker.close()
 
 
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:

@@ -102,10 +102,9 @@ def resume_run(
 def _resolved(
     scenario: Scenario, placement: Placement | None, time_of_devices: DeviceTime
 ) -> Placement:
-    placement = placement or Placement()
-    if not scenario.training.enabled:
-        return placement.resolved()
-    return placement.resolved(lambda: _predicted_seconds(scenario, time_of_devices))
+    return learning.resolved(
+        placement or Placement(), scenario, lambda: _predicted_seconds(scenario, time_of_devices)
+    )
 
 
 def _predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime) -> float:

@@ -21,8 +21,9 @@ class Placement:
         where a million devices or more are simulated). Those of a node work on threads of one
         process.
     backend: "ray" (actors), "in-process" (the same plain classes, in this process), or "auto":
-        in-process where that is faster: for simulations, whose shards are threads, and for small
-        trainings, which would be over before Ray has started.
+        in-process where that is faster: for simulations, whose shards are threads, for trainings
+        on few CPUs, whose trainers are threads, and for small trainings, which would be over before
+        Ray has started.
     address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None starts a local one.
     object_store_megabytes: size of a local cluster's object store.
     worker_timeout_seconds: longest wait for one answer of a worker. One that takes longer is taken
@@ -34,7 +35,8 @@ class Placement:
     aggregator_gpus: GPUs that the aggregator reserves; a fraction shares one. At 0 it runs on the
         CPU and sees no GPU. The trace is the same either way. The model is not, since a GPU draws
         other noise; so a run goes on only on the kind of device that it was started on.
-    trainers: actors that train the model; None takes one per CPU of the cluster (one in-process).
+    trainers: of the model; None takes one per CPU of the cluster (in-process one per CPU, four at
+        the most). In-process they are threads.
     """
 
     shards: int | None = None
@@ -96,7 +98,8 @@ class Placement:
         Args:
             train_seconds: gives the seconds that a training would take in this process; is asked
                 only where that decides. A wrong prediction costs time, and changes no result. None
-                where no model is trained.
+                where no model is trained, and where Ray would have no more trainers than this
+                process.
         """
         if self.backend != "auto":
             return self

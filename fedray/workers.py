@@ -1,5 +1,5 @@
-"""Workers: a plain class that runs in this process, or in a Ray actor which is replaced when it
-dies or hangs.
+"""Workers: a plain class that runs in this process, on a thread of it, or in a Ray actor which is
+replaced when it dies or hangs.
 
 Whoever uses a worker calls a method by name and gets a `Pending` answer. What the worker is made
 of (a population shard, a trainer, the aggregator) does not know where it runs.
@@ -7,7 +7,10 @@ of (a population shard, a trainer, the aggregator) does not know where it runs.
 
 import logging
 import os
+import queue
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -104,23 +107,77 @@ class InProcessWorker:
         self._arguments = arguments
         self._object: Any = None
 
-    def call(self, method: str, *arguments: Any) -> Ready[Any]:
+    def call(self, method: str, *arguments: Any) -> Pending[Any]:
         """Calls a `method` with `arguments`. The call has run when this returns."""
-        if self._object is None:
-            self._object = self._make(*self._arguments)
-        answer = getattr(self._object, method)(*arguments)
-        return Ready(answer)
+        return Ready(self._answer(method, arguments))
 
-    def call_and_keep(self, method: str, *arguments: Any) -> Ready[tuple[Any, Any]]:
-        """Calls a `method` with `arguments`. The handle is the second part itself."""
-        return self.call(method, *arguments)
+    def call_and_keep(self, method: str, *arguments: Any) -> Pending[tuple[Any, Any]]:
+        """Calls a `method` with `arguments`. The handle is a copy of the second part, an array."""
+        first, second = self.call(method, *arguments).result()
+        # Others may read it on their threads while this object works on.
+        return Ready((first, second.copy()))
 
     def restart(self) -> None:
         """See Worker. The object is made again by the next call."""
         self._object = None
 
     def close(self) -> None:
-        """See Worker. There is no process to end."""
+        """See Worker. There is nothing to end."""
+
+    def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        if self._object is None:
+            self._object = self._make(*self._arguments)
+        return getattr(self._object, method)(*arguments)
+
+
+class ThreadWorker(InProcessWorker):
+    """A worker on a thread of its own in this process. Its object is made there by the first call.
+
+    What a method returns it must not change later.
+    """
+
+    is_elsewhere = True
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
+        super().__init__(make, *arguments)
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._is_closed = False
+        # A daemon thread does not keep alive a process that is being ended.
+        self._thread = threading.Thread(target=self._work, name="worker", daemon=True)
+        self._thread.start()
+
+    def call(self, method: str, *arguments: Any) -> Pending[Any]:
+        """Begins a call of a `method` with `arguments` on the thread."""
+        answer: Future[Any] = Future()
+        self._calls.put(_Call(method, arguments, answer))
+        return answer
+
+    def call_and_keep(self, method: str, *arguments: Any) -> Pending[tuple[Any, Any]]:
+        """Begins a call of a `method` with `arguments`. The handle is the second part itself."""
+        return self.call(method, *arguments)
+
+    def close(self) -> None:
+        """See Worker. A call that runs goes on, but is waited for only for a moment."""
+        self._is_closed = True
+        self._calls.put(None)
+        self._thread.join(timeout=1.0)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None and not self._is_closed:
+            try:
+                call.answer.set_result(self._answer(call.method, call.arguments))
+            except BaseException as error:
+                # Whoever asks for the answer gets the error.
+                call.answer.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that waits for its thread, and where its answer goes."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    answer: Future[Any]
 
 
 @dataclass(frozen=True, slots=True)

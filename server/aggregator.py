@@ -79,8 +79,8 @@ class ModelAggregator:
             report: what became of the round's cohort; rounds come in order.
 
         Returns:
-            How the next round's updates are to be clipped, and the new parameters [D], which may
-            change with the next commit unless older versions are kept (rounds are buffered).
+            How the next round's updates are to be clipped, and the new parameters [D]. On the CPU
+            the next commit changes them.
 
         Raises:
             ValueError: a round is skipped or repeated.
@@ -112,7 +112,7 @@ class ModelAggregator:
         """Keeps the newest version, which is about to change, as long as devices may have it."""
         if not self._max_staleness:
             return
-        self._older[version] = self._parameters()
+        self._older[version] = self._parameters().copy()
         # A report from this version would be too stale from now on.
         self._older.pop(version - self._max_staleness, None)
 
@@ -175,9 +175,8 @@ class ModelAggregator:
         return self._rule.clip(), self._parameters()
 
     def _parameters(self) -> NDArray[np.float32]:
-        parameters = self._parameters_D.cpu().numpy()
         # On the CPU it is a view of what the next step changes.
-        return parameters.copy() if self._max_staleness else parameters
+        return self._parameters_D.cpu().numpy()
 
 
 def _kind_of(device: torch.device) -> str:

@@ -7,6 +7,7 @@ there are, so that it can be drawn while the run is simulated or afterwards, fro
 import dataclasses
 import heapq
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from fedray.scenario import Scenario
 from fedray.trace.checkpoints import prefixed, under
 from fedray.workers import ArgumentLost, Pending
 
-SIZES = (1, 4, 16, 64)
+SIZES = (1, 4, 16, 32, 64)
 """Sizes of groups that are tried where the scenario leaves the size open. The smallest is a loop
 over devices, which is the fastest for large models on a CPU."""
 Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
@@ -251,7 +252,8 @@ class TrainingLoop:
         # Devices of different versions start from different parameters, so no group mixes them.
         for version in np.unique(versions).tolist():
             device_ids = cohort.device_ids[versions == version]
-            cut = np.split(device_ids, range(size, device_ids.size, size))
+            # Groups of one size, so that no trainer has a group of a few devices left over.
+            cut = np.array_split(device_ids, math.ceil(device_ids.size / size))
             groups += [_Group(group, version) for group in cut]
         return groups
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedray.clients.data.source import Field
+from fedray.clients.tasks.recurrence import recur
 from fedray.clients.tasks.task import Batch, Parameters
 from fedray.errors import ScenarioError
 from fedray.messages import Metric
@@ -71,8 +72,8 @@ class NextWord:
             if name.endswith("bias"):
                 part = np.zeros(shape)
                 if name == "gate_bias":
-                    # The gates lie in this order: input, forget, output, candidate.
-                    part[HIDDEN : 2 * HIDDEN] = 1.0
+                    # The gates lie as `recur` has them: output, input, forget, candidate.
+                    part[2 * HIDDEN : 3 * HIDDEN] = 1.0
             else:
                 fan_in = EMBEDDING if name == "embedding" else shape[0]
                 part = generator.uniform(-1.0, 1.0, shape) / math.sqrt(fan_in)
@@ -87,8 +88,7 @@ class NextWord:
             batch: has the field `tokens` [G, B, L].
         """
         nats, _ = _nats_and_logits(parameters, batch["tokens"])
-        devices = nats.shape[0]
-        return nats.view(devices, -1).mean(dim=1)
+        return nats.mean(dim=(1, 2))
 
     def measure(self, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """Nats and words found of each sentence, with its number of words as the weight.
@@ -103,50 +103,44 @@ class NextWord:
         tokens = batch["tokens"]
         nats, logits = _nats_and_logits(parameters, tokens)
         likeliest = logits.argmax(dim=1).view_as(nats)
-        is_found = likeliest == tokens[:, :, 1:]
-        words = float(nats.shape[2])
+        is_found = likeliest == tokens.transpose(1, 2)[:, 1:]
+        words = float(nats.shape[1])
         weights = torch.full(tokens.shape[:2], words)
         return {
-            "loss": (nats.sum(dim=2), weights),
-            "accuracy": (is_found.sum(dim=2), weights),
+            "loss": (nats.sum(dim=1), weights),
+            "accuracy": (is_found.sum(dim=1), weights),
         }
 
 
 def _nats_and_logits(parameters: Parameters, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropies [G, B, L - 1] and logits [G * B * (L - 1), WORDS] of tokens [G, B, L]."""
-    logits = _logits(parameters, tokens[:, :, :-1]).view(-1, WORDS)
-    targets = tokens[:, :, 1:].reshape(-1)
+    """Cross-entropies and logits of tokens [G, B, L], in which T = L - 1 words are predicted.
+
+    Steps come before sentences, so that what a step of the recurrence reads lies together.
+
+    Returns:
+        [G, T, B] and [G * T * B, WORDS].
+    """
+    by_step = tokens.transpose(1, 2)
+    logits = _logits(parameters, by_step[:, :-1]).view(-1, WORDS)
+    targets = by_step[:, 1:].reshape(-1)
     nats = functional.cross_entropy(logits, targets, reduction="none")
-    return nats.view(*tokens.shape[:2], -1), logits
+    return nats.view(by_step[:, 1:].shape), logits
 
 
 def _logits(parameters: Parameters, tokens: Tensor) -> Tensor:
-    """[G, B * T, WORDS] for tokens [G, B, T]: each device has its own LSTM, so every product is
+    """[G, T * B, WORDS] for tokens [G, T, B]: each device has its own LSTM, so every product is
     batched over devices."""
-    devices, batch, steps = tokens.shape
+    devices = len(tokens)
     table = parameters["embedding"]
     # The tables of all devices are rows of one, so that the group is a single look-up.
     first_rows = torch.arange(devices) * (WORDS + 1)
     rows = tokens + first_rows[:, None, None]
-    # Steps come before sentences, so that what one step of the recurrence reads lies together.
-    by_step = rows.transpose(1, 2).reshape(devices, -1)
-    inputs = functional.embedding(by_step, table.reshape(-1, EMBEDDING))
+    inputs = functional.embedding(rows.reshape(devices, -1), table.reshape(-1, EMBEDDING))
     gate_bias = parameters["gate_bias"][:, None, :]
-    flat_gates = torch.baddbmm(gate_bias, inputs, parameters["input"])
-    gates = flat_gates.view(devices, steps, batch, -1)
-    hidden = inputs.new_zeros(devices, batch, HIDDEN)
-    cell = inputs.new_zeros(devices, batch, HIDDEN)
-    states: list[Tensor] = []
-    for of_inputs in gates.unbind(dim=1):
-        gate = torch.baddbmm(of_inputs, hidden, parameters["recurrent"])
-        opening, candidate = gate.split([3 * HIDDEN, HIDDEN], dim=2)
-        admit, keep, emit = torch.sigmoid(opening).split(HIDDEN, dim=2)
-        cell = keep * cell + admit * torch.tanh(candidate)
-        hidden = emit * torch.tanh(cell)
-        states.append(hidden)
-    outputs = torch.stack(states, dim=2).reshape(devices, batch * steps, HIDDEN)
+    gates = torch.baddbmm(gate_bias, inputs, parameters["input"])
+    states = recur(gates.view(*tokens.shape, -1), parameters["recurrent"], None)
     # The embedding is the output layer too, but for START, which is never predicted.
     words = table[:, :WORDS].transpose(1, 2)
     word_bias = parameters["word_bias"][:, None, :]
-    projected = torch.bmm(outputs, parameters["projection"])
+    projected = torch.bmm(states.view(devices, -1, HIDDEN), parameters["projection"])
     return torch.baddbmm(word_bias, projected, words)

@@ -126,7 +126,7 @@ class _Recurrence(torch.autograd.Function):
         return slopes, recurrent_slope, projection_slope
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _next_cell(gates, cells, t):
     """Writes cell t + 1 of cells [G, T + 1, B, H], by the open gates [G, T, B, gates H] of step t:
     input gate * candidate + forget gate * cell t."""
@@ -150,7 +150,7 @@ def _next_cell(gates, cells, t):
                     after[unit] = admitted + keep[unit] * before[unit]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _output(gates, tanhs, outputs, t):
     """Writes the outputs of step t, [G, T, B, H]: output gate * tanh(cell)."""
     units = tanhs.shape[3]
@@ -162,7 +162,7 @@ def _output(gates, tanhs, outputs, t):
                 output[unit] = emit[unit] * tanh[unit]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _step_back(gates, cells, tanhs, output_slopes, cell_slope, slopes, t, place):
     """Writes the slopes of the loss by what the gates of step t are given, before their sigmoids
     and tanhs.

@@ -26,13 +26,16 @@ InProcessFlag = Annotated[
     typer.Option(
         "--in-process/--ray",
         help="Where workers run: in this process, or as Ray actors. Default: whichever is faster; "
-        "a long training gains by Ray. The result is the same.",
+        "a long training on more than four CPUs gains by Ray. The result is the same.",
         show_default=False,
     ),
 ]
 TrainersOption = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Ray actors that train the model; default: one per CPU."),
+    typer.Option(
+        metavar="N",
+        help="Trainers of the model: Ray actors, or threads of this process; default: one per CPU.",
+    ),
 ]
 AggregatorGpusOption = Annotated[
     float,

@@ -233,7 +233,7 @@ class Training(Table):
     """What a device does."""
     devices_at_once: Annotated[int, Field(gt=0, le=4096)] | None = 16
     """Devices that are trained as one batch of independent models. It may change the last bits of a
-    sum; none: the fastest of 1, 4, 16 and 64 by measurement in the first round, as recorded."""
+    sum; none: the fastest of 1, 4, 16, 32 and 64 by measurement in the first round, as recorded."""
     weighting: AnyWeighting = Field(
         default=MeanWeighting(),
         description="How much the update of a device counts, and by what a round's sum is divided: "

@@ -159,7 +159,8 @@ def evaluate_on_devices(
     # Groups overlap, and a device is measured once for all of them.
     device_ids = np.unique(np.concatenate([ids for _, _, _, ids in chosen]))
     # One trainer in this process: a few thousand devices are measured in seconds.
-    (trainer,) = start_trainers(scenario.for_trainers(), Placement(backend="in-process"), 1.0)
+    here = Placement(backend="in-process", trainers=1)
+    (trainer,) = start_trainers(scenario.for_trainers(), here, cpus=1)
     measures = trainer.measure_devices(run.parameters(), device_ids, examples).result()
     values = _values(measures, run.task_metrics)
     groups = []

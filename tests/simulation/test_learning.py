@@ -1,14 +1,16 @@
 """Learning from a trace: the same model as in step with the simulation, and what may differ."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedray.clients.host import usable_cpus
 from fedray.clients.trainer import LocalTrainer
 from fedray.errors import CheckpointError, InputError, ScenarioError
-from fedray.learning import cohorts, predicted_seconds, train
+from fedray.learning import cohorts, predicted_seconds, resolved, train
 from fedray.messages import Progress, TrainingEstimate, TrainingProgress
 from fedray.pipeline import run_scenario
 from fedray.placement import Placement
@@ -221,10 +223,45 @@ def test_what_a_placement_was_chosen_by_is_not_measured_again(
     train(trace, scenario, Placement(), tmp_path / "m", told.append)
     run_scenario(scenario, Placement(), tmp_path / "t", told.append)
     estimates = [each for each in told if isinstance(each, TrainingEstimate)]
-    # 8 rounds of 20 devices.
-    expected = [pytest.approx(8 * 20 * seconds) for seconds in measured]
+    # 8 rounds of 5 groups, dealt to a trainer per CPU, and four at the most.
+    devices = 4 * math.ceil(5 / min(usable_cpus(), 4))
+    expected = [pytest.approx(8 * devices * seconds) for seconds in measured]
     assert [each.sample_seconds for each in estimates] == expected
     assert len(measured) == 2
+
+
+def test_threads_train_the_same_model(trace: Trace, reference, small, tmp_path: Path) -> None:
+    """Here groups are dealt to five threads, which also evaluate while the next round is
+    trained."""
+    scenario = small(*TRAINED, "training.devices_at_once=4", "training.evaluate_every=1")
+    one = train(trace, scenario, Placement(backend="in-process", trainers=1), tmp_path / "1")
+    five = train(trace, scenario, Placement(backend="in-process", trainers=5), tmp_path / "5")
+    assert (one.document["trainers"], five.document["trainers"]) == (1, 5)
+    assert np.array_equal(one.parameters(), five.parameters())
+    for name, column in one.metrics.items():
+        assert np.array_equal(column, five.metrics[name], equal_nan=True)
+    # Another size of groups, and other evaluations, change at most the last bits.
+    assert np.allclose(one.parameters(), reference.parameters(), atol=1e-5)
+
+
+def test_a_users_code_is_trained_by_one_thread(trace: Trace, small, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    own = f"training.task={{kind='custom', file='{tmp_path / 'slow.py'}'}}"
+    scenario = small(*TRAINED, own, "rounds.count=8")
+    with pytest.raises(InputError, match=r"trainers=2 in one process.*train on Ray"):
+        train(trace, scenario, Placement(backend="in-process", trainers=2), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+    alone = train(trace, scenario, Placement(backend="in-process"), tmp_path / "m")
+    assert alone.document["trainers"] == 1
+
+
+@pytest.mark.parametrize(("cpus", "backend"), [(1, "in-process"), (4, "in-process"), (5, "ray")])
+def test_a_long_training_takes_ray_where_that_has_more_trainers(
+    small, monkeypatch, cpus: int, backend: str
+) -> None:
+    monkeypatch.setattr("fedray.clients.workers.usable_cpus", lambda: cpus)
+    assert resolved(Placement(), small(*TRAINED), lambda: 1e6).backend == backend
+    assert resolved(Placement(), small(*TRAINED), lambda: 1.0).backend == "in-process"
 
 
 def test_nothing_is_measured_where_the_placement_is_clear() -> None:
