@@ -146,8 +146,9 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
         checked = "compared with the scenario below" if scenario is not None else UNSEEN
         source = f"the claim; {checked}"
     clip = f"{scenario.privacy.clip_norm:g}" if scenario is not None else "not known"
-    if scenario is not None and scenario.count_noise is not None:
-        clip += " at first; then it follows a quantile of the updates' norms"
+    later_norms = scenario.privacy.clipping.later_norms if scenario is not None else None
+    if later_norms is not None:
+        clip += f" at first; then it {later_norms}"
     relative_to = scenario.privacy.encoding.noise_is_relative_to if scenario else "the clip norm"
     return [
         Line("Mechanism", _described(mechanism), source),

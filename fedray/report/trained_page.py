@@ -106,25 +106,24 @@ def _clipped_share(columns: dict[str, Any]) -> Figure:
 
 def _clip_norm(columns: dict[str, Any]) -> Figure | None:
     """The clip norm of each round, beside the estimate that it follows; None where it is fixed."""
+    norms = columns.get("clip_norm", np.array([]))
     estimates = columns.get("counted_norm", np.array([]))
-    # The column is there, and known, only where the norm follows a quantile.
-    is_known = np.isfinite(estimates)
-    if not is_known.any():
+    # Runs of earlier versions did not record their norms.
+    is_known, is_estimated = np.isfinite(norms), np.isfinite(estimates)
+    if np.unique(norms[is_known]).size < 2 and not is_estimated.any():
         return None
-    norms = columns["clip_norm"]
-    return Figure(
-        "clip-norm",
-        "Clip norm",
-        "The estimate follows a quantile of the updates' norms, by counts to which noise was "
-        "added. Updates are clipped to the estimate of the latest round in which the mechanism "
-        "began anew.",
-        Axis("Rounds"),
-        Axis("Norm", needs_log([norms[is_known], estimates[is_known]]), starts_at_zero=False),
-        (
-            _steps("clip norm", columns, norms, is_known),
-            _steps("estimate", columns, estimates, is_known),
-        ),
-    )
+    note = "The norm to which updates were clipped."
+    curves = [_steps("clip norm", columns, norms, is_known)]
+    if is_estimated.any():
+        note = (
+            "The estimate follows a quantile of the updates' norms, by counts to which noise was "
+            "added. Updates are clipped to the estimate of the latest round in which the mechanism "
+            "began anew."
+        )
+        curves.append(_steps("estimate", columns, estimates, is_estimated))
+    heights = [norms[is_known], estimates[is_estimated]]
+    axis = Axis("Norm", needs_log(heights), starts_at_zero=False)
+    return Figure("clip-norm", "Clip norm", note, Axis("Rounds"), axis, tuple(curves))
 
 
 def _left_out(columns: dict[str, Any]) -> Figure | None:

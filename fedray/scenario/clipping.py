@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, Tag
 
@@ -24,6 +24,13 @@ COUNT_NOISE_SHARE = 20
 class Clipping(Table):
     """What all kinds of clipping have in common."""
 
+    later_norms: ClassVar[str | None] = None
+    """What later clip norms follow, as a statement goes on after "1 at first; then it ..."; None
+    where the norm never changes. Of a norm that changes the scenario demands rounds in which the
+    mechanism begins anew."""
+    counts_short: ClassVar[bool] = False
+    """Whether rounds release how many of their updates are short, with noise on it."""
+
     zero_above: Annotated[float, Field(gt=1)] | None = None
     """Updates longer than so many clip norms count as zero; none: they are scaled down like all
     others. It costs no privacy, because zero is no longer than the clip norm."""
@@ -33,6 +40,11 @@ class Clipping(Table):
         is counted."""
         del report_goal
         return None
+
+    def counting_as(self, report_goal: int) -> Self:
+        """The same table, with the noise on counts of rounds of this goal said outright."""
+        del report_goal
+        return self
 
     def clip(self, norm: float, counted_norm: float | None = None) -> Clip:
         """How updates are clipped in a round whose clip norm this is."""
@@ -108,6 +120,8 @@ class AdaptiveClipping(Clipping):
 
     kind: Literal["adaptive"] = "adaptive"
     """A clip norm that follows a quantile."""
+    later_norms: ClassVar[str | None] = "follows a quantile of the updates' norms"
+    counts_short: ClassVar[bool] = True
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Share of the updates that are to be no longer than the clip norm (gamma of the papers)."""
     learning_rate: Positive = 0.2
@@ -119,6 +133,9 @@ class AdaptiveClipping(Clipping):
     def noise_on_count(self, report_goal: int) -> float:
         # The type refuses 0, so `or` falls back only where no noise is given.
         return self.count_noise or report_goal / COUNT_NOISE_SHARE
+
+    def counting_as(self, report_goal: int) -> Self:
+        return self.model_copy(update={"count_noise": self.noise_on_count(report_goal)})
 
 
 AnyClipping = Annotated[

@@ -11,7 +11,7 @@ from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.files import strategy_beside
 from fedray.mechanisms.registry import BLT, AnyStrategy, Identity
-from fedray.scenario.clipping import AdaptiveClipping, AnyClipping, FixedClipping
+from fedray.scenario.clipping import AnyClipping, FixedClipping
 from fedray.table import Table
 
 
@@ -135,7 +135,7 @@ class Privacy(Table):
                 f"{self.mechanism.kind!r}: devices cannot add noise that is correlated between "
                 "rounds; take the mechanism identity, or the encoding secagg"
             )
-        if self.encoding.adds_noise and isinstance(self.clipping, AdaptiveClipping):
+        if self.encoding.adds_noise and self.clipping.counts_short:
             raise ValueError(
                 f"encoding.kind={self.encoding.kind!r} with clipping.kind="
                 f"{self.clipping.kind!r}: counts of short updates need noise of the server; take "

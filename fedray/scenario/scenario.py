@@ -22,7 +22,6 @@ from fedray.mechanisms.triangular import MatrixFile
 from fedray.mistakes import explain, refused
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability, HabitAvailability
-from fedray.scenario.clipping import AdaptiveClipping
 from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, LanguageData
 from fedray.scenario.data_file import PLACES
@@ -242,17 +241,17 @@ class Scenario(Table):
                     f"rounds.{key}={devices}: more devices than the {usable:.0f} that reach and "
                     "unreachable leave; lower it or raise the population"
                 )
-        encoding, clipping = self.privacy.encoding.kind, self.privacy.clipping.kind
+        encoding, clipping = self.privacy.encoding.kind, self.privacy.clipping
         if encoding != "fixed_point":
             raise ValueError(
                 f"privacy.encoding.kind={encoding!r} with rounds.mode='buffered': a device encodes "
                 "for the round in which its update is summed, and it cannot know in which buffer "
                 "its report will be; take fixed_point"
             )
-        if clipping == "adaptive":
+        if clipping.later_norms is not None:
             raise ValueError(
-                f"privacy.clipping.kind={clipping!r} with rounds.mode='buffered': reports of one "
-                "buffer would be clipped to the norms of different versions; take fixed or "
+                f"privacy.clipping.kind={clipping.kind!r} with rounds.mode='buffered': reports of "
+                "one buffer would be clipped to the norms of different versions; take fixed or "
                 "per_layer"
             )
         return self
@@ -326,18 +325,19 @@ class Scenario(Table):
         # The message gets the key in front, since a mechanism does not know where it stands.
         except InputError as error:
             raise ValueError(f"privacy.mechanism: {error}") from None
-        # Within one stretch of C the clip norm must stay, or the claim on both releases fails.
-        if self.count_noise is not None:
+        # Within one stretch of C the clip norm must stay, because its noise is measured by one.
+        clipping = self.privacy.clipping
+        if clipping.later_norms is not None:
             recurrence = mechanism.recurrence(self.rounds.count)
             # The first round is left out, because no count comes before it.
             if not any(map(recurrence.begins_anew, range(1, self.rounds.count))):
                 raise ValueError(
-                    "privacy.clipping.kind='adaptive': a clip norm changes where the mechanism "
-                    f"begins anew, and this {mechanism.kind} mechanism does so in none of the "
-                    f"rounds up to rounds.count={self.rounds.count}; take a mechanism with "
+                    f"privacy.clipping.kind={clipping.kind!r}: a clip norm changes where the "
+                    f"mechanism begins anew, and this {mechanism.kind} mechanism does so in none "
+                    f"of the rounds up to rounds.count={self.rounds.count}; take a mechanism with "
                     "restarts (kind 'tree' or 'restarted'), or 'identity', which needs none"
                 )
-            _ = self.update_noise_multiplier  # what the count leaves no room for is refused here
+        _ = self.update_noise_multiplier  # what the count leaves no room for is refused here
         # A round with fewer reports than the sample could not train as many devices as is promised.
         least = self.rounds.least_accepted
         takes_a_sample = self.training.enabled and not self.trains_whole_rounds
@@ -385,10 +385,11 @@ class Scenario(Table):
                 "rounds.report_goal devices at most, and a Poisson sample may have more, or none; "
                 "take 'fixed_point'"
             )
-        if isinstance(self.privacy.clipping, AdaptiveClipping):
+        if self.privacy.clipping.counts_short:
             raise ValueError(
-                "privacy.clipping.kind='adaptive': it divides a count by the number of devices in "
-                "a round, which is secret in a Poisson sample; take 'fixed' or 'per_layer'"
+                f"privacy.clipping.kind={self.privacy.clipping.kind!r}: it divides a count by the "
+                "number of devices in a round, which is secret in a Poisson sample; take 'fixed' "
+                "or 'per_layer'"
             )
         return self
 

@@ -575,12 +575,10 @@ def _with_room(scenario: Scenario, goal: int, dimension: int) -> Scenario:
         "evaluate_every": scenario.rounds.count + 1,
         "checkpoint_every": scenario.rounds.count + 1,
     }
-    privacy = {}
-    clipping, encoding = scenario.privacy.clipping, scenario.privacy.encoding
-    if isinstance(clipping, AdaptiveClipping):
-        # Else it would follow from the goal.
-        counted = clipping.model_copy(update={"count_noise": scenario.count_noise})
-        privacy["clipping"] = counted
+    encoding = scenario.privacy.encoding
+    # Else the noise on counts would follow from the goal here.
+    counting = scenario.privacy.clipping.counting_as(scenario.rounds.report_goal)
+    privacy: dict[str, Any] = {"clipping": counting}
     if isinstance(encoding, DiscreteGaussian):
         privacy["encoding"] = encoding.model_copy(update={"parameters": dimension})
     rounds = {"report_goal": goal, "uploads": None}
@@ -711,7 +709,16 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
 
     In the rounds of the pattern, all devices of half of the aggregators count as short, and those
     of the other half have sent nothing.
+
+    Raises:
+        InputError: the clip rule is another than `adaptive`, from whose norms counts are read.
     """
+    clipping = scenario.privacy.clipping
+    if not isinstance(clipping, AdaptiveClipping):
+        raise InputError(
+            f"privacy.clipping.kind={clipping.kind!r}: its counts cannot be read from its norms; "
+            "test this scenario with kind 'fixed' or 'adaptive'"
+        )
     count_noise, goal = scenario.count_noise, scenario.rounds.report_goal
     assert count_noise is not None
     counts = np.empty((recorded.rounds, COUNTING))

@@ -136,8 +136,9 @@ def any_rule(any_scenario: Scenario) -> Callable[[], ClipRule]:
     return lambda: clip_rule_of(any_scenario)
 
 
-def test_the_norm_changes_only_where_the_mechanism_begins_anew(any_rule) -> None:
-    """The noise of what lies between is measured by one norm, whatever the rule and the reports."""
+def test_the_norm_changes_only_where_the_mechanism_begins_anew(any_rule, any_scenario) -> None:
+    """The noise of what lies between is measured by one norm, whatever the rule and the reports. A
+    table that says nothing of later norms has none."""
     rule, rng, norms = any_rule(), np.random.default_rng(2), []
     for t in range(40):
         norms.append(rule.clip().norm)
@@ -145,6 +146,7 @@ def test_the_norm_changes_only_where_the_mechanism_begins_anew(any_rule) -> None
         rule.commit(TrainReport(round_index=t, devices=64, short=short, long=64 - short))
     changes = {t for t in range(1, 40) if norms[t] != norms[t - 1]}
     assert changes <= {8, 20, 30}
+    assert bool(changes) == (any_scenario.privacy.clipping.later_norms is not None)
 
 
 def test_a_rule_reads_reports_only_where_noise_on_them_is_accounted_for(any_scenario) -> None:
@@ -156,7 +158,9 @@ def test_a_rule_reads_reports_only_where_noise_on_them_is_accounted_for(any_scen
         for t in range(40):
             norms[-1].append(rule.clip())
             rule.commit(TrainReport(round_index=t, devices=64, short=short, long=64 - short))
-    assert (norms[0] == norms[1]) == (any_scenario.count_noise is None)
+    clipping = any_scenario.privacy.clipping
+    assert (norms[0] == norms[1]) == (not clipping.counts_short)
+    assert clipping.counts_short == (any_scenario.count_noise is not None)
 
 
 def test_a_restored_rule_goes_on_as_it_was(any_rule) -> None:

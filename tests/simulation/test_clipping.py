@@ -11,7 +11,7 @@ from fedray.audit.statement import privacy_statement
 from fedray.learning import train
 from fedray.messages import Progress
 from fedray.placement import Placement
-from fedray.report.trained_page import render_trained, trained_figures
+from fedray.report.trained_page import _clip_norm, render_trained, trained_figures
 from fedray.simulation import simulate
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -81,6 +81,17 @@ def test_the_page_draws_the_norms_where_they_change(trained: TrainedRun) -> None
     page = render_trained(trained)
     assert "clipping learning rate" in page
     assert "Updates are clipped to the estimate" in page
+
+
+def test_norms_that_change_without_counts_are_drawn_too(trained: TrainedRun) -> None:
+    """Of a rule that follows no estimate; where the norm stays there is nothing to draw."""
+    columns = trained.metrics
+    uncounted = columns | {"counted_norm": np.full(columns["round"].size, np.nan)}
+    figure = _clip_norm(uncounted)
+    assert figure is not None
+    (series,) = figure.series
+    assert series.y.tolist() == columns["clip_norm"].tolist()
+    assert _clip_norm(uncounted | {"clip_norm": np.ones(columns["round"].size)}) is None
 
 
 def test_an_audit_says_what_the_counts_cost(trace: Trace, fedray_command) -> None:
