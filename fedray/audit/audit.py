@@ -6,7 +6,7 @@ was enforced, and what is claimed. It compares mechanisms by their error at equa
 their noise multipliers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -164,6 +164,9 @@ class Audit(DrawnResult):
     """What was claimed; None without a claim."""
     rests_on: tuple[Assumption, ...]
     """What the figures rest on, in plain words, each with where it comes from."""
+    classes: tuple[Mapping[str, Any], ...]
+    """How the devices of each class took part, as the run recorded it; empty where the population
+    has no classes, and of a log."""
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -367,6 +370,7 @@ class Audit(DrawnResult):
             "participations_per_device": {
                 str(k): v for k, v in self.participation_histogram().items()
             },
+            "classes": [dict(row) for row in self.classes],
             "violations": self.violations.to_json() if self.violations is not None else None,
             "exclusions": self.exclusions.to_json() if self.exclusions is not None else None,
             "left_out": [asdict(each) for each in self.left_out],
@@ -599,6 +603,7 @@ def audit_trace(
         scenario=scenario,
         claim=claim,
         rests_on=(*_rests_on(scenario, imported, mechanisms), *_other_tasks(opened)),
+        classes=tuple(opened.run.get("classes", ())) if isinstance(opened, Trace) else (),
     )
 
 

@@ -39,6 +39,24 @@ def audit_keys() -> Keys:
             },
         ),
     }
+    of_class = {
+        "name": text("Name of the class."),
+        "share": JsonKey("number", "Its share of the population."),
+        "eligible_share": JsonKey(
+            "number",
+            "Share of its devices that are eligible at once, whatever timers say: the mean of the "
+            "first week, estimated from a sample.",
+        ),
+        "selected": JsonKey("integer", "Times that one of its devices was selected."),
+        "participations": JsonKey("integer", "Accepted updates of its devices."),
+        "devices": JsonKey("integer", "Devices of it that took part at least once."),
+        "least_gap": JsonKey(
+            "integer",
+            "Least difference between the rounds of two participations of one device; 0 if none "
+            "took part twice.",
+        ),
+        "most": JsonKey("integer", "Most participations of a device."),
+    }
     release = {
         "query": text("What was released."),
         "noise_multiplier": JsonKey("number", "Its noise multiplier."),
@@ -47,13 +65,14 @@ def audit_keys() -> Keys:
     return keys_of(
         Audit,
         "trace digest ended rounds devices participations min_sep max_participations "
-        "participations_per_device violations exclusions left_out filtered_rows incompleteness "
-        "mechanisms guarantees releases utility utility_basis utility_rho utility_note verdicts "
-        "claim_holds claim_sentence findings encoding assumptions",
+        "participations_per_device classes violations exclusions left_out filtered_rows "
+        "incompleteness mechanisms guarantees releases utility utility_basis utility_rho "
+        "utility_note verdicts claim_holds claim_sentence findings encoding assumptions",
         trace=text("Directory of the trace."),
         participations_per_device=JsonKey(
             "object", "How many devices took part so many times; the keys are the numbers of times."
         ),
+        classes=JsonKey("list of objects", "", of_class),
         violations=JsonKey("object or null", "", keys_of(Violations)),
         exclusions=JsonKey("object or null", "", _exclusions()),
         left_out=JsonKey("list of objects", "", keys_of(LeftOut)),

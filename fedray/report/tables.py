@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedray.report.figure import Plane
-from fedray.report.text.audits import further_guarantees
+from fedray.report.text.audits import CLASSES_NOTE, class_rows, further_guarantees
 from fedray.rounding import down, shown_min_sep, up
 
 EPSILON_DECIMALS = 4
@@ -368,35 +368,7 @@ def classes_table(classes: Sequence[Mapping[str, Any]]) -> PageTable:
     Args:
         classes: `classes` of a trace's run.json.
     """
-    selected = max(1, sum(each["selected"] for each in classes))
-    heading = [
-        "class",
-        "share",
-        "eligible at once",
-        "of the selected",
-        "participations",
-        "devices",
-        "min-sep",
-        "most of a device",
-    ]
-    rows = [
-        [
-            each["name"],
-            f"{100 * each['share']:.1f} %",
-            f"{100 * each['eligible_share']:.1f} %",
-            f"{100 * each['selected'] / selected:.1f} %",
-            f"{each['participations']:,}",
-            f"{each['devices']:,}",
-            f"{each['least_gap']:,}" if each["least_gap"] else "-",
-            f"{each['most']:,}",
-        ]
-        for each in classes
-    ]
-    note = (
-        "Eligible at once is the mean of the first week, whatever timers say, as estimated from a "
-        "sample. Min-sep is the least between two participations of one device of the class."
-    )
-    return PageTable("Classes of devices", [heading, *rows], note)
+    return PageTable("Classes of devices", class_rows(classes), CLASSES_NOTE)
 
 
 @dataclass(frozen=True, slots=True)

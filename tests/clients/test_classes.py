@@ -19,6 +19,8 @@ from fedray.device_classes import DeviceClasses, classes_on
 from fedray.errors import ScenarioError
 from fedray.placement import Placement
 from fedray.report.page import render
+from fedray.report.text import TextTable
+from fedray.report.text.audits import audit_text
 from fedray.scenario import Scenario
 from fedray.server.rounds import FateModel, Selected, draw_fates
 from fedray.simulation import simulate
@@ -217,7 +219,16 @@ def test_a_run_counts_by_class_who_took_part_for_any_number_of_shards(
         assert row["least_gap"] == min(gaps, default=0)
         assert row["most"] == max(map(len, by_device.values()))
     assert traces[0].run["classes"][0]["name"] == "old"
-    page = render(traces[0], audit_trace(traces[0]))
+    audit = audit_trace(traces[0])
+    document = audit.to_json()
+    assert document["classes"] == traces[0].run["classes"]
+    (table,) = [
+        piece
+        for piece in audit_text(document)
+        if isinstance(piece, TextTable) and piece.title == "Classes of devices"
+    ]
+    assert [row[0] for row in table.rows[1:]] == [row["name"] for row in document["classes"]]
+    page = render(traces[0], audit)
     assert "Classes of devices" in page
     assert "eligible at once" in page
 

@@ -28,7 +28,7 @@ from fedray.encoding.tables import DiscreteGaussian, SecAgg
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
-from fedray.messages import Evaluation, Measured, Metric, ShardUse
+from fedray.messages import ClassCounts, Evaluation, Measured, Metric, ShardUse
 from fedray.pretraining import Pretrained
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies import learning_curves
@@ -190,7 +190,10 @@ def printed(command: Command, *arguments: str) -> dict[str, Any]:
 
 
 def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
-    """What few audits have: broken rules, excluded devices, encodings, noise of devices."""
+    """What few audits have: classes, broken rules, excluded devices, encodings, noise of
+    devices."""
+    counts = dict.fromkeys(ClassCounts._fields, 1)
+    yield {"classes": [{"name": "all", "share": 1.0, "eligible_share": 0.1, **counts}]}
     yield {"violations": Violations(1, 2, 0, 0, 0, 0).to_json()}
     yield {"exclusions": Exclusions(np.array([3, 5]), 2.0, 1.5, 0).to_json()}
     least = {"round": 0, "devices": 9, "noise_multiplier": 1.5}

@@ -10,6 +10,45 @@ MOST_ROUNDS_SHOWN = 12
 """Most rounds that are shown as the evidence for a finding."""
 
 
+CLASSES_NOTE = (
+    "Eligible at once is the mean of the first week, whatever timers say, as estimated from a "
+    "sample. Min-sep is the least between two participations of one device of the class."
+)
+
+
+def class_rows(classes: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """How the devices of each class took part, under a heading.
+
+    Args:
+        classes: `classes` of an audit.
+    """
+    selected = max(1, sum(each["selected"] for each in classes))
+    heading = [
+        "class",
+        "share",
+        "eligible at once",
+        "of the selected",
+        "participations",
+        "devices",
+        "min-sep",
+        "most of a device",
+    ]
+    rows = [
+        [
+            each["name"],
+            f"{100 * each['share']:.1f} %",
+            f"{100 * each['eligible_share']:.1f} %",
+            f"{100 * each['selected'] / selected:.1f} %",
+            f"{each['participations']:,}",
+            f"{each['devices']:,}",
+            f"{each['least_gap']:,}" if each["least_gap"] else "-",
+            f"{each['most']:,}",
+        ]
+        for each in classes
+    ]
+    return [heading, *rows]
+
+
 def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
     """An audit: rows that were left out, participation, the guarantees of each mechanism, the
     comparison, the claim, and what the figures rest on.
@@ -19,6 +58,9 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
     """
     yield from _left_out(audit)
     yield TextTable(f"Audit of {audit['trace']}", participation_rows(audit), has_heading=False)
+    if audit["classes"]:
+        yield TextTable("Classes of devices", class_rows(audit["classes"]))
+        yield Paragraph("", CLASSES_NOTE)
     # How a run ended is worth a line only where it was not as planned.
     if audit["ended"] not in ("completed", "imported"):
         yield Paragraph("ended     ", f"{audit['ended']}.")
