@@ -228,9 +228,10 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
                 f"{str(partial)!r} has no checkpoint yet; remove it and run again from the start"
             )
         return partial, document, hashlib.sha256(content).hexdigest()
+    # A training is asked for by the directory in which it is being made.
+    wanted = directory.with_name(directory.name.removesuffix(".partial"))
     raise CheckpointError(
-        f"{str(directory)!r} has no unfinished run beside it "
-        f"({partial_directory(directory).name}); "
+        f"{str(wanted)!r} has no unfinished run beside it ({partial_directory(wanted).name}); "
         "name the directory of a run that was interrupted"
     )
 
