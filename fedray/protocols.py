@@ -105,10 +105,13 @@ class Aggregator(Protocol):
         """Adds a trainer's sum [P] to that of the round."""
         ...
 
+    def draw_noise(self) -> Pending[None]:
+        """Draws the round's noise ahead of its commit, while devices train."""
+        ...
+
     def commit(self, report: TrainReport) -> Pending[tuple[Clip, Kept]]:
         """Adds the round's noise to its sum and takes the server step. The answer is how the next
-        round's updates are clipped, and a handle of the new parameters [D], which may change with
-        the next commit unless older versions are kept.
+        round's updates are clipped, and a handle of the new parameters [D].
 
         Rounds come in order, once each.
 
@@ -123,7 +126,8 @@ class Aggregator(Protocol):
         ...
 
     def state(self) -> Pending[dict[str, NDArray]]:
-        """The whole state: parameters, older versions, optimiser, noise, next round.
+        """The whole state between two rounds: parameters, older versions, optimiser, noise, next
+        round.
 
         `device` in it is the kind of device that the aggregator runs on.
         """

@@ -72,6 +72,11 @@ class ModelAggregator:
         """Adds a trainer's sum [P] of encoded updates to that of the round."""
         self._encoding.add(self._total_P, total)
 
+    def draw_noise(self) -> None:
+        """Draws the noise of the next round, which `commit` would do otherwise: while devices
+        train, there is time."""
+        self._noise.draw_ahead()
+
     def commit(self, report: TrainReport) -> tuple[Clip, NDArray[np.float32]]:
         """Ends a round: noise, and the server step.
 

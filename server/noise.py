@@ -46,11 +46,23 @@ class NoiseStream(ABC):
         self._recurrence = recurrence
         self._draws, self._rounds = draws, rounds
         self._out = torch.empty(dimension, device=device)
+        self._is_drawn = False
+        """Whether `_out` has the noise of the next round already."""
         self.next_round = 0
 
     def next(self) -> Tensor:
         """The next round's noise [D]; the tensor is reused by the next call. Raises InputError
         after the last round."""
+        self.draw_ahead()
+        self._is_drawn = False
+        self.next_round += 1
+        return self._out
+
+    def draw_ahead(self) -> None:
+        """Draws what `next` is to give, unless that is done. Until then there is no state to take.
+        Raises InputError after the last round."""
+        if self._is_drawn:
+            return
         if self.next_round >= self._rounds:
             raise InputError(
                 f"round {self.next_round} has no noise: this stream was made for {self._rounds} "
@@ -62,11 +74,15 @@ class NoiseStream(ABC):
         if start == self.next_round:
             self._buffers().zero_()
         self._row(self.next_round, self.next_round - start)
-        self.next_round += 1
-        return self._out
+        self._is_drawn = True
 
     def state(self) -> dict[str, NDArray]:
-        """Named arrays from which `load` restores the stream."""
+        """Named arrays from which `load` restores the stream. Raises ValueError where noise was
+        drawn ahead, because the buffers are those of a later round then."""
+        if self._is_drawn:
+            raise ValueError(
+                f"the noise of round {self.next_round} is drawn ahead; take the state after next()"
+            )
         return {
             "next_round": np.array(self.next_round),
             "buffers": self._buffers().cpu().numpy().copy(),
@@ -88,6 +104,7 @@ class NoiseStream(ABC):
                 "rounds; load its own state"
             )
         self.next_round = int(state["next_round"])
+        self._is_drawn = False
         self._buffers().copy_(torch.from_numpy(np.array(state["buffers"])))
 
     @abstractmethod

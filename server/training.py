@@ -213,6 +213,8 @@ class TrainingLoop:
             for trainer, share in zip(self._trainers, self._shares(groups), strict=False)
             for version, order in self._orders(round_index, share)
         ]
+        # The trainers are at work, and the aggregator has nothing to add yet.
+        self._aggregator.draw_noise()
         reports, added = [], []
         for answer in pending:
             # The aggregator adds a sum while later trainers still train. Sums of integers do not

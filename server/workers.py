@@ -35,6 +35,10 @@ class AggregatorWorker:
         """See fedray.protocols.Aggregator."""
         return self.worker.call("add", total)
 
+    def draw_noise(self) -> Pending[None]:
+        """See fedray.protocols.Aggregator."""
+        return self.worker.call("draw_noise")
+
     def commit(self, report: TrainReport) -> Pending[tuple[Clip, Kept]]:
         """See fedray.protocols.Aggregator."""
         return self.worker.call_and_keep("commit", report)

@@ -94,6 +94,10 @@ class Aggregates(Protocol):
         """
         ...
 
+    def draw_noise(self) -> None:
+        """Draws the noise of the round ahead of `commit`, which draws it otherwise."""
+        ...
+
     def commit(self, report: TrainReport) -> tuple[Clip, NDArray[np.float32]]:
         """Ends a round, and takes the server's step.
 
@@ -655,7 +659,7 @@ class _Watched:
         self._before = np.empty(0)
         self.steps: list[NDArray[np.float64]] = []
         """What each round added to the parameters, [D]."""
-        self.add = aggregator.add
+        self.add, self.draw_noise = aggregator.add, aggregator.draw_noise
 
     def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
         """See `Aggregates`."""

@@ -74,6 +74,22 @@ def test_a_restored_stream_goes_on_with_the_same_rows(strategy: Strategy) -> Non
 
 
 @KINDS
+def test_rows_that_are_drawn_ahead_are_the_same(strategy: Strategy) -> None:
+    """Drawn once, however often that is asked for; in between there is no state to take."""
+    stream, ahead = stream_of(strategy), stream_of(strategy)
+    for _ in range(9):
+        ahead.draw_ahead()
+        ahead.draw_ahead()
+        with pytest.raises(ValueError, match="drawn ahead"):
+            ahead.state()
+        assert (ahead.next() == stream.next()).all()
+    state = ahead.state()
+    ahead.draw_ahead()
+    ahead.load(state)
+    assert (ahead.next() == stream.next()).all()
+
+
+@KINDS
 def test_no_row_is_given_beyond_the_rounds_that_are_accounted_for(strategy: Strategy) -> None:
     stream = stream_of(strategy, 5)
     for _ in range(5):

@@ -106,6 +106,9 @@ class TooLittleNoise(ModelAggregator):
 class StaleBuffer(ModelAggregator):
     """The buffers' update of one round is lost."""
 
+    def draw_noise(self):
+        """Nothing is drawn ahead, so that the buffers before the round can be seen."""
+
     def release(self, scale=1.0, noise_share=1.0):
         before = self._noise.state()
         released = super().release(scale, noise_share).clone()
