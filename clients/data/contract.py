@@ -4,7 +4,9 @@
     def test_my_source_keeps_the_contract(check):
         check(source)
 
-A check is given what makes the source, `source()`, and raises AssertionError.
+A check is given what makes the source, `source()`. It raises AssertionError, which says what came
+out, what was expected, and what to do. No check asks for a position beyond a device's count, since
+nothing in fedray does.
 """
 
 from collections.abc import Callable
@@ -12,31 +14,58 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource
+from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource, Field
 
 MakeSource = Callable[[], ExampleSource]
 DEVICES = np.array([0, 1, 7, 65_536, 2**39], np.uint64)
 KINDS = {"real": np.float32, "whole": np.int64}
+MOST_EXAMPLES = 2**32
+"""A trace stores counts in 32 bits."""
+_COMPARED_DEVICES, _COMPARED_HELD_OUT, _COMPARED_EXAMPLES = 200, 20, 20
+
+
+def check_fields_say_what_examples_are(make: MakeSource) -> None:
+    """Fields have a kind, and whole numbers a count of values, in which special tokens lie; a
+    source that is made anew has the same. Optima are finite.
+
+    Args:
+        make: gives the source.
+    """
+    source = make()
+    assert source.fields, "`fields` is empty; name every array of an example, with its Field"
+    other = make().fields
+    assert dict(source.fields) == dict(other), (
+        f"`fields` are {dict(source.fields)}, and {dict(other)} of a source that is made anew; "
+        "they must be a function of the scenario"
+    )
+    for name, field in source.fields.items():
+        assert field.kind in KINDS, f"{name!r} has kind {field.kind!r}; take 'real' or 'whole'"
+        if field.kind == "whole":
+            assert field.values > 0, (
+                f"{name!r} has whole numbers of which there are {field.values}; set `values` to "
+                "how many there may be"
+            )
+        for role in ("padding", "unknown"):
+            token = getattr(field, role)
+            assert token is None or 0 <= token < field.values, (
+                f"{name!r} has {role} {token}, which must be within 0 to {field.values - 1}"
+            )
+    for name, value in source.optimum.items():
+        assert np.isfinite(value), (
+            f"the optimum of {name!r} is {value}; leave out what is not known"
+        )
 
 
 def check_examples_have_the_shapes_and_kinds_of_their_fields(make: MakeSource) -> None:
-    """Every field has its shape and number type; whole numbers are below `values`.
+    """Every field has its shape and number type; whole numbers are below `values`. Padding comes
+    last.
 
     Args:
         make: gives the source.
     """
     source = make()
     devices, positions = _some(source)
-    examples = source.examples(devices, positions)
-    assert examples.keys() == source.fields.keys()
-    for name, field in source.fields.items():
-        values = examples[name]
-        assert values.shape == (*positions.shape, *field.shape)
-        assert values.dtype == KINDS[field.kind]
-        if field.kind == "whole":
-            assert 0 <= values.min() <= values.max() < field.values
-        else:
-            assert np.isfinite(values).all()
+    _assert_form(source, devices, positions)
 
 
 def check_examples_belong_to_the_device(make: MakeSource) -> None:
@@ -49,30 +78,90 @@ def check_examples_belong_to_the_device(make: MakeSource) -> None:
     source = make()
     other = make()
     devices, positions = _some(source)
-    together = source.examples(devices, positions)
+    together = _examples(source, devices, positions)
+    rule = (
+        "an example is a function of the scenario, the device id and the position alone: draw from "
+        "a generator that is made of these"
+    )
     # The other source is asked for one device at a time, the last first, and for its examples
     # backwards.
     for place in range(devices.size)[::-1]:
         device = devices[place : place + 1]
-        backwards = positions[place : place + 1, ::-1]
-        alone = other.examples(device, backwards)
+        backwards = positions[place : place + 1, ::-1].copy()
+        alone = _examples(other, device, backwards)
+        last = _examples(other, device, backwards[:, -1:])
         for name in source.fields:
+            what = f"examples of device {device[0]} ({name!r})"
             own = alone[name][0, ::-1]
-            assert (own == together[name][place]).all()
+            assert np.array_equal(own, together[name][place]), (
+                f"{what} differ between a source asked for devices "
+                f"{devices.tolist()} at once and one asked for each alone, positions backwards; "
+                f"{rule}"
+            )
+            assert np.array_equal(last[name][0, 0], own[0]), (
+                f"{what} differ between one position asked for alone and among others; {rule}"
+            )
+
+
+def check_examples_stay_the_same(make: MakeSource) -> None:
+    """A source that is asked again gives the same, whatever was asked between and whatever became
+    of what it gave. It leaves as they are the ids and positions that it is given.
+
+    Args:
+        make: gives the source.
+    """
+    source = make()
+    devices, positions = _some(source)
+    counts = source.examples_on(DEVICES)
+    given_devices, given_positions = devices.copy(), positions.copy()
+    first = _examples(source, devices, positions)
+    is_as_given = (devices == given_devices).all() and (positions == given_positions).all()
+    assert is_as_given, "examples() has changed its device_ids or positions; work on copies"
+    kept = {name: values.copy() for name, values in first.items()}
+    for values in first.values():
+        # Tasks may write into a batch. What is read-only, they cannot.
+        if values.flags.writeable:
+            values[...] = 0
+    again = _examples(source, devices, positions)
+    for name, values in kept.items():
+        assert np.array_equal(again[name], values), (
+            f"examples ({name!r}) differ when the same positions of devices {devices.tolist()} are "
+            "asked for again, after what was given was overwritten; a source keeps no state "
+            "between calls, and gives copies"
+        )
+    assert np.array_equal(source.examples_on(DEVICES), counts), (
+        f"examples_on() was {counts.tolist()} of devices {DEVICES.tolist()} before their examples "
+        f"were read, and is {source.examples_on(DEVICES).tolist()} after; it must stay the same"
+    )
 
 
 def check_counts_belong_to_the_device(make: MakeSource) -> None:
-    """How many examples a device has does not depend on who else is asked for.
+    """How many examples a device has does not depend on who else is asked for, and so many can be
+    read.
 
     Args:
         make: gives the source.
     """
     source = make()
     counts = source.examples_on(DEVICES)
-    assert counts.dtype == np.int64
-    assert (counts >= 0).all()
-    backwards = DEVICES[::-1].copy()
-    assert (source.examples_on(backwards)[::-1] == counts).all()
+    assert counts.shape == DEVICES.shape, (
+        f"examples_on() of {DEVICES.size} devices has shape {counts.shape}; give one count each"
+    )
+    assert counts.dtype == np.int64, (
+        f"examples_on() gave {counts.dtype}; it must be int64 (.astype(np.int64))"
+    )
+    assert ((counts >= 0) & (counts < MOST_EXAMPLES)).all(), (
+        f"examples_on() gave {counts.tolist()}; counts are from 0 to 2^32 - 1"
+    )
+    other = make()
+    alone = [int(other.examples_on(DEVICES[g : g + 1])[0]) for g in range(DEVICES.size)[::-1]]
+    assert alone[::-1] == counts.tolist(), (
+        f"devices {DEVICES.tolist()} have {counts.tolist()} examples when asked for together, and "
+        f"{alone[::-1]} alone in a source that is made anew; a count is a function of the scenario "
+        "and the device id alone"
+    )
+    for device, count in zip(DEVICES[counts > 0], counts[counts > 0], strict=True):
+        _examples(source, np.array([device]), np.array([[count - 1]]))
 
 
 def check_held_out_devices_have_examples(make: MakeSource) -> None:
@@ -82,21 +171,44 @@ def check_held_out_devices_have_examples(make: MakeSource) -> None:
         make: gives the source.
     """
     source = make()
-    assert source.held_out_devices > 0
-    count = min(source.held_out_devices, 20)
-    devices = FIRST_HELD_OUT + np.arange(count, dtype=np.uint64)
-    devices = devices[source.examples_on(devices) > 0]
-    assert devices.size
+    devices = _held_out(source)
     first_ones = np.zeros((devices.size, 1), np.int64)
-    examples = source.examples(devices, first_ones)
-    assert examples.keys() == source.fields.keys()
+    _assert_form(source, devices, first_ones)
+
+
+def check_held_out_data_is_of_no_device(make: MakeSource) -> None:
+    """Held-out devices have other data than those of the population, on which models are trained.
+
+    A few small devices may hold the same by chance, such as one short text. So it is refused where
+    most of the held-out devices that are looked at have exactly the examples of another device.
+
+    Args:
+        make: gives the source.
+    """
+    source = make()
+    population = np.arange(_COMPARED_DEVICES, dtype=np.uint64)
+    trained = {
+        _content(source, device) for device in population[source.examples_on(population) > 0]
+    }
+    held_out = _held_out(source)
+    shared = [int(device) for device in held_out if _content(source, device) in trained]
+    assert 2 * len(shared) <= held_out.size, (
+        f"{len(shared)} of {held_out.size} held-out devices, such as {shared[:1]}, have exactly "
+        f"the examples of a device from 0 to {_COMPARED_DEVICES - 1}, so that models would be "
+        "evaluated on what they were trained on; ids from 2^40 on (FIRST_HELD_OUT) must have data "
+        "of their own (id % n gives them that of devices, and so does torch's manual_seed(id), of "
+        "which only the last 32 bits count)"
+    )
 
 
 CHECKS = (
+    check_fields_say_what_examples_are,
     check_examples_have_the_shapes_and_kinds_of_their_fields,
     check_examples_belong_to_the_device,
+    check_examples_stay_the_same,
     check_counts_belong_to_the_device,
     check_held_out_devices_have_examples,
+    check_held_out_data_is_of_no_device,
 )
 
 
@@ -105,7 +217,92 @@ def _some(source: ExampleSource) -> tuple[NDArray[np.uint64], NDArray[np.int64]]
     counts = source.examples_on(DEVICES)
     has_examples = counts > 0
     devices = DEVICES[has_examples]
-    assert devices.size
+    assert devices.size, (
+        f"none of the devices {DEVICES.tolist()} has an example; give the suite a source in which "
+        "some have"
+    )
     # Out of order, and with repeats where a device has few.
     steps = 3 * np.arange(5)
     return devices, steps[None, :] % counts[has_examples, None]
+
+
+def _held_out(source: ExampleSource) -> NDArray[np.uint64]:
+    """Some held-out devices that have examples."""
+    assert source.held_out_devices > 0, (
+        "`held_out_devices` is 0; keep some data for evaluation, under the ids from 2^40 on"
+    )
+    count = min(source.held_out_devices, _COMPARED_HELD_OUT)
+    devices = FIRST_HELD_OUT + np.arange(count, dtype=np.uint64)
+    devices = devices[source.examples_on(devices) > 0]
+    assert devices.size, (
+        f"none of the first {count} held-out devices has an example; models could not be evaluated"
+    )
+    return devices
+
+
+def _examples(
+    source: ExampleSource, devices: NDArray[np.uint64], positions: NDArray[np.int64]
+) -> dict[str, NDArray]:
+    """The examples, which a source must be able to give below its own counts."""
+    try:
+        return source.examples(devices, positions)
+    except IndexError as error:
+        counts = source.examples_on(devices).tolist()
+        raise AssertionError(
+            f"examples() of devices {devices.tolist()} at positions {positions.tolist()} raised "
+            f"{error!r}, and examples_on() says that they have {counts}; every position below a "
+            "count must exist"
+        ) from error
+
+
+def _assert_form(
+    source: ExampleSource, devices: NDArray[np.uint64], positions: NDArray[np.int64]
+) -> None:
+    examples = _examples(source, devices, positions)
+    assert examples.keys() == source.fields.keys(), (
+        f"examples() gave {sorted(examples)}, and `fields` names {sorted(source.fields)}; give the "
+        "same"
+    )
+    for name, field in source.fields.items():
+        values = examples[name]
+        shape = (*positions.shape, *field.shape)
+        assert values.shape == shape, (
+            f"examples() gave {name!r} of shape {values.shape}; devices, positions and "
+            f"{field.shape} of its Field make {shape}"
+        )
+        kind = np.dtype(KINDS[field.kind])
+        assert values.dtype == kind, (
+            f"examples() gave {name!r} as {values.dtype}; {field.kind!r} fields are {kind} "
+            f"(.astype(np.{kind}))"
+        )
+        if field.kind == "real":
+            assert np.isfinite(values).all(), f"{name!r} has numbers that are not finite; clean it"
+            continue
+        assert 0 <= values.min() <= values.max() < field.values, (
+            f"{name!r} has numbers from {values.min()} to {values.max()}; its Field says 0 to "
+            f"{field.values - 1}: correct `values`, or the numbers"
+        )
+        _assert_padding_is_last(name, field, values)
+
+
+def _assert_padding_is_last(name: str, field: Field, values: NDArray) -> None:
+    """Models take no word to follow padding."""
+    if field.padding is None or not field.shape:
+        return
+    is_padding = values == field.padding
+    is_followed = is_padding[..., :-1] & ~is_padding[..., 1:]
+    assert not is_followed.any(), (
+        f"{name!r} has padding ({field.padding}) before other tokens; fill texts up at their end"
+    )
+    assert not is_padding.all(axis=-1).any(), (
+        f"{name!r} has a text of padding alone; leave it out, or count it as no example"
+    )
+
+
+def _content(source: ExampleSource, device: np.uint64) -> tuple[int | bytes, ...]:
+    """The first examples of a device, and how many it has, as what can be compared."""
+    device_ids = np.array([device])
+    count = int(source.examples_on(device_ids)[0])
+    positions = np.arange(min(count, _COMPARED_EXAMPLES))[None, :]
+    examples = _examples(source, device_ids, positions)
+    return count, *(examples[name].tobytes() for name in sorted(examples))

@@ -30,6 +30,7 @@ SMALL = {"hidden": 6, "embedding": 4}
 CASES = {
     "mlp": (MlpTask(hidden=(4, 5)), VECTORS),
     "logistic": (LogisticTask(l2=0.1), VECTORS),
+    "quadratic without curvatures": (QuadraticTask(), POINTS),
     "quadratic": (QuadraticTask(curvatures=(1.0, 3.0)), POINTS),
     "image_cnn": (ImageCnnTask(), IMAGES),
     "image_cnn of grey images": (ImageCnnTask(architecture="emnist"), GRAY),
