@@ -120,6 +120,7 @@ def audit_command_keys() -> Keys:
         "integrity": text("What protects the figures of the trace against damage, as a sentence."),
         "digest_verified": _digest_verified(),
         "events": text("Path of the events; only with `--events`."),
+        "evidence": text("Path of what breaks the claim; only with `--evidence`."),
     }
     return {**in_full, **added, **written()}
 
