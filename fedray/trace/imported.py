@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.result import Result
@@ -392,13 +392,13 @@ class ImportedTrace(Result):
 
     def round_label(self, round_index: int) -> str:
         """What the log calls the round that is `round_index` here: its number there, as text."""
-        return str(int(self.round_labels([round_index])[0]))
+        return str(int(self.round_labels(np.array([round_index]))[0]))
 
-    def round_labels(self, rounds: ArrayLike) -> NDArray[np.int64]:
-        """The log's numbers of `rounds` [R], which are ours."""
+    def round_labels(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The log's numbers of `rounds`, an array of any shape."""
         # The first version knew only logs whose numbers are ours.
         if "rounds_digest" not in self.run:
-            return np.asarray(rounds, np.int64)
+            return rounds
         return self._log_rounds["log_round"][rounds]
 
     def round_times(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
