@@ -19,6 +19,9 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
     """
     yield from _left_out(audit)
     yield TextTable(f"Audit of {audit['trace']}", participation_rows(audit), has_heading=False)
+    if audit["short_run_note"]:
+        yield Paragraph("", audit["short_run_note"])
+        yield ""
     # How a run ended is worth a line only where it was not as planned.
     if audit["ended"] not in ("completed", "imported"):
         yield Paragraph("ended     ", f"{audit['ended']}.")
