@@ -5,6 +5,7 @@ from fedray.audit.audit import Audit as Audit
 from fedray.audit.audit import audit_trace as audit_trace
 from fedray.audit.claims import Claim as Claim
 from fedray.audit.claims import read_claim as read_claim
+from fedray.audit.evidence import write_evidence as write_evidence
 from fedray.audit.guarantees import Guarantee as Guarantee
 from fedray.audit.released import ReleasedEvent as ReleasedEvent
 from fedray.audit.released import read_events as read_events

@@ -31,6 +31,16 @@ def shown_min_sep(min_sep: float | None) -> str:
     return "none (k = 1)" if min_sep is None else f"{min_sep:,.10g}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: `1 round`, `2,000 rounds`.
+
+    Args:
+        count: how many.
+        noun: for one of them; with an s it is for several.
+    """
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def _rounded(value: float, decimals: int, direction: str) -> str:
     if not math.isfinite(value):
         return str(float(value))

@@ -228,6 +228,23 @@ class Audit(DrawnResult):
         """Most participations of a device."""
         return self.patterns.max_participations
 
+    @property
+    def short_run_note(self) -> str:
+        """That no device could take part twice, as a sentence, where the run ended before rules of
+        participation let one come back; else empty."""
+        enforced = self.mechanisms[0].enforced.participation if self.mechanisms else None
+        if enforced is None or enforced.max_participations > 1 or self.rounds == 1:
+            return ""
+        # A cap of one participation holds in longer runs too.
+        if self.scenario is not None and self.scenario.participation.max_participations == 1:
+            return ""
+        rules = "the claimed timer" if self.scenario is None else "the rules of participation"
+        return (
+            f"No device could take part twice, because the {self.rounds:,} rounds were over before "
+            f"{rules} let one come back; the observed min-sep and participations are no evidence "
+            "for a longer run."
+        )
+
     @cached_property
     def ledger(self) -> list[LedgerEntry]:
         """Privacy over rounds of the first mechanism; computed when first asked for. Empty without
@@ -367,6 +384,7 @@ class Audit(DrawnResult):
             "digest": self.digest,
             "ended": self.ended,
             **self.participation_json(),
+            "short_run_note": self.short_run_note,
             "participations_per_device": {
                 str(k): v for k, v in self.participation_histogram().items()
             },

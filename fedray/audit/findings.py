@@ -14,11 +14,11 @@ from fedray.audit.guarantees import REPEATED, Guarantee, Limits, claimed_limits,
 from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
-from fedray.audit.waits import waits_between
+from fedray.audit.waits import is_too_short, waits_between
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.strategy import Sensitivity
-from fedray.rounding import down, up
+from fedray.rounding import counted, down, up
 from fedray.scenario.privacy import Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -314,8 +314,9 @@ def _basis(claim: Claim, trace: Trace | ImportedTrace, enforced: Limits) -> _Bas
     if participation.max_participations == 1:
         separation = "no device twice"
     said = (
-        f"{separation} and at most {participation.max_participations:,} participations in "
-        f"{participation.rounds:,} rounds ({limits.reason})"
+        f"{separation} and at most "
+        f"{counted(participation.max_participations, 'participation')} in "
+        f"{counted(participation.rounds, 'round')} ({limits.reason})"
     )
     try:
         claim.mechanism.check_rounds(participation.rounds)
@@ -374,25 +375,24 @@ def _check_min_sep(claimed: int, subject: _Subject) -> Finding:
     broken = int((gaps < claimed).sum())
     # Where the claim holds, the closest pair is shown, because it binds the claim.
     order = np.argsort(gaps, kind="stable")[: MOST_EVIDENCE if broken else 1]
-    evidence = []
-    for place in order.tolist():
-        # The closest pairs come first, so all that follow keep the claim.
-        if broken and gaps[place] >= claimed:
-            break
-        row = int(after[place])
-        # The device whose rounds the row is among: the last that starts at it or before.
-        owner = np.searchsorted(patterns.starts, row, side="right") - 1
-        device = int(patterns.device_ids[owner])
-        pair = int(patterns.rounds[row - 1]), int(patterns.rounds[row])
-        evidence.append(subject.evidence(device, pair, f"{int(gaps[place])} rounds apart"))
+    # The closest pairs come first, so all that follow the broken ones keep the claim.
+    order = order[: broken or 1]
+    devices, pairs = patterns.pairs_at(after[order])
+    shown = zip(devices.tolist(), pairs.tolist(), gaps[order].tolist(), strict=True)
+    evidence = tuple(
+        subject.evidence(device, pair, f"{counted(gap, 'round')} apart")
+        for device, pair, gap in shown
+    )
     text = "every two participations of a device are at least as far apart as claimed"
     if broken:
-        pairs = f"{broken:,} of {gaps.size:,} pairs of consecutive participations"
-        text = f"{pairs} are closer than claimed"
+        text = (
+            f"{broken:,} of {counted(gaps.size, 'pair')} of consecutive participations "
+            f"{'is' if broken == 1 else 'are'} closer than claimed"
+        )
     verdict = _verdict(not broken)
     # Of a device that contributed twice to a round, no min-sep can be claimed.
     should_say = f"min_sep = {b}" if b else ""
-    return Finding("min_sep", verdict, claimed, b, should_say, text, broken, tuple(evidence))
+    return Finding("min_sep", verdict, claimed, b, should_say, text, broken, evidence)
 
 
 def _check_max_participations(claimed: int, subject: _Subject) -> Finding:
@@ -409,10 +409,10 @@ def _check_max_participations(claimed: int, subject: _Subject) -> Finding:
         start = patterns.starts[place]
         rounds = patterns.rounds[start : start + count].tolist()
         device_id = int(patterns.device_ids[place])
-        evidence.append(subject.evidence(device_id, rounds, f"{count} participations"))
+        evidence.append(subject.evidence(device_id, rounds, counted(count, "participation")))
     text = "no device took part more often"
     if broken:
-        text = f"{broken:,} {'device' if broken == 1 else 'devices'} took part more often"
+        text = f"{counted(broken, 'device')} took part more often"
     verdict = _verdict(not broken)
     should_say = f"max_participations = {k}"
     found = tuple(evidence)
@@ -431,7 +431,7 @@ def _check_timer(claimed: float, subject: _Subject) -> Finding:
     least = math.inf
     for seconds, devices, rounds in waits:
         least = min(least, float(seconds.min(initial=math.inf)))
-        broken += int((seconds < 3600.0 * claimed).sum())
+        broken += int(is_too_short(seconds, claimed).sum())
         # The shortest of each part are enough: no other pair can be among the shortest of all.
         for place in np.argsort(seconds, kind="stable")[:MOST_EVIDENCE].tolist():
             pair = tuple(rounds[place].tolist())
@@ -448,7 +448,7 @@ def _check_timer(claimed: float, subject: _Subject) -> Finding:
     ]
     text = "no device took part again sooner"
     if broken:
-        text = f"{broken:,} pairs of participations are closer in time"
+        text = f"{counted(broken, 'pair')} of participations had less time between them"
     hours = least / 3600.0
     verdict = _verdict(not broken)
     # Rounded down, so that a claim of the figure that is advised would hold.

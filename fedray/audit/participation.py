@@ -76,6 +76,14 @@ class Patterns:
         later_rounds = self.rounds[later].astype(np.int64)
         return later_rounds - self.rounds[later - 1], later
 
+    def pairs_at(self, later: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+        """Pairs of consecutive participations, by the places [R] in `rounds` of their later ones:
+        whose they are [R], and their rounds [R, 2]."""
+        # A row is the device's whose rounds it is among: the last that starts at it or before.
+        owners = np.searchsorted(self.starts, later, side="right") - 1
+        pairs = np.column_stack([self.rounds[later - 1], self.rounds[later]])
+        return self.device_ids[owners], pairs
+
     @cached_property
     def min_sep(self) -> int:
         """b: the least gap, in rounds.

@@ -31,6 +31,16 @@ def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
     return _of_log(trace) if trace.times(0) is not None else None
 
 
+def is_too_short(seconds: NDArray[np.float64], timer_hours: float) -> NDArray[np.bool_]:
+    """Which waits [A] a timer of so many hours excludes.
+
+    Args:
+        seconds: the waits, [A].
+        timer_hours: length of the timer.
+    """
+    return seconds < 3600.0 * timer_hours
+
+
 def _of_run(trace: Trace) -> Waits:
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)

@@ -73,6 +73,14 @@ def audit(
             "rho and epsilon by both.",
         ),
     ] = None,
+    evidence: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --claim: also write every device and pair of rounds that breaks what is "
+            "claimed of participation, as a .csv or .parquet file with a row for each.",
+        ),
+    ] = None,
     show_devices: ShowDevicesFlag = False,
     verify: VerifyFlag = None,
     quiet: QuietFlag = False,
@@ -98,10 +106,16 @@ def audit(
             "mechanism": mechanism,
             "noise_multiplier": noise_multiplier,
             "events": events,
+            "evidence": evidence,
             "show_devices": show_devices,
         }
         audit_run_of_tasks(trace, refused, delta, page, figures, verify, as_json)
         return
+    if evidence is not None:
+        from fedray.audit.claims import read_claim
+        from fedray.audit.evidence import check_evidence_file
+
+        check_evidence_file(evidence, read_claim(claim) if claim is not None else None)
     with progress_line("auditing", quiet):
         opened = _opened(trace, verify)
         result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
@@ -114,6 +128,12 @@ def audit(
         written["figures"] = _write_figures(opened, result, figures)
     if events is not None:
         written["events"] = str(result.write_events(events))
+    if evidence is not None:
+        from fedray.audit.evidence import write_evidence
+
+        with progress_line("writing evidence", quiet):
+            write_evidence(opened, result, evidence, show_devices)
+        written["evidence"] = str(evidence)
     document = result.to_json_in_full() if claim is not None else result.to_json()
     if as_json:
         print_json(

@@ -125,8 +125,9 @@ def train(
     from fedray.placement import Placement
     from fedray.report.event_files import event_files
     from fedray.report.progress import both, run_progress
-    from fedray.report.text import Paragraph, TextTable
+    from fedray.report.text import Paragraph
     from fedray.report.text.audits import guarantees_text
+    from fedray.report.text.training import training_text
     from fedray.scenario import Scenario
     from fedray.trace.imported import open_trace
 
@@ -177,7 +178,7 @@ def train(
         return
     print_pieces(
         [
-            TextTable(f"Trained on {trace}", trained.rows(), has_heading=False),
+            *training_text(f"Trained on {trace}", trained.rows(), trained.divergence),
             *guarantees_text(audit["mechanisms"]),
             Paragraph("", f"`fedray audit {trace}` says what these guarantees rest on."),
         ]

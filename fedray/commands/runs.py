@@ -83,8 +83,8 @@ def run(
     from fedray.report.event_files import event_files
     from fedray.report.page import write_report
     from fedray.report.progress import both, run_progress
-    from fedray.report.text import TextTable
     from fedray.report.text.audits import audit_text
+    from fedray.report.text.training import training_text
     from fedray.scenario import SeveralTasks, read_scenario
     from fedray.several_tasks import is_unfinished_run_of_tasks, resume_tasks, run_tasks
     from fedray.trace.schema import REPORT_FILE
@@ -157,15 +157,16 @@ def run(
             f"the trace {str(trace.path)!r} is whole, but has no page: {error}; `fedray report` "
             "writes it later"
         )
+    trained = trace.trained
     if as_json:
         figures = ("wall_seconds", "shard_use", "driver_peak_mebibytes", "restarts")
         document = {**audit.to_json(), "report": report}
         document |= {name: trace.run[name] for name in figures}
-        document["training"] = trace.trained.to_json() if trace.trained is not None else None
+        document["training"] = trained.to_json() if trained is not None else None
         print_json(document)
     else:
-        if trace.trained is not None:
-            print_table(TextTable("Training", trace.trained.rows()[:-1], has_heading=False))
+        if trained is not None:
+            print_pieces(training_text("Training", trained.rows()[:-1], trained.divergence))
         print_pieces(audit_text(audit.to_json()))
         use = ", ".join(f"{each['peak_mebibytes']:,.0f} MiB" for each in trace.run["shard_use"])
         driver = f"{trace.run['driver_peak_mebibytes']:,.0f} MiB"

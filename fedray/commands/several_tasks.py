@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from fedray.commands.output import print_json, print_pieces, print_table
+from fedray.commands.output import print_json, print_pieces
 from fedray.errors import InputError, RunFailed
 
 
@@ -19,8 +19,8 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     from fedray.audit.several_tasks import audit_tasks
     from fedray.report.page import write_report
     from fedray.report.several_tasks import write_tasks_report
-    from fedray.report.text import TextTable
     from fedray.report.text.several_tasks import tasks_text
+    from fedray.report.text.training import training_text
     from fedray.trace.schema import REPORT_FILE
 
     audit = audit_tasks(found)
@@ -51,7 +51,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
         for name, each in trained.items():
             if each is not None:
                 title = f"Training of task {name}"
-                print_table(TextTable(title, each.rows()[:-1], has_heading=False))
+                print_pieces(training_text(title, each.rows()[:-1], each.divergence))
         print_pieces(tasks_text(audit.to_json()))
         for name, trace in found.traces.items():
             typer.echo(f"trace   {trace.path} (task {name})")

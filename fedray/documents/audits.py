@@ -65,9 +65,10 @@ def audit_keys() -> Keys:
     return keys_of(
         Audit,
         "trace digest ended rounds devices participations min_sep max_participations "
-        "participations_per_device classes violations exclusions left_out filtered_rows "
-        "incompleteness mechanisms guarantees releases utility utility_basis utility_rho "
-        "utility_note verdicts claim_holds claim_sentence findings encoding assumptions",
+        "short_run_note participations_per_device classes violations exclusions left_out "
+        "filtered_rows incompleteness mechanisms guarantees releases utility utility_basis "
+        "utility_rho utility_note verdicts claim_holds claim_sentence findings encoding "
+        "assumptions",
         trace=text("Directory of the trace."),
         participations_per_device=JsonKey(
             "object", "How many devices took part so many times; the keys are the numbers of times."
@@ -139,6 +140,7 @@ def audit_command_keys() -> Keys:
         "integrity": text("What protects the figures of the trace against damage, as a sentence."),
         "digest_verified": _digest_verified(),
         "events": text("Path of the events; only with `--events`."),
+        "evidence": text("Path of what breaks the claim; only with `--evidence`."),
     }
     return {**in_full, **added, **written()}
 

@@ -65,7 +65,10 @@ def trained_keys() -> Keys:
         "encoding": JsonKey("object", "How updates were encoded.", encoding),
         "trainers": JsonKey("integer", "Workers that trained devices."),
         "restarts": JsonKey("integer", "How often a lost worker was replaced."),
-        "notes": JsonKey("list of text", "What happened to checkpoints, in sentences."),
+        "notes": JsonKey(
+            "list of text",
+            "What happened to checkpoints, and that the training diverged if it did; in sentences.",
+        ),
         "written": text("When it was written: UTC, as ISO 8601 has it."),
         "wall_seconds": JsonKey("number", "Wall-clock time of the training in seconds."),
         "seconds_per_round": JsonKey(

@@ -101,6 +101,8 @@ class About:
     """What protects the trace against damage, a sentence."""
     classes: Sequence[dict[str, Any]] = ()
     """Classes of devices, as run.json has them; empty where there are none."""
+    divergence: str = ""
+    """That the training diverged, in sentences; empty if it did not."""
 
 
 def _about(trace: Trace | ImportedTrace) -> About:
@@ -140,6 +142,7 @@ def _about(trace: Trace | ImportedTrace) -> About:
         toml,
         trace.integrity,
         trace.run.get("classes", ()),
+        trace.trained.divergence if trace.trained is not None else "",
     )
 
 
@@ -194,6 +197,7 @@ def render_audit(
         figures,
         title=about.title,
         description=about.description,
+        divergence=about.divergence,
         seed=about.seed,
         written=about.written,
         packages=about.packages,

@@ -49,15 +49,16 @@ def render_trained(
     trained_with = f"Trained with {scenario['privacy']['mechanism']['kind']} noise on a trace"
     notes = [
         scenario.get("description", "").rstrip(". "),
-        f"{trained_with} (digest {trained.trace_digest}).",
+        f"{trained_with} (digest {trained.trace_digest})",
     ]
+    note = ". ".join(filter(None, notes))
     own_tables = [
         PageTable("The trained run", [["figure", "value"], *trained.rows()]),
         _mechanism_table(scenario["privacy"]),
     ]
     return render_study(
         scenario["name"],
-        ". ".join(filter(None, notes)),
+        f"{note}. {trained.divergence}".rstrip(),
         [*trained_figures(trained), *figures],
         [*tables, *own_tables],
         {**trained.to_json(), **(results or {})},
@@ -85,7 +86,8 @@ def _train_loss(columns: dict[str, Any]) -> Figure:
     return Figure(
         "train-loss",
         "Loss on the devices",
-        "Mean over the devices of a round, before they train. A gap is a round in which none did.",
+        "Mean over the devices of a round, of the model that is sent to them. A gap is a round in "
+        "which none trained.",
         Axis("Rounds"),
         Axis("Loss", needs_log([losses]), starts_at_zero=False),
         (_steps("loss", columns, losses, is_known),),

@@ -16,7 +16,7 @@ seconds since the first time of log or rounds file; run.json has that moment.
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -392,10 +392,14 @@ class ImportedTrace(Result):
 
     def round_label(self, round_index: int) -> str:
         """What the log calls the round that is `round_index` here: its number there, as text."""
+        return str(int(self.round_labels(np.array([round_index]))[0]))
+
+    def round_labels(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The log's numbers of `rounds`, an array of any shape."""
         # The first version knew only logs whose numbers are ours.
         if "rounds_digest" not in self.run:
-            return str(round_index)
-        return str(int(self._log_rounds["log_round"][round_index]))
+            return rounds
+        return self._log_rounds["log_round"][rounds]
 
     def round_times(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """(earliest [n], latest [n]) time of a participation in each round, or None without times.
@@ -466,22 +470,29 @@ class ImportedTrace(Result):
 
     def name_of(self, device_id: int) -> str:
         """What the log calls the device `device_id`; in quotes, escaped, where that cannot be
-        printed.
+        printed."""
+        return self.names_of([device_id])[0]
 
-        One row group of the names is read each time, which is quick for the few devices that a
-        report names.
+    def names_of(self, device_ids: Sequence[int]) -> list[str]:
+        """What the log calls devices, in their order, each as `name_of` gives it.
+
+        Each row group of the names that they are in is read once, which is quick for the few
+        devices that a report names, and for many that are near one another.
         """
         file = self._names_file
+        # Row groups have one size, so the place of a name follows from the id.
+        groups = sorted({each // NAMES_PER_GROUP for each in device_ids})
         try:
             with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-                # Row groups have one size, so the place of a name follows from the id.
-                group = parquet.read_row_group(device_id // NAMES_PER_GROUP)
-            value = group.column(0)[device_id % NAMES_PER_GROUP].as_py()
+                columns = {each: parquet.read_row_group(each).column(0) for each in groups}
+            return [
+                name_text(columns[each // NAMES_PER_GROUP][each % NAMES_PER_GROUP].as_py())
+                for each in device_ids
+            ]
         except DAMAGE as error:
             raise TraceCorrupt(
                 f"{file} is missing or damaged ({first_line(error)}); import the log again"
             ) from None
-        return name_text(value)
 
     def verify(self) -> None:
         """Recomputes every digest, of what is read and what is not. Raises TraceCorrupt at the

@@ -284,6 +284,10 @@ class Trace(DrawnResult):
         """What the source calls the device `device_id`: here the id itself, as text."""
         return str(device_id)
 
+    def names_of(self, device_ids: Sequence[int]) -> list[str]:
+        """What the source calls devices, in their order, each as `name_of` gives it."""
+        return [self.name_of(each) for each in device_ids]
+
     def columns(self, part: int) -> dict[str, NDArray]:
         """All columns of the rows of one `part`, by name; outcomes as codes, NaN for no report.
         Rows are sorted by device and check-in. Checks invariant 4."""

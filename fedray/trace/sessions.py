@@ -12,7 +12,6 @@ replay:
   (SymbioticLab/FedScale, fedscale/cloud/internal/client_metadata.py).
 """
 
-import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,21 +19,15 @@ from typing import IO, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as arrow_csv
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedray.atomic import whole_file
 from fedray.errors import InputError
 from fedray.trace.files import first_line
+from fedray.trace.row_file import ROW_SUFFIXES, write_rows
 
 SessionForm = Literal["parquet", "csv", "json", "fedscale"]
-SUFFIXES: dict[str, SessionForm] = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".json": "json",
-}
+SUFFIXES: dict[str, SessionForm] = {**ROW_SUFFIXES, ".json": "json"}
 JOINED_SECONDS = 1.0
 """Sessions that are no further apart are one."""
 _SCHEMA = pa.schema(
@@ -106,7 +99,7 @@ def write_sessions(
     try:
         with whole_file(file) as new:
             if form in ("parquet", "csv"):
-                return _write_columns(blocks, new, form)
+                return write_rows(map(_batch, blocks), _SCHEMA, new, form)
             with new.open("w", encoding="utf-8") as stream:
                 return _write_json(blocks, stream, form, finish_seconds)
     except (OSError, pa.ArrowException) as error:
@@ -142,18 +135,9 @@ def joined_sessions(
     return device[first], start[first], np.maximum.reduceat(end, first)
 
 
-def _write_columns(blocks: Iterable[Sessions], file: Path, form: SessionForm) -> int:
-    total = 0
-    with contextlib.ExitStack() as stack:
-        if form == "parquet":
-            writer = stack.enter_context(pq.ParquetWriter(file, _SCHEMA, compression="zstd"))
-        else:
-            writer = stack.enter_context(arrow_csv.CSVWriter(file, _SCHEMA))
-        for block in blocks:
-            columns = [pa.array(block.device), pa.array(block.start), pa.array(block.end)]
-            writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
-            total += block.device.size
-    return total
+def _batch(block: Sessions) -> pa.RecordBatch:
+    columns = [pa.array(block.device), pa.array(block.start), pa.array(block.end)]
+    return pa.record_batch(columns, schema=_SCHEMA)
 
 
 def _write_json(

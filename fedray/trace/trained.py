@@ -85,6 +85,14 @@ LEFT_OUT = {
     "zeroed": "with an update so long that it counts as zero",
 }
 """Columns that count devices which took part and added nothing to the model, in words."""
+MANY_NOT_FINITE = 0.01
+"""Share of a run's updates from which on it is said that they are not finite."""
+LAST_SHARE, LEAST_ROUNDS = 10, 10
+"""The losses of the last tenth of the rounds, and of 10 at least, are held against the first
+round's, in runs of twice as many rounds."""
+SURE_DEVIATIONS = 4.0
+"""Standard deviations of these losses by which they must be above the first. Of rounds whose model
+does not change at all, with log-normal losses of any width, at most 2 in 10,000 are so."""
 _KINDS = {
     "trace_digest": str,
     "rounds": int,
@@ -305,15 +313,60 @@ class TrainedRun(DrawnResult):
         recorded."""
         return self.document.get("seconds_per_round")
 
+    @cached_property
+    def divergence(self) -> str:
+        """Why the model is not to be used, and what to change, as sentences; empty if nothing shows
+        that the training diverged.
+
+        It diverged if the share MANY_NOT_FINITE of the updates were not finite, or the loss on the
+        devices rose far above that of the first round, which is the initial model's.
+        """
+        found = " and ".join(filter(None, (self._not_finite(), self._risen_loss())))
+        if not found:
+            return ""
+        return (
+            f"The training diverged: {found}. Lower training.client.learning_rate or "
+            "training.server.learning_rate. If they are low already, the noise is what moves the "
+            "model: raise rounds.report_goal, or lower privacy.noise_multiplier, which raises "
+            "epsilon."
+        )
+
+    def _not_finite(self) -> str:
+        # Runs of version 1 did not count them.
+        if "not_finite" not in self.metrics:
+            return ""
+        count, trained = (int(self.metrics[name].sum()) for name in ("not_finite", "trained"))
+        if count == 0 or count < MANY_NOT_FINITE * (count + trained):
+            return ""
+        return f"{count:,} of {count + trained:,} updates were not finite"
+
+    def _risen_loss(self) -> str:
+        losses = self.metrics["train_loss"].astype(np.float64)
+        # A round in which no device trained has no loss.
+        losses = losses[np.isfinite(losses)]
+        last = losses[-max(LEAST_ROUNDS, losses.size // LAST_SHARE) :]
+        if losses.size < 2 * LEAST_ROUNDS:
+            return ""
+        first, median = float(losses[0]), float(np.median(last))
+        # More than twice the first loss, also where losses may be negative; and more than rounds
+        # of the same model differ, because devices of a round may be few and unlike.
+        if median - first <= max(abs(first), SURE_DEVIATIONS * float(last.std(ddof=1))):
+            return ""
+        return (
+            f"the loss on the devices was {first:.4f} in the first round and {median:.4f} in the "
+            f"last {last.size} (median)"
+        )
+
     def rows(self) -> list[list[str]]:
         """What was trained, as lines of a table, a name and a value each: rounds, task, losses,
         what was left out."""
         document = self.document
         training = self.document["scenario"]["training"]
+        loss = self.metrics["train_loss"][-1]
         rows = [
             ["rounds", f"{document['rounds']:,}, {self._devices_of_a_round()} in each"],
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
-            ["loss", f"{self.metrics['train_loss'][-1]:.4f} on the devices, before they train"],
+            ["loss", f"{loss:.4f}, mean over devices of the last round, of the model sent to them"],
         ]
         rows += [*self._encoding_rows(), *self._left_out_rows()]
         optimum = document.get("optimum", {})
@@ -355,13 +408,15 @@ class TrainedRun(DrawnResult):
         return [["left out", ", ".join(texts)]] if texts else []
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object: training.json, and the metrics of the last round (null: not finite)."""
+        """One JSON object: training.json, with `divergence` among its notes, and the metrics of the
+        last round (null: not finite)."""
         # JSON has no NaN, and counts shall stay whole numbers.
         last = {}
         for name, column in self.metrics.items():
             value = column[-1].item()
             last[name] = value if isinstance(value, int) else finite_or_none(value)
-        return {"path": str(self.path), **self.document, "last_metrics": last}
+        notes = [*self.document.get("notes", ()), *filter(None, [self.divergence])]
+        return {"path": str(self.path), **self.document, "notes": notes, "last_metrics": last}
 
     def verify(self) -> None:
         """Reads every file and compares its digest with the recorded one. Raises TraceCorrupt at

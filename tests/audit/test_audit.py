@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -212,3 +213,28 @@ def test_negative_gram_entries_leave_the_trace_sensitivity_exact(trace, seed: in
         if len(p) <= 8
     ]
     assert max(signed, default=0.0) <= found.value * (1 + 1e-9)
+
+
+def test_a_run_that_ended_before_its_timer_says_that_min_sep_is_no_evidence(
+    trace_of, small, fedray_command, tmp_path: Path
+) -> None:
+    """Rounds are 100 s apart in this trace; three of them are over within 200 s."""
+    patterns = [[0], [1], [2]]
+
+    def note(*overrides: str, rounds: int = 3) -> str:
+        return audit_trace(trace_of(patterns[:rounds], rounds, small(*overrides))).short_run_note
+
+    expected = "No device could take part twice, because the 3 rounds were over before the rules"
+    assert note("participation.timer_hours=1").startswith(expected)
+    assert note("participation.timer_hours=0", "participation.round_separation=3") != ""
+    # Nobody came twice, but somebody could have.
+    assert note("participation.timer_hours=0.04") == ""
+    assert note("participation.timer_hours=0") == ""
+    assert note("participation.timer_hours=1", "participation.timer_violators=0.1") == ""
+    # One participation is what these rules are for, in a run of any length.
+    assert note("participation.timer_hours=1", "participation.max_participations=1") == ""
+    assert note("participation.timer_hours=1", rounds=1) == ""
+    trace = trace_of(patterns, 3, small("participation.timer_hours=1"))
+    _, out, _ = fedray_command("audit", str(trace.path), "--page", str(tmp_path / "page.html"))
+    assert expected in " ".join(out.split())
+    assert expected in (tmp_path / "page.html").read_text()

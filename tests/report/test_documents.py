@@ -214,9 +214,10 @@ def test_the_reference_of_audits_is_that_of_their_documents(
     path = str(trace_of(PATTERNS, 4, adaptive).path)
     written = {name: str(tmp_path / name) for name in ("page", "figures", "events")}
     options = [part for name, file in written.items() for part in (f"--{name}", file)]
+    evidence = ("--evidence", str(tmp_path / "evidence.csv"))
     examples = [
         printed(fedray_command, "audit", path, "--json", *options),
-        printed(fedray_command, "audit", path, "--claim", claim, "--json"),
+        printed(fedray_command, "audit", path, "--claim", claim, *evidence, "--json"),
         printed(fedray_command, "audit", str(tmp_path / "log"), "--json"),
     ]
     check("fedray audit", *examples, *rare_parts_of_audits())

@@ -58,6 +58,9 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
     """
     yield from _left_out(audit)
     yield TextTable(f"Audit of {audit['trace']}", participation_rows(audit), has_heading=False)
+    if audit["short_run_note"]:
+        yield Paragraph("", audit["short_run_note"])
+        yield ""
     if audit["classes"]:
         yield TextTable("Classes of devices", class_rows(audit["classes"]))
         yield Paragraph("", CLASSES_NOTE)
@@ -321,7 +324,8 @@ def _claim(audit: Mapping[str, Any]) -> Iterator[Piece]:
 def _evidence(finding: Mapping[str, Any]) -> Iterator[Paragraph]:
     statement = finding["statement"]
     if finding["evidence_note"]:
-        yield Paragraph("  ", f"{statement}: {finding['evidence_note']}")
+        note = f"{finding['evidence_note']}; --evidence FILE writes all"
+        yield Paragraph("  ", f"{statement}: {note}")
     for shown in finding["evidence"]:
         rounds = ", ".join(map(str, shown["rounds"][:MOST_ROUNDS_SHOWN]))
         if len(shown["rounds"]) > MOST_ROUNDS_SHOWN:

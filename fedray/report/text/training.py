@@ -1,12 +1,25 @@
 """Trained runs in the terminal and on their pages: comparisons, and models on devices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedray.report.text import TextTable
+from fedray.report.text import Paragraph, Piece, TextTable
 from fedray.rounding import up
 
 Document = Mapping[str, Any]
+
+
+def training_text(title: str, rows: list[list[str]], divergence: str) -> Iterator[Piece]:
+    """A trained run: what was trained, and that it diverged if it did.
+
+    Args:
+        title: of the table.
+        rows: as `TrainedRun.rows` gives them, or some of these.
+        divergence: of the trained run.
+    """
+    yield TextTable(title, rows, has_heading=False)
+    if divergence:
+        yield Paragraph("WARNING   ", divergence)
 
 
 def comparison_run_rows(comparison: Document) -> list[list[str]]:

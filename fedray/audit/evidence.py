@@ -1,0 +1,229 @@
+"""Everything that breaks what a claim states about participation, as a file with a row for each.
+
+An audit shows the worst few of each statement. The file has all of them, so that whoever runs the
+training can look each one up in logs of their own. Rows are in order of statement (rounds, min_sep,
+max_participations, timer_hours), then of the device's place in the trace, then of the rounds.
+
+    statement         the key of the claim that is broken
+    device            what the device is called, as in the audit; null for `rounds`
+    first_round       the earlier one of two participations that are too near; of
+    last_round        `max_participations` the first and the last round of the device, and of
+                      `rounds` those beyond the claimed ones
+    first_log_round   the same two by the numbers of an imported log; null of a run of ours
+    last_log_round
+    found             rounds or hours between the two; participations; released rounds
+    claimed           what the claim says of it
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fedray.atomic import whole_file
+from fedray.audit.audit import Audit
+from fedray.audit.claims import Claim
+from fedray.audit.findings import PRIVACY_STATEMENTS
+from fedray.audit.names import DeviceNames
+from fedray.audit.participation import CHUNK, Patterns
+from fedray.audit.waits import is_too_short, waits_between
+from fedray.errors import InputError
+from fedray.trace.files import first_line
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+from fedray.trace.row_file import ROW_SUFFIXES, RowForm, write_rows
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("statement", pa.string(), nullable=False),
+        pa.field("device", pa.string()),
+        pa.field("first_round", pa.int64(), nullable=False),
+        pa.field("last_round", pa.int64(), nullable=False),
+        pa.field("first_log_round", pa.int64()),
+        pa.field("last_log_round", pa.int64()),
+        pa.field("found", pa.float64(), nullable=False),
+        pa.field("claimed", pa.float64(), nullable=False),
+    ]
+)
+_FORMULA = ("=", "+", "-", "@")
+"""What a cell begins with that programs for tables take for a formula."""
+
+
+class _Breaches(NamedTuple):
+    """Some of what breaks a statement [R]; the columns are those of the file.
+
+    device_ids: [R]; None of what no device breaks.
+    rounds: first and last, [R, 2].
+    found: [R].
+    """
+
+    device_ids: NDArray[np.uint64] | None
+    rounds: NDArray
+    found: NDArray
+
+
+def check_evidence_file(file: str | Path, claim: Claim | None) -> RowForm:
+    """Checks that evidence can be asked for, before a trace is read for it.
+
+    Args:
+        file: where it is to be written.
+        claim: what is claimed; None for nothing.
+
+    Returns:
+        The form of the file, by its suffix.
+
+    Raises:
+        InputError: nothing is claimed of participation, the suffix tells no form, or the file
+            exists.
+    """
+    path = Path(file)
+    statements = [name for name in Claim.model_fields if name in _BREACHES]
+    if claim is None or all(getattr(claim, each) is None for each in statements):
+        found = "there is no claim" if claim is None else "the claim states nothing of it"
+        raise InputError(
+            f"evidence={str(file)!r} is for what breaks a claim about participation, and {found}; "
+            f"give a claim with one of {', '.join(statements)}"
+        )
+    form = ROW_SUFFIXES.get(path.suffix.lower())
+    if form is None:
+        raise InputError(
+            f"evidence={str(file)!r} has a suffix that is none of {', '.join(ROW_SUFFIXES)}; name "
+            "the file so"
+        )
+    # A link that leads nowhere would be replaced too.
+    if path.exists() or path.is_symlink():
+        raise InputError(
+            f"evidence={str(file)!r} exists already; name a new file, or remove it first"
+        )
+    return form
+
+
+def write_evidence(
+    trace: Trace | ImportedTrace, audit: Audit, file: str | Path, show_devices: bool = False
+) -> int:
+    """Writes a row for everything that breaks what a claim states about participation.
+
+    The file is whole or not there. A CSV file's names that a program for tables could take for a
+    formula begin with an apostrophe; in Parquet, names are as they are.
+
+    Args:
+        trace: what was audited; it is read once more where a timer is broken.
+        audit: of that trace, with a claim.
+        file: a new .csv, .parquet or .pq file.
+        show_devices: whether devices of a log are named; else they are shown by a keyed hash.
+
+    Returns:
+        How many rows there are; 0 if no such statement is broken.
+
+    Raises:
+        InputError: as `check_evidence_file`, or the file cannot be written.
+    """
+    form = check_evidence_file(file, audit.claim)
+    names = DeviceNames(trace, show_devices)
+    batches = (
+        _batch(finding.statement, finding.claimed, breaches, trace, names, form)
+        for finding in audit.findings
+        if finding.broken_by and finding.statement not in PRIVACY_STATEMENTS
+        for breaches in _BREACHES[finding.statement](finding.claimed, trace, audit.patterns)
+    )
+    try:
+        with whole_file(Path(file)) as new:
+            return write_rows(batches, _SCHEMA, new, form)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(
+            f"evidence={str(file)!r} cannot be written ({first_line(error)}); name a place that "
+            "can be written"
+        ) from None
+
+
+def _batch(
+    statement: str,
+    claimed: object,
+    breaches: _Breaches,
+    trace: Trace | ImportedTrace,
+    names: DeviceNames,
+    form: RowForm,
+) -> pa.RecordBatch:
+    count = breaches.found.size
+    rounds = breaches.rounds.astype(np.int64)
+    of_log: list[pa.Array] = [pa.nulls(count, pa.int64())] * 2
+    if isinstance(trace, ImportedTrace):
+        of_log = [pa.array(each) for each in trace.round_labels(rounds).T]
+    columns = [
+        pa.array([statement] * count, pa.string()),
+        pa.array(_names(breaches.device_ids, names, count, form), pa.string()),
+        *(pa.array(each) for each in rounds.T),
+        *of_log,
+        pa.array(breaches.found, pa.float64()),
+        pa.array(np.full(count, claimed), pa.float64()),
+    ]
+    return pa.record_batch(columns, schema=_SCHEMA)
+
+
+def _names(
+    device_ids: NDArray[np.uint64] | None, names: DeviceNames, count: int, form: RowForm
+) -> list[str | None]:
+    if device_ids is None:
+        return [None] * count
+    # A device may break a statement many times, and looking its name up takes longest.
+    distinct, places = np.unique(device_ids, return_inverse=True)
+    found = names.all_of(distinct.tolist())
+    if form == "csv":
+        found = [f"'{each}" if each.startswith(_FORMULA) else each for each in found]
+    return [found[place] for place in places.tolist()]
+
+
+def _extra_rounds(
+    claimed: int, trace: Trace | ImportedTrace, patterns: Patterns
+) -> Iterator[_Breaches]:
+    del trace
+    n = patterns.committed_rounds
+    yield _Breaches(None, np.array([[claimed, n - 1]]), np.array([n]))
+
+
+def _close_pairs(
+    claimed: int, trace: Trace | ImportedTrace, patterns: Patterns
+) -> Iterator[_Breaches]:
+    del trace
+    gaps, later = patterns.gaps_and_places
+    for chosen in _in_parts(gaps < claimed):
+        yield _Breaches(*patterns.pairs_at(later[chosen]), gaps[chosen])
+
+
+def _frequent_devices(
+    claimed: int, trace: Trace | ImportedTrace, patterns: Patterns
+) -> Iterator[_Breaches]:
+    del trace
+    for chosen in _in_parts(patterns.counts > claimed):
+        first, counts = patterns.starts[chosen], patterns.counts[chosen]
+        rounds = np.column_stack([patterns.rounds[first], patterns.rounds[first + counts - 1]])
+        yield _Breaches(patterns.device_ids[chosen], rounds, counts)
+
+
+def _short_waits(
+    claimed: float, trace: Trace | ImportedTrace, patterns: Patterns
+) -> Iterator[_Breaches]:
+    del patterns
+    # A timer that could not be checked is broken by nothing, so there are times.
+    for seconds, device_ids, rounds in waits_between(trace) or ():
+        for chosen in _in_parts(is_too_short(seconds, claimed)):
+            yield _Breaches(device_ids[chosen], rounds[chosen], seconds[chosen] / 3600.0)
+
+
+def _in_parts(is_broken: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
+    """The places of what is broken, at most CHUNK together."""
+    places = np.flatnonzero(is_broken)
+    for start in range(0, places.size, CHUNK):
+        yield places[start : start + CHUNK]
+
+
+_BREACHES = {
+    "rounds": _extra_rounds,
+    "min_sep": _close_pairs,
+    "max_participations": _frequent_devices,
+    "timer_hours": _short_waits,
+}
+"""What breaks each statement about participation, part by part in order of device."""

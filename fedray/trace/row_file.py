@@ -1,0 +1,44 @@
+"""Files of rows for other programs, as Parquet or CSV: written batch by batch, so that any number
+of rows fits in memory."""
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+
+RowForm = Literal["parquet", "csv"]
+ROW_SUFFIXES: dict[str, RowForm] = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
+
+
+def write_rows(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: Path, form: RowForm
+) -> int:
+    """Writes rows, with a line of column names where there are none.
+
+    Args:
+        batches: rows of this schema, in order.
+        schema: the columns.
+        file: where to.
+        form: of the file.
+
+    Returns:
+        How many rows there are.
+
+    Raises:
+        OSError: the file cannot be written.
+        pyarrow.ArrowException: the same.
+    """
+    total = 0
+    with contextlib.ExitStack() as stack:
+        if form == "parquet":
+            writer = stack.enter_context(pq.ParquetWriter(file, schema, compression="zstd"))
+        else:
+            writer = stack.enter_context(arrow_csv.CSVWriter(file, schema))
+        for batch in batches:
+            writer.write_batch(batch)
+            total += batch.num_rows
+    return total

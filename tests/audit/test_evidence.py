@@ -1,0 +1,148 @@
+"""The file of evidence has everything that breaks a claim, once, in order, for runs and for logs."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+import pytest
+
+from fedray.audit import evidence
+from fedray.audit.audit import audit_trace
+from fedray.audit.claims import Claim
+from fedray.audit.evidence import write_evidence
+from fedray.errors import InputError
+from fedray.mechanisms.registry import Tree
+from fedray.trace.importer import import_log
+
+COLUMNS = "statement device first_round last_round first_log_round last_log_round found claimed"
+
+
+def claim_of(**limits) -> Claim:
+    return Claim(mechanism=Tree(), noise_multiplier=3.0, **limits)
+
+
+def rows_of(file: Path) -> list[tuple]:
+    if file.suffix == ".csv":
+        # Ids of a run are digits, which would be read as numbers.
+        text = arrow_csv.ConvertOptions(column_types={"device": "string"}, strings_can_be_null=True)
+        table = arrow_csv.read_csv(file, convert_options=text)
+    else:
+        table = pq.read_table(file)
+    assert " ".join(table.column_names) == COLUMNS
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 1 << 18])
+def test_every_breach_of_random_patterns_has_one_row(
+    trace_of, tmp_path: Path, monkeypatch, chunk: int
+) -> None:
+    """Against a search by hand over all devices, in parts of any size."""
+    monkeypatch.setattr(evidence, "CHUNK", chunk)
+    rng = np.random.default_rng(4)
+    n, b, k, hours = 40, 4, 5, 0.2
+    patterns = [np.flatnonzero(rng.random(n) < share).tolist() for share in rng.random(60) * 0.4]
+    trace = trace_of(patterns, n)
+    claim = claim_of(rounds=35, min_sep=b, max_participations=k, timer_hours=hours)
+    audit = audit_trace(trace, claim=claim)
+    pairs = [
+        (str(device), first, last)
+        for device, pattern in enumerate(patterns)
+        for first, last in zip(pattern, pattern[1:], strict=False)
+    ]
+    none = (None, None)
+    expected = [("rounds", None, 35, 39, *none, 40, 35)]
+    expected += [
+        ("min_sep", *each, *none, each[2] - each[1], b) for each in pairs if each[2] - each[1] < b
+    ]
+    expected += [
+        ("max_participations", str(device), each[0], each[-1], *none, len(each), k)
+        for device, each in enumerate(patterns)
+        if len(each) > k
+    ]
+    # Rounds are 100 s apart in this trace; a device checks in 1 s after a start, reports after 50.
+    waits = [(*each, 100.0 * (each[2] - each[1]) - 49.0) for each in pairs]
+    expected += [
+        ("timer_hours", *pair, *none, pytest.approx(wait / 3600), hours)
+        for *pair, wait in waits
+        if wait < 3600 * hours
+    ]
+    for name in ("e.csv", "e.parquet", "e.pq"):
+        assert write_evidence(trace, audit, tmp_path / name) == len(expected)
+        assert rows_of(tmp_path / name) == expected
+    counts = {each.statement: each.broken_by for each in audit.findings if each.broken_by}
+    # What an audit counts is what the file has; the extra rounds are one row.
+    rows = [row[0] for row in expected]
+    assert {each: rows.count(each) for each in counts} == {**counts, "rounds": 1}
+
+
+def test_a_log_s_devices_are_hashed_or_named_and_rounds_have_their_numbers(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("d,r\n=1+1,107\n=1+1,109\nb,107\nb,111\n")
+    (tmp_path / "rounds.csv").write_text("r\n107\n109\n111\n")
+    trace = import_log(
+        tmp_path / "log.csv", "d", "r", None, tmp_path / "t", rounds_file=tmp_path / "rounds.csv"
+    )
+    audit = audit_trace(trace, claim=claim_of(min_sep=2))
+    expected = ("min_sep", 0, 1, 107, 109, 1, 2)
+    for name, shows, device in (
+        ("hashed.csv", False, audit.findings[2].evidence[0].device),
+        # A program for tables would compute a name that begins like a formula.
+        ("named.csv", True, "'=1+1"),
+        ("named.parquet", True, "=1+1"),
+    ):
+        assert write_evidence(trace, audit, tmp_path / name, show_devices=shows) == 1
+        statement, found, *rest = rows_of(tmp_path / name)[0]
+        assert ((statement, *rest), found) == (expected, device)
+
+
+def test_a_timer_of_a_log_is_held_against_its_times(tmp_path: Path) -> None:
+    rows = "a,0,2025-01-01T00:00:00Z\na,1,2025-01-01T06:00:00Z\na,2,2025-01-02T06:00:00Z\n"
+    (tmp_path / "log.csv").write_text("d,r,t\n" + rows)
+    trace = import_log(tmp_path / "log.csv", "d", "r", 3, tmp_path / "t", time_column="t")
+    audit = audit_trace(trace, claim=claim_of(timer_hours=24.0))
+    write_evidence(trace, audit, tmp_path / "e.csv", show_devices=True)
+    assert rows_of(tmp_path / "e.csv") == [("timer_hours", "a", 0, 1, 0, 1, 6.0, 24.0)]
+
+
+def test_a_claim_that_holds_has_a_file_without_rows(trace_of, tmp_path: Path) -> None:
+    trace = trace_of([[0, 2], [1]], 3)
+    audit = audit_trace(trace, claim=claim_of(min_sep=2))
+    assert write_evidence(trace, audit, tmp_path / "e.csv") == 0
+    assert (tmp_path / "e.csv").read_text().replace('"', "").split("\n") == [
+        COLUMNS.replace(" ", ","),
+        "",
+    ]
+
+
+def test_what_cannot_be_written_is_refused_before_the_audit(trace_of, tmp_path: Path) -> None:
+    trace = trace_of([[0, 1], [2]], 3)
+    audit = audit_trace(trace, claim=claim_of(min_sep=2))
+    (tmp_path / "there.csv").write_text("mine")
+    bare, spent = audit_trace(trace), audit_trace(trace, claim=claim_of(rho=1e9))
+    for given, name, says in (
+        (audit, "e.txt", "suffix that is none of .parquet, .pq, .csv"),
+        (audit, "there.csv", "exists already"),
+        (audit, "none/e.csv", "cannot be written"),
+        (bare, "e.csv", "there is no claim; give a claim with one of rounds, min_sep"),
+        (spent, "e.csv", "the claim states nothing of it"),
+    ):
+        with pytest.raises(InputError, match="evidence=") as caught:
+            write_evidence(trace, given, tmp_path / name)
+        assert says in str(caught.value)
+    assert (tmp_path / "there.csv").read_text() == "mine"
+    assert not (tmp_path / "e.csv").exists()
+
+
+def test_the_command_writes_evidence(trace_of, tmp_path: Path, fedray_command) -> None:
+    trace = trace_of([[2 * each, 2 * each + 1] for each in range(12)], 24)
+    claim, file = tmp_path / "claim.toml", tmp_path / "e.csv"
+    claim.write_text('mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nmin_sep = 2\n')
+    audit = ("audit", str(trace.path), "--claim", str(claim))
+    code, out, _ = fedray_command(*audit)
+    assert code == 1
+    assert "min_sep: the 10 worst of 12 follow; --evidence FILE writes all" in out
+    code, out, _ = fedray_command(*audit, "--evidence", str(file))
+    assert (code, len(rows_of(file))) == (1, 12)
+    assert out.endswith(f"evidence {file}\n")
+    code, _, err = fedray_command(*audit, "--evidence", str(file))
+    assert (code, "exists already" in err) == (2, True)
