@@ -151,6 +151,8 @@ def audit(
         from fedray.report.text.audits import audit_text
 
         print_pieces([*audit_text(document), Paragraph("  * ", opened.integrity)])
+        if evidence is None and any(each["evidence_note"] for each in document["findings"]):
+            typer.echo("--evidence FILE writes all of what breaks the claim")
         if verify:
             typer.echo(f"every column has its recorded digest; the trace is {result.digest}")
         for what, path in written.items():

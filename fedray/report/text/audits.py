@@ -324,8 +324,7 @@ def _claim(audit: Mapping[str, Any]) -> Iterator[Piece]:
 def _evidence(finding: Mapping[str, Any]) -> Iterator[Paragraph]:
     statement = finding["statement"]
     if finding["evidence_note"]:
-        note = f"{finding['evidence_note']}; --evidence FILE writes all"
-        yield Paragraph("  ", f"{statement}: {note}")
+        yield Paragraph("  ", f"{statement}: {finding['evidence_note']}")
     for shown in finding["evidence"]:
         rounds = ", ".join(map(str, shown["rounds"][:MOST_ROUNDS_SHOWN]))
         if len(shown["rounds"]) > MOST_ROUNDS_SHOWN:
