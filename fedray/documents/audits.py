@@ -47,9 +47,9 @@ def audit_keys() -> Keys:
     return keys_of(
         Audit,
         "trace digest ended rounds devices participations min_sep max_participations "
-        "short_run_note participations_per_device violations exclusions left_out filtered_rows incompleteness "
-        "mechanisms guarantees releases utility utility_basis utility_rho utility_note verdicts "
-        "claim_holds claim_sentence findings encoding assumptions",
+        "short_run_note participations_per_device violations exclusions left_out filtered_rows "
+        "incompleteness mechanisms guarantees releases utility utility_basis utility_rho "
+        "utility_note verdicts claim_holds claim_sentence findings encoding assumptions",
         trace=text("Directory of the trace."),
         participations_per_device=JsonKey(
             "object", "How many devices took part so many times; the keys are the numbers of times."

@@ -37,7 +37,7 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     if plan.best is None:
         return files
     best = plan.best
-    scenario, strategy = planned_scenario(plan.scenario, plan.target, best)
+    scenario, strategy = planned_scenario(plan.scenario, plan.target, best, plan.has_cache)
     # What the scenario enforces, so that `fedray audit --claim` can confirm it for a run.
     participation = scenario.participation
     claim = {

@@ -464,3 +464,24 @@ def test_modes_of_which_a_plan_knows_nothing_are_refused(
     with pytest.raises(InputError, match=told) as error:
         make_plan(small(*keys), PlanTarget(6.0), [24.0], placement=HERE)
     assert "\n" not in str(error.value)
+
+
+def test_a_plan_without_a_cache_keeps_no_mechanism_and_takes_none(
+    small, monkeypatch, tmp_path: Path
+) -> None:
+    from fedray.studies.simulated import Truth
+
+    def simulated(scenario: Scenario) -> Truth:
+        goal = scenario.rounds.report_goal
+        min_sep = max(1, min(60, scenario.population.devices // goal))
+        return Truth(MinSep(60, min_sep, -(-60 // min_sep)), days=3.0)
+
+    monkeypatch.setattr(planning, "simulated_limits", simulated)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
+    arguments = (small("rounds.count=60"), target, [12.0], 2, 1.0, HERE)
+    for has_cache in (False, True):
+        plan = make_plan(*arguments, has_cache=has_cache)
+        assert plan.best is not None
+        plan_files(plan, "")
+        assert bool(list((tmp_path / "mine").rglob("designs/*.json"))) == has_cache
