@@ -316,12 +316,20 @@ def make_plan(
     candidates = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
-    warnings = (*_warnings(scale, best, least), *cache.warnings)
+    warnings = (*_warnings(scale, best, least, candidates), *cache.warnings)
     return Plan(target, scenario, seeds, scale, best, tuple(candidates), warnings, has_cache)
 
 
-def _warnings(scale: float, best: Candidate | None, least: int) -> list[str]:
+def _warnings(
+    scale: float, best: Candidate | None, least: int, candidates: Sequence[Candidate]
+) -> list[str]:
     warnings = []
+    seen = {most for each in candidates for most in each.max_participations}
+    if seen == {1}:
+        warnings.append(
+            "No device took part twice in any simulation, so neither min-sep nor the timer changes "
+            "epsilon. It takes more rounds than rounds.count to tell timers apart."
+        )
     if scale < LEAST_SCALE:
         warnings.append(
             f"The search was simulated at {scale:g} of the size. Below {LEAST_SCALE:g} min-seps "
