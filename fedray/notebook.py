@@ -114,12 +114,14 @@ def _sweep_tables(result: Any) -> list[PageTable]:
 
 def _plan_tables(plan: Any) -> list[PageTable]:
     from fedray.report.text.studies import plan_rows, timer_rows
-    from fedray.studies.plan_page import plan_sentence
+    from fedray.studies.plan_page import plan_sentences
 
     document = plan.to_json()
     styles = ["marked" if each == plan.best else "" for each in plan.candidates]
     return [
-        PageTable("What a longer timer costs", timer_rows(document), plan_sentence(plan)),
+        PageTable(
+            "What a longer timer costs", timer_rows(document), " ".join(plan_sentences(plan))
+        ),
         PageTable("Candidates", plan_rows(document, True), " ".join(plan.warnings), styles),
     ]
 

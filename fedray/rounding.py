@@ -8,6 +8,7 @@ before the rounding.
 
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any
 
 _EXACT = Context(prec=1100)
 """Digits enough for every float."""
@@ -39,6 +40,35 @@ def counted(count: int, noun: str) -> str:
         noun: for one of them; with an s it is for several.
     """
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def given(value: float) -> str:
+    """A number as somebody gave it, such as a noise multiplier, in at most 12 digits: 7.0 is 7, and
+    what floats make of 1.4 is 1.4."""
+    return f"{value:.12g}"
+
+
+def in_words(value: Any, most: int | None = None) -> str:
+    """A parameter of a mechanism or a scenario, in words: yes, no, none, or its numbers with every
+    digit.
+
+    Args:
+        value: of a key.
+        most: values of a list that are shown; None for all.
+    """
+    # It is asked before numbers, because a bool is an int to Python.
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        named = value.items()
+        return "; ".join(f"{name.replace('_', ' ')} {in_words(each, most)}" for name, each in named)
+    if value is None or value in ([], ()):
+        return "none"
+    if isinstance(value, list | tuple):
+        shown = ", ".join(in_words(each, most) for each in value[:most])
+        is_cut = most is not None and len(value) > most
+        return f"{shown}, ... ({len(value):,} in all)" if is_cut else shown
+    return str(value)
 
 
 def _rounded(value: float, decimals: int, direction: str) -> str:

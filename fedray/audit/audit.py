@@ -29,6 +29,7 @@ from fedray.audit.findings import (
     check_claim,
 )
 from fedray.audit.guarantees import (
+    OBSERVED_LIMITS,
     REPEATED,
     Guarantee,
     Limits,
@@ -333,7 +334,7 @@ class Audit(DrawnResult):
             for mechanism in self.mechanisms
             for name, guarantee in (
                 ("observed", mechanism.observed),
-                ("observed limits", mechanism.observed_limits),
+                (OBSERVED_LIMITS, mechanism.observed_limits),
                 ("enforced", mechanism.enforced),
                 ("claimed", mechanism.claimed),
                 ("sampled", mechanism.sampled),
@@ -379,6 +380,10 @@ class Audit(DrawnResult):
     def to_json(self) -> dict[str, Any]:
         """One JSON object."""
         basis = self.utility_basis
+        basis_name = None if basis is None else basis.name
+        # The observed guarantee is of the recorded patterns, which this one is not of.
+        if basis is not None and basis is self.mechanisms[0].observed_limits:
+            basis_name = OBSERVED_LIMITS
         return {
             "trace": str(self.path),
             "digest": self.digest,
@@ -403,7 +408,7 @@ class Audit(DrawnResult):
                 for each in self.releases
             ],
             "utility": [row.to_json() for row in self.utility],
-            "utility_basis": basis.name if basis is not None else None,
+            "utility_basis": basis_name,
             "utility_rho": basis.rho if basis is not None else None,
             "utility_note": NOT_COMPARABLE,
             "verdicts": {what: summary.to_json() for what, summary in self.verdicts.items()}

@@ -29,7 +29,7 @@ from fedray.mechanisms.accounting.gdp import mu_of
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.rounding import down, shown_min_sep
+from fedray.rounding import counted, down, shown_min_sep
 from fedray.scenario import Scenario
 from fedray.scenario.uploads import CyclicSchedule
 from fedray.trace.imported import ImportedTrace
@@ -51,6 +51,8 @@ OBSERVED_CANNOT_BE_RESTED_ON = (
     "released models; that cannot be seen in a trace"
 )
 
+OBSERVED_LIMITS = "observed limits"
+"""What the guarantee is called that follows from the min-sep and participations of a trace."""
 REPEATED = (
     "a device contributed more than once to one round, and (min-sep, participations) figures "
     "assume at most once"
@@ -295,7 +297,7 @@ def enforced_limits(
         None,
         "devices of this trace took part more often, or closer together, than the rules allow "
         f"(min-sep {patterns.min_sep:,} for {participation.min_sep:,}, "
-        f"{patterns.max_participations:,} participations for "
+        f"{counted(patterns.max_participations, 'participation')} for "
         f"{participation.max_participations:,}), so the rules were not kept",
     )
 
@@ -560,7 +562,7 @@ def described(participation: MinSep) -> str:
         return "each device at most once"
     return (
         f"min-sep {shown_min_sep(participation.min_sep)} and at most "
-        f"{participation.max_participations:,} participations"
+        f"{counted(participation.max_participations, 'participation')}"
     )
 
 

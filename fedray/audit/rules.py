@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedray.audit.waits import is_first_of_upload
 from fedray.messages import Outcome
+from fedray.rounding import counted
 from fedray.scenario import Scenario
 from fedray.scenario.participation import (
     MinSepPolicy,
@@ -99,10 +100,10 @@ def rules_of(given: Participation) -> list[Rule]:
     timer_first = sorted(tables, key=lambda each: each.kind != "timer")
     rules = [rule for each in timer_first for rule in POLICY_RULES[each.kind](each, given, lost)]
     if given.round_separation > 0:
-        name = f"a separation of {given.round_separation:,} rounds"
+        name = f"a separation of {counted(given.round_separation, 'round')}"
         rules.append(Rule(name=name, unkept=lost, separation=given.round_separation))
     if given.max_participations is not None:
-        name = f"at most {given.max_participations:,} participations of a device"
+        name = f"at most {counted(given.max_participations, 'participation')} of a device"
         rules.append(Rule(name=name, unkept=lost, most=given.max_participations))
     return rules
 
@@ -145,7 +146,7 @@ def _separation(policy: MinSepPolicy, given: Participation, lost: str) -> Iterat
     del given
     between = policy.counts == "between"
     yield Rule(
-        name=f"a separation of {policy.minimum_separation:,} rounds "
+        name=f"a separation of {counted(policy.minimum_separation, 'round')} "
         + ("strictly between two of a device" if between else "from one to the next"),
         unkept=lost,
         # Rounds strictly between two are one fewer than their difference.

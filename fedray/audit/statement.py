@@ -16,11 +16,13 @@ from fedray.audit.guarantees import Guarantee, described, true_positive_rate
 from fedray.errors import InputError, shown
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.result import Result
-from fedray.rounding import up
+from fedray.rounding import counted, given, in_words, up
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 FALSE_POSITIVE_RATE = 1e-3
+MOST_SHOWN = 8
+"""Most values of a parameter that are shown: a long list would fill the line."""
 _THEOREMS = {
     "gdp": "the Gaussian mechanism, Balle and Wang 2018, Theorem 8",
     "zcdp": "rho alone, Canonne, Kamath and Steinke 2020, Corollary 13",
@@ -121,7 +123,7 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
 def _setting(trace: Trace | ImportedTrace, audit: Audit) -> list[Line]:
     # `assumptions_of` gives these three first; the others are told at the end of the statement.
     unit, adjacency, trust = audit.rests_on[:3]
-    released = f"the model after each of {audit.rounds:,} rounds"
+    released = f"the model after each of {counted(audit.rounds, 'round')}"
     return [
         Line("Unit of privacy", _after_colon(unit.text), unit.source),
         Line("Adjacency", _after_colon(adjacency.text), adjacency.source),
@@ -145,6 +147,9 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     if audit.claim is not None:
         checked = "compared with the scenario below" if scenario is not None else UNSEEN
         source = f"the claim; {checked}"
+    noise = mechanism.noise_multiplier
+    # `privacy_statement` has refused audits without noise.
+    assert noise is not None
     clip = f"{scenario.privacy.clip_norm:g}" if scenario is not None else "not known"
     later_norms = scenario.privacy.clipping.later_norms if scenario is not None else None
     if later_norms is not None:
@@ -153,7 +158,7 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     return [
         Line("Mechanism", _described(mechanism), source),
         Line("Clip norm", clip, "the scenario that was run" if scenario is not None else UNSEEN),
-        Line("Noise multiplier", f"{mechanism.noise_multiplier!r}, times {relative_to}", source),
+        Line("Noise multiplier", f"{given(noise)}, times {relative_to}", source),
         Line("Rounds", f"{audit.rounds:,}", _rounds_source(trace)),
     ]
 
@@ -289,7 +294,7 @@ def _limits(audit: Audit) -> list[Line]:
 def _left_out(audit: Audit) -> list[Line]:
     says = [f"{each.rows:,} rows {each.reason}" for each in audit.left_out]
     if audit.filtered_rows:
-        says.append(f"{audit.filtered_rows:,} rows that do not meet the conditions of the import")
+        says.append(f"rows that do not meet the conditions of the import: {audit.filtered_rows:,}")
     return [Line("Left out of the log", each, "counted by the import") for each in says]
 
 
@@ -311,19 +316,9 @@ def _provenance(trace: Trace | ImportedTrace, audit: Audit) -> list[Line]:
 
 
 def _described(mechanism: MechanismAudit) -> str:
-    shown = ", ".join(
-        f"{name} = {_shortened(value)}" for name, value in mechanism.strategy.parameters.items()
-    )
-    return f"{mechanism.name} ({mechanism.strategy.paper})" + (f"; {shown}" if shown else "")
-
-
-def _shortened(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_shortened(each)}" for name, each in value.items())
-    # A long list would fill the line, so its length stands for the rest.
-    if isinstance(value, list) and len(value) > 8:
-        return f"[{', '.join(map(str, value[:8]))}, ... {len(value)} in all]"
-    return str(value)
+    parameters = mechanism.strategy.parameters.items()
+    said = "; ".join(f"{name} = {in_words(value, MOST_SHOWN)}" for name, value in parameters)
+    return f"{mechanism.name} ({mechanism.strategy.paper})" + (f"; {said}" if said else "")
 
 
 def _limits_text(guarantee: Guarantee) -> str:

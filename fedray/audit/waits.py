@@ -44,10 +44,8 @@ def is_too_short(seconds: NDArray[np.float64], timer_hours: float) -> NDArray[np
 def _of_run(trace: Trace) -> Waits:
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)
-        is_accepted = columns["outcome"] == Outcome.ACCEPTED
-        # Reports accepted in a round that was abandoned later were never released.
-        is_released = columns["round"] < trace.committed_rounds
-        rows = np.flatnonzero(is_accepted & is_released)
+        # An abandoned attempt accepts nobody, so every accepted report was released.
+        rows = np.flatnonzero(columns["outcome"] == Outcome.ACCEPTED)
         devices = columns["device_id"][rows]
         rounds = columns["round"][rows]
         check_ins = columns["checkin_time"][rows]

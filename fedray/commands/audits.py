@@ -151,8 +151,8 @@ def audit(
         from fedray.report.text.audits import audit_text
 
         print_pieces([*audit_text(document), Paragraph("  * ", opened.integrity)])
-        if evidence is None and any(each["evidence_note"] for each in document["findings"]):
-            typer.echo("--evidence FILE writes all of what breaks the claim")
+        if evidence is None and any(each.evidence_note for each in result.findings):
+            typer.echo("\n--evidence FILE.csv writes all that break the claim")
         if verify:
             typer.echo(f"every column has its recorded digest; the trace is {result.digest}")
         for what, path in written.items():
@@ -344,7 +344,12 @@ def statement(
         ),
     ] = None,
     verify: VerifyFlag = None,
-    quiet: QuietFlag = False,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", help="Show no progress, and of the statement only where it was written."
+        ),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Write a privacy statement that can be published, as Markdown and JSON: every line with its
@@ -365,7 +370,8 @@ def statement(
     if as_json:
         print_json(found.to_json())
     else:
-        typer.echo(found.to_markdown())
+        if not quiet:
+            typer.echo(found.to_markdown())
         typer.echo(f"statement  {folder / 'statement.md'}\n           {folder / 'statement.json'}")
     _exit_by_claim(result)
 

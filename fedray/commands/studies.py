@@ -178,11 +178,11 @@ def plan(
     if nothing meets it. An interrupted plan continues when it is run again."""
     from fedray.atomic import write_directory
     from fedray.report.files import write_figure_files
-    from fedray.report.text import TextTable
+    from fedray.report.text import Paragraph, TextTable
     from fedray.report.text.studies import plan_rows, timer_rows
     from fedray.studies.fit import scenario_to_fit
     from fedray.studies.plan import PlanTarget, make_plan
-    from fedray.studies.plan_page import plan_figure, plan_files, plan_sentence
+    from fedray.studies.plan_page import plan_figure, plan_files, plan_sentences
 
     try:
         hours = [float(each) for each in timers.split(",")]
@@ -228,8 +228,8 @@ def plan(
     else:
         print_table(TextTable("Candidates", plan_rows(document, is_brief=True)))
         print_table(TextTable("What a longer timer costs", timer_rows(document)))
-        for line in (plan_sentence(found), *found.warnings):
-            typer.echo(line)
+        print_pieces(Paragraph("", each) for each in plan_sentences(found))
+        print_pieces(Paragraph("WARNING   ", each) for each in found.warnings)
         if out is not None:
             typer.echo(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
     # Scripts see by the exit code that no candidate meets the target.

@@ -125,7 +125,7 @@ class _Pace:
         if done <= 0.0 or text.share >= 1.0:
             return text
         seconds = (1.0 - text.share) * (now - self._begun) / done
-        return f"{text}  {'at most ' if text.is_least else ''}{duration(seconds)} left"
+        return f"{text}  {'at most' if text.is_least else 'about'} {duration(seconds)} left"
 
 
 class _StudyLines:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedray.audit.guarantees import OBSERVED_LIMITS
 from fedray.report.figure import Plane
 from fedray.report.text.audits import CLASSES_NOTE, class_rows, further_guarantees
-from fedray.rounding import down, shown_min_sep, up
+from fedray.rounding import down, given, in_words, shown_min_sep, up
 
 EPSILON_DECIMALS = 4
 FINE_DECIMALS = 6
@@ -78,7 +79,7 @@ def parameters_table(parameters: dict[str, Any]) -> PageTable:
         parameters: values by name; those that are None or empty have no row.
     """
     given = {name: value for name, value in parameters.items() if value not in (None, [], ())}
-    rows = [[name.replace("_", " "), _exactly(value)] for name, value in given.items()]
+    rows = [[name.replace("_", " "), in_words(value)] for name, value in given.items()]
     return PageTable("", [["parameter", "value"], *rows])
 
 
@@ -106,7 +107,7 @@ def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
         seen, *others = mechanism["guarantees"]
         named = [
             ("observed", seen),
-            ("observed limits", mechanism["observed_limits"]),
+            (OBSERVED_LIMITS, mechanism["observed_limits"]),
             *((each["name"], each) for each in others),
         ]
         named += [(each["name"], each) for each in further_guarantees(mechanism)]
@@ -233,7 +234,7 @@ def style_of(verdict: str) -> str:
 
 
 def _claimed(value: float | str | None) -> str:
-    return "-" if value is None else value if isinstance(value, str) else f"{value:.12g}"
+    return "-" if value is None else value if isinstance(value, str) else given(value)
 
 
 def _found(statement: str, value: float | str | None) -> str:
@@ -408,16 +409,3 @@ def fine(value: float | None) -> str:
 def epsilon(value: float | None) -> str:
     """A `value` of epsilon, rounded up, so that what is shown is never better than the truth."""
     return "-" if value is None else up(value, EPSILON_DECIMALS)
-
-
-def _exactly(value: Any) -> str:
-    """A parameter, with every digit that it has."""
-    # It is asked before numbers, because a bool is an int to Python.
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        named = value.items()
-        return "; ".join(f"{name.replace('_', ' ')} {_exactly(each)}" for name, each in named)
-    if isinstance(value, list | tuple):
-        return ", ".join(_exactly(each) for each in value)
-    return repr(value) if isinstance(value, float) else str(value)

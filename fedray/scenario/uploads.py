@@ -13,8 +13,8 @@ __all__ = [
     "Uploads",
 ]
 
-MOST_UNRESOLVED = 0.1
-"""Share of the uploads drawn for a round that may be unresolved; with more of them it fails."""
+ONE_IN = 10
+"""One in so many uploads drawn for a round may be unresolved; with more of them it fails."""
 
 
 class CyclicSchedule(Table):
@@ -64,7 +64,7 @@ class Uploads(Table):
     """Table: who takes part in a round; its `kind` is cyclic or poisson."""
     round_minutes: Annotated[float, Field(gt=0, le=87_840)] = 1.0
     """Minutes that an attempt at a round takes on the server."""
-    unresolved_share: Annotated[float, Field(ge=0, lt=MOST_UNRESOLVED)] = 0.0
+    unresolved_share: Annotated[float, Field(ge=0, lt=1 / ONE_IN)] = 0.0
     """Stress: probability with which an upload that was drawn cannot be read. A round with more
     than a tenth of such uploads fails, and is repeated with another draw."""
 
@@ -87,5 +87,5 @@ class Uploads(Table):
 def most_unresolved(drawn: int) -> int:
     """Unresolved uploads with which a round of so many uploads is still committed: a tenth, rounded
     down."""
-    # Whole numbers have no rounding error; the share is that of MOST_UNRESOLVED.
-    return drawn // 10
+    # Whole numbers have no rounding error.
+    return drawn // ONE_IN

@@ -36,7 +36,7 @@ from fedray.mechanisms.accounting.limits import (
     check_delta,
 )
 from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.mechanisms.optimize.design import MechanismRequest, cached_mechanism, default_cache
+from fedray.mechanisms.optimize.design import MechanismRequest, default_cache, made_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.part_done import PartDone
@@ -198,6 +198,8 @@ class Plan(DrawnResult):
     """All that were simulated, in order of timer, goal and scale."""
     warnings: tuple[str, ...] = ()
     """What the reader must know of the answer, in sentences."""
+    has_cache: bool = True
+    """Whether what was computed is kept, and what was kept is taken."""
 
     def __repr__(self) -> str:
         found = "nothing meets it"
@@ -278,7 +280,8 @@ def make_plan(
         seeds: simulations of each candidate, at least 2, since their spread is the margin.
         scale: of population and goal in the search.
         placement: where the simulations run.
-        has_cache: whether to keep what was simulated, and to take what was kept.
+        has_cache: whether to keep what was simulated and the mechanisms made for it, and to take
+            what was kept.
         on_progress: hears what is being simulated, and how much of the work is done.
 
     Raises:
@@ -305,7 +308,7 @@ def make_plan(
     with cluster(placement) as cpus:
         tell = on_progress or (lambda _: None)
         runs = _Runs(replace(placement, address=None), cpus, cache, tell)
-        planner = _Planner(scenario, target, seeds, scale, runs)
+        planner = _Planner(scenario, target, seeds, scale, runs, has_cache)
         start = _first_goal(scenario, target, least, most)
         searches = {hours: _Search(least, most, start) for hours in timers}
         planner.search(searches)
@@ -313,12 +316,20 @@ def make_plan(
     candidates = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
-    warnings = (*_warnings(scale, best, least), *cache.warnings)
-    return Plan(target, scenario, seeds, scale, best, tuple(candidates), warnings)
+    warnings = (*_warnings(scale, best, least, candidates), *cache.warnings)
+    return Plan(target, scenario, seeds, scale, best, tuple(candidates), warnings, has_cache)
 
 
-def _warnings(scale: float, best: Candidate | None, least: int) -> list[str]:
+def _warnings(
+    scale: float, best: Candidate | None, least: int, candidates: Sequence[Candidate]
+) -> list[str]:
     warnings = []
+    seen = {most for each in candidates for most in each.max_participations}
+    if seen == {1}:
+        warnings.append(
+            "No device took part twice in any simulation, so neither min-sep nor the timer changes "
+            "epsilon. It takes more rounds than rounds.count to tell timers apart."
+        )
     if scale < LEAST_SCALE:
         warnings.append(
             f"The search was simulated at {scale:g} of the size. Below {LEAST_SCALE:g} min-seps "
@@ -340,7 +351,7 @@ def _warnings(scale: float, best: Candidate | None, least: int) -> list[str]:
 
 
 def planned_scenario(
-    scenario: Scenario, target: PlanTarget, best: Candidate
+    scenario: Scenario, target: PlanTarget, best: Candidate, has_cache: bool = True
 ) -> tuple[Scenario, Strategy]:
     """Returns the scenario of a candidate, in which devices must keep the planned limits, and the
     mechanism made for them.
@@ -349,9 +360,10 @@ def planned_scenario(
         scenario: everything but what is planned.
         target: names delta and the buffers of the mechanism.
         best: the candidate.
+        has_cache: whether to keep the mechanism, and to take one that was kept.
     """
     # As overrides, so that what is planned is read and checked as a user's own keys are.
-    strategy = _mechanism(_limits(scenario.rounds.count, best), target.buffers)
+    strategy = _Designs(target.buffers, has_cache).of(_limits(scenario.rounds.count, best))
     parameters = strategy.model_dump(mode="json")
     table = ", ".join(f"{name} = {_toml(value)}" for name, value in parameters.items())
     # A cohort is drawn from the round, so it cannot be larger.
@@ -437,13 +449,20 @@ class _Planner:
     """Simulates candidates, and keeps all of them."""
 
     def __init__(
-        self, scenario: Scenario, target: PlanTarget, seeds: int, scale: float, runs: _Runs
+        self,
+        scenario: Scenario,
+        target: PlanTarget,
+        seeds: int,
+        scale: float,
+        runs: _Runs,
+        has_cache: bool,
     ) -> None:
         self._scenario = scenario
         self._target = target
         self._seeds = seeds
         self._scale = scale
         self._runs = runs
+        self._designs = _Designs(target.buffers, has_cache)
         self.candidates: list[Candidate] = []
 
     def search(self, searches: "dict[float, _Search]") -> None:
@@ -516,7 +535,8 @@ class _Planner:
     def _with_rules(self, full: Candidate) -> Candidate:
         """The candidate with what a run of its scenario takes, in which the planned limits are
         rules; it may starve then."""
-        planned = planned_scenario(self._scenario, self._target, full)[0]
+        has_cache = self._designs.has_cache
+        planned = planned_scenario(self._scenario, self._target, full, has_cache)[0]
         run = planned.with_overrides("training.enabled=false")
         what = "full-size runs with the planned limits as rules"
         (truth,) = self._runs.truths([run], 1.0, what, work_left=0.0)
@@ -564,7 +584,7 @@ class _Planner:
         # Population / goal may exceed the rounds, which a min-sep cannot.
         guessed = max(1, min(n, over))
         guessed_limits = MinSep(n, guessed, -(-n // guessed))
-        guessed_sensitivity = _sensitivity(guessed_limits, target.buffers)
+        guessed_sensitivity = _sensitivity(guessed_limits, self._designs)
         min_seps = [
             each.min_sep if each.max_participations > 1 else None for each in participations
         ]
@@ -583,7 +603,7 @@ class _Planner:
             rules = self._scenario.participation
             candidate = _with_limits(candidate, n, self._seeds, before, rules)
             limits = _limits(n, candidate)
-            sensitivity = _sensitivity(limits, target.buffers)
+            sensitivity = _sensitivity(limits, self._designs)
             candidate = replace(
                 candidate,
                 # The slowest run counts, so that a plan does not promise too few days.
@@ -810,10 +830,19 @@ def _epsilon(sensitivity: float, z: float, delta: float) -> float | None:
         return None
 
 
-def _sensitivity(limits: MinSep, buffers: int) -> float:
+@dataclass(frozen=True, slots=True)
+class _Designs:
+    """How mechanisms are made: with so many buffers, and kept or not."""
+
+    buffers: int
+    has_cache: bool
+
+    def of(self, limits: MinSep) -> Strategy:
+        """The BLT made for limits."""
+        directory = default_cache() if self.has_cache else None
+        return made_mechanism(MechanismRequest("blt", limits, self.buffers), directory)
+
+
+def _sensitivity(limits: MinSep, designs: _Designs) -> float:
     """Sensitivity of the BLT made for limits, under them."""
-    return _mechanism(limits, buffers).participation_sensitivity(limits).value
-
-
-def _mechanism(limits: MinSep, buffers: int) -> Strategy:
-    return cached_mechanism(MechanismRequest("blt", limits, buffers), default_cache())
+    return designs.of(limits).participation_sensitivity(limits).value

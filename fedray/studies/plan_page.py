@@ -10,7 +10,7 @@ from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import PageTable, render_study
 from fedray.report.text.studies import plan_rows, timer_rows
-from fedray.rounding import shown_min_sep, up
+from fedray.rounding import counted, shown_min_sep, up
 from fedray.studies.plan import Candidate, Plan, planned_scenario
 from fedray.trace.provenance import package_versions
 
@@ -37,7 +37,7 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     if plan.best is None:
         return files
     best = plan.best
-    scenario, strategy = planned_scenario(plan.scenario, plan.target, best)
+    scenario, strategy = planned_scenario(plan.scenario, plan.target, best, plan.has_cache)
     # What the scenario enforces, so that `fedray audit --claim` can confirm it for a run.
     participation = scenario.participation
     claim = {
@@ -83,67 +83,63 @@ def _least_words(plan: Plan) -> str:
     )
 
 
-def plan_sentence(plan: Plan) -> str:
-    """The answer of a `plan` in words: goal, timer, noise and days, or that nothing meets the
-    target."""
+def plan_sentences(plan: Plan) -> list[str]:
+    """The answer of a `plan` in words, a short paragraph each: goal, timer, noise and epsilon; what
+    the run at full size takes; what epsilon rests on. Or that nothing meets the target."""
     best = plan.best
     rounds = plan.scenario.rounds
     if best is None:
-        return (
+        return [
             f"No report goal and timer that were tried meet epsilon {plan.target.epsilon:g} at "
             f"delta {plan.target.delta:g}. {_least_words(plan)}Epsilon falls with more noise per "
             "report, fewer rounds, a larger population, and a larger report goal as long as rounds "
             "do not starve."
-        )
+        ]
     # The best candidate met the target, so its figures are known.
     assert best.epsilon is not None
+    assert best.planned_max_participations is not None
     assert best.days is not None
     seen = " and ".join(dict.fromkeys(shown_min_sep(each) for each in best.min_seps))
-    return (
+    most = counted(best.planned_max_participations, "participation")
+    return [
         f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier "
-        f"{best.noise_multiplier:.6g}: epsilon "
-        f"{up(best.epsilon)} at delta {plan.target.delta:g}, planned for min-sep "
-        f"{shown_min_sep(best.planned_min_sep)} and at most "
-        f"{best.planned_max_participations} participations. The run at full size had min-sep "
-        f"{seen}; population / report goal is "
+        f"{best.noise_multiplier:.6g}: epsilon {up(best.epsilon)} at delta {plan.target.delta:g}, "
+        f"planned for min-sep {shown_min_sep(best.planned_min_sep)} and at most {most}.",
+        f"The run at full size had min-sep {seen}; population / report goal is "
         f"{best.population_over_goal:,}. It takes {best.updates(rounds.count):,} device updates in "
-        f"{best.days:.1f} days, "
-        f"{rounds.count / best.days:.1f} rounds a day; {pace_words(plan)}. {_rules_words(best)}"
-    )
+        f"{best.days:.1f} days, {rounds.count / best.days:.1f} rounds a day. A run like it takes "
+        "about as long; nothing guarantees it.",
+        _pace_words(rounds.min_minutes_between),
+        _rules_words(best),
+    ]
 
 
 def _rules_words(best: Candidate) -> str:
     """What the planned limits are as rules, and what they cost."""
-    cap = f"participation.max_participations = {best.planned_max_participations}"
-    keys = (
-        cap
-        if best.planned_min_sep is None
-        else f"participation.round_separation = {best.planned_min_sep} and {cap}"
-    )
-    cost = (
-        ""
-        if best.enforced_days is None
-        else f" With these rules the run at full size takes {best.enforced_days:.1f} days and "
+    keys = f"participation.max_participations = {best.planned_max_participations}"
+    if best.planned_min_sep is not None:
+        keys = f"participation.round_separation = {best.planned_min_sep} and {keys}"
+    said = f"Epsilon rests on rules that devices keep: the scenario has {keys}."
+    if best.enforced_days is None:
+        return said
+    return (
+        f"{said} With these rules the run at full size takes {best.enforced_days:.1f} days and "
         f"has min-sep {shown_min_sep(best.enforced_min_sep)}."
     )
+
+
+def _pace_words(minutes: float | None) -> str:
+    """How fast rounds were allowed to follow one another, and what that means for min-sep.
+
+    Args:
+        minutes: least time between the starts of two rounds; None for any.
+    """
+    if minutes is not None:
+        return f"A round starts at least {minutes:g} minutes after the one before."
     return (
-        f"Epsilon rests on rules: the scenario has {keys}, which devices keep whatever they would "
-        f"do by themselves.{cost} "
-        "How long a run takes is what a run like the simulated ones takes; nothing guarantees it."
+        "Rounds follow one another as fast as devices come. If yours are slower, a timer spans "
+        "fewer rounds and min-sep is smaller: set rounds.min_minutes_between."
     )
-
-
-def pace_words(plan: Plan) -> str:
-    """How fast rounds of a `plan` were allowed to follow one another, and what that means for
-    min-sep; a part of a sentence."""
-    minutes = plan.scenario.rounds.min_minutes_between
-    if minutes is None:
-        return (
-            "rounds follow one another as fast as devices come; at a slower pace a timer spans "
-            "fewer rounds, so that min-sep is "
-            "smaller: set rounds.min_minutes_between to yours"
-        )
-    return f"a round starts at least {minutes:g} minutes after the one before"
 
 
 def plan_page(plan: Plan, command: str) -> str:
@@ -160,7 +156,7 @@ def plan_page(plan: Plan, command: str) -> str:
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
         f"most {target.epsilon:g} at delta "
         f"{target.delta:g}, {target.noise_per_report:.3g} of noise multiplier per report. "
-        f"{plan_sentence(plan)}"
+        f"{' '.join(plan_sentences(plan))}"
     )
     styles = ["marked" if each == plan.best else "" for each in plan.candidates]
     how = (

@@ -317,8 +317,8 @@ class ImportedTrace(Result):
         if run.get("where"):
             conditions = " and ".join(run["where"])
             text = (
-                f"Only rows with {conditions} are participations; {self.filtered_rows:,} other "
-                "rows are none."
+                f"Only rows with {conditions} are participations; rows without: "
+                f"{self.filtered_rows:,}."
             )
             source = "told to the import: the conditions; it counted the rows"
             found.append(Assumption(text, source))
@@ -326,10 +326,10 @@ class ImportedTrace(Result):
         of_earlier = sum(each.rows for each in self.left_out if each.reason == REPEATED)
         repeated = run.get("repeated_rows", of_earlier)
         if repeated:
-            text = f"{repeated:,} rows repeat another row's device and round; " + (
-                "they are records of the same contribution."
+            text = f"Rows that repeat another row's device and round: {repeated:,}. " + (
+                "They are records of the same contribution."
                 if self.repeats == "once"
-                else "each is a contribution of its own, clipped by itself, and counts in full."
+                else "Each is a contribution of its own, clipped by itself, and counts in full."
             )
             source = "told to the import: what repeated rows are; it counted them"
             found.append(Assumption(text, source))

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedray.errors import InputError, shown
+from fedray.rounding import counted
 from fedray.trace.files import first_line
 
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
@@ -93,9 +94,10 @@ class TimeReader:
         is_short = _COMPUTE.less_equal(_COMPUTE.binary_length(text), len("2026-03-01"))
         short = text.filter(is_short)
         if len(short):
+            values = f"{counted(len(short), 'value')} such as {shown(short[0].as_py())}"
             raise self._refused(
-                f"{len(short):,} values such as {shown(short[0].as_py())} are a date without a "
-                "time of day, or none at all; correct or remove their rows"
+                f"{values}, which is a date without a time of day, or no time; correct or remove "
+                "such rows"
             )
         # pyarrow knows the letter Z, and not the word UTC.
         text = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")

@@ -12,6 +12,7 @@ import json
 import os
 import warnings
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -131,6 +132,20 @@ def cached_mechanism(
         if on_progress:
             on_progress(f"not cached: {error}")
     return strategy
+
+
+@lru_cache(maxsize=16)
+def made_mechanism(request: MechanismRequest, directory: Path | None) -> Strategy:
+    """The strategy of a request, for studies that ask for the same ones again and again.
+
+    Args:
+        request: what is asked for.
+        directory: of `cached_mechanism`; None where nothing is kept and nothing that was kept is
+            taken. The last strategies are remembered in this process in either case.
+    """
+    if directory is None:
+        return optimize_mechanism(request)
+    return cached_mechanism(request, directory)
 
 
 def _strategy_of(content: bytes, directory: Path) -> Strategy:

@@ -238,3 +238,22 @@ def test_a_run_that_ended_before_its_timer_says_that_min_sep_is_no_evidence(
     _, out, _ = fedray_command("audit", str(trace.path), "--page", str(tmp_path / "page.html"))
     assert expected in " ".join(out.split())
     assert expected in (tmp_path / "page.html").read_text()
+
+
+def test_the_comparison_says_whose_rho_it_has(trace_of, small, fedray_command) -> None:
+    """Where no rule is known, that of the observed limits, which is not the observed guarantee's."""
+    patterns = [[0, 2], [1], [3]]
+    for overrides, name, told in (
+        (("participation.timer_hours=0.04",), "enforced", "(enforced participation)"),
+        (
+            ("participation.timer_hours=1", "participation.timer_violators=0.5"),
+            "enforced",
+            "(enforced participation)",
+        ),
+        # Devices broke the rule, so nothing was enforced.
+        (("participation.timer_hours=1",), "observed limits", "(observed limits)"),
+    ):
+        trace = trace_of(patterns, 4, small(*overrides))
+        assert audit_trace(trace).to_json()["utility_basis"] == name
+        _, out, _ = fedray_command("audit", str(trace.path))
+        assert f"each mechanism has the same rho {told}" in out

@@ -140,10 +140,10 @@ def test_the_command_writes_evidence(trace_of, tmp_path: Path, fedray_command) -
     audit = ("audit", str(trace.path), "--claim", str(claim))
     code, out, _ = fedray_command(*audit)
     assert code == 1
-    assert "min_sep: the 10 worst of 12 follow" in out
-    assert "--evidence FILE writes all" in out
+    assert "--evidence FILE.csv writes all that break the claim" in out
     code, out, _ = fedray_command(*audit, "--evidence", str(file))
     assert (code, len(rows_of(file))) == (1, 12)
     assert out.endswith(f"evidence {file}\n")
+    assert "--evidence" not in out
     code, _, err = fedray_command(*audit, "--evidence", str(file))
     assert (code, "exists already" in err) == (2, True)

@@ -287,4 +287,17 @@ def test_all_rows_that_the_import_left_out_are_in_the_statement(tmp_path: Path) 
     )
     found = privacy_statement(trace, audit_trace(trace, 7.0, mechanism=Tree()))
     says = [line.says for line in found.lines if line.what == "Left out of the log"]
-    assert says == ["1 rows that do not meet the conditions of the import"]
+    assert says == ["rows that do not meet the conditions of the import: 1"]
+
+
+def test_a_statement_has_no_words_of_python(trace_of, small, tmp_path, fedray_command) -> None:
+    """Neither False nor [], and no digits that only floats make; and quiet it says where it is."""
+    plain = small("privacy.mechanism={kind='tree'}", "privacy.noise_multiplier=1.4000000000000001")
+    trace = trace_of([[0]], 1, plain)
+    says = {line.what: line.says for line in privacy_statement(trace, audit_trace(trace)).lines}
+    assert says["Mechanism"].endswith("; restarts = none; completion = no")
+    assert says["Noise multiplier"] == "1.4, times the clip norm"
+    assert says["What is released"] == "the model after each of 1 round"
+    out = tmp_path / "out"
+    _, told, _ = fedray_command("statement", str(trace.path), "--out", str(out), "--quiet")
+    assert told.split() == ["statement", str(out / "statement.md"), str(out / "statement.json")]

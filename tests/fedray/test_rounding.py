@@ -6,7 +6,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray.rounding import down, up
+from fedray import rounding
+from fedray.rounding import counted, down, in_words, up
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 12))
@@ -25,3 +26,13 @@ def test_examples_that_were_once_shown_too_small() -> None:
     assert down(0.71999, 2) == "0.71"
     assert up(-0.00001, 2) == "0.00"
     assert (up(math.inf), down(-math.inf)) == ("inf", "-inf")
+
+
+def test_counts_have_their_plural_and_parameters_are_told_in_words() -> None:
+    assert [counted(n, "round") for n in (0, 1, 2000)] == ["0 rounds", "1 round", "2,000 rounds"]
+    assert [rounding.given(z) for z in (7.0, 1300 * 7 / 6500, 0.1)] == ["7", "1.4", "0.1"]
+    assert [in_words(value) for value in (True, False, None, [], 0, 0.1)] == [
+        *("yes", "no", "none", "none", "0", "0.1")
+    ]
+    assert in_words([3, 2, 1], most=2) == "3, 2, ... (3 in all)"
+    assert in_words({"kind": "bisr", "bands_of_C": [1, 2]}) == "kind bisr; bands of C 1, 2"

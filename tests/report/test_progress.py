@@ -101,7 +101,7 @@ def test_a_study_tells_the_time_left_by_the_time_that_its_parts_took(capsys, mon
             (40.0, PartDone("1 of 5", 1, 5), "sweeping: 1 of 5"),
             (80.0, PartDone("3 of 5", 3, 5, is_least=True), "sweeping: 3 of 5  at most 40 s left"),
             (140.0, PartDone("0 of 4 judged", 0, 4), "sweeping: 0 of 4 judged"),
-            (160.0, PartDone("1 of 4 judged", 1, 4), "sweeping: 1 of 4 judged  60 s left"),
+            (160.0, PartDone("1 of 4 judged", 1, 4), "sweeping: 1 of 4 judged  about 60 s left"),
             (220.0, PartDone("4 of 4 judged", 4, 4), "sweeping: 4 of 4 judged"),
         ]:
             clock[0] = seconds
@@ -116,7 +116,7 @@ def test_what_was_there_before_tells_nothing_of_the_pace(capsys, monkeypatch) ->
         tell(PartDone("50 of 100", 50, 100))
         clock[0] = 20.0
         tell(PartDone("60 of 100", 60, 100))
-    assert capsys.readouterr().err == "sweeping: 60 of 100  80 s left\n"
+    assert capsys.readouterr().err == "sweeping: 60 of 100  about 80 s left\n"
 
 
 def test_in_a_notebook_one_line_is_kept_up_to_date(monkeypatch) -> None:
@@ -170,7 +170,7 @@ def test_in_a_terminal_the_line_of_a_study_is_text_and_not_markup(monkeypatch) -
 
 
 @pytest.mark.parametrize(
-    ("is_shown", "lines"), [(True, ["fitting: b", "fitting: d  3 s left"]), (False, [])]
+    ("is_shown", "lines"), [(True, ["fitting: b", "fitting: d  about 3 s left"]), (False, [])]
 )
 def test_without_a_terminal_a_study_prints_a_line_now_and_then(
     is_shown: bool, lines: list[str], capsys, monkeypatch

@@ -26,7 +26,7 @@ from fedray.studies.plan import (
     _with_limits,
     make_plan,
 )
-from fedray.studies.plan_page import plan_figure, plan_files, plan_page, plan_sentence
+from fedray.studies.plan_page import plan_figure, plan_files, plan_page, plan_sentences
 
 HERE = Placement(backend="in-process")
 
@@ -227,8 +227,8 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
     plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False)
     assert (plan.best.days, plan.best.enforced_days, plan.best.enforced_min_sep) == (3.0, 4.0, 21)
     assert any("takes 4.0 days instead of 3.0" in each for each in plan.warnings)
-    assert f"participation.round_separation = {plan.best.planned_min_sep} and" in plan_sentence(
-        plan
+    assert f"participation.round_separation = {plan.best.planned_min_sep} and" in " ".join(
+        plan_sentences(plan)
     )
     starves = True
     assert (
@@ -369,14 +369,14 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
         "What a longer timer costs",
     ):
         assert shown in page
-    words = plan_sentence(plan)
+    words = " ".join(plan_sentences(plan))
     assert (
         "Report goal 200, timer 24 h, noise multiplier 0.2: epsilon 2.5001 at delta 1e-10, planned for min-sep 6"
         in words
     )
-    assert "a round starts at least 96 minutes after the one before" in words
+    assert "A round starts at least 96 minutes after the one before" in words
     none = Plan(PlanTarget(epsilon=1.0), small(), 2, 0.5, None, others)
-    assert plan_sentence(none).startswith(
+    assert plan_sentences(none)[0].startswith(
         "No report goal and timer that were tried meet epsilon 1 at delta 1e-10. The least was "
     )
     assert set(plan_files(none, "")) == {"report.html", "plan.json"}
@@ -464,3 +464,39 @@ def test_modes_of_which_a_plan_knows_nothing_are_refused(
     with pytest.raises(InputError, match=told) as error:
         make_plan(small(*keys), PlanTarget(6.0), [24.0], placement=HERE)
     assert "\n" not in str(error.value)
+
+
+def test_a_plan_without_a_cache_keeps_no_mechanism_and_takes_none(
+    small, monkeypatch, tmp_path: Path
+) -> None:
+    from fedray.studies.simulated import Truth
+
+    def simulated(scenario: Scenario) -> Truth:
+        goal = scenario.rounds.report_goal
+        min_sep = max(1, min(60, scenario.population.devices // goal))
+        return Truth(MinSep(60, min_sep, -(-60 // min_sep)), days=3.0)
+
+    monkeypatch.setattr(planning, "simulated_limits", simulated)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
+    arguments = (small("rounds.count=60"), target, [12.0], 2, 1.0, HERE)
+    for has_cache in (False, True):
+        plan = make_plan(*arguments, has_cache=has_cache)
+        assert plan.best is not None
+        plan_files(plan, "")
+        assert bool(list((tmp_path / "mine").rglob("designs/*.json"))) == has_cache
+
+
+@pytest.mark.parametrize(("most", "count"), [(1, 1), (2, 0)])
+def test_a_plan_in_which_nobody_came_twice_says_that_timers_do_not_differ(
+    small, monkeypatch, most: int, count: int
+) -> None:
+    from fedray.studies.simulated import Truth
+
+    setting = MinSep(12, 12 if most == 1 else 6, most)
+    monkeypatch.setattr(planning, "simulated_limits", lambda scenario: Truth(setting, days=1.0))
+    target = PlanTarget(epsilon=1e4, noise_per_report=0.005, buffers=1)
+    plan = make_plan(small(), target, [1.0, 2.0], 2, 0.5, HERE)
+    assert sum("No device took part twice" in each for each in plan.warnings) == count
+    said = "at most 1 participation." if most == 1 else "at most 2 participations."
+    assert said in plan_sentences(plan)[0]

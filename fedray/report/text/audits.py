@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedray.audit.guarantees import OBSERVED_LIMITS
 from fedray.report.text import Paragraph, Piece, TextTable
-from fedray.rounding import down, shown_min_sep, up
+from fedray.rounding import counted, down, given, shown_min_sep, up
 
 MOST_ROUNDS_SHOWN = 12
 """Most rounds that are shown as the evidence for a finding."""
@@ -88,7 +89,7 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
         yield ""
         yield TextTable(
             "Error of the prefix sums when each mechanism has the same rho "
-            f"({audit['utility_basis']} participation)",
+            f"({_utility_basis(audit['utility_basis'])})",
             utility_rows(audit["utility"]),
         )
         yield Paragraph("", audit["utility_note"])
@@ -110,7 +111,9 @@ def guarantees_text(
     """
     for mechanism in mechanisms:
         noise = mechanism["noise_multiplier"]
-        known = f"noise multiplier {noise!r}" if noise is not None else "without noise multiplier"
+        known = (
+            f"noise multiplier {given(noise)}" if noise is not None else "without noise multiplier"
+        )
         delta = mechanism["guarantees"][0]["delta"]
         title = f"{mechanism['name']}, {known}, delta {delta:g}"
         yield TextTable(title, guarantee_rows(mechanism, has_claim))
@@ -137,7 +140,7 @@ def _exclusion_rows(exclusions: Mapping[str, Any] | None) -> list[list[str]]:
     """Whom a filter excluded, and how often they had taken part beside the others."""
     if exclusions is None:
         return []
-    rows = [["excluded at their budget", f"{exclusions['devices']:,} devices"]]
+    rows = [["excluded at their budget", f"{counted(exclusions['devices'], 'device')}"]]
     if not exclusions["devices"]:
         return rows
     rounds = f"{exclusions['first_round']:,}, {exclusions['median_round']:,}"
@@ -149,7 +152,7 @@ def _violation_rows(violations: Mapping[str, int] | None) -> list[list[str]]:
     """What devices did that the rules exclude, where the rules were not kept by all of them."""
     if violations is None:
         return []
-    found = f"{violations['participations']:,} of {violations['devices']:,} devices"
+    found = f"{violations['participations']:,} of {counted(violations['devices'], 'device')}"
     after_loss = f"{violations['after_loss']:,} (of {violations['losses']:,} losses recorded)"
     rows = [["breaking the rules", found], ["of them after a lost history", after_loss]]
     if violations["clock_changes"]:
@@ -172,7 +175,7 @@ def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[s
     observed, enforced, claimed = mechanism["guarantees"]
     named = [
         ("observed", observed),
-        ("observed limits", mechanism["observed_limits"]),
+        (OBSERVED_LIMITS, mechanism["observed_limits"]),
         ("enforced", enforced),
     ]
     named += [(each["name"], each) for each in further_guarantees(mechanism)]
@@ -224,6 +227,10 @@ def utility_rows(utility: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return [heading, *rows]
 
 
+def _utility_basis(name: str) -> str:
+    return name if name == OBSERVED_LIMITS else f"{name} participation"
+
+
 def _left_out(audit: Mapping[str, Any]) -> Iterator[Paragraph]:
     for each in audit["left_out"]:
         yield Paragraph(
@@ -232,7 +239,7 @@ def _left_out(audit: Mapping[str, Any]) -> Iterator[Paragraph]:
     if audit["filtered_rows"]:
         yield Paragraph(
             "left out  ",
-            f"{audit['filtered_rows']:,} rows that do not meet the conditions of the import",
+            f"rows that do not meet the conditions of the import: {audit['filtered_rows']:,}",
         )
     if audit["incompleteness"]:
         yield Paragraph(
@@ -337,7 +344,7 @@ def _evidence(finding: Mapping[str, Any]) -> Iterator[Paragraph]:
 def _claimed(value: float | str | None) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else repr(value)
+    return value if isinstance(value, str) else given(value)
 
 
 def _found(statement: str, value: float | str | None) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedray.report.text import Paragraph, Piece, TextTable
 from fedray.report.text.studies import significant
-from fedray.rounding import up
+from fedray.rounding import counted, up
 
 Document = Mapping[str, Any]
 CONVENTIONS = (
@@ -43,7 +43,7 @@ def study_sentence(study: Document) -> str:
     """
     return (
         f"{study['scenario']}: {study['rounds']:,} rounds, min-sep {study['min_sep']}, at most "
-        f"{study['max_participations']} participations; rho {up(study['rho'])}, epsilon "
+        f"{counted(study['max_participations'], 'participation')}; rho {up(study['rho'])}, epsilon "
         f"{up(study['epsilon'])} at delta {study['delta']:g}; {len(study['seeds'])} seeds of each "
         "mechanism"
     )

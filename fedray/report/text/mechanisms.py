@@ -5,7 +5,7 @@ from typing import Any
 
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.text import Paragraph, Piece, TextTable
-from fedray.rounding import down, up
+from fedray.rounding import counted, down, given, in_words, up
 
 MOST_SHOWN = 8
 """Most values of a list that are shown."""
@@ -30,14 +30,14 @@ def figures_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("sensitivity", f"{up(figures['sensitivity'], 6)} ({how})"),
         ("by", figures["sensitivity_theorem"]),
-        ("a worst pattern of rounds", _shortened(figures["worst_pattern"])),
+        ("a worst pattern of rounds", in_words(figures["worst_pattern"], MOST_SHOWN)),
         (
             "error of prefix sums, max / rms",
             f"{figures['max_error']:.6f} / {figures['rms_error']:.6f}",
         ),
         ("MaxLoss / RmsLoss", f"{figures['max_loss']:.6f} / {figures['rms_loss']:.6f}"),
         *_privacy_rows(figures),
-        *((name, _shortened(value)) for name, value in figures["parameters"].items()),
+        *((name, in_words(value, MOST_SHOWN)) for name, value in figures["parameters"].items()),
     ]
 
 
@@ -48,13 +48,13 @@ def mechanisms_text(mechanisms: Mapping[str, Mapping[str, Any]]) -> Iterator[Pie
         mechanisms: their figures, as `Figures.to_json` gives them, by name.
     """
     first = next(iter(mechanisms.values()))
-    n, b, k = (f"{first[name]:,}" for name in ("rounds", "min_sep", "max_participations"))
-    title = f"Mechanisms over {n} rounds, min-sep {b}, at most {k} participations"
+    n, k = counted(first["rounds"], "round"), counted(first["max_participations"], "participation")
+    title = f"Mechanisms over {n}, min-sep {first['min_sep']:,}, at most {k}"
     heading = ["mechanism", "sensitivity", "MaxLoss", "RmsLoss"]
     notes = ["The losses are the errors of the prefix sums at equal privacy: compare these."]
     if first["epsilon"] is not None:
         heading += ["rho", "epsilon"]
-        title += f", noise multiplier {first['noise_multiplier']!r}, delta {first['delta']:g}"
+        title += f", noise multiplier {given(first['noise_multiplier'])}, delta {first['delta']:g}"
         notes.append(NOT_COMPARABLE)
     if "hypothetical" in first:
         heading.append("sampled epsilon")
@@ -78,7 +78,7 @@ def _privacy_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
     if figures["epsilon"] is None:
         return []
     rows = [
-        ("noise multiplier", repr(figures["noise_multiplier"])),
+        ("noise multiplier", given(figures["noise_multiplier"])),
         ("mu, rho", f"{up(figures['mu'], 6)}, {up(figures['rho'], 6)}"),
         (f"epsilon at delta {figures['delta']:g}", up(figures["epsilon"])),
     ]
@@ -90,12 +90,3 @@ def _privacy_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
         )
         rows.append(("hypothetical epsilon, sampled", said))
     return rows
-
-
-def _shortened(value: Any) -> str:
-    if not isinstance(value, list | tuple):
-        return str(value)
-    if not value:
-        return "none"
-    shown = ", ".join(str(each) for each in value[:MOST_SHOWN])
-    return f"{shown}, ... ({len(value)})" if len(value) > MOST_SHOWN else shown

@@ -16,19 +16,14 @@ def prediction_tables(study: Document) -> list[TextTable]:
         study: as `PredictionStudy.to_json` gives it.
     """
     runs = study["predictions"]
-    predicted = [["run", "predicted", "90 %", "published", "k", "days", "reach"]]
-    predicted[0].append("needed")
-    others = [["run", "published", "N / goal", "renewal", "one reach", "other task", "own reach"]]
-    others[0].append("which is")
-    for run in runs:
-        predicted.append(_predicted_cells(run))
-        others.append(_other_cells(run))
-    scores = [["method", "fitted on", "runs", "mean error", "median", "k right"]]
-    scores += [_score_cells(each) for each in study["scores"]]
-    pace = [["mechanism", "pace inside", "distance", "reach above 1"]]
-    for each in study["pace"]:
-        cells = [each["mechanism"], f"{each['inside']}", f"{each['distance']:.3f}"]
-        pace.append([*cells, f"{each['beyond_all']}"])
+    heading = ["run", "predicted", "90 %", "published", "k", "days", "reach", "needed"]
+    predicted = [heading, *map(_predicted_cells, runs)]
+    methods = ["N / goal", "renewal", "one reach", "other task", "own reach", "which is"]
+    others = [["run", "published", *methods], *map(_other_cells, runs)]
+    scores_heading = ["method", "fitted on", "runs", "mean error", "median", "k right"]
+    scores = [scores_heading, *map(_score_cells, study["scores"])]
+    pace_heading = ["mechanism", "pace inside", "distance", "reach above 1"]
+    pace = [pace_heading, *map(_pace_cells, study["pace"])]
     return [
         TextTable(
             "Min-sep, predicted by the runs of other locales alone; k and days / published",
@@ -135,6 +130,11 @@ def _score_cells(score: Document) -> list[str]:
         f"{score['median_error']:.3f}",
         "-" if right is None else f"{right}",
     ]
+
+
+def _pace_cells(pace: Document) -> list[str]:
+    distance = f"{pace['distance']:.3f}"
+    return [pace["mechanism"], f"{pace['inside']}", distance, f"{pace['beyond_all']}"]
 
 
 def _moved_cells(moved: Document) -> list[str]:

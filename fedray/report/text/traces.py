@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedray.rounding import counted
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.log_times import shown_range
 
@@ -17,7 +18,8 @@ def import_rows(trace: ImportedTrace) -> list[tuple[str, str]]:
     rows = [
         (
             "participations",
-            f"{run['rows']:,} of {run['devices']:,} devices, from {run['rows_read']:,} rows",
+            f"{run['rows']:,} of {counted(run['devices'], 'device')}, "
+            f"from {counted(run['rows_read'], 'row')}",
         ),
         ("unit", f"one {trace.unit}"),
         (

@@ -60,13 +60,12 @@ def read_observed_log(
     if end_day <= first_day:
         raise InputError(f"log {str(path)!r} has no whole day; a fit needs several")
     whole_days = end_day - first_day
-    # What goes on when the days begin or end is cut there, as it is in the simulation.
+    # What goes on when the days begin or end is cut there, as it is in the simulation. A moment
+    # outside of the days is no moment any more: one of its ends was cut, and the other was not.
     start = np.maximum(start / HOUR - 24.0 * first_day, 0.0)
     end = np.minimum(end / HOUR - 24.0 * first_day, 24.0 * whole_days)
     is_inside = (end > start) if kind == "intervals" else (end == start)
     is_inside &= start < 24.0 * whole_days
-    if kind != "intervals":
-        is_inside &= log.start + HOUR * utc_offset_hours >= first_day * DAY
     device, start, end = log.device[is_inside], start[is_inside], end[is_inside]
     # The statistics take intervals to be apart, and a log may have some that overlap.
     if kind == "intervals":

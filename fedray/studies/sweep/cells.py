@@ -2,7 +2,6 @@
 calls in tasks."""
 
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.comparison import utility
-from fedray.mechanisms.optimize.design import MechanismRequest, cached_mechanism, optimize_mechanism
+from fedray.mechanisms.optimize.design import MechanismRequest, made_mechanism
 from fedray.mechanisms.optimize.objective import Target
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
@@ -91,7 +90,11 @@ def assumed(sweep: Sweep, cell: Cell) -> Truth:
     Rounds come from the sweep's estimate where the cell has none. Without a min-sep, devices take
     turns: b = population / report goal. k is at most what the rounds have room for.
     """
-    rounds = cell.get("rounds") or (sweep.estimate.rounds if sweep.estimate else 1)
+    rounds = cell.get("rounds")
+    if not rounds:
+        # `Sweep` demands an estimate of settings that do not vary the rounds.
+        assert sweep.estimate is not None
+        rounds = sweep.estimate.rounds
     min_sep = cell.get("min_sep")
     if not min_sep:
         min_sep = max(1, cell.get("population") // cell.get("report_goal"))
@@ -183,7 +186,7 @@ def _row(
     row = Row(label, for_what, n, b if k > 1 else None, k, z, days=truth.days, note=truth.note)
     try:
         request = _request(sweep, spec, made_for, truth.participation, distribution)
-        strategy = _made(request, designs)
+        strategy = made_mechanism(request, designs)
         # A mechanism that was made for fewer rounds raises here, and the note says so.
         strategy.check_rounds(n)
         under = strategy.participation_sensitivity(truth.participation)
@@ -269,11 +272,3 @@ def _request(
     return MechanismRequest(
         spec.kind, participation, spec.buffers, spec.bands, sweep.objective_of(spec), targets
     )
-
-
-@lru_cache(maxsize=8)
-def _made(request: MechanismRequest, designs: Path | None) -> Strategy:
-    """The mechanism of a request; the last few are remembered, as rows that follow ask for them."""
-    if designs is None:
-        return optimize_mechanism(request)
-    return cached_mechanism(request, designs)
