@@ -1,12 +1,20 @@
 """The habit model's parameters by simulated moments, with standard errors.
 
 The estimate is the value at which the statistics of simulated devices are nearest to those of the
-log, weighted by the inverse of the log's covariance (McFadden 1989, "A Method of Simulated Moments
-for Estimation of Discrete Response Models Without Numerical Integration"; Gourieroux and Monfort
-1996, "Simulation-Based Econometric Methods", chapter 2). The covariance comes from the bootstrap
-over devices, whose behaviour is taken as independent. With n devices in the log and s simulated
-ones, the statistics differ by (1 + n / s) times that covariance, so the standard errors and the J
-statistic (Hansen 1982) have the noise of the simulation in them.
+log (McFadden 1989, "A Method of Simulated Moments for Estimation of Discrete Response Models
+Without Numerical Integration"; Gourieroux and Monfort 1996, "Simulation-Based Econometric Methods",
+chapter 2). Covariances come from the bootstrap over devices, whose behaviour is taken as
+independent.
+
+The weights are the inverse of the covariance of other simulated devices, near the estimate. The
+covariance of the log itself has errors that go together with those of its statistics: as weights it
+makes estimates biased, and their standard errors too small (Altonji and Segal 1996, "Small-Sample
+Bias in GMM Estimation of Covariance Structures", who take weights from independent data for this
+reason). The log's covariance is used where it is not inverted, in the middle of the sandwich
+(Hansen 1982, theorem 3.1), so that standard errors hold for whatever weights.
+
+With n devices in the log and s simulated ones, the noise of the simulation adds n / s times the
+covariance of simulated devices. It is in the standard errors and in the J statistic (Hansen 1982).
 """
 
 import math
@@ -257,7 +265,7 @@ class _Search:
         self._simulations = 0
         self.measured = layout.summary(records)
         self.covariance = self.measured.covariance(seed)
-        self._weights = _whitening(self.covariance)
+        self._seed = seed
         wanted = round(SIMULATED * records.devices)
         self.devices = min(max(wanted, LEAST_SIMULATED), MOST_SIMULATED)
         # The seed is far from usual ones, because a simulated log must not share these draws.
@@ -269,6 +277,10 @@ class _Search:
             Simulator(layout, half, seed + (1 << 40)),
             Simulator(layout, self.devices - half, seed + (1 << 40), half),
         )
+        # Weights must not depend on the statistics that they weigh, so these devices differ too.
+        self._others = Simulator(layout, self.devices, seed + (1 << 40), self.devices)
+        # Far from the estimate no simulated devices are like those of the log.
+        self._weigh(self.covariance, self.devices)
         if layout.kind != "intervals":
             self.start[RATE] = self._first_rate()
         self.start[OFFSET] = 0.0
@@ -281,6 +293,20 @@ class _Search:
         records = self.records.starts.size / self.records.devices / self._layout.days
         # With a timer fewer hours count than the eligible ones; the search finds the rest.
         return min(max(records / max(hours, 1e-3), 0.02), 20.0)
+
+    def _weigh(self, covariance: NDArray[np.float64], simulated: int) -> None:
+        """Weighs statistics by the inverse of a covariance from now on.
+
+        Args:
+            covariance: [M, M], of the statistics of as many devices as the log has.
+            simulated: how many of the simulated devices have a record, as all of the log have.
+        """
+        self._weights = _whitening(covariance)
+        rank = self._weights.shape[0]
+        self._simulation_noise = self.records.devices / simulated
+        of_log = self._weights @ self.covariance @ self._weights.T
+        # Of weighted differences. Simulated devices have the covariance of the weights.
+        self._spread = of_log + self._simulation_noise * np.eye(rank)
 
     def telling(self, free: list[Parameter]) -> tuple[list[Parameter], list[Parameter]]:
         """Parts parameters into those that the log tells, and the others.
@@ -317,13 +343,17 @@ class _Search:
         """The estimates of the parameters that are `free`; `held` is told beside them."""
         # Far from the estimate few devices will do; then one Jacobian at full size is enough.
         place = self._first_estimate(free)
+        others = self._simulated(self._others, free, place)
+        # The covariance of means falls as 1 / devices.
+        covariance = others.covariance(self._seed) * others.devices / self.records.devices
+        self._weigh(covariance, others.devices)
         jacobians = [self._jacobian(half, free, place, is_central=True) for half in self._halves]
         errors = self._errors(*jacobians)
         place = self._estimate(free, place, 0.5 * (jacobians[0] + jacobians[1]), errors)
         simulated = self._simulated(self._large, free, place)
         # What the estimate leaves of the differences is the J statistic.
         difference = self._weights @ (simulated.values - self.measured.values)
-        noise = 1.0 + self.records.devices / self.devices
+        noise = 1.0 + self._simulation_noise
         rank = self._weights.shape[0]
         # An inverse of a covariance from B draws is too large on average (Hartlap et al. 2007).
         too_large = (BOOTSTRAP_DRAWS - 1) / (BOOTSTRAP_DRAWS - rank - 2)
@@ -407,16 +437,15 @@ class _Search:
     ) -> NDArray[np.float64]:
         """Standard errors [P] on the parameters' scales, by the sandwich formula.
 
-        The sandwich is (J'WG)^-1 J'W S WJ (G'WJ)^-1, with S = (1 + n / s) W^-1: J is the Jacobian
-        by whose directions the estimate was found, G the true one. J has noise, which would make
-        J'WJ too large and the errors too small, most in the directions of which the log tells
-        least. Two Jacobians of independent devices have the product G'WG on average.
+        The sandwich is (J'G)^-1 J'SJ (G'J)^-1, with S the covariance of weighted differences: J is
+        the Jacobian by whose directions the estimate was found, G the true one. J has noise, which
+        would make J'J too large and the errors too small, most in the directions of which the log
+        tells least. Two Jacobians of independent devices have the product G'G on average.
 
         Args:
             jacobian: [rank, P], of one half of the simulated devices, weighted.
             other: the same of the other half.
         """
-        noise = 1.0 + self.records.devices / self.devices
         mean = 0.5 * (jacobian + other)
         # On the scale of unit diagonals, so that parameters of any size are alike.
         scale = np.linalg.norm(mean, axis=0)
@@ -428,8 +457,8 @@ class _Search:
         # What noise has made negative is next to nothing: the log hardly tells that direction.
         values = np.maximum(values, _LEAST_PRODUCT)
         bread = (vectors / values) @ vectors.T
-        filling = mean.T @ mean / np.outer(scale, scale)
-        return np.sqrt(noise * np.diag(bread @ filling @ bread)) / scale
+        filling = mean.T @ self._spread @ mean / np.outer(scale, scale)
+        return np.sqrt(np.diag(bread @ filling @ bread)) / scale
 
     def _jacobian(
         self,
@@ -462,7 +491,7 @@ class _Search:
     def _difference(
         self, simulator: Simulator, free: list[Parameter], place: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """[rank]; simulated minus measured statistics, of unit covariance."""
+        """[rank]; simulated minus measured statistics, weighted."""
         simulated = self._simulated(simulator, free, place)
         return self._weights @ (simulated.values - self.measured.values)
 
