@@ -170,7 +170,7 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario."),
     ] = None,
-    has_cache: Annotated[bool, _cache_option("what is simulated")] = True,
+    has_cache: Annotated[bool, _cache_option("simulations and mechanisms")] = True,
     quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:

@@ -328,7 +328,7 @@ def _warnings(
     if seen == {1}:
         warnings.append(
             "No device took part twice in any simulation, so neither min-sep nor the timer changes "
-            "epsilon. It takes more rounds than rounds.count to tell timers apart."
+            "epsilon. It takes a run of more rounds to tell timers apart."
         )
     if scale < LEAST_SCALE:
         warnings.append(

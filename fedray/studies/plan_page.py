@@ -100,11 +100,14 @@ def plan_sentences(plan: Plan) -> list[str]:
     assert best.planned_max_participations is not None
     assert best.days is not None
     seen = " and ".join(dict.fromkeys(shown_min_sep(each) for each in best.min_seps))
-    most = counted(best.planned_max_participations, "participation")
+    limits = "one participation of each device"
+    if best.planned_min_sep is not None:
+        most = counted(best.planned_max_participations, "participation")
+        limits = f"min-sep {best.planned_min_sep:,} and at most {most}"
     return [
         f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier "
         f"{best.noise_multiplier:.6g}: epsilon {up(best.epsilon)} at delta {plan.target.delta:g}, "
-        f"planned for min-sep {shown_min_sep(best.planned_min_sep)} and at most {most}.",
+        f"planned for {limits}.",
         f"The run at full size had min-sep {seen}; population / report goal is "
         f"{best.population_over_goal:,}. It takes {best.updates(rounds.count):,} device updates in "
         f"{best.days:.1f} days, {rounds.count / best.days:.1f} rounds a day. A run like it takes "

@@ -420,7 +420,12 @@ class Log:
             columns = [column.take(kept) for column in columns]
         arrays = [columns[0], pa.array(staged)]
         if self.times is not None:
-            seconds = self.times.seconds(columns[1])
+
+            def row_name(place: int) -> str:
+                row = int(np.flatnonzero(is_valid)[place])
+                return str(Example(devices[row], shown_value(rounds[row])))
+
+            seconds = self.times.seconds(columns[1], row_name)
             self.first_second = min(self.first_second, float(seconds.min(initial=np.inf)))
             arrays.append(pa.array(seconds))
         return pa.record_batch(arrays, schema=self.schema)

@@ -13,6 +13,7 @@ guessed:
 """
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from fedray.errors import InputError, shown
 from fedray.rounding import counted
 from fedray.trace.files import first_line
 
+RowName = Callable[[int], str]
+"""What messages call a row, by its place."""
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
 EARLIEST, LATEST = 946_684_800.0, 4_102_444_800.0
 """2000 and 2100: Unix numbers without a given unit must lie between."""
@@ -56,19 +59,20 @@ class TimeReader:
         self.form = ""
         """What the times are, in words; empty before the first row."""
 
-    def seconds(self, column: pa.Array) -> NDArray[np.float64]:
+    def seconds(self, column: pa.Array, row_name: RowName | None = None) -> NDArray[np.float64]:
         """The times of a `column` [N] as seconds, float64: since 1970-01-01 UTC, or as the numbers
         count.
 
         The first column that is read settles the form, which all later ones must have. Raises
-        InputError.
+        InputError; `row_name` says what messages call a row by its place.
         """
         if not len(column):
             return np.empty(0)
         if column.null_count:
+            named = _named(row_name, int(np.flatnonzero(column.is_null())[0]))
             raise InputError(
-                f"{self._where} has rows without a time; correct them, or leave the times out: "
-                "timers are then not checked. "
+                f"{self._where} has rows without a time{named}; correct them, or leave "
+                "the times out: timers are then not checked. "
                 f"{ACCEPTED}"
             )
         kind = column.type
@@ -79,10 +83,10 @@ class TimeReader:
             numbers = column.cast(pa.float64(), safe=False)
             return self._of_numbers(numbers.to_numpy(zero_copy_only=False))
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return self._of_text(_COMPUTE.utf8_trim_whitespace(column))
+            return self._of_text(_COMPUTE.utf8_trim_whitespace(column), row_name)
         raise InputError(f"{self._where} is of type {kind}, which has no times. {ACCEPTED}")
 
-    def _of_text(self, text: pa.Array) -> NDArray[np.float64]:
+    def _of_text(self, text: pa.Array, row_name: RowName | None) -> NDArray[np.float64]:
         # The first row settles whether the text is numbers, and later batches keep to it.
         if (not self.form and _is_number(text[0].as_py())) or self.form.startswith(_NUMBERS):
             try:
@@ -92,12 +96,13 @@ class TimeReader:
             return self._of_numbers(numbers.to_numpy(zero_copy_only=False))
         # pyarrow would take a date for its midnight, up to a day away from the truth.
         is_short = _COMPUTE.less_equal(_COMPUTE.binary_length(text), len("2026-03-01"))
-        short = text.filter(is_short)
-        if len(short):
-            values = f"{counted(len(short), 'value')} such as {shown(short[0].as_py())}"
+        short = np.flatnonzero(is_short)
+        if short.size:
+            first = int(short[0])
+            values = f"{counted(short.size, 'value')} such as {shown(text[first].as_py())}"
             raise self._refused(
-                f"{values}, which is a date without a time of day, or no time; correct or remove "
-                "such rows"
+                f"{values}{_named(row_name, first)}, which is a date without a time of day, or no "
+                "time; correct or remove such rows"
             )
         # pyarrow knows the letter Z, and not the word UTC.
         text = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
@@ -159,6 +164,11 @@ class TimeReader:
         return InputError(
             f"{self._where} has times that cannot be told for certain: {problem}. {ACCEPTED}"
         )
+
+
+def _named(row_name: RowName | None, place: int) -> str:
+    """The row at a place, in brackets; empty where rows have no names."""
+    return "" if row_name is None else f" ({row_name(place)})"
 
 
 def shown_range(first: float, last: float) -> tuple[str, str]:

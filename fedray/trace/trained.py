@@ -366,7 +366,7 @@ class TrainedRun(DrawnResult):
         rows = [
             ["rounds", f"{document['rounds']:,}, {self._devices_of_a_round()} in each"],
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
-            ["loss", f"{loss:.4f}, mean over devices of the last round, of the model sent to them"],
+            ["loss", f"{loss:.4f} on the last round's devices, of the model that they were sent"],
         ]
         rows += [*self._encoding_rows(), *self._left_out_rows()]
         optimum = document.get("optimum", {})

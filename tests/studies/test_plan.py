@@ -498,5 +498,5 @@ def test_a_plan_in_which_nobody_came_twice_says_that_timers_do_not_differ(
     target = PlanTarget(epsilon=1e4, noise_per_report=0.005, buffers=1)
     plan = make_plan(small(), target, [1.0, 2.0], 2, 0.5, HERE)
     assert sum("No device took part twice" in each for each in plan.warnings) == count
-    said = "at most 1 participation." if most == 1 else "at most 2 participations."
+    said = "for one participation of each" if most == 1 else "and at most 2 participations."
     assert said in plan_sentences(plan)[0]

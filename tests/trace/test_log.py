@@ -353,14 +353,14 @@ DOUBTFUL = {
     ),
     "dates": (
         ["2026-03-01", "2026-03-02"],
-        "2 values such as '2026-03-01', which is a date without a time of day",
+        "2 values such as '2026-03-01' (device 'a', round '0'), which is a date without a time of day",
     ),
     "some offsets": (
         ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00"],
         "neither all with an offset from UTC nor all without",
     ),
     "words": (["yesterday, noon", "today, noon"], "neither all with an offset"),
-    "none": (["2026-03-01T12:00:00Z", ""], "has rows without a time"),
+    "none": (["2026-03-01T12:00:00Z", ""], "has rows without a time (device 'a', round '1')"),
     "not finite": ([f"{START.timestamp():.0f}", "nan"], "a number that is not finite"),
     "number, then text": ([f"{START.timestamp():.0f}", "2026-03-01T12:00:00Z"], "Failed to parse"),
 }

@@ -20,6 +20,7 @@ def training_text(title: str, rows: list[list[str]], divergence: str) -> Iterato
     yield TextTable(title, rows, has_heading=False)
     if divergence:
         yield Paragraph("WARNING   ", divergence)
+        yield ""
 
 
 def comparison_run_rows(comparison: Document) -> list[list[str]]:
