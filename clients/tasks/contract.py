@@ -131,9 +131,7 @@ def check_losses_do_not_depend_on_the_group(make: MakeTask) -> None:
         )
         _assert_finite(losses, "losses() at the initial parameters")
         for g in range(DEVICES.size):
-            own = {name: part[g : g + 1] for name, part in batch.items()}
-            alone = {name: part[g : g + 1] for name, part in start.items()}
-            loss, gradient = _losses_and_gradients(task, alone, own)
+            loss, gradient = _losses_and_gradients(task, _of(start, g), _of(batch, g))
             _assert_close(loss[0], losses[g], "the loss of a device alone and in a group", rule)
             for name in task.shapes:
                 what = f"the gradient of {name!r}"
@@ -289,10 +287,9 @@ def check_measures_are_of_single_examples(make: MakeTask) -> None:
     measured = _measured(task, own, batch)
     rule = "entry [g, j] is of example j of device g alone: reduce over neither of the two axes"
     for g in range(DEVICES.size):
-        alone = {name: part[g : g + 1] for name, part in own.items()}
+        alone = _of(own, g)
         for j in range(BATCH):
-            example = {name: part[g : g + 1] for name, part in _only(batch, j).items()}
-            for name, parts in _measured(task, alone, example).items():
+            for name, parts in _measured(task, alone, _of(_only(batch, j), g)).items():
                 what = f"of {name!r} of an example, alone and in a batch of several devices"
                 for part, role in enumerate(("numerator", "weight")):
                     together = measured[name][part][g, j]
@@ -393,6 +390,11 @@ def _batch(source: ExampleSource, device_ids: np.ndarray) -> dict[str, Tensor]:
 def _only(batch: Mapping[str, Tensor], j: int) -> dict[str, Tensor]:
     """Example j of each device, as batches of one."""
     return {name: part[:, j : j + 1] for name, part in batch.items()}
+
+
+def _of(parts: Mapping[str, Tensor], g: int) -> dict[str, Tensor]:
+    """What device g has of some parts, as a group of one."""
+    return {name: part[g : g + 1] for name, part in parts.items()}
 
 
 def _start(task: Task, devices: int = 1) -> dict[str, Tensor]:

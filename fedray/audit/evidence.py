@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedray.atomic import whole_file
 from fedray.audit.audit import Audit
 from fedray.audit.claims import Claim
 from fedray.audit.findings import PRIVACY_STATEMENTS
@@ -31,10 +30,9 @@ from fedray.audit.names import DeviceNames
 from fedray.audit.participation import CHUNK, Patterns
 from fedray.audit.waits import is_too_short, waits_between
 from fedray.errors import InputError
-from fedray.trace.files import first_line
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
-from fedray.trace.row_file import ROW_SUFFIXES, RowForm, write_rows
+from fedray.trace.row_file import ROW_SUFFIXES, RowForm, new_row_file, write_rows
 
 _SCHEMA = pa.schema(
     [
@@ -129,14 +127,8 @@ def write_evidence(
         if finding.broken_by and finding.statement not in PRIVACY_STATEMENTS
         for breaches in _BREACHES[finding.statement](finding.claimed, trace, audit.patterns)
     )
-    try:
-        with whole_file(Path(file)) as new:
-            return write_rows(batches, _SCHEMA, new, form)
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(
-            f"evidence={str(file)!r} cannot be written ({first_line(error)}); name a place that "
-            "can be written"
-        ) from None
+    with new_row_file(Path(file), "evidence") as new:
+        return write_rows(batches, _SCHEMA, new, form)
 
 
 def _batch(

@@ -99,8 +99,6 @@ class About:
     """The scenario as TOML; None for a log."""
     integrity: str
     """What protects the trace against damage, a sentence."""
-    classes: Sequence[dict[str, Any]] = ()
-    """Classes of devices, as run.json has them; empty where there are none."""
     divergence: str = ""
     """That the training diverged, in sentences; empty if it did not."""
 
@@ -141,7 +139,6 @@ def _about(trace: Trace | ImportedTrace) -> About:
         outcomes,
         toml,
         trace.integrity,
-        trace.run.get("classes", ()),
         trace.trained.divergence if trace.trained is not None else "",
     )
 
@@ -185,8 +182,8 @@ def render_audit(
         shown.append(tables.devices_table(audit["device_privacy"]))
     if audit["frontier"] is not None:
         shown.append(tables.frontier_table(audit["frontier"]))
-    if about.classes:
-        shown.append(tables.classes_table(about.classes))
+    if audit["classes"]:
+        shown.append(tables.classes_table(audit["classes"]))
     mechanism = None
     mechanism_note = ""
     if used is not None:

@@ -78,8 +78,8 @@ def parameters_table(parameters: dict[str, Any]) -> PageTable:
     Args:
         parameters: values by name; those that are None or empty have no row.
     """
-    given = {name: value for name, value in parameters.items() if value not in (None, [], ())}
-    rows = [[name.replace("_", " "), in_words(value)] for name, value in given.items()]
+    told = {name: value for name, value in parameters.items() if value not in (None, [], ())}
+    rows = [[name.replace("_", " "), in_words(value)] for name, value in told.items()]
     return PageTable("", [["parameter", "value"], *rows])
 
 
@@ -367,7 +367,7 @@ def classes_table(classes: Sequence[Mapping[str, Any]]) -> PageTable:
     """Which devices took part, a row per class of devices.
 
     Args:
-        classes: `classes` of a trace's run.json.
+        classes: `classes` of an audit.
     """
     return PageTable("Classes of devices", class_rows(classes), CLASSES_NOTE)
 

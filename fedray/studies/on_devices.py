@@ -6,6 +6,7 @@ on those that are: on a uniform sample of all, and on samples of devices that to
 often. Each device has a metric of its own, and counts once, however many examples it has.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,7 +162,8 @@ def evaluate_on_devices(
     # One trainer in this process: a few thousand devices are measured in seconds.
     here = Placement(backend="in-process", trainers=1)
     (trainer,) = start_trainers(scenario.for_trainers(), here, cpus=1)
-    measures = trainer.measure_devices(run.parameters(), device_ids, examples).result()
+    with contextlib.closing(trainer.worker):
+        measures = trainer.measure_devices(run.parameters(), device_ids, examples).result()
     values = _values(measures, run.task_metrics)
     groups = []
     for by, low, high, ids in chosen:

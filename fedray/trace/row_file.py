@@ -2,7 +2,7 @@
 of rows fits in memory."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -10,8 +10,33 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
+from fedray.atomic import whole_file
+from fedray.errors import InputError
+from fedray.trace.files import first_line
+
 RowForm = Literal["parquet", "csv"]
 ROW_SUFFIXES: dict[str, RowForm] = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
+
+
+@contextlib.contextmanager
+def new_row_file(file: Path, argument: str) -> Iterator[Path]:
+    """A name to write rows under; the file is whole when the block ends, or not there.
+
+    Args:
+        file: its path; what was there is replaced.
+        argument: by which a user named it.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        with whole_file(file) as new:
+            yield new
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(
+            f"{argument}={str(file)!r} cannot be written ({first_line(error)}); name a place that "
+            "can be written"
+        ) from None
 
 
 def write_rows(

@@ -21,10 +21,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedray.atomic import whole_file
 from fedray.errors import InputError
-from fedray.trace.files import first_line
-from fedray.trace.row_file import ROW_SUFFIXES, write_rows
+from fedray.trace.row_file import ROW_SUFFIXES, new_row_file, write_rows
 
 SessionForm = Literal["parquet", "csv", "json", "fedscale"]
 SUFFIXES: dict[str, SessionForm] = {**ROW_SUFFIXES, ".json": "json"}
@@ -96,17 +94,11 @@ def write_sessions(
     Raises:
         InputError: the file cannot be written.
     """
-    try:
-        with whole_file(file) as new:
-            if form in ("parquet", "csv"):
-                return write_rows(map(_batch, blocks), _SCHEMA, new, form)
-            with new.open("w", encoding="utf-8") as stream:
-                return _write_json(blocks, stream, form, finish_seconds)
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(
-            f"sessions={str(file)!r} cannot be written ({first_line(error)}); name a place that "
-            "can be written"
-        ) from None
+    with new_row_file(file, "sessions") as new:
+        if form in ("parquet", "csv"):
+            return write_rows(map(_batch, blocks), _SCHEMA, new, form)
+        with new.open("w", encoding="utf-8") as stream:
+            return _write_json(blocks, stream, form, finish_seconds)
 
 
 def joined_sessions(

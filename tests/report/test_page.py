@@ -69,7 +69,7 @@ def document(**changes) -> dict:
     }  # fmt: skip
     return {
         "digest": "d" * 64, "ended": "completed", "rounds": 980, "devices": 1234567, "participations": 6370000, "min_sep": 215,
-        "max_participations": 5, "short_run_note": "", "left_out": [], "mechanisms": [mechanism], "guarantees": guarantees, "releases": [], "utility": [], "utility_rho": None,
+        "max_participations": 5, "short_run_note": "", "classes": [], "left_out": [], "mechanisms": [mechanism], "guarantees": guarantees, "releases": [], "utility": [], "utility_rho": None,
         "utility_note": "Not comparable.", "verdicts": None, "findings": [], "claim_holds": True, "claim_sentence": "", "assumptions": ["A."],
         "device_privacy": None, "frontier": None, "ledger": [], **changes,
     }  # fmt: skip
