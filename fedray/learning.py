@@ -176,8 +176,9 @@ class DeviceTime:
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        at_once = scenario.training.devices_at_once or MEASURED_DEVICES
-        self.group = min(at_once, scenario.training.cohort_sample)
+        at_once = scenario.training.devices_at_once
+        size = MEASURED_DEVICES if at_once == "measured" else at_once
+        self.group = min(size, scenario.training.cohort_sample)
         self._scenario = scenario
         self._seconds: float | None = None
 

@@ -17,6 +17,14 @@ from fedray.errors import InputError, one_line, shown
 
 _TAGS = ("kind", "model")
 """Keys that say which of several tables is meant."""
+_TOLD_ALONE = {
+    "extra_forbidden",
+    "missing",
+    "union_tag_invalid",
+    "union_tag_not_found",
+    "value_error",
+}
+"""Problems that are not told as a value and the rule that it breaks."""
 
 
 class Explained(Described):
@@ -97,13 +105,18 @@ def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
     """The line of every problem, without those that follow from another one."""
     problems = [_Problem(each, kind, tables) for each in error.errors(include_url=False)]
     meant = {each.meant for each in problems}
-    told = []
+    told: list[_Problem] = []
     for each in problems:
         # A misspelt key is also one that is missing: that is one mistake.
         if each.kind == "missing" and tuple(each.location) in meant:
             continue
         # A list whose items are wrong is told to be too short as well.
         if each.kind == "too_short" and len(problems) > 1:
+            continue
+        # A value that may be of several types has a problem for each of them.
+        same = next((other for other in told if each.is_of_value_of(other)), None)
+        if same is not None:
+            same.rules += [rule.removeprefix("input should be ") for rule in each.rules]
             continue
         told.append(each)
     # Unknown keys come first, because they are often why others are missing.
@@ -142,6 +155,8 @@ class _Problem:
     def __init__(self, problem: Any, root: Any, tables: Any) -> None:
         self.kind: str = problem["type"]
         self.location = _key_path(problem["loc"], tables)
+        # Pydantic's messages are sentences, which go on after a colon here.
+        self.rules = [problem["msg"][0].lower() + problem["msg"][1:]]
         self._problem = problem
         self._root = root
         self._tables = tables
@@ -156,12 +171,15 @@ class _Problem:
         close = difflib.get_close_matches(str(self.location[-1]), self._known, n=1)
         return (*self.location[:-1], close[0]) if close else None
 
+    def is_of_value_of(self, other: "_Problem") -> bool:
+        """Whether both say which rule the same value breaks."""
+        return self.location == other.location and not {self.kind, other.kind} & _TOLD_ALONE
+
     @property
     def line(self) -> str:
         """The problem in one line: the key, its value, the rule that it breaks, and the remedy."""
         key = ".".join(map(str, self.location))
         given = self._problem["input"]
-        rule = self._problem["msg"].removeprefix("Value error, ")
         match self.kind:
             case "extra_forbidden":
                 return self._line_of_unknown(key, given)
@@ -172,13 +190,13 @@ class _Problem:
                 return self._line_of_tag(key, given)
             # A validator of ours has told the rule and the remedy already.
             case "value_error":
+                rule = self._problem["msg"].removeprefix("Value error, ")
                 return f"{key}: {rule}" if key else rule
             case _:
                 about = self._description
                 remedy = f"correct it ({about})" if about else "correct it"
-                # Pydantic's messages are sentences, which go on after a colon here.
-                rule = rule[0].lower() + rule[1:]
-                return f"{key or 'the file'} = {shown(given)}: {rule}; {remedy}"
+                rules = " or ".join(self.rules)
+                return f"{key or 'the file'} = {shown(given)}: {rules}; {remedy}"
 
     def _line_of_unknown(self, key: str, given: Any) -> str:
         table = ".".join(map(str, self.location[:-1]))

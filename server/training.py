@@ -104,7 +104,8 @@ class TrainingLoop:
         self.metrics: list[TrainingMetrics] = []
         self.last_evaluation: Evaluation | None = None
         self.evaluated = 0
-        self.devices_at_once = scenario.training.devices_at_once or 0
+        at_once = scenario.training.devices_at_once
+        self.devices_at_once = 0 if at_once == "measured" else at_once
         self._evaluations: dict[int, Pending[Evaluation]] = {}
         self._aggregator_state: dict[str, NDArray] = {}
         """As it was last asked for; empty before. `_since` has the rounds after it."""
@@ -281,16 +282,24 @@ class TrainingLoop:
         return [[groups[index] for index in share] for share in shares if share]
 
     def _fastest_size(self, round_index: int, cohort: NDArray[np.uint64]) -> int:
-        """The size of groups that takes the first trainer the least time, by trying them with
-        devices [cohort_sample]."""
+        """The size of groups that takes the trainers the least time, by trying them with devices
+        [cohort_sample]."""
         newest = self._versions[max(self._versions)]
+        # All trainers try at once, because they share caches and, as threads, Python's lock. All
+        # sizes train the same devices, so that their times can be compared.
+        tried = cohort[: max(SIZES) * len(self._trainers)]
+        parts = [part for part in np.array_split(tried, len(self._trainers)) if part.size]
         seconds = {}
         for size in SIZES:
-            if size > cohort.size:
+            if size > parts[0].size:
                 break
-            # All sizes train the same devices, so that their times can be compared.
-            order = TrainOrder(round_index, [cohort[: max(SIZES)]], self._clip)
-            seconds[size] = self._trainers[0].seconds_per_device(order, newest, size).result()
+            answers = [
+                trainer.seconds_per_device(
+                    TrainOrder(round_index, [part], self._clip), newest, size
+                )
+                for trainer, part in zip(self._trainers, parts, strict=False)
+            ]
+            seconds[size] = max(answer.result() for answer in answers)
         return min(seconds, key=seconds.__getitem__)
 
     def _collect_evaluations(self) -> None:

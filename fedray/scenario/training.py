@@ -231,9 +231,10 @@ class Training(Table):
     the number of accepted devices. Of a Poisson sample all train, and this is not read."""
     client: AnyWork = FedAvg()
     """What a device does."""
-    devices_at_once: Annotated[int, Field(gt=0, le=4096)] | None = 16
+    devices_at_once: Annotated[int, Field(gt=0, le=4096)] | Literal["measured"] = 16
     """Devices that are trained as one batch of independent models. It may change the last bits of a
-    sum; none: the fastest of 1, 4, 16, 32 and 64 by measurement in the first round, as recorded."""
+    sum. "measured" takes the fastest of 1, 4, 16, 32 and 64, by trying them in the first round; the
+    trained run records which."""
     weighting: AnyWeighting = Field(
         default=MeanWeighting(),
         description="How much the update of a device counts, and by what a round's sum is divided: "
