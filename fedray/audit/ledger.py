@@ -48,9 +48,10 @@ def privacy_over_rounds(
     sensitivities = PatternSensitivities(strategy, n, most_rounds=n)
     # Few rounds give equal numbers, and the first is 0 rounds, which spend nothing.
     numbers = np.unique(np.linspace(0, n, entries + 1).round().astype(int))
-    for rounds in numbers[1:].tolist():
+    for so_far in patterns.so_far(numbers[1:].tolist()):
+        rounds = so_far.committed_rounds
         sensitivities.grow(rounds)
-        found = trace_sensitivity(strategy, patterns.before(rounds), sensitivities)
+        found = trace_sensitivity(strategy, so_far, sensitivities)
         event = released(noise, found.value)
         rho = rho_of(event)
         epsilon = epsilon_of(event, delta).epsilon

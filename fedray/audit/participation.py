@@ -1,6 +1,6 @@
 """Who took part when: exact counts, gaps, min-sep and max participations of a trace."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -91,11 +91,17 @@ class Patterns:
         It is the number of committed rounds if nobody took part twice, and 0 if a device
         contributed twice to a round.
         """
+        return int(self._gaps_before().min(initial=self.committed_rounds))
+
+    def _gaps_before(self) -> NDArray[np.uint32]:
+        """The gap before each participation, [A]; before a device's first, the number of committed
+        rounds."""
+        gaps = np.empty_like(self.rounds)
         # Where one device's rounds end and the next one's begin, a difference means nothing, and
         # unsigned numbers may wrap; the next line overwrites it.
-        differences = self.rounds[1:] - self.rounds[:-1]
-        differences[self.starts[1:] - 1] = self.committed_rounds
-        return int(differences.min(initial=self.committed_rounds))
+        np.subtract(self.rounds[1:], self.rounds[:-1], out=gaps[1:])
+        gaps[self.starts] = self.committed_rounds
+        return gaps
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
@@ -104,8 +110,12 @@ class Patterns:
 
     def with_count(self, count: int) -> Iterator["Chosen"]:
         """The devices with exactly that many participations, in parts."""
+        return self.first_rounds(np.flatnonzero(self.counts == count), count)
+
+    def first_rounds(self, places: NDArray[np.int64], count: int) -> Iterator["Chosen"]:
+        """The first `count` participations of the devices at `places` [Q], who have as many or
+        more, in parts."""
         # Parts of about as many rounds each, whatever the count is.
-        places = np.flatnonzero(self.counts == count)
         step = max(1, min(CHUNK, 32 * CHUNK // count))
         for start in range(0, places.size, step):
             chosen = places[start : start + step]
@@ -113,17 +123,47 @@ class Patterns:
             weights = None if self.weights is None else self.weights[rows]
             yield Chosen(chosen, self.rounds[rows].astype(np.int64), weights)
 
-    def before(self, round_index: int) -> "Patterns":
-        """The participations in rounds 0 .. `round_index` - 1, as they were when so many rounds had
-        been released; devices without any are left out."""
-        # Sums over each device's rounds; reduceat needs no loop over devices.
-        kept = self.rounds < round_index
-        counts = np.add.reduceat(kept.astype(np.int64), self.starts)
-        some = counts > 0
-        weights = None if self.weights is None else self.weights[kept]
-        return Patterns(
-            round_index, self.device_ids[some], counts[some], self.rounds[kept], weights
-        )
+    def so_far(self, numbers: Sequence[int]) -> Iterator["PatternsSoFar"]:
+        """The patterns as they were when so many rounds had been released, for each of some
+        `numbers` that rise. Each is good until the next is asked for."""
+        gaps = self._gaps_before()
+        owners = np.repeat(np.arange(self.counts.size), self.counts)
+        counts = np.zeros_like(self.counts)
+        least, before = self.committed_rounds, 0
+        for number in numbers:
+            # Each participation is counted once, when its round has been released.
+            released = np.flatnonzero((self.rounds >= before) & (self.rounds < number))
+            np.add.at(counts, owners[released], 1)
+            least = int(gaps[released].min(initial=least))
+            yield PatternsSoFar(self, number, counts, min(least, number))
+            before = number
+
+
+class PatternsSoFar(NamedTuple):
+    """Patterns as they were before all rounds had been released."""
+
+    whole: Patterns
+    """What they became."""
+    committed_rounds: int
+    """Rounds that had been released."""
+    counts: NDArray[np.int64]
+    """Participations of each device of `whole` in them, [P]; 0 for devices that came later."""
+    min_sep: int
+    """As `Patterns.min_sep`."""
+
+    @property
+    def device_ids(self) -> NDArray[np.uint64]:
+        """The devices of `whole`, [P]."""
+        return self.whole.device_ids
+
+    @property
+    def max_participations(self) -> int:
+        """As `Patterns.max_participations`."""
+        return int(self.counts.max())
+
+    def with_count(self, count: int) -> Iterator[Chosen]:
+        """As `Patterns.with_count`."""
+        return self.whole.first_rounds(np.flatnonzero(self.counts == count), count)
 
 
 def read_patterns(trace: Trace | ImportedTrace) -> Patterns:

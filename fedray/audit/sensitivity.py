@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.audit.participation import Chosen, Patterns
+from fedray.audit.participation import Chosen, Patterns, PatternsSoFar
 from fedray.errors import InputError
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, PatternSensitivities
@@ -39,7 +39,9 @@ class TraceSensitivity:
 
 
 def trace_sensitivity(
-    strategy: Strategy, patterns: Patterns, sensitivities: PatternSensitivities | None = None
+    strategy: Strategy,
+    patterns: Patterns | PatternsSoFar,
+    sensitivities: PatternSensitivities | None = None,
 ) -> TraceSensitivity:
     """The largest sensitivity over all devices; of equal ones the first in order of (more
     participations, device id).
@@ -75,7 +77,8 @@ def trace_sensitivity(
     certificates = MOST_CERTIFICATES
     # b is 0 if a device contributed twice to a round.
     can_stop = b >= 1 and strategy.is_quick_under_participation(n)
-    for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
+    # Devices that have not taken part yet have no sensitivity.
+    for count in np.flatnonzero(np.bincount(patterns.counts)[1:])[::-1] + 1:
         # Before the devices with the most were looked at there is nothing to stop by.
         if can_stop and best.value > 0 and count <= MOST_COMPARED:
             try:

@@ -22,8 +22,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 ENVIRONMENTS = Path(os.environ.get("FEDRAY_PEERS", ROOT / ".venv" / "peers"))
-ROUNDS = {"mlp": (2, 22), "lstm": (1, 4), "cnn": (1, 3)}
-"""Few and many; the loop of a peer with 100 devices a round takes about 0.1, 2 and 4 CPU s."""
+ROUNDS = {"mlp": (2, 52), "lstm": (1, 6), "cnn": (1, 6)}
+"""Few and many: so many that their difference is far above the noise of a start. The loop of a peer
+with 100 devices a round takes about 0.1, 1 and 5 CPU s."""
 
 
 def environment_of(peer: str) -> Path:
