@@ -9,22 +9,27 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 from fedray.errors import FedrayError, InputError, RunFailed
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+Content = bytes | Callable[[IO[bytes]], None]
+"""What a file is to have: its bytes, or what writes them to a stream."""
+
+
 def write_whole(
-    file: Path, content: bytes, what: str, error: type[FedrayError] = RunFailed
+    file: Path, content: Content, what: str, error: type[FedrayError] = RunFailed
 ) -> None:
     """Writes a file whole or not at all.
 
     Args:
         file: its path; what was there is replaced.
-        content: all of its bytes.
+        content: all that it is to have.
         what: how messages name it.
         error: the class of what is raised.
 
@@ -40,7 +45,7 @@ def write_whole(
         raise error(f"{what} cannot be written ({problem.strerror or problem}); {remedy}") from None
 
 
-def replace_file(file: Path, content: bytes) -> None:
+def replace_file(file: Path, content: Content) -> None:
     """Writes `content` to a `file` whole or not at all, and brings it to the disk.
 
     Whoever reads the file at any moment, even after a power cut, finds all of the old content or
@@ -51,13 +56,17 @@ def replace_file(file: Path, content: bytes) -> None:
         # O_EXCL and O_NOFOLLOW: a link that somebody put under this name is never written through.
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         with open(handle, "wb") as stream:
-            stream.write(content)
+            if isinstance(content, bytes):
+                stream.write(content)
+            else:
+                content(stream)
             stream.flush()
             # Before the new name, or a power cut could leave the name with no content.
             os.fsync(handle)
         new.replace(file)
         sync_directory(file.parent)
-    except OSError:
+    # An interruption leaves nothing half-written either.
+    except BaseException:
         with contextlib.suppress(OSError):
             new.unlink()
         raise

@@ -14,8 +14,9 @@ import json
 import logging
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,6 +187,49 @@ def npz_bytes(arrays: Mapping[str, NDArray]) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
     return buffer.getvalue()
+
+
+def write_npz(stream: IO[bytes], arrays: Mapping[str, Sequence[NDArray]]) -> bytes:
+    """Writes an .npz file of named arrays, each of them given in pieces that follow one another,
+    and of one type.
+
+    Returns:
+        The SHA-256 of the file.
+    """
+    hashed = _Hashed(stream)
+    with zipfile.ZipFile(cast("IO[bytes]", hashed), "w") as archive:
+        for name, pieces in arrays.items():
+            shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:])
+            descr = np.lib.format.dtype_to_descr(pieces[0].dtype)
+            header = {"descr": descr, "fortran_order": False, "shape": shape}
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array_header_1_0(member, header)
+                # The pieces are not joined before: that would take their memory again.
+                for piece in pieces:
+                    member.write(np.ascontiguousarray(piece).data)
+    return hashed.digest
+
+
+class _Hashed:
+    """A stream that is written from start to end, and hashed on the way.
+
+    digest: the SHA-256 of what was written.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._hash = hashlib.sha256()
+
+    def write(self, content: bytes | memoryview) -> int:
+        self._hash.update(content)
+        return self._stream.write(content)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    @property
+    def digest(self) -> bytes:
+        return self._hash.digest()
 
 
 def check_digest(file: Path, sha256: str) -> None:

@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from fedray.trace.checkpoints import (
     has_checkpoint,
     load_npz,
     make_folder,
-    npz_bytes,
+    write_npz,
 )
 from fedray.trace.partial import JOURNAL, UNFINISHED_FILE, partial_directory
 
@@ -159,18 +159,22 @@ class Journal:
             return
         # One array per column for all settlements: thousands of small ones would take long to read.
         recent = self._recent
-        arrays: dict[str, NDArray] = {
-            name: np.concatenate([getattr(each, name) for each in recent]) for name in _COLUMNS
+        arrays = {name: [getattr(each, name) for each in recent] for name in _COLUMNS}
+        heads = {
+            "sizes": [each.device_ids.size for each in recent],
+            "attempts": [each.attempt for each in recent],
+            "rounds": [each.round_index for each in recent],
+            "tasks": [each.task for each in recent],
         }
-        arrays["sizes"] = np.array([each.device_ids.size for each in recent], np.int64)
-        arrays["attempts"] = np.array([each.attempt for each in recent], np.int64)
-        arrays["rounds"] = np.array([each.round_index for each in recent], np.int64)
-        arrays["tasks"] = np.array([each.task for each in recent], np.int64)
-        # The digest is of the bytes, so they are made before they are written.
-        content = npz_bytes(arrays)
+        arrays |= {name: [np.array(head, np.int64)] for name, head in heads.items()}
+        digests: list[bytes] = []
+
+        def write(stream: IO[bytes]) -> None:
+            digests.append(write_npz(stream, arrays))
+
         segment = self._segment(len(self._digests))
-        write_whole(segment, content, f"the journal in {str(self._partial)!r}")
-        self._digests.append(hashlib.sha256(content).digest())
+        write_whole(segment, write, f"the journal in {str(self._partial)!r}")
+        self._digests += digests
         self._recent = []
         self._recent_rows = 0
 
