@@ -6,7 +6,6 @@ Python's global lock, so that threads work side by side.
 """
 
 import dataclasses
-import os
 import resource
 import threading
 import time
@@ -171,13 +170,6 @@ class ShardHost:
         if self._pool is None:
             return [call() for call in calls]
         return [future.result() for future in [self._pool.submit(call) for call in calls]]
-
-
-def usable_cpus() -> int:
-    """CPUs of this machine on which this process may run."""
-    if hasattr(os, "sched_getaffinity"):  # Linux
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _of_shard(settlements: Sequence[Settlement], shard: _AnyShard) -> tuple[Settlement, ...]:

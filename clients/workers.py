@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedray.blocks import part_count, part_ranges, shard_ranges
 from fedray.clients.data.factory import build_index
-from fedray.clients.host import ShardHost, usable_cpus
+from fedray.clients.host import ShardHost
 from fedray.errors import InputError, ShardLost, TrainerLost
 from fedray.messages import (
     CheckInOrder,
@@ -28,6 +28,7 @@ from fedray.protocols import History, Kept
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.content import PythonFile
 from fedray.scenario.several_tasks import scenarios_of
+from fedray.threads import usable_cpus
 from fedray.workers import (
     ActorSpec,
     InProcessWorker,

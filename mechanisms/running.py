@@ -109,7 +109,8 @@ class RunningSensitivity:
         # Only what is beyond the limit is of interest, so the search begins there.
         largest, certificates = self._limit, MOST_CERTIFICATES
         for _, patterns in self._devices.patterns(suspects):
-            found, certificates = self._now.largest(patterns, None, largest, certificates)
+            values = self._now.of(patterns)
+            found, certificates = self._now.largest(patterns, None, values, largest, certificates)
             largest = largest if found is None else found.value
         return largest if largest > self._limit else None
 

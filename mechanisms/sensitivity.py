@@ -278,6 +278,7 @@ class PatternSensitivities:
         self,
         patterns: NDArray[np.int64],
         weights: NDArray[np.float64] | None,
+        found: PatternValues,
         above: float,
         certificates: int,
     ) -> tuple[LargestPattern | None, int]:
@@ -290,13 +291,13 @@ class PatternSensitivities:
         Args:
             patterns: as `of` takes them, with `weights` [P, c] or none.
             weights: see there.
+            found: what `of` gives for them.
             above: what is known already.
             certificates: how many may be asked for.
 
         Returns:
             What was found, and how many certificates are left.
         """
-        found = self.of(patterns, weights)
         largest = None
         exact_values = np.where(found.is_exact, found.values, -np.inf)
         place = int(exact_values.argmax()) if exact_values.size else 0

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
+from fedray.audit.sensitivity import values_of
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.sensitivity import PatternSensitivities, PatternValues
@@ -46,8 +47,7 @@ def device_sensitivities(
     is_exact = np.empty(patterns.counts.size, np.bool_)
     # Devices with equally many participations make one array of patterns, without padding.
     for count in np.flatnonzero(np.bincount(patterns.counts)).tolist():
-        for chosen in patterns.with_count(count):
-            found = sensitivities.of(chosen.rounds, chosen.weights)
+        for chosen, found in values_of(sensitivities, patterns.with_count(count)):
             values[chosen.places], is_exact[chosen.places] = found.values, found.is_exact
     return PatternValues(values, is_exact)
 

@@ -13,9 +13,9 @@ from fedray.scenario.buffer import Buffer, PolynomialWeighting
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
-CHUNK = 1 << 18
-"""Devices that are looked at together, so that memory stays bounded; fewer where each took part
-more than 32 times."""
+CHUNK = 1 << 16
+"""Devices that are looked at together, so that memory stays bounded and threads have parts to
+share; fewer where each took part more than 32 times."""
 
 
 class Chosen(NamedTuple):

@@ -1,5 +1,7 @@
 """Exact sensitivity of a trace: the largest sensitivity of any of its devices' patterns."""
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,9 +10,14 @@ from numpy.typing import NDArray
 from fedray.audit.participation import Chosen, Patterns, PatternsSoFar
 from fedray.errors import InputError
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, PatternSensitivities
+from fedray.mechanisms.sensitivity import (
+    MOST_CERTIFICATES,
+    PatternSensitivities,
+    PatternValues,
+)
 from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
 from fedray.mechanisms.triangular import TriangularStrategy
+from fedray.threads import in_order
 
 MOST_OF_MATRICES = 8_000
 """Participations of one device that are audited with a matrix: 8,000 in 10,000 rounds take under a
@@ -87,10 +94,25 @@ def trace_sensitivity(
                     break
             except SensitivityUnknown:
                 can_stop = False
-        for chosen in patterns.with_count(int(count)):
+        for chosen, found in values_of(sensitivities, patterns.with_count(int(count))):
             device_ids = patterns.device_ids[chosen.places]
-            best, certificates = _larger(best, sensitivities, device_ids, chosen, certificates)
+            best, certificates = _larger(
+                best, sensitivities, device_ids, chosen, found, certificates
+            )
     return best
+
+
+def values_of(
+    sensitivities: PatternSensitivities, parts: Iterator[Chosen]
+) -> Iterator[tuple[Chosen, PatternValues]]:
+    """The sensitivities of devices, part by part and in order."""
+
+    def value(chosen: Chosen) -> tuple[Chosen, PatternValues]:
+        return chosen, sensitivities.of(chosen.rounds, chosen.weights)
+
+    # The first part by itself: it makes the table of G, which the threads then have in common.
+    yield from map(value, itertools.islice(parts, 1))
+    yield from in_order(value, parts)
 
 
 def _larger(
@@ -98,12 +120,13 @@ def _larger(
     sensitivities: PatternSensitivities,
     device_ids: NDArray[np.uint64],
     chosen: Chosen,
+    values: PatternValues,
     certificates: int,
 ) -> tuple[TraceSensitivity, int]:
     """The larger of what was found so far and these devices' largest, and how many certificates are
     left."""
     rounds, weights = chosen.rounds, chosen.weights
-    found, certificates = sensitivities.largest(rounds, weights, best.value, certificates)
+    found, certificates = sensitivities.largest(rounds, weights, values, best.value, certificates)
     if found is None:
         return best, certificates
     # The first of equal ones has the least device id, so the device that is named does not depend

@@ -2,12 +2,9 @@
 is told in one line."""
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +14,8 @@ from numpy.typing import NDArray
 from fedray.errors import TraceCorrupt, TraceError, shown
 from fedray.trace.schema import RUN_FILE
 
-_Part = TypeVar("_Part")
-_Read = TypeVar("_Read")
 Codes = Mapping[str, tuple[str, ...]]
 NO_CODES: Codes = MappingProxyType({})
-READ_AHEAD = 3
 
 DAMAGE = (
     OSError,
@@ -133,25 +127,6 @@ def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
         raise TraceCorrupt(
             f"{file} is truncated, damaged or no Parquet file ({reason}); take the trace again"
         ) from None
-
-
-def read_ahead(read: Callable[[_Part], _Read], parts: Sequence[_Part]) -> Iterator[_Read]:
-    """What `read` makes of each of the `parts`, in order; on two threads, at most READ_AHEAD parts
-    ahead, so that memory stays bounded."""
-    # Parquet's decoding and our digests release the GIL, so that threads help.
-    with ThreadPoolExecutor(2) as pool:
-        pending: deque[Future[_Read]] = deque()
-        try:
-            for part in parts:
-                pending.append(pool.submit(read, part))
-                if len(pending) > READ_AHEAD:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            # Whoever stops early does not wait for parts that nobody will look at.
-            for future in pending:
-                future.cancel()
 
 
 def _to_numpy(column: pa.ChunkedArray, file: Path, names: tuple[str, ...]) -> NDArray:

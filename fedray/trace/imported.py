@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.result import Result
-from fedray.trace.files import DAMAGE, check_file, first_line, read_ahead, read_columns
+from fedray.threads import in_order
+from fedray.trace.files import DAMAGE, check_file, first_line, read_columns
 from fedray.trace.invariants import check_accepted
 from fedray.trace.reader import (
     AcceptedPart,
@@ -444,7 +445,7 @@ class ImportedTrace(Result):
 
         A device's rounds increase; where `repeats` is "each", they may repeat.
         """
-        yield from read_ahead(self._accepted_of, self.run["parts"])
+        yield from in_order(self._accepted_of, self.run["parts"])
 
     def _accepted_of(self, part: dict[str, Any]) -> AcceptedPart:
         file = self.path / part["file"]

@@ -15,7 +15,8 @@ from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.messages import Metric
 from fedray.parsing import parse_json
 from fedray.result import DrawnResult
-from fedray.trace.files import check_file, check_name, first_line, read_ahead, read_columns
+from fedray.threads import in_order
+from fedray.trace.files import check_file, check_name, first_line, read_columns
 from fedray.trace.invariants import (
     check_accepted,
     check_events,
@@ -253,7 +254,7 @@ class Trace(DrawnResult):
         # Invariant 6 is of all parts together, so it is checked once the last one was read.
         count = self.committed_rounds
         rows_per_round = np.zeros(count, np.int64)
-        for accepted in read_ahead(self._accepted_of, self.run["parts"]):
+        for accepted in in_order(self._accepted_of, self.run["parts"]):
             rows_per_round += np.bincount(accepted.rounds, minlength=count)
             yield accepted
         check_totals(rows_per_round, self.rounds, str(self.path))

@@ -163,7 +163,7 @@ def test_certificates_go_to_the_largest_bounds_of_different_patterns(
     patterns = np.array([[0, 1, 2], [3, 4, 5], [0, 4, 8], [0, 1, 2], [6, 7, 9], [3, 4, 5]])
     bounds = sensitivities.of(patterns)
     assert bounds.is_exact.tolist() == [False, False, True, False, False, False]
-    found, certificates = sensitivities.largest(patterns, None, 0.0, allowed)
+    found, certificates = sensitivities.largest(patterns, None, bounds, 0.0, allowed)
     assert found is not None
     assert (found.place, found.is_exact, certificates) == (place, is_exact, left)
     assert found.value == pytest.approx(bounds.values[place])
@@ -172,7 +172,8 @@ def test_certificates_go_to_the_largest_bounds_of_different_patterns(
 def test_nothing_above_what_is_known_is_nothing() -> None:
     sensitivities = PatternSensitivities(Identity(), 4)
     patterns = np.array([[0, 1], [1, 3]])
-    assert sensitivities.largest(patterns, None, 2.0, 9) == (None, 9)
-    found, _ = sensitivities.largest(patterns, None, 1.0, 9)
+    values = sensitivities.of(patterns)
+    assert sensitivities.largest(patterns, None, values, 2.0, 9) == (None, 9)
+    found, _ = sensitivities.largest(patterns, None, values, 1.0, 9)
     assert found is not None
     assert (found.value, found.is_exact, found.place) == (2**0.5, True, 0)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.clients.host import usable_cpus
 from fedray.clients.trainer import LocalTrainer
 from fedray.errors import CheckpointError, InputError, ScenarioError
 from fedray.learning import cohorts, predicted_seconds, resolved, train
@@ -16,6 +15,7 @@ from fedray.pipeline import run_scenario
 from fedray.placement import Placement
 from fedray.server.training import cohort_places
 from fedray.simulation import simulate
+from fedray.threads import usable_cpus
 from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
 
