@@ -114,7 +114,7 @@ def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
         if each.kind == "too_short" and len(problems) > 1:
             continue
         # A value that may be of several types has a problem for each of them.
-        same = next((other for other in told if each.is_of_value_of(other)), None)
+        same = next((other for other in told if each.shares_value_with(other)), None)
         if same is not None:
             same.rules += [rule.removeprefix("input should be ") for rule in each.rules]
             continue
@@ -171,7 +171,7 @@ class _Problem:
         close = difflib.get_close_matches(str(self.location[-1]), self._known, n=1)
         return (*self.location[:-1], close[0]) if close else None
 
-    def is_of_value_of(self, other: "_Problem") -> bool:
+    def shares_value_with(self, other: "_Problem") -> bool:
         """Whether both say which rule the same value breaks."""
         return self.location == other.location and not {self.kind, other.kind} & _TOLD_ALONE
 
