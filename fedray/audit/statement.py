@@ -292,7 +292,7 @@ def _limits(audit: Audit) -> list[Line]:
 
 
 def _left_out(audit: Audit) -> list[Line]:
-    says = [f"{each.rows:,} rows {each.reason}" for each in audit.left_out]
+    says = [f"{counted(each.rows, 'row')} {each.reason}" for each in audit.left_out]
     if audit.filtered_rows:
         says.append(f"rows that do not meet the conditions of the import: {audit.filtered_rows:,}")
     return [Line("Left out of the log", each, "counted by the import") for each in says]

@@ -24,6 +24,7 @@ from fedray.report.figure import Figure, Plane, Shown
 from fedray.report.files import figure_csv, plane_svg
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.tables import PageTable
+from fedray.rounding import counted
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -345,6 +346,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     # Templates round figures by the functions of the tables, so that both show the same digits.
     used_by_templates = ("epsilon", "fine", "shown_min_sep", "style_of")
     environment.globals |= {name: getattr(tables, name) for name in used_by_templates}
+    environment.globals["counted"] = counted
     # NaN is no JSON, and a browser would refuse the whole page's data for one of them.
     by_name = {figure.name: _for_script(figure) for figure in figures}
     figures_json = json.dumps(by_name, allow_nan=False)

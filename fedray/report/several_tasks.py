@@ -1,6 +1,8 @@
 """The page of a run of several tasks: what devices spent over all of them."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +47,7 @@ def tasks_page(audit: TasksAudit) -> str:
             f"Observed: {observed['reason']}. Enforced: {enforced['reason']}.",
         ),
         PageTable(worst, worst_rows(composition)),
-        PageTable("The tasks", task_rows(document), "Each has a page of its own."),
+        PageTable("The tasks", task_rows(document), _about_tasks(document)),
         PageTable("Devices by what they spent over all tasks", spending_rows(composition)),
     ]
     return render_study(
@@ -57,6 +59,16 @@ def tasks_page(audit: TasksAudit) -> str:
         document,
         ASSUMPTIONS,
     )
+
+
+def _about_tasks(document: Mapping[str, Any]) -> str:
+    """What is said of the table of tasks."""
+    notes = [
+        f"Task {name}: {audit['short_run_note']}"
+        for name, audit in document["tasks"].items()
+        if audit["short_run_note"]
+    ]
+    return " ".join(["Each has a page of its own.", *notes])
 
 
 def tasks_figures(audit: TasksAudit) -> list[Shown]:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.result import Result
+from fedray.rounding import counted
 from fedray.threads import in_order
 from fedray.trace.files import DAMAGE, check_file, first_line, read_columns
 from fedray.trace.invariants import check_accepted
@@ -251,7 +252,7 @@ class ImportedTrace(Result):
         lost = [each for each in self.left_out if each.may_be_participation]
         if not lost:
             return ""
-        reasons = "; ".join(f"{each.rows:,} {each.reason}" for each in lost)
+        reasons = "; ".join(f"{counted(each.rows, 'row')} {each.reason}" for each in lost)
         return (
             "The import left out rows that may be participations, so no claim about this trace can "
             f"be checked: {reasons}."

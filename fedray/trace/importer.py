@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fedray.errors import InputError, RunFailed
 from fedray.part_done import PartDone
 from fedray.quiet_duckdb import connected
+from fedray.rounding import counted
 from fedray.trace.files import first_line
 from fedray.trace.imported import (
     BY_RANK,
@@ -234,7 +235,7 @@ def _check_staged(source: Log, leave_out_invalid: bool) -> None:
         return
     unusable = source.left_out.values()
     reasons = "; ".join(
-        f"{each.rows:,} {each.reason} (such as {each.example})" for each in unusable
+        f"{counted(each.rows, 'row')} {each.reason} (such as {each.example})" for each in unusable
     )
     # Rows beyond the stated rounds are participations, so leaving them out would hide some.
     if source.out_of_range:

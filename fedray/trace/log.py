@@ -388,15 +388,15 @@ class Log:
             has_name &= _has_content(devices)
         has_round = rounds.is_valid().to_numpy(zero_copy_only=False)
         limit = self.numbering.limit
-        beyond = "have a round beyond 10^18"
+        beyond = "with a round beyond 10^18"
         if self.numbering.how == AS_THEY_ARE:
-            beyond = f"have a round beyond rounds-1={limit - 1}"
+            beyond = f"with a round beyond rounds-1={limit - 1}"
         # A row is counted under the first of these that it fails.
         checks = (
-            ("have no device", ~has_name),
-            ("have no round", ~has_round),
-            ("have a round that is no whole number", ~is_whole),
-            ("have a negative round", numbers < 0),
+            ("without a device", ~has_name),
+            ("without a round", ~has_round),
+            ("with a round that is no whole number", ~is_whole),
+            ("with a negative round", numbers < 0),
             (beyond, numbers >= limit),
         )
         is_valid = np.ones(len(numbers), np.bool_)

@@ -9,6 +9,7 @@ import pytest
 from fedray.audit.several_tasks import audit_tasks
 from fedray.mechanisms import reference
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
+from fedray.report.several_tasks import tasks_page
 from fedray.scenario import Scenario
 from fedray.trace.several_tasks import TasksRun
 
@@ -94,3 +95,16 @@ def test_a_task_that_released_nothing_costs_nothing(small, trace_of, tmp_path) -
     assert audit.without_rounds == ("none",)
     assert list(audit.audits) == ["some"]
     assert audit.composition.rho == audit.audits["some"].mechanisms[0].observed.rho
+
+
+def test_a_task_that_ended_before_its_timer_says_so_on_the_page(small, trace_of) -> None:
+    """Rounds are 100 s apart, so that three are over before a timer of an hour lets anybody come
+    back."""
+    scenario = small("participation.timer_hours=1")
+    traces = {
+        "short": trace_of([[0], [1], [2]], 3, scenario),
+        "free": trace_of([[0], [1], [2]], 3, small("participation.timer_hours=0")),
+    }
+    page = tasks_page(audit_tasks(TasksRun(Path("run"), {"digest": ""}, traces)))
+    assert "Task short: No device could take part twice" in page
+    assert "Task free:" not in page

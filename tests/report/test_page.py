@@ -197,10 +197,10 @@ def test_a_claim_s_two_verdicts_come_first_and_its_findings_begin_with_theirs() 
 
 def test_left_out_rows_stand_above_every_figure_and_assumptions_below() -> None:
     page = render_audit(
-        document(left_out=[{"reason": "no round", "rows": 1234, "example": "x"}]), [], ABOUT
+        document(left_out=[{"reason": "without a round", "rows": 1234, "example": "x"}]), [], ABOUT
     )
     assert (
-        page.index("1,234 rows: no round")
+        page.index("1,234 rows without a round")
         < page.index('<article class="guarantee')
         < page.index("What these figures rest on")
     )

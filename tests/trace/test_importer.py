@@ -195,19 +195,28 @@ MALFORMED = {
     "no such round column": ("dev,b\nx,1\n", "--round-column='round' is not a column"),
     "negative round": (
         "dev,round\nx,1\ny,-3\n",
-        "1 have a negative round (such as device 'y', round '-3')",
+        "1 row with a negative round (such as device 'y', round '-3')",
     ),
     "round beyond": (
         "dev,round\nx,1\ny,5\nz,6\n",
-        "2 have a round beyond rounds-1=4 (such as device 'y', round '5')",
+        "2 rows with a round beyond rounds-1=4 (such as device 'y', round '5')",
     ),
-    "huge round": ("dev,round\nx,99999999999999999999\n", "1 have a round that is no whole number"),
+    "huge round": (
+        "dev,round\nx,99999999999999999999\n",
+        "1 row with a round that is no whole number",
+    ),
     "mixed types": (
         "dev,round\nx,1\ny,one\nz,2.5\n",
-        "2 have a round that is no whole number (such as device 'y', round 'one')",
+        "2 rows with a round that is no whole number (such as device 'y', round 'one')",
     ),
-    "no device": ("dev,round\n,1\nx,2\n", "1 have no device (such as device missing, round '1')"),
-    "no round": ("dev,round\nx,\nx,2\n", "1 have no round (such as device 'x', round missing)"),
+    "no device": (
+        "dev,round\n,1\nx,2\n",
+        "1 row without a device (such as device missing, round '1')",
+    ),
+    "no round": (
+        "dev,round\nx,\nx,2\n",
+        "1 row without a round (such as device 'x', round missing)",
+    ),
     "no rows": ("dev,round\n", "has no participation (0 rows"),
     "empty file": ("", "Empty CSV file"),
     "two columns of one name": (
@@ -262,8 +271,8 @@ def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_com
     assert code == 0
     document = json.loads(stdout)
     assert {each["reason"]: each["rows"] for each in document["left_out"]} == {
-        "have no device": 1,
-        "have a negative round": 2,
+        "without a device": 1,
+        "with a negative round": 2,
         REPEATED: 1,
     }
     assert (document["rows_read"], document["rows"], document["devices"]) == (6, 2, 2)
@@ -271,7 +280,7 @@ def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_com
     assert isinstance(trace, ImportedTrace)
     assert not trace.is_complete
     assert trace.incompleteness.endswith(
-        "no claim about this trace can be checked: 1 have no device; 2 have a negative round."
+        "no claim about this trace can be checked: 1 row without a device; 2 rows with a negative round."
     )
     assert trace.incompleteness in trace.assumptions
     code, stdout, _ = fedray_command(

@@ -229,7 +229,7 @@ def test_rounds_out_of_range_are_never_left_out(log) -> None:
     """They are participations like others: dropping them would make the trace look better than it was."""
     with pytest.raises(InputError) as refused:
         log("dev,round\na,0\na,1\nb,2\nc,\n", 2, leave_out_invalid=True)
-    assert "1 have a round beyond rounds-1=1" in str(refused.value)
+    assert "1 row with a round beyond rounds-1=1" in str(refused.value)
     assert "leave_out_invalid" not in str(refused.value)
     assert "renumber=True" in str(refused.value)
     assert not log("dev,round\na,0\na,1\nb,2\nc,\n", 3, leave_out_invalid=True).is_complete
@@ -470,7 +470,7 @@ def test_several_columns_name_a_device_without_confusion(log) -> None:
     )
     assert trace.unit == "combination of 'dev' and 'month' in the log"
     assert trace.assumptions[0].startswith("Whoever stands behind several of these units")
-    with pytest.raises(InputError, match="2 have no device"):
+    with pytest.raises(InputError, match="2 rows without a device"):
         log("dev,month,round\na,,0\n,b,0\n", 1, device_column=["dev", "month"])
 
 
@@ -499,13 +499,13 @@ def test_examples_of_what_was_left_out_have_the_hash_that_pages_show_and_no_name
     trace = log(text, 2, repeats="once", leave_out_invalid=True)
     names = {trace.name_of(device): DeviceNames(trace).of(device) for device in range(2)}
     found = {each.reason: each.example for each in trace.left_out}
-    assert found["have no round"] == f"device {names['alice-phone']}, round missing"
-    assert found["have no device"] == "device missing, round '1'"
+    assert found["without a round"] == f"device {names['alice-phone']}, round missing"
+    assert found["without a device"] == "device missing, round '1'"
     assert (
         found["the same device in the same round again"]
         == f"device {names['alice-phone']}, round 0"
     )
-    assert re.fullmatch(r"device #[0-9a-f]{12}, round '-1'", found["have a negative round"])
+    assert re.fullmatch(r"device #[0-9a-f]{12}, round '-1'", found["with a negative round"])
     assert "phone" not in json.dumps(trace.run)
     with pytest.raises(
         InputError, match="such as device 'mallory-phone', round '-1'"

@@ -233,9 +233,8 @@ def _utility_basis(name: str) -> str:
 
 def _left_out(audit: Mapping[str, Any]) -> Iterator[Paragraph]:
     for each in audit["left_out"]:
-        yield Paragraph(
-            "left out  ", f"{each['rows']:,} rows {each['reason']}, such as {each['example']}"
-        )
+        rows = counted(each["rows"], "row")
+        yield Paragraph("left out  ", f"{rows} {each['reason']}, such as {each['example']}")
     if audit["filtered_rows"]:
         yield Paragraph(
             "left out  ",

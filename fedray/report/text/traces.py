@@ -31,7 +31,7 @@ def import_rows(trace: ImportedTrace) -> list[tuple[str, str]]:
         conditions = " and ".join(run["where"])
         rows.append(("filtered", f"{run['filtered_rows']:,} rows without {conditions}"))
     rows += [
-        ("left out", f"{each.rows:,} rows: {each.reason}, such as {each.example}")
+        ("left out", f"{counted(each.rows, 'row')} {each.reason}, such as {each.example}")
         for each in trace.left_out
     ]
     times = trace.round_times()
