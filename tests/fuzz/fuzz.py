@@ -732,9 +732,10 @@ class Commands:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = _exit_code(lambda: app(line, standalone_mode=False))
-        if code not in (0, 1, 2) or (
-            code and err.getvalue().count("\n") != 1 and "Usage" not in err.getvalue()
-        ):
+        # Each mistake of a file has a line of its own.
+        told = err.getvalue().splitlines()
+        is_told = bool(told) and all(each.startswith("fedray: ") for each in told)
+        if code not in (0, 1, 2) or (code and not is_told and "Usage" not in err.getvalue()):
             raise Finding(f"{shorten(line)}: exit code {code}, {err.getvalue()[:300]!r}")
         return code != 0
 
