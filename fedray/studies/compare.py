@@ -22,7 +22,7 @@ from fedray.errors import InputError
 from fedray.messages import Metric
 from fedray.parsing import finite_or_none
 from fedray.result import DrawnResult
-from fedray.rounding import up
+from fedray.rounding import in_words, up
 from fedray.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import MeanInterval, mean_interval, paired_difference
 from fedray.studies.trained_scenario import scenario_of_trained
@@ -380,7 +380,7 @@ def _short(key: str) -> str:
 
 def _value(value: Any) -> str:
     # A longer value, such as a digest, would fill the legend.
-    return f"{value:g}" if isinstance(value, float) else str(value)[:24]
+    return f"{value:g}" if isinstance(value, float) else in_words(value)[:24]
 
 
 def _spent(

@@ -11,7 +11,7 @@ import pytest
 
 import fedray
 from fedray.report.plotly_json import plotly_figure
-from fedray.report.text.training import comparison_run_rows
+from fedray.report.text.training import comparison_run_rows, comparison_setting_rows
 from fedray.studies.compare_page import comparison_figures, comparison_page
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -57,6 +57,8 @@ def test_runs_that_differ_in_the_seed_alone_are_a_group_and_pairs_share_seeds(ru
     assert (difference.high - difference.low) / 2 == pytest.approx(12.7062 * 0.01, rel=1e-4)
     assert found.differing_keys[0].startswith("privacy.mechanism.")
     assert "training.seed" not in found.differing_keys
+    rows = comparison_setting_rows(found.to_json())
+    assert ["privacy.mechanism.completion", "-", "no"] in rows
 
 
 def test_epsilon_is_that_of_the_audit_at_one_delta(runs, trace) -> None:
@@ -158,8 +160,8 @@ def test_labels_tell_kinds_and_what_differs_within_a_kind_alone(trace, trained_o
         "blt, server adam, server learning rate 0.5",
     ]
     assert labels([TREE], ['privacy.mechanism={kind="tree", completion=true, rounds=12}'], []) == [
-        "tree, mechanism completion False",
-        "tree, mechanism completion True, mechanism rounds 12",
+        "tree, mechanism completion no",
+        "tree, mechanism completion yes, mechanism rounds 12",
         "blt",
     ]
     sgd = "training.client.kind=fedsgd"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedray.report.text import Paragraph, Piece, TextTable
-from fedray.rounding import up
+from fedray.rounding import in_words, up
 
 Document = Mapping[str, Any]
 
@@ -179,8 +179,8 @@ def _setting(value: Any) -> str:
     """A value of a scenario; lists of numbers are cut to what identifies them."""
     if value is None:
         return "-"
-    if value == []:
-        return "none"
+    if value == [] or isinstance(value, bool):
+        return in_words(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(_setting, value))
     if isinstance(value, float):
