@@ -239,8 +239,7 @@ def mechanism_over(given: Path, rounds: int) -> Strategy:
         if str(given) in ("band-fhu", "bisr") and not given.exists():
             raise ValueError(
                 f"mechanism {str(given)!r} is a kind whose bands follow from a setting, and a "
-                f"trace has several; make one with `fedray optimize {given} --out FILE`, and give "
-                "that file"
+                f"trace has several; make one with `fedray optimize {given}`, and give its file"
             )
         # A trace without rounds is refused where it is calibrated to, which says why.
         n = max(rounds, 1)

@@ -29,8 +29,7 @@ AT_OTHER_TIMES = (
 """What is to be known of noise that is calibrated to what was enforced."""
 OF_A_LOG = (
     "If a timer was in force, an audit of the log with a claim that names its timer_hours tells "
-    "the limits which follow from it; noise for these is calibrated with --rounds, --min-sep and "
-    "--max-participations."
+    "the limits which follow from it; noise is calibrated to these without a trace."
 )
 """What can be done about a log, which does not show what was enforced."""
 
@@ -183,8 +182,7 @@ def _check(audit: Audit) -> None:
         raise InputError(
             f"{named}: its devices add the noise (privacy.encoding.kind='discrete_gaussian'), and "
             "what a round has of it depends on how many were accepted, so no noise multiplier is "
-            "calibrated to it; audit the trace at noise multipliers of your choice, by "
-            "--noise-multiplier"
+            "calibrated to it; audit the trace at noise multipliers of your choice"
         )
     # Where sampling is proven to add nothing, the other guarantees are all there is.
     if audited.sampled is not None and audited.sampled.sensitivity is not None:
@@ -192,9 +190,9 @@ def _check(audit: Audit) -> None:
         probability = audit.scenario.rounds.sampling_probability
         raise InputError(
             f"{named}: its rounds are Poisson samples (probability {probability:g}), which add "
-            "privacy that sensitivities do not tell; take `fedray calibrate identity --sampling "
-            f"{probability:g} --rounds {audit.rounds} --min-sep 1 --max-participations "
-            f"{audit.rounds}` with the same target"
+            "privacy that sensitivities do not tell; calibrate identity without "
+            f"a trace: sampling={probability:g}, rounds={audit.rounds}, min_sep=1 and "
+            f"max_participations={audit.rounds}, with the same target"
         )
 
 

@@ -154,7 +154,7 @@ def test_a_trace_that_enforces_nothing_shows_the_observed_noise_alone(
         (["--trace", "TRACE"], "exactly one target"),
         (["--trace", "TRACE", "--rho", "1", "--rounds", "6"], "--rounds 6 with --trace"),
         (["--trace", "TRACE", "--rho", "1", "--sampling", "0.1"], "--sampling 0.1 with --trace"),
-        (["bisr", "--trace", "TRACE", "--rho", "1"], "fedray optimize bisr --out FILE"),
+        (["bisr", "--trace", "TRACE", "--rho", "1"], "`fedray optimize bisr`"),
         (["blt", "--trace", "TRACE", "--rho", "1"], "fedray optimize blt"),
         (["none.json", "--trace", "TRACE", "--rho", "1"], "'none.json' cannot be read"),
         (["short.json", "--trace", "TRACE", "--rho", "1"], "rounds=6 is more than"),

@@ -1,6 +1,7 @@
 """Upload, then train: who may upload, who is drawn, and what an audit finds of it."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -339,7 +340,7 @@ def test_the_audit_accounts_poisson_samples_by_their_event(poisson: Trace) -> No
     assert mechanism.sampled.epsilon < mechanism.enforced.epsilon
 
 
-def test_noise_for_poisson_samples_is_calibrated_by_the_command_that_the_refusal_names(
+def test_noise_for_poisson_samples_is_calibrated_by_the_options_that_the_refusal_names(
     poisson: Trace, fedray_command
 ) -> None:
     path = str(poisson.path)
@@ -347,8 +348,11 @@ def test_noise_for_poisson_samples_is_calibrated_by_the_command_that_the_refusal
         "calibrate", "identity", "--trace", path, "--epsilon", "2", "--delta", "1e-6", "--quiet"
     )
     assert (code, out, err.count("\n")) == (2, "", 1)
-    named = err.split("`")[1].split()[1:]
-    code, out, _ = fedray_command(*named, "--epsilon", "2", "--delta", "1e-6", "--json")
+    named = re.findall(r"--[a-z-]+=[0-9.]*[0-9]", err)
+    assert len(named) == 4
+    code, out, _ = fedray_command(
+        "calibrate", "identity", *named, "--epsilon", "2", "--delta", "1e-6", "--json"
+    )
     assert code == 0
     z = json.loads(out)["noise_multiplier"]
     mechanism = audit_trace(poisson, z, 1e-6, Identity()).mechanisms[0]
