@@ -3,6 +3,9 @@ a module lists in `__all__`, where kinds are added."""
 
 from fedray.audit.audit import Audit as Audit
 from fedray.audit.audit import audit_trace as audit_trace
+from fedray.audit.calibration import CalibratedGuarantee as CalibratedGuarantee
+from fedray.audit.calibration import TraceCalibration as TraceCalibration
+from fedray.audit.calibration import calibrate_trace as calibrate_trace
 from fedray.audit.claims import Claim as Claim
 from fedray.audit.claims import read_claim as read_claim
 from fedray.audit.evidence import write_evidence as write_evidence

@@ -224,6 +224,28 @@ def calibrate_mechanism(
         )
 
 
+def mechanism_over(given: Path, rounds: int) -> Strategy:
+    """The mechanism of a file, or of a kind that rounds alone determine, for the rounds of a trace.
+
+    Args:
+        given: a file (JSON or .npy), or tree, tree-full or identity.
+        rounds: n, committed rounds of the trace.
+
+    Raises:
+        InputError: it is none of these, or cannot be read.
+    """
+    with _inputs():
+        # Of the kinds that follow from a setting, these follow from min-sep and participations too.
+        if str(given) in ("band-fhu", "bisr") and not given.exists():
+            raise ValueError(
+                f"mechanism {str(given)!r} is a kind whose bands follow from a setting, and a "
+                f"trace has several; make one with `fedray optimize {given}`, and give its file"
+            )
+        # A trace without rounds is refused where it is calibrated to, which says why.
+        n = max(rounds, 1)
+        return _strategy(given, MinSep(n, 1, n))
+
+
 def _strategy(given: Path, participation: MinSep) -> Strategy:
     """The mechanism of a file, or of a kind that a setting determines."""
     kind = str(given)

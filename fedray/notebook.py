@@ -176,6 +176,14 @@ def _figures_tables(figures: Any) -> list[PageTable]:
     return [_listed(figures_rows(figures.to_json()))]
 
 
+def _calibration_tables(calibration: Any) -> list[PageTable]:
+    from fedray.report.text.mechanisms import calibration_rows
+
+    document = calibration.to_json()
+    note = f"Observed: {document['observed']['reason']}."
+    return [PageTable("", calibration_rows(document), note)]
+
+
 TABLES: dict[str, Callable[[Any], list[PageTable]]] = {
     "Audit": _audit_tables,
     "Comparison": _comparison_tables,
@@ -189,6 +197,7 @@ TABLES: dict[str, Callable[[Any], list[PageTable]]] = {
     "Statement": _statement_tables,
     "SweepResult": _sweep_tables,
     "Trace": _trace_tables,
+    "TraceCalibration": _calibration_tables,
     "TrainedRun": _trained_tables,
 }
 """What makes the tables of a result, by the name of its class."""

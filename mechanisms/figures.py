@@ -5,9 +5,9 @@ from typing import Any
 
 from fedray.errors import InputError
 from fedray.mechanisms.accounting.calibration import (
+    check_one_target,
     least_noise_multiplier,
-    noise_multiplier_for_epsilon,
-    noise_multiplier_for_rho,
+    noise_multiplier_for,
 )
 from fedray.mechanisms.accounting.events import Event, StrategyRelease
 from fedray.mechanisms.accounting.gdp import gdp_epsilon, mu_of
@@ -222,18 +222,15 @@ def calibrated_figures(
         InputError: for impossible settings, for both or neither target, and for rho with sampling,
             which has no zCDP.
     """
-    if (epsilon is None) == (rho is None):
-        raise InputError(
-            "exactly one target must be given, epsilon or rho; each determines the noise multiplier"
-        )
-    if rho is not None:
-        if sampling is not None:
-            raise InputError(
-                f"rho={rho} with sampling: no zCDP is proven for sampled mechanisms; give epsilon"
-            )
+    check_one_target(epsilon, rho)
+    if sampling is None:
         sensitivity = loss(strategy, participation).sensitivity
-        z = noise_multiplier_for_rho(sensitivity.value, rho)
-    elif sampling is not None:
+        z = noise_multiplier_for(sensitivity.value, delta, epsilon=epsilon, rho=rho)
+    elif rho is not None:
+        raise InputError(
+            f"rho={rho} with sampling: no zCDP is proven for sampled mechanisms; give epsilon"
+        )
+    else:
         assert epsilon is not None
 
         def amplified_epsilon(z: float) -> float:
@@ -242,8 +239,4 @@ def calibrated_figures(
 
         # With sampling epsilon has no closed form, so that the noise multiplier is searched for.
         z = least_noise_multiplier(amplified_epsilon, epsilon)
-    else:
-        assert epsilon is not None
-        sensitivity = loss(strategy, participation).sensitivity
-        z = noise_multiplier_for_epsilon(sensitivity.value, epsilon, delta)
     return mechanism_figures(strategy, participation, z, delta, sampling=sampling)

@@ -625,7 +625,7 @@ def audit_trace(
         exclusions=exclusions,
         scenario=scenario,
         claim=claim,
-        rests_on=(*_rests_on(scenario, imported, mechanisms), *_other_tasks(opened)),
+        rests_on=(*_rests_on(scenario, imported, mechanisms), *other_tasks(opened)),
         classes=tuple(opened.run.get("classes", ())) if isinstance(opened, Trace) else (),
     )
 
@@ -664,7 +664,7 @@ def _rests_on(
     return (*assumptions_of(scenario, imported), *own)
 
 
-def _other_tasks(trace: Trace | ImportedTrace) -> tuple[Assumption, ...]:
+def other_tasks(trace: Trace | ImportedTrace) -> tuple[Assumption, ...]:
     """What is to be said of a task whose devices took part in others too."""
     # Only the trace of one task of several has this table.
     if not isinstance(trace.run.get("task"), dict):

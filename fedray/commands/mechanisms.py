@@ -1,4 +1,4 @@
-"""Mechanisms: optimize, mechanism."""
+"""Mechanisms: optimize, mechanism, calibrate."""
 
 import signal
 import time
@@ -21,6 +21,7 @@ from fedray.commands.output import (
     print_pieces,
     progress_line,
 )
+from fedray.errors import InputError
 
 
 def _kinds(begun: str) -> list[str]:
@@ -205,30 +206,104 @@ def mechanism(
 
 
 def calibrate(
-    mechanism: Annotated[Path, typer.Argument(metavar="MECHANISM", help=_MECHANISM)],
+    mechanism: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[MECHANISM]", help=f"{_MECHANISM} With --trace the run's own is the default."
+        ),
+    ] = None,
     epsilon: Annotated[
         float | None, typer.Option(metavar="E", help="Largest epsilon allowed, at delta.")
     ] = None,
     rho: Annotated[
         float | None, typer.Option(metavar="R", help="Most rho (zCDP), instead of epsilon.")
     ] = None,
-    delta: DeltaOption = 1e-10,
+    delta: Annotated[
+        float | None,
+        typer.Option(metavar="D", help="Delta of epsilon; default: 1e-10, or that of the run."),
+    ] = None,
     rounds: RoundsOption = None,
     min_sep: MinSepOption = None,
     max_participations: MaxParticipationsOption = None,
     sampling: SamplingOption = None,
     partitions: PartitionsOption = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TRACE",
+            help="Take the participation from this trace: what its rules enforce, and what was "
+            "observed.",
+        ),
+    ] = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """The least noise multiplier with which a mechanism has at most an epsilon or rho.
 
-    Either --epsilon or --rho is required, and --rounds, --min-sep and
-    --max-participations are.
+    Either --epsilon or --rho is required, and either --trace or --rounds,
+    --min-sep and --max-participations. Of a trace there are two noise
+    multipliers: a guarantee may rest on the enforced one alone.
     """
+    if trace is not None:
+        setting = {
+            "--rounds": rounds,
+            "--min-sep": min_sep,
+            "--max-participations": max_participations,
+            "--sampling": sampling,
+            "--partitions": partitions,
+        }
+        for flag, value in setting.items():
+            if value is not None:
+                raise InputError(
+                    f"{flag} {value:g} with --trace {str(trace)!r}: a trace has its own "
+                    "participation; leave one of the two out"
+                )
+        _calibrate_trace(trace, mechanism, epsilon, rho, delta, quiet, as_json)
+        return
+    if mechanism is None:
+        raise InputError("MECHANISM is missing; name one, or a trace by --trace")
+    if mechanism.is_dir():
+        raise InputError(
+            f"MECHANISM {str(mechanism)!r} is a directory; name a mechanism file, or a trace as "
+            f"`--trace {mechanism}`"
+        )
+    from fedray.audit.audit import DEFAULT_DELTA
     from fedray.design import calibrate_mechanism
 
     figures = calibrate_mechanism(
-        mechanism, rounds, min_sep, max_participations, delta, epsilon, rho, sampling, partitions
+        mechanism,
+        rounds,
+        min_sep,
+        max_participations,
+        DEFAULT_DELTA if delta is None else delta,
+        epsilon,
+        rho,
+        sampling,
+        partitions,
     )
     show = print_json if as_json else print_figures
     show(figures.to_json())
+
+
+def _calibrate_trace(
+    trace: Path,
+    mechanism: Path | None,
+    epsilon: float | None,
+    rho: float | None,
+    delta: float | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    from fedray.audit.calibration import calibrate_trace
+    from fedray.design import mechanism_over
+    from fedray.report.text.mechanisms import calibration_text
+    from fedray.trace.imported import open_trace
+
+    opened = open_trace(trace)
+    strategy = None if mechanism is None else mechanism_over(mechanism, opened.committed_rounds)
+    with progress_line("auditing", quiet):
+        found = calibrate_trace(opened, epsilon=epsilon, rho=rho, delta=delta, mechanism=strategy)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_pieces(calibration_text(found.to_json()))

@@ -3,6 +3,7 @@
 from functools import cache
 
 from fedray.audit.audit import Audit, MechanismAudit
+from fedray.audit.calibration import CalibratedGuarantee, TraceCalibration
 from fedray.audit.distribution import DevicePrivacy, Frontier, FrontierEntry, Quantile
 from fedray.audit.filtered import Exclusions
 from fedray.audit.findings import Evidence, Finding, Summary
@@ -81,7 +82,7 @@ def audit_keys() -> Keys:
         guarantees=JsonKey(
             "list of objects",
             "The guarantees of the first mechanism once more; empty without a mechanism.",
-            _guarantee(),
+            guarantee_keys(),
         ),
         releases=JsonKey("list of objects", "", release),
         utility=JsonKey("list of objects", "", keys_of(Utility)),
@@ -209,8 +210,24 @@ def report_keys() -> Keys:
     return {**written(), "page": text("Path of the page.")}
 
 
+def calibration_keys() -> Keys:
+    """Of noise that is calibrated to a trace."""
+    calibrated = {**keys_of(CalibratedGuarantee, "noise_multiplier"), **guarantee_keys()}
+    return keys_of(
+        TraceCalibration,
+        "trace digest kind parameters target_epsilon target_rho delta run_noise_multiplier "
+        "enforced observed notes",
+        trace=text("Directory of the trace."),
+        kind=text("Kind of the mechanism."),
+        parameters=JsonKey("object", "The mechanism's own parameters, as in its file."),
+        enforced=JsonKey("object", "", calibrated),
+        observed=JsonKey("object", "", calibrated),
+    )
+
+
 @cache
-def _guarantee() -> Keys:
+def guarantee_keys() -> Keys:
+    """Of a guarantee."""
     return keys_of(
         Guarantee,
         "name scope is_known reason may_rest_on rounds min_sep max_participations sensitivity "
@@ -233,10 +250,10 @@ def _mechanism_audit() -> Keys:
         "sampled filtered guarantees",
         parameters=JsonKey("object", "The mechanism's own parameters, as in its file."),
         binding_rounds=JsonKey("list of integers", "The rounds of that device."),
-        observed_limits=JsonKey("object", "", _guarantee()),
-        sampled=JsonKey("object or null", "", _guarantee()),
-        filtered=JsonKey("object or null", "", _guarantee()),
-        guarantees=JsonKey("list of objects", "", _guarantee()),
+        observed_limits=JsonKey("object", "", guarantee_keys()),
+        sampled=JsonKey("object or null", "", guarantee_keys()),
+        filtered=JsonKey("object or null", "", guarantee_keys()),
+        guarantees=JsonKey("list of objects", "", guarantee_keys()),
     )
 
 

@@ -10,6 +10,7 @@ from fedray.documents.audits import (
     audit_keys,
     audit_of_tasks_command_keys,
     audit_of_tasks_keys,
+    calibration_keys,
     report_keys,
 )
 from fedray.documents.files import (
@@ -164,7 +165,11 @@ def documents() -> Mapping[str, Document]:
         "fedray population": Document("`fedray population --json`.", population_keys()),
         "fedray sessions": Document("`fedray sessions --json`.", session_keys()),
         "fedray mechanism": Document(
-            "`fedray mechanism --json` and `fedray calibrate --json`.", figures_keys()
+            "`fedray mechanism --json`, and `fedray calibrate --json` without `--trace`.",
+            figures_keys(),
+        ),
+        "fedray calibrate, of a trace": Document(
+            "`fedray calibrate --trace TRACE --json`.", calibration_keys()
         ),
         "fedray mechanism, of several": Document(
             "`fedray mechanism --json` of several mechanisms.", compared_keys()

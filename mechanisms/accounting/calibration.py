@@ -13,11 +13,45 @@ PRECISION = 1e-7
 """Relative; the answer is rounded up by as much."""
 
 
+def check_one_target(epsilon: float | None, rho: float | None) -> None:
+    """Raises InputError unless exactly one of the two is given."""
+    if (epsilon is None) == (rho is None):
+        raise InputError(
+            "exactly one target must be given, epsilon or rho; each determines the noise multiplier"
+        )
+
+
+def noise_multiplier_for(
+    sensitivity: float, delta: float, *, epsilon: float | None = None, rho: float | None = None
+) -> float:
+    """The least z, rounded up, at which one Gaussian of that sensitivity meets a target.
+
+    Args:
+        sensitivity: at contributions of norm 1.
+        delta: of epsilon.
+        epsilon: the most that is allowed at delta. Give this or rho.
+        rho: the most that is allowed.
+
+    Raises:
+        InputError: for both or neither target, and for targets that no noise multiplier meets.
+    """
+    check_one_target(epsilon, rho)
+    if rho is not None:
+        return noise_multiplier_for_rho(sensitivity, rho)
+    assert epsilon is not None
+    return noise_multiplier_for_epsilon(sensitivity, epsilon, delta)
+
+
 def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
     """z = s / sqrt(2 rho), rounded up. Raises InputError."""
     if not 0 < rho < math.inf:
         raise InputError(f"rho={rho} must be positive and finite; 0 would need noise without end")
     z = sensitivity / math.sqrt(2.0 * rho)
+    if not LEAST_NOISE_MULTIPLIER <= z <= MOST_NOISE_MULTIPLIER:
+        raise InputError(
+            f"rho={rho} needs the noise multiplier {z:g}, outside {LEAST_NOISE_MULTIPLIER:g} to "
+            f"{MOST_NOISE_MULTIPLIER:g}; less is no guarantee, more leaves nothing to learn"
+        )
     while rho_of(Gaussian(sensitivity=sensitivity, noise_multiplier=z)) > rho:  # by an ulp
         z = math.nextafter(z, math.inf)
     return z

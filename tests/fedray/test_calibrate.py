@@ -10,7 +10,7 @@ from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.figures import calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import BLT, Banded, Identity, Tree
+from fedray.mechanisms.registry import BLT, Banded, Identity, Tree, TreeFull
 from fedray.scenario import Scenario
 
 SETTING = ("--rounds", "60", "--min-sep", "20", "--max-participations", "3")
@@ -104,6 +104,73 @@ def test_impossible_targets_get_one_line(
     tree: str, fedray_command, options: list[str], expected: str
 ) -> None:
     code, out, err = fedray_command("calibrate", tree, *SETTING, *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err
+
+
+SEPARATED = ("participation.timer_hours=0", "participation.round_separation=2")
+
+
+def test_the_command_calibrates_to_a_trace(trace_of, small, tree: str, fedray_command) -> None:
+    path = str(trace_of([[0, 3], [1, 4], [2], [5]], 6, small(*SEPARATED)).path)
+    options = ("--trace", path, "--epsilon", "2", "--delta", "1e-8", "--quiet")
+    code, out, _ = fedray_command("calibrate", tree, *options, "--json")
+    assert code == 0
+    document = json.loads(out)
+    z = document["observed"]["noise_multiplier"]
+    noise = ("--noise-multiplier", str(z), "--delta", "1e-8", "--quiet", "--json")
+    code, out, _ = fedray_command("audit", path, "--mechanism", tree, *noise)
+    assert code == 0
+    (observed,) = (each for each in json.loads(out)["guarantees"] if each["name"] == "observed")
+    assert observed["epsilon"] == document["observed"]["epsilon"] <= 2.0
+    # A kind is as good as its file.
+    assert json.loads(fedray_command("calibrate", "tree", *options, "--json")[1]) == document
+    # The run's own mechanism is the default.
+    code, out, err = fedray_command("calibrate", *options)
+    assert (code, err) == (0, "")
+    words = " ".join(out.split())
+    assert words.startswith("Noise of blt for epsilon 2 at delta 1e-08, by ")
+    assert "The run had the noise multiplier 7." in words
+    assert "it is no guarantee for a run to come" in words
+    rows = {line[:12].strip(): line.split() for line in out.splitlines() if line[2:].strip()}
+    assert (rows["enforced"][-1], rows["observed"][-1]) == ("yes", "no")
+
+
+def test_a_trace_that_enforces_nothing_shows_the_observed_noise_alone(
+    trace_of, small, fedray_command
+) -> None:
+    """The trace breaks its timer of 12 h."""
+    path = str(trace_of([[0, 1], [2]], 3, small()).path)
+    code, out, _ = fedray_command("calibrate", "--trace", path, "--rho", "0.2", "--quiet")
+    assert code == 0
+    assert "\n  observed " in out
+    assert "\n  enforced " not in out
+    assert "enforced  is not known: devices of this trace took part more often" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--trace", "TRACE"], "exactly one target"),
+        (["--trace", "TRACE", "--rho", "1", "--rounds", "6"], "--rounds 6 with --trace"),
+        (["--trace", "TRACE", "--rho", "1", "--sampling", "0.1"], "--sampling 0.1 with --trace"),
+        (["bisr", "--trace", "TRACE", "--rho", "1"], "`fedray optimize bisr`"),
+        (["blt", "--trace", "TRACE", "--rho", "1"], "fedray optimize blt"),
+        (["none.json", "--trace", "TRACE", "--rho", "1"], "'none.json' cannot be read"),
+        (["short.json", "--trace", "TRACE", "--rho", "1"], "rounds=6 is more than"),
+        (["tree", "--trace", "MISSING", "--rho", "1"], "'MISSING' is not a directory"),
+        (["TRACE", "--rho", "1"], "or a trace as `--trace "),
+        (["--rho", "1"], "MECHANISM is missing"),
+    ],
+)
+def test_what_cannot_be_calibrated_to_a_trace_gets_one_line(
+    trace_of, small, tmp_path: Path, monkeypatch, fedray_command, options: list[str], expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_strategy(TreeFull(rounds=4), tmp_path / "short.json")
+    path = str(trace_of([[0, 3], [1, 4], [2], [5]], 6, small(*SEPARATED)).path)
+    given = [path if each == "TRACE" else each for each in options]
+    code, out, err = fedray_command("calibrate", *given, "--quiet")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert expected in err
 

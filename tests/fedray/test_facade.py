@@ -330,6 +330,7 @@ def results(tmp_path_factory) -> dict[str, Any]:
         "Fit": fedray.Fit("population.reach", 12, run, (run,) * 16),
         "CanaryResult": canary,
         "Figures": fedray.mechanism_figures(fedray.Tree(), SETTING, 2.0, 1e-9),
+        "TraceCalibration": fedray.calibrate_trace(trace, epsilon=2.0),
         "Utility": fedray.utility(fedray.Tree(), 60, 3.0, 0.5),
         "LearningCurves": fedray.LearningCurves(
             "a" * 80, trace.digest, SETTING, 0.5, 6.0, 1e-10, (1, 2), (), (), {}
@@ -338,7 +339,7 @@ def results(tmp_path_factory) -> dict[str, Any]:
 
 
 RESULTS = ("Trace", "ImportedTrace", "Audit", "Statement", "TrainedRun", "SweepResult", "Plan")
-RESULTS += ("Fit", "CanaryResult", "Figures", "Utility", "LearningCurves")
+RESULTS += ("Fit", "CanaryResult", "Figures", "TraceCalibration", "Utility", "LearningCurves")
 
 
 @pytest.mark.parametrize("name", RESULTS)

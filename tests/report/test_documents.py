@@ -333,6 +333,16 @@ def test_the_reference_of_mechanisms_is_that_of_their_documents(
     check("fedray optimize", found, has_base=False)
 
 
+def test_the_reference_of_noise_for_a_trace_is_that_of_its_document(
+    trace_of, fedray_command
+) -> None:
+    """The first trace breaks its rules, so that its enforced noise is null."""
+    for patterns in (PATTERNS, [[0, 2], [1, 3]]):
+        path = str(trace_of(patterns, 4).path)
+        options = ("--trace", path, "--epsilon", "4", "--json")
+        check("fedray calibrate, of a trace", printed(fedray_command, "calibrate", *options))
+
+
 @pytest.mark.usefixtures("without_drawing")
 def test_the_reference_of_several_tasks_is_that_of_their_documents(
     trace_of, small, tmp_path: Path, capsys, monkeypatch

@@ -1,5 +1,7 @@
 """Upload, then train: who may upload, who is drawn, and what an audit finds of it."""
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.calibration import calibrate_trace
 from fedray.audit.claims import Claim
 from fedray.audit.noise import ServerNoise
 from fedray.audit.rules import violations_of
@@ -335,6 +338,30 @@ def test_the_audit_accounts_poisson_samples_by_their_event(poisson: Trace) -> No
     assert mechanism.enforced.participation == MinSep(ROUNDS, 1, ROUNDS)
     assert mechanism.enforced.epsilon is not None
     assert mechanism.sampled.epsilon < mechanism.enforced.epsilon
+
+
+def test_noise_for_poisson_samples_is_calibrated_by_the_options_that_the_refusal_names(
+    poisson: Trace, fedray_command
+) -> None:
+    path = str(poisson.path)
+    code, out, err = fedray_command(
+        "calibrate", "identity", "--trace", path, "--epsilon", "2", "--delta", "1e-6", "--quiet"
+    )
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    named = re.findall(r"--[a-z-]+=[0-9.]*[0-9]", err)
+    assert len(named) == 4
+    code, out, _ = fedray_command(
+        "calibrate", "identity", *named, "--epsilon", "2", "--delta", "1e-6", "--json"
+    )
+    assert code == 0
+    z = json.loads(out)["noise_multiplier"]
+    mechanism = audit_trace(poisson, z, 1e-6, Identity()).mechanisms[0]
+    assert mechanism.sampled is not None
+    assert 1.999 < mechanism.sampled.epsilon <= 2.0
+    # Of correlated noise no amplification is proven, so the sensitivities are all there is.
+    found = calibrate_trace(poisson, epsilon=2.0, delta=1e-6, mechanism=BLT_2)
+    assert found.enforced.noise_multiplier is not None
+    assert found.observed.noise_multiplier is not None
 
 
 def test_a_page_has_the_guarantee_of_samples_beside_the_others(poisson: Trace) -> None:

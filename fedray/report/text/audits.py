@@ -11,6 +11,8 @@ MOST_ROUNDS_SHOWN = 12
 """Most rounds that are shown as the evidence for a finding."""
 
 
+SENSITIVITY_HEADING = ["min-sep", "part.", "sensitivity"]
+"""The columns of `sensitivity_cells`."""
 CLASSES_NOTE = (
     "Eligible at once is the mean of the first week, whatever timers say, as estimated from a "
     "sample. Min-sep is the least between two participations of one device of the class."
@@ -181,7 +183,7 @@ def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[s
     named += [(each["name"], each) for each in further_guarantees(mechanism)]
     if has_claim:
         named.append(("claimed", claimed))
-    heading = ["guarantee", "min-sep", "part.", "sensitivity", "rho", "epsilon"]
+    heading = ["guarantee", *SENSITIVITY_HEADING, "rho", "epsilon"]
     return [heading, *([name, *_guarantee_cells(each)] for name, each in named)]
 
 
@@ -248,22 +250,48 @@ def _left_out(audit: Mapping[str, Any]) -> Iterator[Paragraph]:
         )
 
 
-def _guarantee_cells(guarantee: Mapping[str, Any]) -> list[str]:
+def sensitivity_cells(guarantee: Mapping[str, Any]) -> list[str]:
+    """The participation and the sensitivity of a guarantee, a cell for each of the heading.
+
+    Args:
+        guarantee: as `Guarantee.to_json` gives it.
+    """
     most = guarantee["max_participations"]
     sensitivity = guarantee["sensitivity"]
     if most is None and sensitivity is None:
-        return ["unknown", "", "", "", ""]
+        return ["unknown", "", ""]
     limits = ["-", "-"] if most is None else [shown_min_sep(guarantee["min_sep"]), f"{most:,}"]
     if sensitivity is None:
-        return [*limits, "nothing proven", "", ""]
+        return [*limits, "nothing proven"]
+    return [*limits, f"{up(sensitivity, 6)} {'exact' if guarantee['is_exact'] else 'bound'}"]
+
+
+def _guarantee_cells(guarantee: Mapping[str, Any]) -> list[str]:
+    cells = sensitivity_cells(guarantee)
+    if guarantee["sensitivity"] is None:
+        return [*cells, "", ""]
     rho = guarantee["rho"]
     epsilon = guarantee["epsilon"]
     return [
-        *limits,
-        f"{up(sensitivity, 6)} {'exact' if guarantee['is_exact'] else 'bound'}",
+        *cells,
         "-" if rho is None else up(rho, 6),
         "-" if epsilon is None else up(epsilon),
     ]
+
+
+def enforced_sentence(enforced: Mapping[str, Any]) -> str:
+    """Whether a guarantee may rest on what was enforced, and why, without its subject.
+
+    Args:
+        enforced: that guarantee, as `Guarantee.to_json` gives it.
+    """
+    if not enforced["is_known"]:
+        return f"is not known: {enforced['reason']}."
+    if enforced["may_rest_on"]:
+        return (
+            f"holds for {enforced['scope']}; a guarantee may rest on it. Why: {enforced['reason']}."
+        )
+    return f"cannot be rested on by itself: {enforced['reason']}."
 
 
 def _what_to_rest_on(mechanism: Mapping[str, Any]) -> Iterator[Paragraph]:
@@ -276,15 +304,7 @@ def _what_to_rest_on(mechanism: Mapping[str, Any]) -> Iterator[Paragraph]:
     yield Paragraph(
         "observed  ", f"is a statement about {observed['scope']}; {observed['reason']}."
     )
-    if not enforced["is_known"]:
-        said = f"is not known: {enforced['reason']}."
-    elif enforced["may_rest_on"]:
-        said = (
-            f"holds for {enforced['scope']}; a guarantee may rest on it. Why: {enforced['reason']}."
-        )
-    else:
-        said = f"cannot be rested on by itself: {enforced['reason']}."
-    yield Paragraph("enforced  ", said)
+    yield Paragraph("enforced  ", enforced_sentence(enforced))
     for each in further_guarantees(mechanism):
         said = f"is not known: {each['reason']}."
         if each["is_known"]:

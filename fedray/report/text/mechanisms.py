@@ -5,6 +5,7 @@ from typing import Any
 
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.text import Paragraph, Piece, TextTable
+from fedray.report.text.audits import SENSITIVITY_HEADING, enforced_sentence, sensitivity_cells
 from fedray.rounding import counted, down, given, in_words, up
 
 MOST_SHOWN = 8
@@ -61,6 +62,60 @@ def mechanisms_text(mechanisms: Mapping[str, Mapping[str, Any]]) -> Iterator[Pie
         notes.append(f"A sampled epsilon holds {first['hypothetical']['assumption']}.")
     yield TextTable(title, [heading, *(_row(*each) for each in mechanisms.items())])
     yield Paragraph("", " ".join(notes))
+
+
+def calibration_text(calibration: Mapping[str, Any]) -> Iterator[Piece]:
+    """The noise multipliers with which a trace would have met a target. Noise multipliers and
+    privacy are rounded up.
+
+    Args:
+        calibration: as `TraceCalibration.to_json` gives it.
+    """
+    epsilon, delta = calibration["target_epsilon"], calibration["delta"]
+    target = (
+        f"rho {given(calibration['target_rho'])}"
+        if epsilon is None
+        else f"epsilon {given(epsilon)} at delta {delta:g}"
+    )
+    title = f"Noise of {calibration['kind']} for {target}"
+    yield TextTable(
+        f"{title}, by the participation of {calibration['trace']}", calibration_rows(calibration)
+    )
+    enforced, observed = calibration["enforced"], calibration["observed"]
+    # Both meet the same target, so that the figures of both are the same but for rounding.
+    spent = (
+        f"With this noise rho is {up(observed['rho'], 6)}, and epsilon {up(observed['epsilon'])} "
+        f"at delta {delta:g}."
+    )
+    had = calibration["run_noise_multiplier"]
+    yield Paragraph(
+        "", spent if had is None else f"{spent} The run had the noise multiplier {given(had)}."
+    )
+    yield Paragraph("enforced  ", enforced_sentence(enforced))
+    yield Paragraph(
+        "observed  ", f"is a statement about {observed['scope']}; {observed['reason']}."
+    )
+    for note in calibration["notes"]:
+        yield Paragraph("  * ", note)
+
+
+def calibration_rows(calibration: Mapping[str, Any]) -> list[list[str]]:
+    """The guarantees of a calibration: a heading, then a row for each whose noise is known.
+
+    Args:
+        calibration: as `TraceCalibration.to_json` gives it.
+    """
+    rows = [
+        [
+            each["name"],
+            *sensitivity_cells(each),
+            up(each["noise_multiplier"], 6),
+            "yes" if each["may_rest_on"] else "no",
+        ]
+        for each in (calibration["enforced"], calibration["observed"])
+        if each["noise_multiplier"] is not None
+    ]
+    return [["guarantee", *SENSITIVITY_HEADING, "noise multiplier", "may rest on it"], *rows]
 
 
 def _row(name: str, figures: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,223 @@
+"""Noise for a target, by the participation of a trace: the least noise multiplier with which a run
+would have met an epsilon or rho, by what its rules enforce and by what was observed."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedray.audit.audit import Audit, audit_trace, other_tasks
+from fedray.audit.guarantees import Guarantee, event_of
+from fedray.audit.noise import DeviceNoise, ServerNoise
+from fedray.errors import InputError
+from fedray.mechanisms.accounting.calibration import check_one_target, noise_multiplier_for
+from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
+from fedray.mechanisms.strategy import Strategy
+from fedray.result import Result
+from fedray.rounding import given, up
+from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.reader import Trace
+
+KNOWN_AFTERWARDS = (
+    "this noise multiplier follows from who took part, which is known only after the run, so it is "
+    "no guarantee for a run to come"
+)
+"""Why no guarantee may rest on noise that is calibrated to what was observed."""
+AT_OTHER_TIMES = (
+    "The enforced limits are those of the recorded rounds. A run to come may have its rounds at "
+    "other times, or more of them, and timers then allow other limits."
+)
+"""What is to be known of noise that is calibrated to what was enforced."""
+OF_A_LOG = (
+    "If a timer was in force, an audit of the log with a claim that names its timer_hours tells "
+    "the limits which follow from it; noise is calibrated to these without a trace."
+)
+"""What can be done about a log, which does not show what was enforced."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedGuarantee:
+    """A guarantee of a trace with the noise that meets a target."""
+
+    noise_multiplier: float | None
+    """The least noise multiplier with which the guarantee meets the target, rounded up by at most
+    1e-7 of itself; None where the sensitivity is not known."""
+    guarantee: Guarantee
+    """The guarantee with that noise, at its sensitivity."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The noise multiplier, and the figures of the guarantee."""
+        return {"noise_multiplier": self.noise_multiplier, **self.guarantee.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceCalibration(Result):
+    """The noise multipliers with which a trace would have met a target."""
+
+    path: Path
+    """Directory of the trace."""
+    digest: str
+    """The trace's digest."""
+    strategy: Strategy
+    """The mechanism."""
+    target_epsilon: float | None
+    """Largest epsilon allowed, at delta; None where rho is the target."""
+    target_rho: float | None
+    """Largest rho (zCDP) allowed; None where epsilon is the target."""
+    delta: float
+    """delta of epsilon."""
+    run_noise_multiplier: float | None
+    """The noise multiplier that the run had; None of another mechanism than its own, and of a log,
+    which does not tell."""
+    enforced: CalibratedGuarantee
+    """For every run that the rules in force allow, given when the rounds were."""
+    observed: CalibratedGuarantee
+    """For this run as it happened; no guarantee for a run to come."""
+    notes: tuple[str, ...]
+    """What else is to be known of these noise multipliers, in sentences."""
+
+    def __repr__(self) -> str:
+        target = (
+            f"rho {given(self.target_rho)}"
+            if self.target_rho is not None
+            else f"epsilon {self.target_epsilon:g} at {self.delta:g}"
+        )
+        found = [
+            f"{each.guarantee.name} noise multiplier {up(each.noise_multiplier)}"
+            for each in (self.enforced, self.observed)
+            if each.noise_multiplier is not None
+        ]
+        return f"<TraceCalibration of {self.strategy.kind} to {target}: {', '.join(found)}>"
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object, as `fedray calibrate --trace --json` prints it."""
+        return {
+            "trace": str(self.path),
+            "digest": self.digest,
+            "kind": self.strategy.kind,
+            "parameters": self.strategy.parameters,
+            "target_epsilon": self.target_epsilon,
+            "target_rho": self.target_rho,
+            "delta": self.delta,
+            "run_noise_multiplier": self.run_noise_multiplier,
+            "enforced": self.enforced.to_json(),
+            "observed": self.observed.to_json(),
+            "notes": list(self.notes),
+        }
+
+
+def calibrate_trace(
+    trace: Trace | ImportedTrace | str | Path,
+    *,
+    epsilon: float | None = None,
+    rho: float | None = None,
+    delta: float | None = None,
+    mechanism: Strategy | None = None,
+) -> TraceCalibration:
+    """The least noise multipliers with which a run would have had at most an epsilon or rho.
+
+    The sensitivities are those of `audit_trace`: that of every run which the rules in force allow,
+    and that of the recorded rounds of each device.
+
+    Args:
+        trace: of a run or a log, open or by its directory.
+        epsilon: the most that is allowed, at delta. Give this or rho.
+        rho: the most that is allowed.
+        delta: of epsilon, instead of the run's own; a log has 1e-10.
+        mechanism: instead of the run's own; a log has none of its own.
+
+    Raises:
+        InputError: for both or neither target, for targets that no noise meets, for a mechanism of
+            fewer rounds, without a mechanism or a committed round, and for noise that this does not
+            describe: that of devices, and with Poisson samples.
+        TraceError: for what cannot be read.
+    """
+    # An audit of a large trace takes a while, so what can be refused before is.
+    check_one_target(epsilon, rho)
+    opened = open_trace(trace) if isinstance(trace, str | Path) else trace
+    if not opened.committed_rounds:
+        raise InputError(
+            f"trace {str(opened.path)!r} has no committed round, so nothing was released and no "
+            "noise was needed; take a trace that has some"
+        )
+    audit = audit_trace(opened, delta=delta, mechanism=mechanism)
+    _check(audit)
+    audited = audit.mechanisms[0]
+    used_delta = audited.observed.delta
+
+    def calibrated(of: Guarantee, reason: str = "") -> CalibratedGuarantee:
+        reason = reason or of.reason
+        if of.sensitivity is None:
+            return CalibratedGuarantee(None, replace(of, event=None, reason=reason))
+        z = noise_multiplier_for(of.sensitivity.value, used_delta, epsilon=epsilon, rho=rho)
+        noise = ServerNoise(z)
+        # The observed sensitivity is that of one pattern, so its event names no participation.
+        under = None if of is audited.observed else of.participation
+        event = event_of(audited.strategy, audit.rounds, of.sensitivity, under, noise)
+        return CalibratedGuarantee(z, replace(of, event=event, reason=reason))
+
+    return TraceCalibration(
+        path=audit.path,
+        digest=audit.digest,
+        strategy=audited.strategy,
+        target_epsilon=epsilon,
+        target_rho=rho,
+        delta=used_delta,
+        run_noise_multiplier=audited.noise_multiplier if audited.is_own else None,
+        enforced=calibrated(audited.enforced),
+        observed=calibrated(audited.observed, f"{KNOWN_AFTERWARDS}; {audited.observed.reason}"),
+        notes=(*_notes(audit), *(each.text for each in other_tasks(opened))),
+    )
+
+
+def _check(audit: Audit) -> None:
+    """Refuses what has no noise multiplier that these sensitivities tell. Raises InputError."""
+    named = f"trace {str(audit.path)!r}"
+    if not audit.mechanisms:
+        raise InputError(
+            f"mechanism=None with {named}: a log has no mechanism of its own, and sensitivities "
+            "depend on it; name a mechanism"
+        )
+    audited = audit.mechanisms[0]
+    if isinstance(audited.noise, DeviceNoise):
+        raise InputError(
+            f"{named}: its devices add the noise (privacy.encoding.kind='discrete_gaussian'), and "
+            "what a round has of it depends on how many were accepted, so no noise multiplier is "
+            "calibrated to it; audit the trace at noise multipliers of your choice"
+        )
+    # Where sampling is proven to add nothing, the other guarantees are all there is.
+    if audited.sampled is not None and audited.sampled.sensitivity is not None:
+        assert audit.scenario is not None
+        probability = audit.scenario.rounds.sampling_probability
+        raise InputError(
+            f"{named}: its rounds are Poisson samples (probability {probability:g}), which add "
+            "privacy that sensitivities do not tell; calibrate identity without "
+            f"a trace: sampling={probability:g}, rounds={audit.rounds}, min_sep=1 and "
+            f"max_participations={audit.rounds}, with the same target"
+        )
+
+
+def _notes(audit: Audit) -> list[str]:
+    notes = [AT_OTHER_TIMES] if audit.mechanisms[0].enforced.sensitivity is not None else []
+    notes += [each for each in (audit.short_run_note, audit.incompleteness) if each]
+    scenario = audit.scenario
+    if scenario is None:
+        return [OF_A_LOG, *notes]
+    privacy = scenario.privacy
+    if audit.mechanisms[0].is_own and scenario.count_noise is not None:
+        most = count_noise_multiplier(scenario.count_noise)
+        notes.append(
+            "Clipping is adaptive. The noise multiplier is that of the sums of updates and the "
+            f"counts of short ones together, and a scenario takes only one below {most:g}, that of "
+            "the counts alone."
+        )
+    if privacy.stop_at is not None:
+        what = (
+            "devices may have been excluded"
+            if privacy.at_limit == "exclude"
+            else "rounds may have been committed"
+        )
+        notes.append(
+            f"privacy.stop_at counted with the noise multiplier {given(privacy.noise_multiplier)}. "
+            f"With another one, other {what} than those that were."
+        )
+    return notes
