@@ -24,12 +24,13 @@ from fedray.simulation import simulate
 
 PROGRAM = """
 import json, logging, os, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[5]]
 os.environ["PYTHONPATH"] = sys.argv[1]
 from fedray.errors import InputError
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
+from processes import lose
 from ray.cluster_utils import Cluster
 import ray
 memory = 80 * 2**20
@@ -46,7 +47,7 @@ for moment in json.loads(sys.argv[4]):
                 if actor["State"] == "ALIVE" and "Shard" in actor["ActorClassName"]:
                     nodes.add(actor["Address"]["NodeID"])
         if progress.committed == moment and cluster.worker_nodes:
-            cluster.remove_node(node, allow_graceful=False)
+            lose(cluster, node)
     trace = simulate(scenario, Placement(2, checkpoint_seconds=0.0), f"{sys.argv[3]}/{moment}", look)
     out[str(moment)] = [trace.digest, len(nodes), trace.run["restarts"]]
     if moment is None:
@@ -69,9 +70,9 @@ def test_two_nodes_and_a_lost_one_change_nothing(small, tmp_path: Path) -> None:
         "population.devices=100000", "rounds.count=40", "rounds.look_ahead_minutes=2.0"
     )
     (tmp_path / "s.toml").write_text(scenario.to_toml())
-    root = str(Path(__file__).resolve().parents[2])
+    here = Path(__file__).resolve()
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, root, str(tmp_path / "s.toml"), str(tmp_path), json.dumps(MOMENTS)],
+        [sys.executable, "-c", PROGRAM, here.parents[2], tmp_path / "s.toml", tmp_path, json.dumps(MOMENTS), here.parent],
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
@@ -251,12 +252,13 @@ def test_what_is_sent_is_enough(laden: Scenario, tmp_path: Path, monkeypatch) ->
 
 SWEEP = """
 import json, logging, os, sys, threading
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[5]]
 os.environ["PYTHONPATH"] = sys.argv[1]
 from pathlib import Path
 from fedray.placement import Placement
 from fedray.studies.sweep.run import run_sweep
 from fedray.studies.sweep.sweep import Sweep
+from processes import lose
 from ray.cluster_utils import Cluster
 import ray
 memory = 80 * 2**20
@@ -270,7 +272,7 @@ def look(text):
     told.append(text)
     if len(nodes) == all_nodes and text.startswith(f"{sys.argv[3]} of ") and "runs simulated" in text:
         # A moment later: the node that has just finished a run has begun the next one by then.
-        threading.Timer(0.5, cluster.remove_node, [nodes.pop()], {"allow_graceful": False}).start()
+        threading.Timer(0.5, lose, [cluster, nodes.pop()]).start()
 sweep, scenario = Sweep.from_toml(Path(sys.argv[2]))
 first = run_sweep(sweep, scenario, Placement(), on_progress=look)
 count = len(told)
@@ -300,9 +302,9 @@ vary = {{seed = {list(range(CELLS))}}}
 kind = "identity"
 """
     )
-    root = str(Path(__file__).resolve().parents[2])
+    here = Path(__file__).resolve()
     done = subprocess.run(
-        [sys.executable, "-c", SWEEP, root, str(tmp_path / "sweep.toml"), str(CELLS // 3), str(NODES)],
+        [sys.executable, "-c", SWEEP, here.parents[2], tmp_path / "sweep.toml", str(CELLS // 3), str(NODES), here.parent],
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
         capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
