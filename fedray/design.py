@@ -241,7 +241,7 @@ def mechanism_over(given: Path, rounds: int) -> Strategy:
                 f"mechanism {str(given)!r} is a kind whose bands follow from a setting, and a "
                 f"trace has several; make one with `fedray optimize {given}`, and give its file"
             )
-        # A trace without rounds is refused where it is calibrated to, which says why.
+        # A trace without rounds is refused where it is used, which says why.
         n = max(rounds, 1)
         return _strategy(given, MinSep(n, 1, n))
 

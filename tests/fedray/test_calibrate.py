@@ -125,6 +125,7 @@ def test_the_command_calibrates_to_a_trace(trace_of, small, tree: str, fedray_co
     assert observed["epsilon"] == document["observed"]["epsilon"] <= 2.0
     # A kind is as good as its file.
     assert json.loads(fedray_command("calibrate", "tree", *options, "--json")[1]) == document
+    assert fedray_command("audit", path, "--mechanism", "tree", *noise)[1] == out
     # The run's own mechanism is the default.
     code, out, err = fedray_command("calibrate", *options)
     assert (code, err) == (0, "")
