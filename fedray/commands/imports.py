@@ -96,7 +96,7 @@ def import_(
             metavar="T",
             rich_help_panel=_TIMES,
             help="Column of times, so that timers can be checked: ISO 8601 (UTC unless it has an "
-            "offset), or Unix numbers.",
+            "offset), Unix numbers, or text of --time-format.",
         ),
     ] = None,
     time_unit: Annotated[
@@ -106,6 +106,14 @@ def import_(
             rich_help_panel=_TIMES,
             help="Of times that are numbers which do not count from 1970: seconds, milliseconds, "
             "microseconds or nanoseconds.",
+        ),
+    ] = None,
+    time_format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            rich_help_panel=_TIMES,
+            help="Of times that are other text, such as '%d.%m.%Y %H:%M'; UTC unless it has %z.",
         ),
     ] = None,
     file_format: Annotated[
@@ -162,6 +170,7 @@ def import_(
             repeats=repeats,
             time_column=time_column,
             time_unit=time_unit,
+            time_format=time_format,
             where=where or (),
             delimiter=delimiter,
             leave_out_invalid=leave_out_invalid,

@@ -85,6 +85,7 @@ def import_log(
     repeats: str = "refuse",
     time_column: str | None = None,
     time_unit: str | None = None,
+    time_format: str | None = None,
     where: Sequence[str] = (),
     delimiter: str | None = None,
     leave_out_invalid: bool = False,
@@ -107,8 +108,9 @@ def import_log(
         file_format: csv or parquet; by the suffix if None.
         repeats: what rows of one device in one round again are. "refuse": not known, so the log is
             refused. "once": records of one contribution. "each": contributions of their own.
-        time_column: ISO 8601, timestamps or Unix numbers (`log_times.py`). time_unit: of numbers,
-            if it cannot be told.
+        time_column: ISO 8601, timestamps or Unix numbers (`log_times.py`).
+        time_unit: of numbers, if it cannot be told.
+        time_format: of other text, by the directives of strptime, such as "%d.%m.%Y %H:%M".
         where: conditions "COLUMN=VALUE" of rows that are participations; several of one column mean
             any of them.
         delimiter: between columns of CSV, if not a comma.
@@ -140,6 +142,7 @@ def import_log(
         round=round_column,
         time=time_column,
         time_unit=time_unit,
+        time_format=time_format,
         where=tuple(where),
         file_format=file_format,
         delimiter=delimiter,
