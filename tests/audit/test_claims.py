@@ -108,6 +108,10 @@ def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) 
         advised.value**2 / 50, abs=1.1e-4
     )
     assert float(found["rho"].should_say.removeprefix("rho = ")) >= own.rho
+    put_right = (
+        f"min-sep 1 and at most {found['max_participations'].found} participations in 17 rounds"
+    )
+    assert f"; with the other statements put right, {put_right} give " in found["rho"].explanation
     assert found["rho"].evidence[0].rounds == own.trace.rounds
 
 
