@@ -95,8 +95,8 @@ def import_(
         typer.Option(
             metavar="T",
             rich_help_panel=_TIMES,
-            help="Column of times, so that timers can be checked: ISO 8601 (UTC unless it has an "
-            "offset), Unix numbers, or text of --time-format.",
+            help="Column of times, so that timers can be checked: ISO 8601, Unix numbers, or text "
+            "of --time-format.",
         ),
     ] = None,
     time_unit: Annotated[
@@ -113,7 +113,15 @@ def import_(
         typer.Option(
             metavar="FORMAT",
             rich_help_panel=_TIMES,
-            help="Of times that are other text, such as '%d.%m.%Y %H:%M'; UTC unless it has %z.",
+            help="Of times that are other text, such as '%d.%m.%Y %H:%M'.",
+        ),
+    ] = None,
+    time_zone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ZONE",
+            rich_help_panel=_TIMES,
+            help="Of times without an offset, such as Europe/Berlin; default: UTC.",
         ),
     ] = None,
     file_format: Annotated[
@@ -171,6 +179,7 @@ def import_(
             time_column=time_column,
             time_unit=time_unit,
             time_format=time_format,
+            time_zone=time_zone,
             where=where or (),
             delimiter=delimiter,
             leave_out_invalid=leave_out_invalid,

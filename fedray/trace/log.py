@@ -60,6 +60,8 @@ class LogLayout:
     """Unit of times that are numbers; None where it can be told from them."""
     time_format: str | None = None
     """Format of times that are text, by the directives of strptime; None for ISO 8601."""
+    time_zone: str | None = None
+    """Time zone of times without an offset, such as "Europe/Berlin"; None for UTC."""
     where: tuple[str, ...] = ()
     """Conditions "COLUMN=VALUE" of the rows that are participations; several of one column mean any
     of them."""
@@ -186,7 +188,7 @@ class Log:
         if layout.time is not None:
             where = f"column {layout.time!r} of log {shown_path(path)}"
             # One reader serves all files, because all must have one form of times.
-            self.times = TimeReader(where, layout.time_unit, layout.time_format)
+            self.times = _time_reader(where, layout)
         self._on_progress = on_progress
         self._files = log_files(path)
         self._format = log_format_of(self._files[0], layout.file_format)
@@ -483,8 +485,12 @@ def read_rounds_file(file: Path, layout: LogLayout) -> ReleasedRounds:
             f"rounds_file={str(file)!r} cannot be read ({first_line(error)}); correct it"
         ) from None
     where = f"rounds_file={str(file)!r}"
-    times = TimeReader(f"times of {where}", layout.time_unit, layout.time_format)
+    times = _time_reader(f"times of {where}", layout)
     return read_released(file, table, layout.round, layout.time, times)
+
+
+def _time_reader(where: str, layout: LogLayout) -> TimeReader:
+    return TimeReader(where, layout.time_unit, layout.time_format, layout.time_zone)
 
 
 def open_csv(file: Path, columns: Sequence[str], separator: str) -> arrow_csv.CSVStreamingReader:

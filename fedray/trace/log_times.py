@@ -5,12 +5,14 @@ guessed:
 
 * Text with an offset from UTC ("2026-03-01T12:00:00Z", "2026-03-01 12:00:00+02:00", "2026-03-01
   12:00:00 UTC") is exact.
-* Text without an offset, and timestamps without a zone, are taken as UTC, and reported as such.
+* Text without an offset, and timestamps without a zone, are local times of the time zone that is
+  given; without one they are taken as UTC, and reported as such. A local time that a change of
+  clocks gives twice, or leaves out, is refused.
 * Numbers are Unix times if they lie between 2000 and 2100 in exactly one of seconds, milliseconds,
   microseconds and nanoseconds; the four ranges are apart. Other numbers need the unit, and may then
   count from any start.
 * Text of any other form is read by its format, which must be given, and must name date and time of
-  day. It is taken as UTC unless the format has an offset.
+  day.
 * Dates without a time of day, and text with an offset in some rows only, are refused.
 """
 
@@ -51,9 +53,16 @@ class TimeReader:
         where: what messages call the column.
         unit: of numbers, one of UNITS; None where it is not known.
         text_format: of text, by the directives of strptime; None for ISO 8601.
+        zone: of times without an offset, by its name in the time zone database; None for UTC.
     """
 
-    def __init__(self, where: str, unit: str | None, text_format: str | None = None) -> None:
+    def __init__(
+        self,
+        where: str,
+        unit: str | None,
+        text_format: str | None = None,
+        zone: str | None = None,
+    ) -> None:
         if unit is not None and unit not in UNITS:
             raise InputError(f"time_unit={unit!r} is none of {', '.join(UNITS)}")
         if unit is not None and text_format is not None:
@@ -63,6 +72,9 @@ class TimeReader:
             )
         self._where = where
         self._parser = None if text_format is None else _TextParser(text_format)
+        self._zone = zone
+        if zone is not None:
+            _located(pa.array([], _WITHOUT), zone)
         self._unit = unit
         self._has_given_unit = unit is not None
         self._text_type: pa.DataType | None = None
@@ -95,7 +107,7 @@ class TimeReader:
                 )
             return self._of_format(column, self._parser, row_name)
         if pa.types.is_timestamp(kind):
-            return self._of_timestamps(column, "timestamps")
+            return self._of_timestamps(column, "timestamps", row_name)
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
             # Unsafe casts round: nanoseconds since 1970 need more digits than float64 has.
             numbers = column.cast(pa.float64(), safe=False)
@@ -135,7 +147,7 @@ class TimeReader:
                 problem = first_line(error).split(" If these")[0]
                 continue
             self._text_type = kind
-            return self._of_timestamps(found, "ISO 8601")
+            return self._of_timestamps(found, "ISO 8601", row_name)
         raise self._refused(f"neither all with an offset from UTC nor all without: {problem}")
 
     def _of_format(
@@ -151,7 +163,7 @@ class TimeReader:
                 f"{shown(text[first].as_py())}{_named(row_name, first)}, which is not of "
                 f"time_format={parser.text_format!r}; correct the format or the rows"
             )
-        seconds = self._of_timestamps(found, what)
+        seconds = self._of_timestamps(found, what, row_name)
         outside = np.flatnonzero((seconds < EARLIEST) | (seconds > LATEST))
         if outside.size:
             first = int(outside[0])
@@ -162,21 +174,53 @@ class TimeReader:
             )
         return seconds
 
-    def _of_timestamps(self, column: pa.Array, what: str) -> NDArray[np.float64]:
+    def _of_timestamps(
+        self, column: pa.Array, what: str, row_name: RowName | None
+    ) -> NDArray[np.float64]:
         if self._has_given_unit:
             raise InputError(
                 f"{self._where} has {what}, whose unit is known; time_unit={self._unit!r} is for "
                 "numbers, leave it out"
             )
-        self.form = f"{what} without an offset from UTC, taken as UTC"
-        if column.type.tz:
-            self.form = f"{what} in UTC"
+        if self._zone is not None:
+            if column.type.tz:
+                raise self._without_zone(f"{what} with an offset from UTC")
+            self.form = f"{what}, local times of {self._zone}"
+            column = self._of_zone(column, self._zone, row_name)
+        else:
+            self.form = (
+                f"{what} in UTC"
+                if column.type.tz
+                else f"{what} without an offset from UTC, taken as UTC"
+            )
         ticks = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
         return ticks / _TICKS[column.type.unit]
+
+    def _of_zone(self, column: pa.Array, zone: str, row_name: RowName | None) -> pa.Array:
+        """The times in UTC of local times [N]."""
+        first, last = _located(column, zone)
+        doubtful = np.flatnonzero(_COMPUTE.not_equal(first, last))
+        if doubtful.size:
+            row = int(doubtful[0])
+            raise InputError(
+                f"{self._where} has {counted(doubtful.size, 'time')} such as "
+                f"{shown(str(column[row].as_py()))}{_named(row_name, row)}, which clocks of "
+                f"{zone} showed twice or never, because they were changed; write the times with "
+                "their offset from UTC, or leave them out"
+            )
+        return first
+
+    def _without_zone(self, what: str) -> InputError:
+        return InputError(
+            f"{self._where} has {what}; time_zone={self._zone!r} is for times without one, leave "
+            "it out"
+        )
 
     def _of_numbers(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         if not np.isfinite(values).all():
             raise self._refused("a number that is not finite")
+        if self._zone is not None:
+            raise self._without_zone("numbers, which count from a moment")
         if self._unit is None:
             # The ranges of 2000 to 2100 in the four units are apart, so that at most one fits.
             units = []
@@ -246,6 +290,22 @@ class _TextParser:
             self._connection.register(name, table)
         answer = self._connection.sql(query, params=[self.text_format]).to_arrow_table()
         return answer.column(0).combine_chunks()
+
+
+def _located(column: pa.Array, zone: str) -> tuple[pa.Array, pa.Array]:
+    """The earliest and the latest moments at which clocks of a zone show local times [N]. Raises
+    InputError for an unknown zone."""
+    try:
+        first, last = (
+            _COMPUTE.assume_timezone(column, zone, ambiguous=choice, nonexistent=choice)
+            for choice in ("earliest", "latest")
+        )
+    except pa.ArrowException as error:
+        raise InputError(
+            f"time_zone={zone!r} is not known ({first_line(error)}); name one such as "
+            "'Europe/Berlin'"
+        ) from None
+    return first, last
 
 
 def _named(row_name: RowName | None, place: int) -> str:

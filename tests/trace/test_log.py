@@ -207,6 +207,7 @@ def test_rounds_may_be_out_of_order_of_number_if_times_say_so(log, tmp_path: Pat
         ({"renumber": True, "where": ["dev"]}, "where='dev' must be COLUMN=VALUE"),
         ({"renumber": True, "where": ["x=1"]}, "where='x' is not a column"),
         ({"renumber": True, "delimiter": "ab"}, "delimiter='ab' must be one character"),
+        ({"renumber": True, "time_zone": "UTC"}, "time_zone='UTC' tells how times are written"),
         (
             {"renumber": True, "delimiter": ";"},
             "it has dev,round; its first line has no ';', but delimiter=',' would part it",
@@ -433,6 +434,38 @@ def test_a_format_that_does_not_read_every_time_is_refused(
 ) -> None:
     with pytest.raises(InputError) as refused:
         log(f"dev,round,at\na,0,{value}\n", 1, time_column="at", time_format=time_format)
+    assert expected in str(refused.value)
+
+
+def test_local_times_are_those_of_their_zone(log) -> None:
+    """A night in which clocks are put forward is an hour shorter."""
+    lines = "dev,round,at\na,0,2026-03-28 12:00\na,1,2026-03-29 12:00\n"
+    trace = log(lines, 2, time_column="at", time_zone="Europe/Berlin")
+    times = trace.times(0)
+    assert times is not None
+    assert times.tolist() == [0.0, 23 * 3600.0]
+    origin = datetime.datetime(2026, 3, 28, 11, tzinfo=datetime.UTC)
+    assert trace.run["times"]["origin"] == origin.timestamp()
+    form = "text of the form '%Y-%m-%d %H:%M', local times of Europe/Berlin"
+    told = {"time_column": "at", "time_zone": "Europe/Berlin", "time_format": "%Y-%m-%d %H:%M"}
+    same = log(lines, 2, **told)
+    assert same.run["times"]["form"] == form
+    assert same.digest == trace.digest
+
+
+@pytest.mark.parametrize(
+    ("zone", "value", "expected"),
+    [
+        ("Europe/Berlin", "2025-10-26T02:30", "1 time such as '2025-10-26 02:30:00' (device 'a',"),
+        ("Europe/Berlin", "2026-03-29T02:30", "showed twice or never, because they were changed;"),
+        ("Europe/Berlim", "2026-03-29T12:30", "time_zone='Europe/Berlim' is not known"),
+        ("Europe/Berlin", "2026-03-29T12:30Z", "ISO 8601 with an offset from UTC; time_zone="),
+        ("Europe/Berlin", "1772366400", "numbers, which count from a moment; time_zone="),
+    ],
+)
+def test_local_times_in_doubt_are_refused(log, zone: str, value: str, expected: str) -> None:
+    with pytest.raises(InputError) as refused:
+        log(f"dev,round,at\na,0,{value}\n", 1, time_column="at", time_zone=zone)
     assert expected in str(refused.value)
 
 
