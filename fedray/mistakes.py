@@ -8,6 +8,7 @@ they are named as the file has them, with the nearest key that exists.
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -38,6 +39,8 @@ class Explained(Described):
     """What the constructor raises."""
 
     def __init__(self, **values: Any) -> None:
+        # In a file a path is text, and so it is here whatever it was given as.
+        values = {key: _as_text(value) for key, value in values.items()}
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -50,6 +53,10 @@ class Explained(Described):
 
 
 _Refusal = TypeVar("_Refusal", bound=InputError)
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def refused(
