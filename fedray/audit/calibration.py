@@ -174,8 +174,8 @@ def _check(audit: Audit) -> None:
     named = f"trace {str(audit.path)!r}"
     if not audit.mechanisms:
         raise InputError(
-            f"mechanism=None with {named}: a log has no mechanism of its own, and sensitivities "
-            "depend on it; name a mechanism"
+            f"{named} is a log, which has no mechanism of its own, and sensitivities depend on it; "
+            "name a mechanism"
         )
     audited = audit.mechanisms[0]
     if isinstance(audited.noise, DeviceNoise):

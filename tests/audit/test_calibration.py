@@ -134,7 +134,7 @@ def test_a_log_has_the_observed_noise_alone_and_its_doubts_beside_it(tmp_path) -
     assert "does not say which rules" in found.enforced.guarantee.reason
     assert found.notes[0] == OF_A_LOG
     assert "left out rows" in found.notes[1]
-    with pytest.raises(InputError, match=r"^mechanism=None with trace .*: a log has no mechanism"):
+    with pytest.raises(InputError, match="^trace .* is a log, which has no mechanism of its own"):
         calibrate_trace(trace, rho=0.5)
 
 
