@@ -269,7 +269,8 @@ class _TextParser:
         moments = pa.table({"moment": pa.array([datetime.datetime(2026, 11, 23, 13)])})
         try:
             is_whole = self._queried(query, moments=moments)[0].as_py()
-        except duckdb.Error as error:
+        # DuckDB's messages may cut a letter in two.
+        except (duckdb.Error, UnicodeError) as error:
             raise InputError(
                 f"time_format={text_format!r} cannot be read ({first_line(error)}); an example is "
                 "'%d.%m.%Y %H:%M:%S'"

@@ -427,6 +427,7 @@ def test_text_of_a_format_is_read_as_that_format_says(log, tmp_path: Path) -> No
         ("%H:%M", "18:30", "does not name a date with a time of day"),
         ("dd.mm.yyyy", "24.12.2025", "does not name a date with a time of day"),
         ("%d.%m.%Y %Q", "24.12.2025", "time_format='%d.%m.%Y %Q' cannot be read"),
+        ("%é", "24.12.2025", "time_format='%é' cannot be read"),
     ],
 )
 def test_a_format_that_does_not_read_every_time_is_refused(
