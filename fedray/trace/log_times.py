@@ -39,6 +39,8 @@ ACCEPTED = (
     "Accepted are ISO 8601 text such as 2026-03-01T12:00:00Z, timestamps, Unix numbers "
     "such as 1772366400, and other text by its format, as by time_format='%d.%m.%Y %H:%M'"
 )
+_ISO_8601 = r"^\d{4}-\d{2}-\d{2}[ T]\d"
+"""How times in text begin, so that the order of day and month is known."""
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _NUMBERS = "numbers"
 _WITH_OFFSET, _WITHOUT = pa.timestamp("ns", "UTC"), pa.timestamp("ns")
@@ -148,7 +150,14 @@ class TimeReader:
                 continue
             self._text_type = kind
             return self._of_timestamps(found, "ISO 8601", row_name)
-        raise self._refused(f"neither all with an offset from UTC nor all without: {problem}")
+        others = np.flatnonzero(_COMPUTE.invert(_COMPUTE.match_substring_regex(text, _ISO_8601)))
+        if others.size:
+            first = int(others[0])
+            values = f"{counted(others.size, 'value')} such as {shown(text[first].as_py())}"
+            raise self._refused(f"{values}{_named(row_name, first)}, which is not ISO 8601")
+        raise self._refused(
+            f"neither all with an offset from UTC nor all without: {problem.rstrip('.')}"
+        )
 
     def _of_format(
         self, text: pa.Array, parser: "_TextParser", row_name: RowName | None

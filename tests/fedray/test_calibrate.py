@@ -108,6 +108,16 @@ def test_impossible_targets_get_one_line(
     assert expected in err
 
 
+def test_a_directory_that_is_called_like_a_kind_does_not_hide_it(
+    fedray_command, monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = fedray_command("calibrate", "tree", *SETTING, "--rho", "1")
+    (tmp_path / "tree").mkdir()  # as `fedray train --out tree` makes
+    assert expected[0] == 0
+    assert fedray_command("calibrate", "tree", *SETTING, "--rho", "1") == expected
+
+
 SEPARATED = ("participation.timer_hours=0", "participation.round_separation=2")
 
 

@@ -360,7 +360,12 @@ DOUBTFUL = {
         ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00"],
         "neither all with an offset from UTC nor all without",
     ),
-    "words": (["yesterday, noon", "today, noon"], "neither all with an offset"),
+    "words": (["yesterday, noon", "today, noon"], "2 values such as 'yesterday, noon'"),
+    "days before months": (
+        ["2026-03-01 18:30", "24.12.2026 18:30"],
+        "1 value such as '24.12.2026 18:30' (device 'a', round '1'), which is not ISO 8601. Accepted",
+    ),
+    "no such month": (["2026-13-01T12:00:00Z", "2026-13-01T12:00:00Z"], "Failed to parse string"),
     "none": (["2026-03-01T12:00:00Z", ""], "has rows without a time (device 'a', round '1')"),
     "not finite": ([f"{START.timestamp():.0f}", "nan"], "a number that is not finite"),
     "number, then text": ([f"{START.timestamp():.0f}", "2026-03-01T12:00:00Z"], "Failed to parse"),
