@@ -165,7 +165,7 @@ class _Problem:
         # Pydantic's messages are sentences, which go on after a colon here.
         self.rules = [problem["msg"][0].lower() + problem["msg"][1:]]
         if self.kind in ("bool_type", "bool_parsing"):
-            self.rules = ["input should be true or false"]
+            self.rules = ["input should be true or false, in lower case"]
         self._problem = problem
         self._root = root
         self._tables = tables
