@@ -12,6 +12,7 @@ def task(seed):
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedray.clients.data.source import ExampleSource, Field
+from fedray.clients.data.source import DamagedExamples, ExampleSource, Field
+from fedray.clients.python_file import called
 from fedray.clients.tasks.task import Batch, Parameters
 from fedray.errors import InputError, one_line
 from fedray.messages import Metric
 
 Examples = tuple[Tensor, Tensor]
 """Inputs [B, ...] and targets [B, ...] of B examples."""
+GivenExamples = tuple[Tensor | NDArray, Tensor | NDArray]
+"""Examples as a user's function may give them."""
 DEVICES_REMEMBERED = 256
 
 
@@ -62,26 +66,25 @@ class FunctionSource:
 
     Args:
         examples: gives all examples of a device: `examples(device)` is inputs [N, ...] and targets
-            [N, ...]. A pure function. Ids from 2^40 on are held out.
+            [N, ...], as tensors or arrays. A pure function. Ids from 2^40 on are held out.
         classes: how many class numbers there may be, for the contract suite.
     """
 
     held_out_devices = 2**40
     optimum: Mapping[str, float] = {}
 
-    def __init__(self, examples: Callable[[int], Examples], classes: int = 2**31) -> None:
+    def __init__(self, examples: Callable[[int], GivenExamples], classes: int = 2**31) -> None:
         self._examples = examples
         self._classes = classes
         self._recent: OrderedDict[int, Examples] = OrderedDict()
 
-    @property
+    @cached_property
     def fields(self) -> dict[str, Field]:
         """The fields `inputs` and `targets`, with the shapes that the examples of device 0 have.
 
         Every other device's examples must have the same.
         """
-        inputs, targets = self._of(0)
-        return {"inputs": self._field(inputs), "targets": self._field(targets)}
+        return self._fields_of(self._given(0))
 
     def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
         """How many examples each of `device_ids` has, [G].
@@ -118,16 +121,47 @@ class FunctionSource:
         last DEVICES_REMEMBERED devices are kept.
         """
         if device not in self._recent:
-            inputs, targets = self._examples(device)
-            if len(inputs) != len(targets):
+            examples = self._given(device)
+            # A device without examples has nothing of a wrong shape.
+            if len(examples[0]) and self._fields_of(examples) != self.fields:
+                first = self._given(0)
                 raise InputError(
-                    f"device {device} has {len(inputs)} inputs and {len(targets)} targets; give "
-                    "as many of both"
+                    f"{_call_of(device)} gave inputs {_described(examples[0])} and targets "
+                    f"{_described(examples[1])}, but examples(0) {_described(first[0])} and "
+                    f"{_described(first[1])}; only the number of examples may differ: pad or cut "
+                    "the others"
                 )
-            self._recent[device] = _plain(inputs), _plain(targets)
+            self._recent[device] = examples
             if len(self._recent) > DEVICES_REMEMBERED:
                 self._recent.popitem(last=False)
         return self._recent[device]
+
+    def _given(self, device: int) -> Examples:
+        """What the user's function gives for a device.
+
+        Raises:
+            ScenarioError: it fails.
+            InputError: it gives something else than examples.
+        """
+        told = _call_of(device)
+        given: Any = called(told, lambda: self._examples(device), (DamagedExamples,))
+        is_pair = isinstance(given, tuple | list) and len(given) == 2
+        if not is_pair or not all(map(_is_array_of_examples, given)):
+            raise InputError(
+                f"{told} gave {_named(given)}; it must give two tensors or arrays of numbers, "
+                "inputs [N, ...] and targets [N, ...] of the device's N examples"
+            )
+        inputs, targets = given
+        if len(inputs) != len(targets):
+            raise InputError(
+                f"device {device} has {len(inputs)} inputs and {len(targets)} targets; give "
+                "as many of both"
+            )
+        return _plain(torch.as_tensor(inputs)), _plain(torch.as_tensor(targets))
+
+    def _fields_of(self, examples: Examples) -> dict[str, Field]:
+        inputs, targets = examples
+        return {"inputs": self._field(inputs), "targets": self._field(targets)}
 
     def _field(self, part: Tensor) -> Field:
         shape = tuple(part.shape[1:])
@@ -162,7 +196,7 @@ class ModuleTask:
     def __init__(
         self,
         module: nn.Module,
-        examples: Callable[[int], Examples] | ExampleSource | None,
+        examples: Callable[[int], GivenExamples] | ExampleSource | None,
         loss: Callable[[Tensor, Tensor], Tensor],
         accuracy: Callable[[Tensor, Tensor], Tensor] = is_correct,
         metrics: tuple[Metric, Metric] = (
@@ -328,8 +362,31 @@ def _of_device(parameters: Parameters, g: int) -> dict[str, Tensor]:
 
 
 def _plain(part: Tensor) -> Tensor:
-    """As the fields say: float32 or int64."""
+    """As the fields say, float32 or int64, and on the CPU, where examples are gathered."""
+    part = part.detach().cpu()
     return part.float() if part.is_floating_point() else part.long()
+
+
+def _call_of(device: int) -> str:
+    """The call of the user's function for a device, for messages."""
+    if device < FunctionSource.held_out_devices:
+        return f"examples({device})"
+    return f"examples({device}) of a held-out device (their ids start at 2^40)"
+
+
+def _is_array_of_examples(part: Any) -> bool:
+    """Whether a part of what the user's function gave is numbers with an axis of examples."""
+    is_numbers = isinstance(part, Tensor) or (
+        isinstance(part, np.ndarray) and part.dtype.kind in "biuf"
+    )
+    return is_numbers and part.ndim > 0
+
+
+def _named(given: Any) -> str:
+    """Types of what the user's function gave, such as "a tuple of list, Tensor"."""
+    if isinstance(given, tuple | list) and len(given) <= 4:
+        return f"a {type(given).__name__} of {', '.join(type(part).__name__ for part in given)}"
+    return f"a {type(given).__name__}"
 
 
 def _is_impure(part: nn.Module) -> bool:
