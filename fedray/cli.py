@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from fedray import __version__
 from fedray.commands.audits import audit, canary, report, statement
 from fedray.commands.caches import cache
-from fedray.commands.flags import in_flags, renamed, with_set
+from fedray.commands.flags import check_numbers, in_flags, renamed, with_set
 from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
@@ -62,6 +62,12 @@ class _Commands(TyperGroup):
 class _Command(TyperCommand):
     """A command whose options are listed under the headings that they have. Errors name `--set`
     where the library named overrides."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Completion parses commands that are not yet whole.
+        if self.callback is not None and not ctx.resilient_parsing:
+            check_numbers(args, self.callback, self.params)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -2,10 +2,10 @@
 such as `trust_code=True`, and whoever typed a command reads its flag, `--trust-code`."""
 
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, get_args, get_type_hints
 
-from fedray.errors import shown
+from fedray.errors import InputError, shown
 
 OTHER_NAMES = {
     "memory": "memory_mebibytes",
@@ -23,6 +23,8 @@ RENAMED = {
     ("plan", "--devices"): "--population",
 }
 """What options of commands were called, and are called now."""
+_WITH_THOUSANDS = re.compile(r"\d{1,3}([., ']\d{3})+")
+"""A whole number as people write it, such as 400.000 or 400,000."""
 _OF_A_FILE = re.compile(r"\bfile '[^']*': ")
 """What follows is about keys of a file, which may be called like arguments."""
 
@@ -33,6 +35,51 @@ def renamed(command: str, option: str) -> str | None:
     if new_name is None:
         return None
     return f"fedray {command} {option}: this option is called {new_name} now; use that"
+
+
+def check_numbers(
+    typed: Sequence[str], command: Callable[..., Any], parameters: Iterable[Any]
+) -> None:
+    """Refuses options whose value is not the number that it must be.
+
+    Releases of typer read the whole number "400.000" as 400, which somebody wrote for 400,000.
+
+    Args:
+        typed: what stands behind the command.
+        command: its function, whose annotations say which options are numbers.
+        parameters: those of the command, as click has them.
+
+    Raises:
+        InputError: a value is no number, or no whole one.
+    """
+    annotations = get_type_hints(command)
+    kinds: dict[str, type[int] | type[float]] = {}
+    for each in parameters:
+        annotation = annotations.get(each.name)
+        for kind in (int, float):
+            if kind in (annotation, *get_args(annotation)):
+                kinds |= dict.fromkeys(each.opts, kind)
+    for place, one in enumerate(typed):
+        flag, equals, value = one.partition("=")
+        if flag not in kinds or not (equals or place + 1 < len(typed)):
+            continue
+        given = value if equals else typed[place + 1]
+        try:
+            kinds[flag](given)
+        except ValueError:
+            rule = _rule_of_whole(given) if kinds[flag] is int else _rule_of_number(given)
+            raise InputError(f"{flag}={shown(given)} must be {rule}") from None
+
+
+def _rule_of_whole(given: str) -> str:
+    example = re.sub(r"\D", "", given) if _WITH_THOUSANDS.fullmatch(given) else "1000"
+    return f"a whole number, in digits alone, such as {example}"
+
+
+def _rule_of_number(given: str) -> str:
+    with_point = given.replace(",", ".")
+    is_meant = re.fullmatch(r"\d+\.\d+", with_point) is not None
+    return f"a number, with a decimal point if any, such as {with_point if is_meant else '0.5'}"
 
 
 def in_flags(message: str, parameters: Iterable[Any]) -> str:

@@ -203,7 +203,7 @@ def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> N
         ),
         (
             ["blt", "--rounds", "x", "--min-sep", "12", "--max-participations", "6"],
-            "Invalid value for '--rounds'",
+            "--rounds='x' must be a whole number",
         ),
         (["blt", *SETTING, "--buffers", "0"], "buffers=0 must be from 1 to 10"),
         (["banded", *SETTING, "--bands", "61"], "--bands=61 must be from 1 to --rounds=60"),

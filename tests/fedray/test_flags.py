@@ -4,7 +4,8 @@ import pytest
 import typer.main
 
 from fedray.cli import app
-from fedray.commands.flags import OTHER_NAMES, in_flags
+from fedray.commands.flags import OTHER_NAMES, check_numbers, in_flags
+from fedray.errors import InputError
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -42,3 +43,37 @@ def test_every_other_name_is_of_a_parameter_that_a_command_has() -> None:
 def test_a_command_that_is_refused_names_its_flags(fedray_command) -> None:
     code, _, stderr = fedray_command("fit", "--population", "9", "--rounds", "9", "--min-sep", "2")
     assert (code, stderr) == (2, "fedray: --timer must be given, or a scenario file\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "rule"),
+    [
+        # Read as 400 by some releases of typer, and meant as 400,000.
+        (("plan", "--population", "400.000"), "a whole number, in digits alone, such as 400000"),
+        (("plan", "--population=1,500"), "a whole number, in digits alone, such as 1500"),
+        (("plan", "--population", "1.5"), "a whole number, in digits alone, such as 1000"),
+        (("plan", "--epsilon", "3,5"), "a number, with a decimal point if any, such as 3.5"),
+        (("plan", "--epsilon=viel"), "a number, with a decimal point if any, such as 0.5"),
+    ],
+)
+def test_an_option_that_is_no_number_is_told_with_what_may_be_meant(
+    fedray_command, typed: tuple[str, ...], rule: str
+) -> None:
+    code, stdout, stderr = fedray_command(*typed)
+    flag, _, value = " ".join(typed[1:]).replace("=", " ").partition(" ")
+    assert (code, stdout) == (2, "")
+    assert stderr == f"fedray: {flag}={value!r} must be {rule}\n"
+
+
+def test_annotations_of_every_command_can_be_read_for_numbers() -> None:
+    found: dict[str, set[str]] = {}
+    for name, command in COMMANDS.items():
+        for each in command.params:
+            flag = each.opts[0]
+            try:
+                check_numbers([flag, "x"], command.callback, command.params)
+            except InputError:
+                found.setdefault(name, set()).add(flag)
+    assert {"--rounds", "--delta", "--bands"} <= found["optimize"]
+    assert "--out" not in found["optimize"]
+    assert "--checkpoint-seconds" in found["run"]
