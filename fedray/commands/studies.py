@@ -12,7 +12,6 @@ import typer
 
 from fedray.commands.learning import backend_of
 from fedray.commands.output import (
-    DeltaOption,
     FiguresOption,
     JsonFlag,
     QuietFlag,
@@ -125,7 +124,12 @@ def plan(
         int | None, typer.Option(metavar="P", help="Devices in the population.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(metavar="N", help="Rounds to commit.")] = None,
-    delta: DeltaOption = 1e-10,
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            metavar="D", help="Delta of epsilon; default: that of the scenario, else 1e-10."
+        ),
+    ] = None,
     noise_per_report: Annotated[
         float,
         typer.Option(
@@ -213,7 +217,8 @@ def plan(
         None if scenario is not None else 1,
         [*pace, *(overrides or ())],
     )
-    target = PlanTarget(epsilon, delta, noise_per_report, buffers)
+    own_delta = value.privacy.delta if delta is None else delta
+    target = PlanTarget(epsilon, own_delta, noise_per_report, buffers)
     with progress_line("planning", quiet) as on_status, contextlib.redirect_stdout(sys.stderr):
         found = make_plan(
             value, target, hours, seeds, scale, has_cache=has_cache, on_progress=on_status

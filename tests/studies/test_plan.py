@@ -194,6 +194,29 @@ def test_a_planner_s_commands_end_with_a_claim_that_holds(
         assert {"epsilon", "rho", "min_sep", "max_participations", "timer_hours"} <= findings.keys()
 
 
+@pytest.mark.parametrize(
+    ("told", "delta"),
+    [
+        (("SCENARIO",), 1e-7),
+        (("SCENARIO", "--set", "privacy.delta=1e-6"), 1e-6),
+        (("SCENARIO", "--delta", "1e-5"), 1e-5),
+        (("--population", "20000", "--rounds", "40"), 1e-10),
+    ],
+)
+def test_a_plan_is_for_the_scenario_s_delta_unless_another_is_given(
+    fedray_command, monkeypatch, small, tmp_path: Path, told: tuple[str, ...], delta: float
+) -> None:
+    def stopped(scenario: Scenario, target: PlanTarget, *others: object, **more: object) -> None:
+        raise InputError(f"planned at {target.delta!r}")
+
+    monkeypatch.setattr(planning, "make_plan", stopped)
+    file = tmp_path / "s.toml"
+    file.write_text(small("privacy.delta=1e-7").to_toml())
+    named = [str(file) if each == "SCENARIO" else each for each in told]
+    _, _, stderr = fedray_command("plan", *named, "--epsilon", "8")
+    assert stderr == f"fedray: planned at {delta!r}\n"
+
+
 def test_rules_of_the_scenario_that_are_stricter_than_the_margin_are_planned_for(small) -> None:
     rules = small(
         "participation.round_separation=49", "participation.max_participations=2"
