@@ -236,7 +236,7 @@ def mechanism_over(given: Path, rounds: int) -> Strategy:
     """
     with _inputs():
         # Of the kinds that follow from a setting, these follow from min-sep and participations too.
-        if str(given) in ("band-fhu", "bisr") and not given.exists():
+        if str(given) in ("band-fhu", "bisr") and not given.is_file():
             raise ValueError(
                 f"mechanism {str(given)!r} is a kind whose bands follow from a setting, and a "
                 f"trace has several; make one with `fedray optimize {given}`, and give its file"
@@ -250,7 +250,7 @@ def _strategy(given: Path, participation: MinSep) -> Strategy:
     """The mechanism of a file, or of a kind that a setting determines."""
     kind = str(given)
     # A path of one word without a suffix may be meant for a kind; files of `--out` have a suffix.
-    if given.exists() or given.suffix or given.name != kind:
+    if given.is_file() or given.suffix or given.name != kind:
         return read_strategy(given)
     if kind in FOLLOWING_KINDS:
         return optimize_mechanism(MechanismRequest(cast(Kind, kind), participation))

@@ -57,8 +57,20 @@ def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Str
         raise InputError(
             f"{shown(name)} names no mechanism file: there is no {os.path.abspath(path)!r} "
             f"(a path is relative to the {what} file); correct the path, or put the file there"
+            + _remedy_for_kind(name)
         )
     return read_strategy(path)
+
+
+def _remedy_for_kind(name: str) -> str:
+    """What else to do where the `name` of a file is that of a kind; empty where it is not."""
+    try:
+        strategy_of({"kind": name}, Path())
+    except ValidationError as error:
+        if error.errors()[0]["type"] == "union_tag_invalid":
+            return ""
+        return f"; {name!r} is a kind that has parameters: give a file that `fedray optimize` wrote"
+    return f'; for the kind {name!r} write {{ kind = "{name}" }}'
 
 
 def write_strategy(strategy: Strategy, file: str | Path) -> None:

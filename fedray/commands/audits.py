@@ -24,7 +24,8 @@ MechanismOption = Annotated[
     typer.Option(
         "--mechanism",
         metavar="FILE",
-        help="Instead of the run's own: a mechanism as JSON or .npy. Several may be given.",
+        help="Instead of the run's own: a mechanism as JSON or .npy, or a kind: tree, tree-full or "
+        "identity. Several may be given.",
     ),
 ]
 ClaimOption = Annotated[
@@ -204,12 +205,9 @@ def _audited(
 ) -> Any:
     from fedray.audit.audit import audit_trace
     from fedray.audit.claims import read_claim
-    from fedray.mechanisms.files import read_strategy
+    from fedray.design import mechanism_over
 
-    try:
-        strategies = [read_strategy(file) for file in mechanisms or ()]
-    except ValueError as error:
-        raise InputError(str(error)) from None
+    strategies = [mechanism_over(given, opened.committed_rounds) for given in mechanisms or ()]
     claimed = read_claim(claim) if claim is not None else None
     return audit_trace(opened, noise_multiplier, delta, strategies, claimed, show_devices)
 

@@ -262,13 +262,14 @@ def calibrate(
         return
     if mechanism is None:
         raise InputError("MECHANISM is missing; name one, or a trace by --trace")
-    if mechanism.is_dir():
+    from fedray.audit.audit import DEFAULT_DELTA
+    from fedray.design import FOLLOWING_KINDS, calibrate_mechanism
+
+    if mechanism.is_dir() and str(mechanism) not in FOLLOWING_KINDS:
         raise InputError(
             f"MECHANISM {str(mechanism)!r} is a directory; name a mechanism file, or a trace as "
             f"`--trace {mechanism}`"
         )
-    from fedray.audit.audit import DEFAULT_DELTA
-    from fedray.design import calibrate_mechanism
 
     figures = calibrate_mechanism(
         mechanism,

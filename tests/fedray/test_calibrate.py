@@ -108,6 +108,33 @@ def test_impossible_targets_get_one_line(
     assert expected in err
 
 
+def test_a_directory_that_is_called_like_a_kind_does_not_hide_it(
+    fedray_command, monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = fedray_command("calibrate", "tree", *SETTING, "--rho", "1")
+    (tmp_path / "tree").mkdir()  # as `fedray train --out tree` makes
+    assert expected[0] == 0
+    assert fedray_command("calibrate", "tree", *SETTING, "--rho", "1") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("tree", "for the kind 'tree' write { kind = \"tree\" }"),
+        ("blt", "'blt' is a kind that has parameters: give a file that `fedray optimize` wrote"),
+        ("tre", "correct the path, or put the file there"),
+    ],
+)
+def test_a_scenario_that_names_a_kind_is_told_how_it_is_written(
+    small, tmp_path: Path, monkeypatch, name: str, remedy: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ScenarioError) as refused:
+        small(f"privacy.mechanism={name}")
+    assert str(refused.value).endswith(remedy)
+
+
 SEPARATED = ("participation.timer_hours=0", "participation.round_separation=2")
 
 
@@ -125,6 +152,8 @@ def test_the_command_calibrates_to_a_trace(trace_of, small, tree: str, fedray_co
     assert observed["epsilon"] == document["observed"]["epsilon"] <= 2.0
     # A kind is as good as its file.
     assert json.loads(fedray_command("calibrate", "tree", *options, "--json")[1]) == document
+    audited = fedray_command("audit", path, "--mechanism", "tree", *noise)
+    assert audited == fedray_command("audit", path, "--mechanism", tree, *noise)
     # The run's own mechanism is the default.
     code, out, err = fedray_command("calibrate", *options)
     assert (code, err) == (0, "")
