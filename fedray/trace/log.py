@@ -271,11 +271,7 @@ class Log:
                 )
             if column not in names:
                 # A single column is what a file with another delimiter looks like.
-                hint = (
-                    f" (read as parted by {self.layout.separator!r}; delimiter=',' tells another)"
-                    if len(names) == 1
-                    else ""
-                )
+                hint = _hint_of_delimiter(names[0]) if len(names) == 1 else ""
                 raise InputError(
                     f"{argument}={column!r} is not a column of {shown_path(self.path)}; it has "
                     f"{', '.join(names[:20])[:400]}{hint}"
@@ -495,6 +491,15 @@ def read_rounds_file(file: Path, layout: LogLayout) -> ReleasedRounds:
             f"rounds_file={str(file)!r} cannot be read ({first_line(error)}); correct it"
         ) from None
     return read_released(file, table, layout.round, layout.time, layout.time_unit)
+
+
+def _hint_of_delimiter(only_name: str) -> str:
+    """What to say of the delimiter where a log has one column; empty where its name has none."""
+    other = next((each for each in (";", "\t", ",", "|") if each in only_name), None)
+    if other is None:
+        return ""
+    name = "tab" if other == "\t" else other
+    return f"; its first line looks as if parted by delimiter={name!r}: give that"
 
 
 def open_csv(file: Path, columns: Sequence[str], separator: str) -> arrow_csv.CSVStreamingReader:

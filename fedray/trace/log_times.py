@@ -34,6 +34,8 @@ ACCEPTED = (
     "Accepted are ISO 8601 text such as 2026-03-01T12:00:00Z, timestamps, and Unix numbers "
     "such as 1772366400"
 )
+_ISO_8601 = r"^\d{4}-\d{2}-\d{2}[ T]\d"
+"""How times in text begin, which decides that the order of day and month is known."""
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _NUMBERS = "numbers"
 _WITH_OFFSET, _WITHOUT = pa.timestamp("ns", "UTC"), pa.timestamp("ns")
@@ -104,6 +106,15 @@ class TimeReader:
                 f"{values}{_named(row_name, first)}, which is a date without a time of day, or no "
                 "time; correct or remove such rows"
             )
+        is_other = _COMPUTE.invert(_COMPUTE.match_substring_regex(text, _ISO_8601))
+        others = np.flatnonzero(is_other)
+        if others.size:
+            first = int(others[0])
+            values = f"{counted(others.size, 'value')} such as {shown(text[first].as_py())}"
+            raise self._refused(
+                f"{values}{_named(row_name, first)}, which does not begin with year-month-day and "
+                "a time; convert the column, with an offset from UTC if the times are local"
+            )
         # pyarrow knows the letter Z, and not the word UTC.
         text = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
         problem = ""
@@ -118,7 +129,9 @@ class TimeReader:
                 continue
             self._text_type = kind
             return self._of_timestamps(found, "ISO 8601")
-        raise self._refused(f"neither all with an offset from UTC nor all without: {problem}")
+        raise self._refused(
+            f"neither all with an offset from UTC nor all without: {problem.rstrip('.')}"
+        )
 
     def _of_timestamps(self, column: pa.Array, what: str) -> NDArray[np.float64]:
         if self._has_given_unit:

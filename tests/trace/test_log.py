@@ -209,7 +209,7 @@ def test_rounds_may_be_out_of_order_of_number_if_times_say_so(log, tmp_path: Pat
         ({"renumber": True, "delimiter": "ab"}, "delimiter='ab' must be one character"),
         (
             {"renumber": True, "delimiter": ";"},
-            r"it has dev,round \(read as parted by ';'; delimiter=',' tells another\)",
+            r"it has dev,round; its first line looks as if parted by delimiter=',': give that",
         ),
         ({"renumber": True, "time_column": "round"}, "column 'round' is named twice"),
         ({"renumber": True, "device_column": ["dev", "dev"]}, "column 'dev' is named twice"),
@@ -223,6 +223,17 @@ def test_options_that_contradict_each_other_or_the_log_are_refused(
         options = {**options, "rounds_file": tmp_path / "released.txt"}
     with pytest.raises(InputError, match=expected):
         log("dev,round\na,2\na,4\n", **options)
+
+
+@pytest.mark.parametrize(("delimiter", "told"), [(";", ";"), ("\t", "tab"), ("|", "|")])
+def test_a_log_with_another_delimiter_is_told_which_it_seems_to_have(
+    log, delimiter: str, told: str
+) -> None:
+    lines = "dev,round\na,0\na,1\n".replace(",", delimiter)
+    with pytest.raises(InputError) as refused:
+        log(lines, renumber=True)
+    assert f"parted by delimiter={told!r}: give that" in str(refused.value)
+    assert log(lines, renumber=True, delimiter=told).committed_rounds == 2
 
 
 def test_rounds_out_of_range_are_never_left_out(log) -> None:
@@ -359,7 +370,13 @@ DOUBTFUL = {
         ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00"],
         "neither all with an offset from UTC nor all without",
     ),
-    "words": (["yesterday, noon", "today, noon"], "neither all with an offset"),
+    "words": (["yesterday, noon", "today, noon"], "2 values such as 'yesterday, noon'"),
+    "days before months": (
+        ["2026-03-01 18:30", "24.12.2026 18:30"],
+        "1 value such as '24.12.2026 18:30' (device 'a', round '1'), which does not begin with "
+        "year-month-day and a time; convert the column, with an offset from UTC if",
+    ),
+    "no such month": (["2026-13-01T12:00:00Z", "2026-13-01T12:00:00Z"], "Failed to parse string"),
     "none": (["2026-03-01T12:00:00Z", ""], "has rows without a time (device 'a', round '1')"),
     "not finite": ([f"{START.timestamp():.0f}", "nan"], "a number that is not finite"),
     "number, then text": ([f"{START.timestamp():.0f}", "2026-03-01T12:00:00Z"], "Failed to parse"),
