@@ -52,11 +52,20 @@ class _Commands(TyperGroup):
             command = self.commands[ctx.invoked_subcommand]
             raise _Interrupted(in_flags(str(interrupt), command.params)) from None
         except _UsageError as error:
+            option = getattr(error, "option_name", "")
             # Whoever uses an option by its earlier name is told the present one.
-            new_name = renamed(ctx.invoked_subcommand, getattr(error, "option_name", ""))
-            if new_name is None:
-                raise
-            raise InputError(new_name) from None
+            new_name = renamed(ctx.invoked_subcommand, option)
+            if new_name is not None:
+                raise InputError(new_name) from None
+            command = self.commands.get(ctx.invoked_subcommand)
+            flags = {flag for each in command.params for flag in each.opts} if command else set()
+            # Typer may carry a click of its own, so the class is known by its name.
+            if type(error).__name__ == "NoSuchOption" and "--set" in flags:
+                raise InputError(
+                    f"{_message(error).rstrip('.')}; keys of a scenario are set by --set, such as "
+                    "--set rounds.count=100; see --help"
+                ) from None
+            raise
 
 
 class _Command(TyperCommand):

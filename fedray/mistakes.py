@@ -17,6 +17,8 @@ from fedray.errors import InputError, one_line, shown
 
 _TAGS = ("kind", "model")
 """Keys that say which of several tables is meant."""
+_OF_BOOLEANS = {"bool_type", "bool_parsing"}
+"""Kinds of problems of values that must be true or false."""
 _TOLD_ALONE = {
     "extra_forbidden",
     "missing",
@@ -156,7 +158,11 @@ class _Problem:
         self.kind: str = problem["type"]
         self.location = _key_path(problem["loc"], tables)
         # Pydantic's messages are sentences, which go on after a colon here.
-        self.rules = [problem["msg"][0].lower() + problem["msg"][1:]]
+        rule = problem["msg"][0].lower() + problem["msg"][1:]
+        if self.kind in _OF_BOOLEANS:
+            # Python's True and a shell's yes come as text, which TOML tells from its true.
+            rule = "input should be true or false, in lower case"
+        self.rules = [rule]
         self._problem = problem
         self._root = root
         self._tables = tables

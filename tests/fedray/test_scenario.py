@@ -113,6 +113,8 @@ def test_every_shipped_scenario_is_valid_and_described() -> None:
             ["unknown key privacy.mechanism.restarts"],
         ),
         ("training.devices_at_once=many", ["at_once = 'many'", "valid integer or 'measured'; "]),
+        ("training.enabled=False", ["enabled = 'False'", "true or false, in lower case; "]),
+        ("training.enabled=0", ["enabled = 0", "true or false, in lower case; "]),
         ("rounds.look_ahead_minutes=7", ["look_ahead_minutes", "7", "divide a day"]),
         ("participation.timer_resets_on=never", ["timer_resets_on", "never", "accepted"]),
         ("rounds.report_goal", ["table.key=value"]),
