@@ -22,7 +22,7 @@ from fedray.commands.output import (
     refuse_existing,
     scenario_argument,
 )
-from fedray.errors import InputError
+from fedray.errors import InputError, shown
 
 
 def _cache_option(what: str) -> Any:
@@ -109,6 +109,15 @@ def stress(
         typer.echo(line)
     if out is not None:
         typer.echo(f"report  {out / 'report.html'}\ntable   {out / 'results.parquet'}")
+
+
+_PLANNED = {
+    "rounds.report_goal": "leave it out; docs/timer.md tells how noise is found for a given goal",
+    "participation.timer_hours": "give the timers to try by --timers",
+    "privacy.noise_multiplier": "give it over the report goal by --noise-per-report",
+    "privacy.mechanism": "leave it out, or give the buffers of its BLT by --buffers",
+}
+"""Keys of a scenario that a plan does not read, with what to do in place of setting them."""
 
 
 def plan(
@@ -201,6 +210,10 @@ def plan(
             f"--rounds-per-day={rounds_per_day} must be above 0 and at most 1440; leave it out for "
             "the fastest pace"
         )
+    for each in overrides or ():
+        remedy = _PLANNED.get(each.partition("=")[0].strip())
+        if remedy is not None:
+            raise InputError(f"--set {shown(each)}: a plan finds this itself; {remedy}")
     refuse_existing(out)
     # Scenarios know a pace as the least time between two rounds, in minutes.
     pace = (

@@ -217,6 +217,22 @@ def test_a_plan_is_for_the_scenario_s_delta_unless_another_is_given(
     assert stderr == f"fedray: planned at {delta!r}\n"
 
 
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("rounds.report_goal=2000", "docs/timer.md"),
+        ("participation.timer_hours=48", "--timers"),
+        ("privacy.noise_multiplier=2", "--noise-per-report"),
+        ("privacy.mechanism={kind='tree'}", "--buffers"),
+    ],
+)
+def test_what_a_plan_finds_itself_cannot_be_set(fedray_command, override: str, remedy: str) -> None:
+    code, stdout, stderr = fedray_command("plan", "small", "--epsilon", "8", "--set", override)
+    assert (code, stdout) == (2, "")
+    assert "a plan finds this itself" in stderr
+    assert remedy in stderr
+
+
 def test_rules_of_the_scenario_that_are_stricter_than_the_margin_are_planned_for(small) -> None:
     rules = small(
         "participation.round_separation=49", "participation.max_participations=2"
