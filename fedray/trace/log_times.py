@@ -272,7 +272,8 @@ class _TextParser:
         import duckdb
 
         self.text_format = text_format
-        self._connection = connected({})
+        # Times belong to rows by their places, and a single thread keeps the order of rows.
+        self._connection = connected({"threads": 1})
         # What is written in the format must be read as the same hour of the same day.
         query = "SELECT try_strptime(strftime(moment, $1), $1)::TIMESTAMP = moment FROM moments"
         moments = pa.table({"moment": pa.array([datetime.datetime(2026, 11, 23, 13)])})
