@@ -394,7 +394,7 @@ def test_numbers_from_any_start_are_times_once_their_unit_is_told(log) -> None:
         log(f"dev,round,at\na,0,{TIMES[0]}\n", 1, time_column="at", time_unit="seconds")
 
 
-def test_text_of_a_format_is_read_as_that_format_says(log, tmp_path: Path) -> None:
+def test_text_of_a_format_is_read_as_that_format_says(log, tmp_path: Path, monkeypatch) -> None:
     """Those of the released rounds too; times without an offset are UTC."""
     released = tmp_path / "released.csv"
     released.write_text("round;at\n0;24.12.2025 18:30\n1;01.03.2026 07:05\n")
@@ -410,6 +410,8 @@ def test_text_of_a_format_is_read_as_that_format_says(log, tmp_path: Path) -> No
     assert told["origin"] == origin.timestamp()
     form = "text of the form '%d.%m.%Y %H:%M' without an offset from UTC, taken as UTC"
     assert told["form"] == told["rounds_file_form"] == form
+    # Whoever imports may be anywhere.
+    monkeypatch.setenv("TZ", "Europe/Berlin")
     with_offset = log(
         "dev,round,at\na,0,2025-12-24 18h30 +0100\n",
         1,
