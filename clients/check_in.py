@@ -31,7 +31,7 @@ from fedray.clients.population import (
     joined_before,
     joined_in_block,
 )
-from fedray.messages import NEVER, CheckInOrder, Window
+from fedray.messages import CheckInOrder, Window
 from fedray.rng import Key, address_within, draw, exponential, uniform
 
 _DIGIT_BITS = 11
@@ -576,38 +576,3 @@ def first_of_each_interval(first: FirstCheckIns) -> NDArray[np.int64]:
     is_again[1:] = is_same_device & is_same_interval
     # Callers rely on the order of the check-ins, which is that of time.
     return np.sort(order[~is_again])
-
-
-@njit(cache=True, nogil=True)
-def count_at(intervals: Intervals, timers, last_rounds, forget_times, time: float, held_back: int):
-    """Counts the devices that are eligible at a moment, by what keeps them from taking part.
-
-    Args:
-        intervals: of the devices.
-        timers: table of a DeviceMap: when each device's timer opens.
-        last_rounds: table of a DeviceMap: each device's last round + 1.
-        forget_times: table of a DeviceMap: when each device loses that; 0 for never.
-        time: the moment, seconds since start.
-        held_back: devices with larger last_rounds are held back.
-
-    Returns:
-        How many are eligible; of them, those whose timer is open; of these, those that are not held
-        back; and, of the first, those that may not take part again.
-    """
-    local, start_times, end_times = intervals
-    dense, keys, values = timers
-    last_dense, last_keys, last_values = last_rounds
-    forget_dense, forget_keys, forget_values = forget_times
-    eligible, is_open, is_free, is_spent = 0, 0, 0, 0
-    for entry in range(local.size):
-        if start_times[entry] <= time < end_times[entry]:
-            eligible += 1
-            opens = value_of(dense, keys, values, local[entry])
-            is_spent += opens == NEVER
-            if opens <= time:
-                is_open += 1
-                last = value_of(last_dense, last_keys, last_values, local[entry])
-                forgets = value_of(forget_dense, forget_keys, forget_values, local[entry])
-                # A device that has lost its history remembers no round that could hold it back.
-                is_free += last <= held_back or 0 < forgets <= time
-    return eligible, is_open, is_free, is_spent

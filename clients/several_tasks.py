@@ -31,17 +31,19 @@ class TasksShard:
 
     def __init__(self, scenario: SeveralTasks, first_device: int, end_device: int) -> None:
         self.first_device, self.end_device = first_device, end_device
-        self._tasks = [
-            PopulationShard(task.scenario, first_device, end_device) for task in scenario.tasks
-        ]
         self._scenarios = [task.scenario for task in scenario.tasks]
         self._parts = len(part_ranges(scenario.device_ids, first_device, end_device))
-        # The rules of a single task are those of the process, so that its trace is the one that it
-        # would have without others.
-        self._process = self._tasks[0]
-        if len(self._tasks) > 1:
-            ruleless = _without_rules(scenario.common)
-            self._process = PopulationShard(ruleless, first_device, end_device)
+        if len(self._scenarios) == 1:
+            # The rules of a single task are those of the process, so that its trace is the one that
+            # it would have without others.
+            self._process = PopulationShard(self._scenarios[0], first_device, end_device)
+            self._tasks = [self._process]
+            return
+        self._process = PopulationShard(_without_rules(scenario.common), first_device, end_device)
+        self._tasks = [
+            PopulationShard(each, first_device, end_device, like=self._process)
+            for each in self._scenarios
+        ]
 
     def prepare(self, order: CheckInOrder) -> None:
         """See `PopulationShard.prepare`."""

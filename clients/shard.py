@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.blocks import BLOCK_DEVICES, part_ranges
-from fedray.clients.availability.factory import availability_of
-from fedray.clients.availability.intervals import DAY, Intervals, joined
+from fedray.clients.availability.intervals import Intervals, joined
+from fedray.clients.census import CensusSample, Remembered
 from fedray.clients.check_in import (
     CheckInProcess,
     FirstCheckIns,
     ListedIntervals,
     bits_of,
-    count_at,
     draw_again,
     draw_candidates,
     enumerate_check_ins,
@@ -24,13 +23,11 @@ from fedray.clients.check_in import (
 )
 from fedray.clients.data.factory import source_of
 from fedray.clients.device_map import DeviceMap
+from fedray.clients.eligibility import Eligibility
 from fedray.clients.latency import LatencyModel, upload_seconds, work_seconds
 from fedray.clients.population import (
     DeviceModel,
-    Presence,
     TimerHabits,
-    are_usable,
-    devices_of_ranks,
     joined_before,
     joined_in_block,
     present_between,
@@ -54,10 +51,6 @@ from fedray.messages import (
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
 from fedray.trace.writer import encode_part, write_part
-
-CENSUS_DEVICES = 65_536
-"""Devices whose intervals are always listed, timer or not, to estimate how many are eligible: every
-s-th to join."""
 
 KNOWN_BYTES = 160 * 2**20
 """Memory of a shard for what stays the same of devices, so that it need not be drawn at every
@@ -122,14 +115,28 @@ class PopulationShard:
     one may be asked for again.
 
     What a device says of itself is what it remembers at its first check-in of a window.
+
+    Args:
+        scenario: whose devices they are.
+        first_device: the first of them, where a block begins.
+        end_device: the end of them.
+        like: a shard of the same devices whose scenario has no rules of participation; what both
+            know of the devices is then held once.
     """
 
-    def __init__(self, scenario: Scenario, first_device: int, end_device: int) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        first_device: int,
+        end_device: int,
+        like: "PopulationShard | None" = None,
+    ) -> None:
         self.first_device, self.end_device = first_device, end_device
         self._devices = DeviceModel.of(scenario)
         self._classes = DeviceClasses.of(scenario)
-        self._availability = availability_of(scenario)
-        self._presence = Presence.of(scenario)
+        self._eligibility = like._eligibility if like else Eligibility.of(scenario, first_device)
+        self._availability = self._eligibility.availability
+        self._presence = self._eligibility.presence
         self._timer_habits = TimerHabits.of(scenario)
         # Shards need the data too: how many examples a device has decides how long it works.
         self._data = source_of(scenario)
@@ -158,6 +165,7 @@ class PopulationShard:
         """How many of them were before the last loss of the device's history."""
         self._forget_times = DeviceMap(end_device - first_device)
         """When each device loses what it remembers, whole seconds; 0 for never."""
+        self._remembered = Remembered(self._open_times, self._last_rounds, self._forget_times)
         self._members: dict[int, tuple[NDArray[np.uint16], Any]] = {}
         self._known_room = KNOWN_BYTES
         devices = end_device - first_device
@@ -169,12 +177,10 @@ class PopulationShard:
         self._moved: list[NDArray[np.int64]] = []
         """Devices, by their positions, whose timers were started since `_listed` was last told."""
         self._listed: ListedIntervals | None = None
-        self._census_stride = max(1, scenario.device_ids // CENSUS_DEVICES)
-        sample = self._census_sample(scenario.device_ids)
-        self._census_members = (sample - np.uint64(first_device)).astype(np.uint32)
-        # Joins never change, so those of the sample are computed once.
-        self._census_joins = present_between(self._presence, sample)[0]
-        self._census_day, self._census_intervals = -1, joined([])
+        sample = like._census if like else CensusSample.of(scenario, self._eligibility, end_device)
+        if self._least_examples:
+            sample = sample.among(self._have_data(sample.device_ids))
+        self._census = sample
         self._settled = -1
         self._rows = RowStore(has_versions=scenario.rounds.mode == "buffered")
         self._parts = part_ranges(scenario.device_ids, first_device, end_device)
@@ -366,7 +372,10 @@ class PopulationShard:
                     # Later losses are held against each check-in, however late this is listed.
                     begin_times = np.full(local.size, order.list_from_time)
                     open_times = np.maximum(open_times, self._trust_times(local, begin_times))
-                listed.append(self._intervals_of(local, open_times, from_time, until_time, known))
+                found = self._eligibility.list_intervals(
+                    local, open_times, from_time, until_time, known
+                )
+                listed.append(found)
         return joined(listed)
 
     def _members_of(self, block: int) -> tuple[NDArray[np.uint16], Any]:
@@ -429,35 +438,6 @@ class PopulationShard:
         first = listed.first.take(listed.entries)
         return listed.take(self._trust_times(first.local, first.times) <= first.times)
 
-    def _intervals_of(
-        self,
-        local: NDArray[np.uint32],
-        open_times: NDArray[np.float64],
-        from_time: float,
-        until_time: float,
-        known: Any = None,
-    ) -> Intervals:
-        """Intervals of some devices, by their positions in the shard, within the time that they are
-        there and their timer is open."""
-        device_ids = local + np.uint64(self.first_device)
-        has_changes = not self._presence.is_everybody_always
-        leaves = np.empty(0)
-        if has_changes:
-            joins, leaves = present_between(self._presence, device_ids)
-            # A device that has left by then never opens.
-            open_times = np.where(leaves > from_time, np.maximum(open_times, joins), np.inf)
-        found = self._availability.list_intervals(
-            device_ids, open_times, from_time, until_time, known
-        )
-        # Models leave out what ends before the timer opens, and do not cut what begins before it.
-        start_times = np.maximum(found.start_times, open_times[found.local])
-        if not has_changes:
-            return Intervals(local[found.local], start_times, found.end_times)
-        end_times = np.minimum(found.end_times, leaves[found.local])
-        # A device that joins or leaves within an interval may have nothing left of it.
-        is_there = (start_times < end_times) & (end_times > from_time)
-        return Intervals(local[found.local], start_times, end_times).take(is_there)
-
     def _thin(self, order: CheckInOrder) -> "_Prepared":
         """From candidates; cheap tests come first."""
         # Who was moved is heard only while intervals are listed, so the list would be out of date.
@@ -499,49 +479,10 @@ class PopulationShard:
         still = np.flatnonzero(is_open)
         return listed.take(still[first_of_each_interval(candidates.take(still))])
 
-    def _census_sample(self, devices: int) -> NDArray[np.uint64]:
-        """Ids of this shard's devices that are counted: of every s-th to join, those that may
-        ever take part."""
-        ranks = np.arange(0, devices, self._census_stride)
-        # In sorted ids those of this shard lie together.
-        ids = np.sort(devices_of_ranks(self._presence.order, ranks)).astype(np.uint64)
-        here = ids[
-            slice(*np.searchsorted(ids, np.array([self.first_device, self.end_device], np.uint64)))
-        ]
-        here = here[are_usable(self._devices, here)]
-        return here[self._have_data(here)] if self._least_examples else here
-
     def _take_census(self, order: CheckInOrder) -> Census:
-        """Counts the census devices, each of which stands for a stride of ids."""
-        # The sample's intervals are listed once a day, whatever the timers say: the census must not
-        # depend on which sampler draws.
-        time, stride = order.window.start_time, self._census_stride
-        day = int(time // DAY)
-        if day != self._census_day:
-            self._census_day = day
-            always_open = np.zeros(self._census_members.size)
-            self._census_intervals = self._intervals_of(
-                self._census_members, always_open, day * DAY, (day + 1) * DAY
-            )
         # Devices that are held back by their last round; none before it is that many rounds ago.
         held_back = self._separation and max(0, order.round_index - self._separation + 1)
-        eligible, is_open, is_free, is_spent = count_at(
-            self._census_intervals,
-            self._open_times.table,
-            self._last_rounds.table,
-            self._forget_times.table,
-            time,
-            held_back,
-        )
-        open_times = self._open_times.get(self._census_members.astype(np.int64))
-        listed = int((np.maximum(open_times, self._census_joins) < order.list_until_time).sum())
-        return Census(
-            eligible=eligible * stride,
-            open_eligible=is_open * stride,
-            free_eligible=is_free * stride,
-            listed=listed * stride,
-            spent_eligible=is_spent * stride,
-        )
+        return self._census.count(order, self._remembered, held_back)
 
     def _answer(self, listed: "_Listed", census: Census) -> CheckIns:
         first = listed.first.take(listed.entries)

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from fedray import __version__
 from fedray.commands.audits import audit, canary, report, statement
 from fedray.commands.caches import cache
-from fedray.commands.flags import check_numbers, in_flags, renamed, with_set
+from fedray.commands.flags import as_key, check_numbers, in_flags, renamed, with_set
 from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
@@ -52,20 +52,18 @@ class _Commands(TyperGroup):
             command = self.commands[ctx.invoked_subcommand]
             raise _Interrupted(in_flags(str(interrupt), command.params)) from None
         except _UsageError as error:
-            option = getattr(error, "option_name", "")
             # Whoever uses an option by its earlier name is told the present one.
-            new_name = renamed(ctx.invoked_subcommand, option)
-            if new_name is not None:
-                raise InputError(new_name) from None
-            command = self.commands.get(ctx.invoked_subcommand)
-            flags = {flag for each in command.params for flag in each.opts} if command else set()
-            # Typer may carry a click of its own, so the class is known by its name.
-            if type(error).__name__ == "NoSuchOption" and "--set" in flags:
-                raise InputError(
-                    f"{_message(error).rstrip('.')}; keys of a scenario are set by --set, such as "
-                    "--set rounds.count=100; see --help"
-                ) from None
-            raise
+            option = getattr(error, "option_name", "")
+            said = renamed(ctx.invoked_subcommand, option)
+            # So is who gives a key of the scenario as an option. Typer may carry a click of its
+            # own, so the class is known by its name.
+            if said is None and type(error).__name__ == "NoSuchOption":
+                parameters = self.commands[ctx.invoked_subcommand].params
+                takes_keys = any(each.name == "overrides" for each in parameters)
+                said = as_key(option) if takes_keys else None
+            if said is None:
+                raise
+            raise InputError(said) from None
 
 
 class _Command(TyperCommand):

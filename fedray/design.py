@@ -232,7 +232,7 @@ def mechanism_over(given: Path, rounds: int) -> Strategy:
         rounds: n, committed rounds of the trace.
 
     Raises:
-        InputError: it is none of these, or cannot be read.
+        InputError: it is none of these, cannot be read, or is for fewer rounds.
     """
     with _inputs():
         # Of the kinds that follow from a setting, these follow from min-sep and participations too.
@@ -241,9 +241,15 @@ def mechanism_over(given: Path, rounds: int) -> Strategy:
                 f"mechanism {str(given)!r} is a kind whose bands follow from a setting, and a "
                 f"trace has several; make one with `fedray optimize {given}`, and give its file"
             )
-        # A trace without rounds is refused where it is calibrated to, which says why.
+        # A trace without rounds is refused where it is used, which says why.
         n = max(rounds, 1)
-        return _strategy(given, MinSep(n, 1, n))
+        found = _strategy(given, MinSep(n, 1, n))
+        if found.most_rounds is not None and found.most_rounds < n:
+            raise ValueError(
+                f"mechanism {str(given)!r} is for {found.most_rounds:,} rounds, and the trace has "
+                f"{n:,}; make one for as many"
+            )
+        return found
 
 
 def _strategy(given: Path, participation: MinSep) -> Strategy:

@@ -29,7 +29,7 @@ from fedray.clients.data.factory import build_index, source_of
 from fedray.clients.workers import TrainerWorker, start_trainers, trains_as_fast_here
 from fedray.cluster import cluster
 from fedray.encoding.factory import encoding_of
-from fedray.errors import CheckpointError, InputError, shown
+from fedray.errors import CheckpointError, FedrayError, InputError, shown
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.messages import (
     ProgressListener,
@@ -47,7 +47,7 @@ from fedray.server.workers import AggregatorWorker, start_aggregator
 from fedray.table import Table
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
-from fedray.trace.partial import new_directory, partial_directory
+from fedray.trace.partial import new_directory, partial_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter
 from fedray.trace.unfinished import read_unfinished, write_unfinished
@@ -105,7 +105,16 @@ def train(
     here = resolved(
         placement or Placement(), value, lambda: predicted_seconds(value, time_of_devices)
     )
-    return _train(opened, value, here, directory, None, is_resumed, on_progress, time_of_devices)
+    partial = partial_directory(Path(os.path.abspath(directory)))
+    try:
+        return _train(
+            opened, value, here, directory, None, is_resumed, on_progress, time_of_devices
+        )
+    except (FedrayError, KeyboardInterrupt) as error:
+        # A mistake of the caller ends nothing that could be gone on with as it was.
+        if isinstance(error, InputError) or not has_checkpoint(partial):
+            raise
+        raise with_resume_hint(error, directory) from None
 
 
 def scenario_of(trace: Trace | ImportedTrace) -> Scenario:

@@ -8,6 +8,7 @@ they are named as the file has them, with the nearest key that exists.
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -17,8 +18,6 @@ from fedray.errors import InputError, one_line, shown
 
 _TAGS = ("kind", "model")
 """Keys that say which of several tables is meant."""
-_OF_BOOLEANS = {"bool_type", "bool_parsing"}
-"""Kinds of problems of values that must be true or false."""
 _TOLD_ALONE = {
     "extra_forbidden",
     "missing",
@@ -40,6 +39,8 @@ class Explained(Described):
     """What the constructor raises."""
 
     def __init__(self, **values: Any) -> None:
+        # In a file a path is text, and so it is here whatever it was given as.
+        values = {key: _as_text(value) for key, value in values.items()}
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -52,6 +53,10 @@ class Explained(Described):
 
 
 _Refusal = TypeVar("_Refusal", bound=InputError)
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def refused(
@@ -158,11 +163,9 @@ class _Problem:
         self.kind: str = problem["type"]
         self.location = _key_path(problem["loc"], tables)
         # Pydantic's messages are sentences, which go on after a colon here.
-        rule = problem["msg"][0].lower() + problem["msg"][1:]
-        if self.kind in _OF_BOOLEANS:
-            # Python's True and a shell's yes come as text, which TOML tells from its true.
-            rule = "input should be true or false, in lower case"
-        self.rules = [rule]
+        self.rules = [problem["msg"][0].lower() + problem["msg"][1:]]
+        if self.kind in ("bool_type", "bool_parsing"):
+            self.rules = ["input should be true or false, in lower case"]
         self._problem = problem
         self._root = root
         self._tables = tables

@@ -13,8 +13,8 @@ from fedray.learning import DeviceTime, LiveTraining, finish_training
 from fedray.messages import ProgressListener
 from fedray.placement import RAY_START_SECONDS, Placement
 from fedray.scenario import Scenario
-from fedray.simulation import read_unfinished_scenario, resume, simulate, with_resume_hint
-from fedray.trace.partial import new_directory
+from fedray.simulation import read_unfinished_scenario, resume, simulate
+from fedray.trace.partial import new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.trained import TRAINING

@@ -32,9 +32,8 @@ from fedray.simulation import (
     save_contents,
     shards_of,
     use_of,
-    with_resume_hint,
 )
-from fedray.trace.partial import new_directory
+from fedray.trace.partial import new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.several_tasks import TasksRun, TasksWriter, is_of_tasks

@@ -37,7 +37,7 @@ from fedray.scenario.several_tasks import scenarios_of
 from fedray.server.coordinator import Excluded, WindowOver
 from fedray.server.modes import AnyCoordinator, coordinator_of
 from fedray.server.stored import Uploaded
-from fedray.trace.partial import PartialDirectory, new_directory
+from fedray.trace.partial import PartialDirectory, new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
@@ -414,25 +414,6 @@ def columns_so_far(records: Sequence[RoundRecord]) -> dict[str, list[float]]:
     committed = [record for record in records if record.is_committed]
     names = ("opened", "started", "closed", "accepted")
     return {name: [getattr(each, name) for each in committed] for name in names}
-
-
-def with_resume_hint(
-    error: FedrayError | KeyboardInterrupt,
-    directory: Path,
-) -> FedrayError | KeyboardInterrupt:
-    """An error with how to go on.
-
-    Args:
-        error: what ended the run.
-        directory: the `out` of the run.
-
-    Returns:
-        One of the same class, so that it is caught and told as before.
-    """
-    hint = f"the last checkpoint is kept, go on with resume={str(directory)!r}"
-    if isinstance(error, KeyboardInterrupt):
-        return KeyboardInterrupt(f"interrupted; {hint}")
-    return type(error)(f"{error}; {hint}")
 
 
 def _classes_document(scenario: Scenario, counts: ClassCounts | None) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from fedray.errors import InputError, shown
 from fedray.mechanisms.registry import AnyStrategy
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.mistakes import explain
+from fedray.mistakes import classes_in, explain
 from fedray.parsing import parse_json
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
+_KINDS = tuple(each.model_fields["kind"].default for each in classes_in(AnyStrategy))
 
 
 def read_strategy(file: str | Path) -> Strategy:
@@ -44,33 +45,34 @@ def read_strategy(file: str | Path) -> Strategy:
 
 
 def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Strategy:
-    """The strategy whose file a scenario or a claim names, by a path that is relative to it. Raises
-    InputError.
+    """The strategy whose file a scenario or a claim names, by a path that is relative to it; or
+    that of a kind that has no parameters. Raises InputError.
 
     Args:
-        name: the path.
+        name: the path, or the kind.
         what: what names it, in messages: "scenario" or "claim".
         context: of the validation; `directory` is where the naming file is.
     """
-    path = (context or {}).get("directory", Path()) / name
+    directory = (context or {}).get("directory", Path())
+    path = directory / name
     if not os.path.isfile(path):
+        if name in _KINDS:
+            return _of_kind(name, directory)
         raise InputError(
             f"{shown(name)} names no mechanism file: there is no {os.path.abspath(path)!r} "
             f"(a path is relative to the {what} file); correct the path, or put the file there"
-            + _remedy_for_kind(name)
         )
     return read_strategy(path)
 
 
-def _remedy_for_kind(name: str) -> str:
-    """What else to do where the `name` of a file is that of a kind; empty where it is not."""
+def _of_kind(kind: str, directory: Path) -> Strategy:
     try:
-        strategy_of({"kind": name}, Path())
-    except ValidationError as error:
-        if error.errors()[0]["type"] == "union_tag_invalid":
-            return ""
-        return f"; {name!r} is a kind that has parameters: give a file that `fedray optimize` wrote"
-    return f'; for the kind {name!r} write {{ kind = "{name}" }}'
+        return strategy_of({"kind": kind}, directory)
+    except ValidationError:
+        raise InputError(
+            f"{kind!r} is a kind of mechanism that has parameters; make one with `fedray optimize` "
+            f"and name its file, or give a table with kind = {kind!r} and its parameters"
+        ) from None
 
 
 def write_strategy(strategy: Strategy, file: str | Path) -> None:

@@ -157,7 +157,7 @@ class FunctionSource:
                 f"device {device} has {len(inputs)} inputs and {len(targets)} targets; give "
                 "as many of both"
             )
-        examples = _plain(torch.as_tensor(inputs)), _plain(torch.as_tensor(targets))
+        examples = _plain(inputs), _plain(targets)
         for name, part in zip(("inputs", "targets"), examples, strict=True):
             # Updates from them would be left out, and the training be said to diverge.
             if part.isnan().any():
@@ -369,8 +369,12 @@ def _of_device(parameters: Parameters, g: int) -> dict[str, Tensor]:
     return {name: part[g] for name, part in parameters.items()}
 
 
-def _plain(part: Tensor) -> Tensor:
+def _plain(part: Tensor | NDArray) -> Tensor:
     """As the fields say, float32 or int64, and on the CPU, where examples are gathered."""
+    if isinstance(part, np.ndarray):
+        # A copy, because torch takes no array that is reversed, read-only or of another byte order.
+        kind = np.float32 if part.dtype.kind == "f" else np.int64
+        return torch.from_numpy(np.array(part, kind, order="C"))
     part = part.detach().cpu()
     return part.float() if part.is_floating_point() else part.long()
 

@@ -807,7 +807,7 @@ def _audit_mechanism(
     trace = trace_sensitivity(strategy, patterns)
     return MechanismAudit(
         strategy=strategy,
-        is_own=strategy is used.own,
+        is_own=strategy == used.own,
         noise_multiplier=used.noise_multiplier,
         noise=noise,
         trace=trace,

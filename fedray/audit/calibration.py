@@ -174,8 +174,8 @@ def _check(audit: Audit) -> None:
     named = f"trace {str(audit.path)!r}"
     if not audit.mechanisms:
         raise InputError(
-            f"mechanism=None with {named}: a log has no mechanism of its own, and sensitivities "
-            "depend on it; name a mechanism"
+            f"{named} is a log, which has no mechanism of its own, and sensitivities depend on it; "
+            "name a mechanism"
         )
     audited = audit.mechanisms[0]
     if isinstance(audited.noise, DeviceNoise):
@@ -192,7 +192,7 @@ def _check(audit: Audit) -> None:
             f"{named}: its rounds are Poisson samples (probability {probability:g}), which add "
             "privacy that sensitivities do not tell; calibrate identity without "
             f"a trace: sampling={probability:g}, rounds={audit.rounds}, min_sep=1 and "
-            f"max_participations={audit.rounds}, with the same target"
+            f"max_participations={audit.rounds}, to an epsilon (no rho is proven of samples)"
         )
 
 

@@ -1,7 +1,7 @@
 """What somebody claims of a run: a TOML file.
 
 mechanism = "mechanism.json"       # a file of `fedray optimize --out`, by its path from this one;
-                                   # or a table with `kind`
+                                   # a table with `kind`, or "tree", or "identity"
 noise_multiplier = 7.0
 rounds = 980                       # all that follow are optional, and checked where they are given
 min_sep = 227
@@ -32,7 +32,8 @@ class Claim(Table):
     refusal: ClassVar[type[InputError]] = InputError
 
     mechanism: AnyStrategy
-    """Strategy matrix C: the name of a mechanism file, or a table with `kind`."""
+    """Strategy matrix C: the name of a mechanism file, a table with `kind`, or a kind that needs no
+    parameters, such as "tree"."""
     noise_multiplier: Positive
     """Noise standard deviation over the clip norm."""
     rounds: Count | None = None
@@ -53,7 +54,7 @@ class Claim(Table):
     @field_validator("mechanism", mode="before")
     @classmethod
     def _from_file(cls, value: Any, info: Any) -> Any:
-        # A text names a file beside the claim, and a table is the mechanism itself.
+        # A text names a file beside the claim, or a kind; a table is the mechanism itself.
         if isinstance(value, str):
             return strategy_beside(value, "claim", info.context)
         return value

@@ -223,7 +223,7 @@ def check_claim(
         # A row that was left out may be a participation, so only a breach is certain.
         participation = [_not_refuted(finding, incomplete) for finding in participation]
     # A device that contributed twice to a round is outside of what any (b, k) says.
-    basis = corrected = _Basis(None, REPEATED)
+    basis = corrected = _Basis(REPEATED, "", None)
     if patterns.min_sep > 0:
         broken = [each for each in participation if each.verdict is Verdict.BROKEN]
         # A broken statement must not support another: it is taken out of the claim before limits
@@ -283,11 +283,22 @@ class _Basis:
     """What claims of rho and epsilon are computed from: limits that hold whatever happens, and
     their sensitivity.
 
-    sensitivity: None where nothing is proven for the strategy under these limits, and `said` tells.
+    limits: in words.
+    reason: why they hold.
+    sensitivity: None where nothing is proven for the strategy under these limits.
+    problem: why nothing is proven.
     """
 
+    limits: str
+    reason: str
     sensitivity: Sensitivity | None
-    said: str
+    problem: str = ""
+
+    @property
+    def said(self) -> str:
+        """The limits, why they hold, and why nothing is proven where that is so."""
+        said = f"{self.limits} ({self.reason})" if self.reason else self.limits
+        return f"{said}; {self.problem}" if self.problem else said
 
 
 def _not_refuted(finding: Finding, incomplete: str) -> Finding:
@@ -313,16 +324,17 @@ def _basis(claim: Claim, trace: Trace | ImportedTrace, enforced: Limits) -> _Bas
     separation = f"min-sep {participation.min_sep:,}"
     if participation.max_participations == 1:
         separation = "no device twice"
-    said = (
+    text = (
         f"{separation} and at most "
         f"{counted(participation.max_participations, 'participation')} in "
-        f"{counted(participation.rounds, 'round')} ({limits.reason})"
+        f"{counted(participation.rounds, 'round')}"
     )
     try:
         claim.mechanism.check_rounds(participation.rounds)
-        return _Basis(claim.mechanism.participation_sensitivity(participation), said)
+        sensitivity = claim.mechanism.participation_sensitivity(participation)
+        return _Basis(text, limits.reason, sensitivity)
     except ValueError as error:
-        return _Basis(None, f"{said}; {error}")
+        return _Basis(text, limits.reason, None, str(error))
 
 
 def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
@@ -496,6 +508,11 @@ def _check_spent(
     shown = of_basis if math.isfinite(of_basis) else of_trace
     text = f"{basis_text}; {trace_text}"
     advised = shown if corrected.sensitivity is None else figure(corrected.sensitivity.value)
+    if corrected is not basis and corrected.sensitivity is not None:
+        # The advice follows from other limits than the verdict, so it says from which.
+        text += (
+            f"; with the other statements put right, {corrected.limits} give {_plain(up(advised))}"
+        )
     should_say = f"{what} = {_plain(up(advised))}"
     return Finding(what, verdict, claimed, shown, should_say, text, 0, evidence)
 

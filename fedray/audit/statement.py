@@ -150,6 +150,11 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     noise = mechanism.noise_multiplier
     # `privacy_statement` has refused audits without noise.
     assert noise is not None
+    noise_source = source
+    # An audit may compute with other noise than the run added.
+    ran = scenario.privacy.noise_multiplier if scenario is not None else noise
+    if audit.claim is None and noise != ran:
+        noise_source = f"given to the audit; that of the run was {given(ran)}"
     clip = f"{scenario.privacy.clip_norm:g}" if scenario is not None else "not known"
     later_norms = scenario.privacy.clipping.later_norms if scenario is not None else None
     if later_norms is not None:
@@ -158,7 +163,7 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     return [
         Line("Mechanism", _described(mechanism), source),
         Line("Clip norm", clip, "the scenario that was run" if scenario is not None else UNSEEN),
-        Line("Noise multiplier", f"{given(noise)}, times {relative_to}", source),
+        Line("Noise multiplier", f"{given(noise)}, times {relative_to}", noise_source),
         Line("Rounds", f"{audit.rounds:,}", _rounds_source(trace)),
     ]
 

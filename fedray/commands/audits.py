@@ -23,8 +23,8 @@ MechanismOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--mechanism",
-        metavar="FILE",
-        help="Instead of the run's own: a mechanism as JSON or .npy, or a kind: tree, tree-full or "
+        metavar="FILE|KIND",
+        help="Instead of the run's own: a mechanism as JSON or .npy, or tree, tree-full or "
         "identity. Several may be given.",
     ),
 ]
@@ -207,7 +207,7 @@ def _audited(
     from fedray.audit.claims import read_claim
     from fedray.design import mechanism_over
 
-    strategies = [mechanism_over(given, opened.committed_rounds) for given in mechanisms or ()]
+    strategies = [mechanism_over(each, opened.committed_rounds) for each in mechanisms or ()]
     claimed = read_claim(claim) if claim is not None else None
     return audit_trace(opened, noise_multiplier, delta, strategies, claimed, show_devices)
 

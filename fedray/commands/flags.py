@@ -23,6 +23,8 @@ RENAMED = {
     ("plan", "--devices"): "--population",
 }
 """What options of commands were called, and are called now."""
+KEY_NAMES = {"population": "devices", "rounds": "count", "timer": "timer_hours"}
+"""Options of some commands, with the name of the scenario's key where that is another."""
 _WITH_THOUSANDS = re.compile(r"\d{1,3}([., ']\d{3})+")
 """A whole number as people write it, such as 400.000 or 400,000."""
 _OF_A_FILE = re.compile(r"\bfile '[^']*': ")
@@ -35,6 +37,24 @@ def renamed(command: str, option: str) -> str | None:
     if new_name is None:
         return None
     return f"fedray {command} {option}: this option is called {new_name} now; use that"
+
+
+def as_key(option: str) -> str | None:
+    """What to say of an `option` that a command with `--set` lacks, where keys of a scenario have
+    its name; None where none has."""
+    # Typing an option that there is not is rare, and scenarios take a while to import.
+    from fedray.scenario.keys import tables_of
+
+    name = option.lstrip("-").replace("-", "_")
+    name = KEY_NAMES.get(name, name)
+    found = [
+        f"{each.path}.{name}".lstrip(".") for each in tables_of() if name in each.table.model_fields
+    ]
+    choices = [f"--set {key}=VALUE" for key in dict.fromkeys(found)]
+    # A name of many tables, such as kind, tells nothing.
+    if not 0 < len(choices) < 4:
+        return None
+    return f"No such option: {option}; a scenario's key is given by {' or '.join(choices)}"
 
 
 def check_numbers(

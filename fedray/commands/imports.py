@@ -95,8 +95,8 @@ def import_(
         typer.Option(
             metavar="T",
             rich_help_panel=_TIMES,
-            help="Column of times, so that timers can be checked: ISO 8601 (UTC unless it has an "
-            "offset), or Unix numbers.",
+            help="Column of times, so that timers can be checked: ISO 8601, Unix numbers, or text "
+            "of --time-format.",
         ),
     ] = None,
     time_unit: Annotated[
@@ -106,6 +106,22 @@ def import_(
             rich_help_panel=_TIMES,
             help="Of times that are numbers which do not count from 1970: seconds, milliseconds, "
             "microseconds or nanoseconds.",
+        ),
+    ] = None,
+    time_format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            rich_help_panel=_TIMES,
+            help="Of times that are other text, such as '%d.%m.%Y %H:%M'.",
+        ),
+    ] = None,
+    time_zone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ZONE",
+            rich_help_panel=_TIMES,
+            help="Of times without an offset, such as Europe/Berlin; default: UTC.",
         ),
     ] = None,
     file_format: Annotated[
@@ -162,6 +178,8 @@ def import_(
             repeats=repeats,
             time_column=time_column,
             time_unit=time_unit,
+            time_format=time_format,
+            time_zone=time_zone,
             where=where or (),
             delimiter=delimiter,
             leave_out_invalid=leave_out_invalid,

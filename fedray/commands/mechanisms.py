@@ -265,6 +265,7 @@ def calibrate(
     from fedray.audit.audit import DEFAULT_DELTA
     from fedray.design import FOLLOWING_KINDS, calibrate_mechanism
 
+    # A directory that is called like a kind does not hide it.
     if mechanism.is_dir() and str(mechanism) not in FOLLOWING_KINDS:
         raise InputError(
             f"MECHANISM {str(mechanism)!r} is a directory; name a mechanism file, or a trace as "

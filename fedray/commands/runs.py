@@ -480,6 +480,14 @@ def fit(
             "before a Monday: seconds, milliseconds, microseconds or nanoseconds.",
         ),
     ] = None,
+    time_format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            rich_help_panel=_LOG,
+            help="Of times that are text but not ISO 8601, such as '%d.%m.%Y %H:%M'.",
+        ),
+    ] = None,
     delimiter: Annotated[
         str | None,
         typer.Option(
@@ -600,6 +608,7 @@ def fit(
             "time": time_column,
             "round": round_column,
             "time_unit": time_unit,
+            "time_format": time_format,
             "delimiter": delimiter,
             "file_format": file_format,
         }
@@ -626,6 +635,10 @@ def fit(
         "--time-column": time_column,
         "--round-column": round_column,
         "--days": days,
+        "--time-unit": time_unit,
+        "--time-format": time_format,
+        "--delimiter": delimiter,
+        "--format": file_format,
         "--out": out,
         "--page": page,
         "--figures": figures,

@@ -102,6 +102,8 @@ class About:
     """What protects the trace against damage, a sentence."""
     divergence: str = ""
     """That the training diverged, in sentences; empty if it did not."""
+    noise_multiplier: float | None = None
+    """The noise multiplier of the run; None for a log."""
 
 
 def _about(trace: Trace | ImportedTrace) -> About:
@@ -141,6 +143,7 @@ def _about(trace: Trace | ImportedTrace) -> About:
         toml,
         trace.integrity,
         trace.trained.divergence if trace.trained is not None else "",
+        scenario["privacy"]["noise_multiplier"],
     )
 
 
@@ -225,7 +228,8 @@ def _mechanism_note(used: dict[str, Any], about: About, is_claimed: bool) -> str
     source = "Claimed" if is_claimed else "Given to the audit"
     if about.scenario_toml is None:
         return f"{source}; a log does not say how noise was added."
-    if used["is_own"] and not is_claimed:
+    has_own_noise = used["noise_multiplier"] == about.noise_multiplier
+    if used["is_own"] and has_own_noise and not is_claimed:
         return "The mechanism of the run."
     return f"{source}; what was run is in the scenario below."
 

@@ -48,8 +48,8 @@ class Privacy(Table):
             omega=(0.12828660029532482, 0.32906048602262866),
         ),
         description="Strategy matrix C: a table with `kind` and that kind's parameters (see "
-        "mechanisms/README.md), or the name of "
-        "a mechanism file beside the scenario's.",
+        "mechanisms/README.md), the name of a mechanism file beside the scenario's, or a kind that "
+        'needs no parameters, such as "tree".',
     )
     noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
     """Noise standard deviation over the most that a device contributes, for C of unit scale (z of
@@ -160,7 +160,6 @@ class Privacy(Table):
     @field_validator("mechanism", mode="before")
     @classmethod
     def _from_file(cls, value: Any, info: ValidationInfo) -> Any:
-        # Nothing but a file is named by a text here, since kinds are given as tables.
         if isinstance(value, str):
             return strategy_beside(value, "scenario", info.context)
         return value

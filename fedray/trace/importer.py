@@ -85,6 +85,8 @@ def import_log(
     repeats: str = "refuse",
     time_column: str | None = None,
     time_unit: str | None = None,
+    time_format: str | None = None,
+    time_zone: str | None = None,
     where: Sequence[str] = (),
     delimiter: str | None = None,
     leave_out_invalid: bool = False,
@@ -107,8 +109,10 @@ def import_log(
         file_format: csv or parquet; by the suffix if None.
         repeats: what rows of one device in one round again are. "refuse": not known, so the log is
             refused. "once": records of one contribution. "each": contributions of their own.
-        time_column: ISO 8601, timestamps or Unix numbers (`log_times.py`). time_unit: of numbers,
-            if it cannot be told.
+        time_column: ISO 8601, timestamps or Unix numbers (`log_times.py`).
+        time_unit: of numbers, if it cannot be told.
+        time_format: of other text, by the directives of strptime, such as "%d.%m.%Y %H:%M".
+        time_zone: of times without an offset from UTC, such as "Europe/Berlin"; UTC if None.
         where: conditions "COLUMN=VALUE" of rows that are participations; several of one column mean
             any of them.
         delimiter: between columns of CSV, if not a comma.
@@ -133,6 +137,14 @@ def import_log(
         )
     if repeats not in REPEATS:
         raise InputError(f"repeats={repeats!r} is none of {', '.join(REPEATS)}")
+    of_times = {"time_unit": time_unit, "time_format": time_format, "time_zone": time_zone}
+    stray = next((name for name, value in of_times.items() if value is not None), None)
+    # A rounds file may have times where the log has none.
+    if stray is not None and time_column is None and rounds_file is None:
+        raise InputError(
+            f"{stray}={of_times[stray]!r} tells how times are written, and there are none; name "
+            "their column by time_column, or leave it out"
+        )
     # Parquet opens no such name, so it is refused before the work and not after it.
     _check_name(out)
     layout = LogLayout(
@@ -140,6 +152,8 @@ def import_log(
         round=round_column,
         time=time_column,
         time_unit=time_unit,
+        time_format=time_format,
+        time_zone=time_zone,
         where=tuple(where),
         file_format=file_format,
         delimiter=delimiter,

@@ -35,6 +35,8 @@ _FORMATS = {
     ".pq": "parquet",
 }
 _DELIMITERS = {"tab": "\t", "\\t": "\t"}
+_SEPARATORS = (";", "\t", ",", "|")
+"""What CSV has between columns."""
 _DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError)
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
@@ -56,6 +58,10 @@ class LogLayout:
     """Column of the time; None for a log without times."""
     time_unit: str | None = None
     """Unit of times that are numbers; None where it can be told from them."""
+    time_format: str | None = None
+    """Format of times that are text, by the directives of strptime; None for ISO 8601."""
+    time_zone: str | None = None
+    """Time zone of times without an offset, such as "Europe/Berlin"; None for UTC."""
     where: tuple[str, ...] = ()
     """Conditions "COLUMN=VALUE" of the rows that are participations; several of one column mean any
     of them."""
@@ -76,11 +82,7 @@ class LogLayout:
             )
         if self.file_format is not None and self.file_format not in ("csv", "parquet"):
             raise InputError(f"file_format={self.file_format!r} is not csv or parquet")
-        # pyarrow takes one byte, which must be neither a quote nor the end of a line.
-        if len(self.separator) != 1 or self.separator in '"\r\n' or not self.separator.isascii():
-            raise InputError(
-                f"delimiter={self.delimiter!r} must be one character, such as ';' or tab"
-            )
+        separator_of(self.delimiter)
         for each in self.where:
             # The first equals sign counts, so that a value may have more of them.
             column, equals, _ = each.partition("=")
@@ -89,9 +91,8 @@ class LogLayout:
 
     @property
     def separator(self) -> str:
-        """The character that the delimiter names: a comma unless one is given, and a tab for
-        "tab"."""
-        return _DELIMITERS.get(self.delimiter or ",", self.delimiter or ",")
+        """The character that the delimiter names."""
+        return separator_of(self.delimiter)
 
     @property
     def conditions(self) -> dict[str, list[str]]:
@@ -187,7 +188,7 @@ class Log:
         if layout.time is not None:
             where = f"column {layout.time!r} of log {shown_path(path)}"
             # One reader serves all files, because all must have one form of times.
-            self.times = TimeReader(where, layout.time_unit)
+            self.times = _time_reader(where, layout)
         self._on_progress = on_progress
         self._files = log_files(path)
         self._format = log_format_of(self._files[0], layout.file_format)
@@ -252,7 +253,9 @@ class Log:
         file = self._files[0]
         given = self.layout.columns
         schema = (
-            self._csv(file, []).schema if self._format == "csv" else open_parquet(file).schema_arrow
+            open_csv(file, [], self.layout.separator).schema
+            if self._format == "csv"
+            else open_parquet(file).schema_arrow
         )
         # pyarrow decodes the names only when they are asked for.
         try:
@@ -270,8 +273,7 @@ class Log:
                     "rename one of them"
                 )
             if column not in names:
-                # A single column is what a file with another delimiter looks like.
-                hint = _hint_of_delimiter(names[0]) if len(names) == 1 else ""
+                hint = other_separator(file, self.layout.separator) if self._format == "csv" else ""
                 raise InputError(
                     f"{argument}={column!r} is not a column of {shown_path(self.path)}; it has "
                     f"{', '.join(names[:20])[:400]}{hint}"
@@ -296,7 +298,7 @@ class Log:
     def _read(self) -> Iterator[pa.RecordBatch]:
         if self._format == "csv":
             for file in self._files:
-                yield from self._csv(file, list(self._types))
+                yield from open_csv(file, list(self._types), self.layout.separator)
             return
         # CSV is text everywhere; files of Parquet have types that may differ from file to file.
         for file in self._files:
@@ -314,14 +316,6 @@ class Log:
                         "bring all files to one form"
                     )
                 yield from parquet.iter_batches(batch_size=BATCH_ROWS, columns=list(self._types))
-
-    def _csv(self, file: Path, columns: list[str]) -> arrow_csv.CSVStreamingReader:
-        try:
-            return open_csv(file, columns, self.layout.separator)
-        except _DAMAGE as error:
-            raise InputError(
-                f"log {shown_path(file)} cannot be read as CSV ({first_line(error)}); correct it"
-            ) from None
 
     def _where(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that meet the conditions. Values are compared as text, so that a number or a
@@ -490,16 +484,13 @@ def read_rounds_file(file: Path, layout: LogLayout) -> ReleasedRounds:
         raise InputError(
             f"rounds_file={str(file)!r} cannot be read ({first_line(error)}); correct it"
         ) from None
-    return read_released(file, table, layout.round, layout.time, layout.time_unit)
+    where = f"rounds_file={str(file)!r}"
+    times = _time_reader(f"times of {where}", layout)
+    return read_released(file, table, layout.round, layout.time, times)
 
 
-def _hint_of_delimiter(only_name: str) -> str:
-    """What to say of the delimiter where a log has one column; empty where its name has none."""
-    other = next((each for each in (";", "\t", ",", "|") if each in only_name), None)
-    if other is None:
-        return ""
-    name = "tab" if other == "\t" else other
-    return f"; its first line looks as if parted by delimiter={name!r}: give that"
+def _time_reader(where: str, layout: LogLayout) -> TimeReader:
+    return TimeReader(where, layout.time_unit, layout.time_format, layout.time_zone)
 
 
 def open_csv(file: Path, columns: Sequence[str], separator: str) -> arrow_csv.CSVStreamingReader:
@@ -510,7 +501,20 @@ def open_csv(file: Path, columns: Sequence[str], separator: str) -> arrow_csv.CS
         columns: those that are read, as text; where none are named, all, of the types that pyarrow
             guesses.
         separator: between columns.
+
+    Raises:
+        InputError: it cannot be read, as far as its first block tells.
     """
+    try:
+        return _opened_csv(file, columns, separator)
+    except _DAMAGE as error:
+        hint = other_separator(file, separator)
+        raise InputError(
+            f"{shown_path(file)} cannot be read as CSV ({first_line(error)}{hint}); correct it"
+        ) from None
+
+
+def _opened_csv(file: Path, columns: Sequence[str], separator: str) -> arrow_csv.CSVStreamingReader:
     return arrow_csv.open_csv(
         file,
         read_options=arrow_csv.ReadOptions(block_size=BLOCK_BYTES),
@@ -524,6 +528,31 @@ def open_csv(file: Path, columns: Sequence[str], separator: str) -> arrow_csv.CS
             strings_can_be_null=True,
         ),
     )
+
+
+def separator_of(delimiter: str | None) -> str:
+    """The character that a `delimiter` names: a comma unless one is given, and a tab for "tab".
+    Raises InputError."""
+    separator = _DELIMITERS.get(delimiter or ",", delimiter or ",")
+    # pyarrow takes one byte, which must be neither a quote nor the end of a line.
+    if len(separator) != 1 or separator in '"\r\n' or not separator.isascii():
+        raise InputError(f"delimiter={delimiter!r} must be one character, such as ';' or tab")
+    return separator
+
+
+def other_separator(file: Path, separator: str) -> str:
+    """What messages add where the first line of a CSV `file` has not the `separator` but another;
+    else nothing."""
+    try:
+        with pa.input_stream(str(file)) as stream:
+            first = stream.read(1 << 12).split(b"\n")[0].decode("utf-8", "replace")
+    except _DAMAGE:
+        return ""
+    found = max(_SEPARATORS, key=first.count)
+    if separator in first or found not in first:
+        return ""
+    name = "tab" if found == "\t" else found
+    return f"; its first line has no {separator!r}, but delimiter={name!r} would part it"
 
 
 def shown_path(path: Path) -> str:

@@ -17,6 +17,8 @@ from fedray.trace.log import (
     log_format_of,
     open_csv,
     open_parquet,
+    other_separator,
+    separator_of,
     shown_path,
 )
 from fedray.trace.log_times import EARLIEST, LATEST, TimeReader
@@ -38,8 +40,10 @@ class RecordColumns:
     """Column of rounds; the log then has neither intervals nor moments."""
     time_unit: str | None = None
     """Unit of times that are numbers; None where it can be told from them."""
-    delimiter: str = ","
-    """What stands between the columns of CSV."""
+    time_format: str | None = None
+    """Format of times that are text, by the directives of strptime; None for ISO 8601."""
+    delimiter: str | None = None
+    """What stands between the columns of CSV; None for a comma."""
     file_format: str | None = None
     """csv or parquet; None: by the suffix."""
 
@@ -82,7 +86,9 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
             not start before it ends.
     """
     readers = [
-        TimeReader(f"column {name!r} of log {shown_path(path)}", columns.time_unit)
+        TimeReader(
+            f"column {name!r} of log {shown_path(path)}", columns.time_unit, columns.time_format
+        )
         for name in columns.values
     ]
     devices: list[pa.Array] = []
@@ -148,8 +154,10 @@ def _batches(path: Path, columns: RecordColumns) -> Iterator[pa.RecordBatch]:
     names = list(arguments)
     for file in files:
         if form == "csv":
-            _check(file, open_csv(file, [], columns.delimiter).schema.names, arguments)
-            yield from open_csv(file, names, columns.delimiter)
+            separator = separator_of(columns.delimiter)
+            found = open_csv(file, [], separator).schema.names
+            _check(file, found, arguments, other_separator(file, separator))
+            yield from open_csv(file, names, separator)
             continue
         with open_parquet(file) as parquet:
             _check(file, parquet.schema_arrow.names, arguments)
@@ -158,11 +166,12 @@ def _batches(path: Path, columns: RecordColumns) -> Iterator[pa.RecordBatch]:
                 yield batch.select(names)
 
 
-def _check(file: Path, names: list[str], arguments: dict[str, str]) -> None:
+def _check(file: Path, names: list[str], arguments: dict[str, str], hint: str = "") -> None:
+    """Refuses a log without the columns; the `hint` says what it may have instead."""
     shown_names = ", ".join(map(repr, names[:20]))[:400]
     for column, argument in arguments.items():
         if names.count(column) != 1:
             raise InputError(
                 f"{argument}={column!r} is the name of {names.count(column)} columns of "
-                f"{shown_path(file)}, which has {shown_names}; name one of them"
+                f"{shown_path(file)}, which has {shown_names}{hint}; name one of them"
             )

@@ -166,7 +166,7 @@ class Numbering:
 
 
 def read_released(
-    file: Path, table: pa.Table, round_column: str, time_column: str | None, unit: str | None
+    file: Path, table: pa.Table, round_column: str, time_column: str | None, times: TimeReader
 ) -> ReleasedRounds:
     """Reads the rounds that a table lists.
 
@@ -176,7 +176,7 @@ def read_released(
             any, in `time_column` or `time`.
         round_column: the log's column of the round.
         time_column: the log's column of times; None if it has none.
-        unit: of times that are numbers, where it is known.
+        times: reads the times.
 
     Raises:
         InputError: unless rounds are distinct whole numbers in order.
@@ -202,9 +202,8 @@ def read_released(
     )
     seconds, form = None, ""
     if time_name is not None:
-        reader = TimeReader(f"column {time_name!r} of rounds_file={str(file)!r}", unit)
-        seconds = reader.seconds(table.column(time_name).combine_chunks())
-        form = reader.form
+        seconds = times.seconds(table.column(time_name).combine_chunks())
+        form = times.form
     _check_order(numbers, seconds, file)
     return ReleasedRounds(numbers, seconds, form)
 

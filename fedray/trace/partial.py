@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from fedray.atomic import sync_directory, write_whole
-from fedray.errors import InputError, RunFailed
+from fedray.errors import FedrayError, InputError, RunFailed
 from fedray.trace.checkpoints import CHECKPOINTS, has_checkpoint
 from fedray.trace.files import check_name
 from fedray.trace.progress import PROGRESS_FILE, ProgressFile
@@ -40,6 +40,25 @@ def partial_directory(directory: Path) -> Path:
             f"{str(directory)!r} has no name, and can hold no trace; name a directory in it"
         )
     return directory.with_name(f"{directory.name}.partial")
+
+
+def with_resume_hint(
+    error: FedrayError | KeyboardInterrupt,
+    directory: Path,
+) -> FedrayError | KeyboardInterrupt:
+    """An error with how to go on.
+
+    Args:
+        error: what ended the run.
+        directory: the `out` of the run.
+
+    Returns:
+        One of the same class, so that it is caught and told as before.
+    """
+    hint = f"the last checkpoint is kept, go on with resume={str(directory)!r}"
+    if isinstance(error, KeyboardInterrupt):
+        return KeyboardInterrupt(f"interrupted; {hint}")
+    return type(error)(f"{error}; {hint}")
 
 
 def new_directory(name: str) -> Path:

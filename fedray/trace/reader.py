@@ -51,6 +51,8 @@ from fedray.trace.schema import (
 )
 from fedray.trace.trained import METRICS_FILE, OLD_METRIC_SCHEMA, OLD_METRICS, TRAINING, TrainedRun
 
+_WRITERS = "give the directory that `fedray run` or `fedray import` wrote"
+
 
 @dataclass(frozen=True, slots=True)
 class AcceptedPart:
@@ -381,27 +383,24 @@ def read_document(directory: Path) -> dict[str, Any]:
     file = directory / RUN_FILE
     # A path that Parquet cannot open is told before anything is looked for.
     check_name(directory)
-    if not directory.is_dir():
+    if directory.is_file():
         raise TraceError(
-            f"trace {str(directory)!r} is not a directory; give the directory that `fedray run` "
-            "wrote"
+            f"trace {str(directory)!r} is a file, and no directory; make a trace of a log by "
+            "`fedray import`"
         )
+    if not directory.is_dir():
+        raise TraceError(f"trace {str(directory)!r} is not a directory; {_WRITERS}")
     try:
         run = parse_json(file.read_bytes())
     except FileNotFoundError:
-        raise TraceError(
-            f"trace {str(directory)!r} has no {RUN_FILE}; give the directory that `fedray run` "
-            "wrote"
-        ) from None
+        raise TraceError(f"trace {str(directory)!r} has no {RUN_FILE}; {_WRITERS}") from None
     except (OSError, ValueError) as error:
         raise TraceCorrupt(
             f"{file} cannot be read ({first_line(error)}); take the trace from its source again"
         ) from None
     # Valid JSON may be anything, such as a list.
     if not isinstance(run, dict):
-        raise TraceError(
-            f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote"
-        )
+        raise TraceError(f"{file} does not say format={FORMAT!r}; {_WRITERS}")
     return run
 
 

@@ -3,6 +3,7 @@ sensitivity."""
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,7 @@ def test_a_log_has_the_observed_noise_alone_and_its_doubts_beside_it(tmp_path) -
     assert "does not say which rules" in found.enforced.guarantee.reason
     assert found.notes[0] == OF_A_LOG
     assert "left out rows" in found.notes[1]
-    with pytest.raises(InputError, match=r"^mechanism=None with trace .*: a log has no mechanism"):
+    with pytest.raises(InputError, match="^trace .* is a log, which has no mechanism of its own"):
         calibrate_trace(trace, rho=0.5)
 
 
@@ -153,6 +154,11 @@ def test_noise_of_adaptive_clipping_is_that_of_sums_and_counts_together(trace_of
         trace_of(PATTERNS, ROUNDS, small(*clipping, f"privacy.noise_multiplier={z!r}"))
     )
     assert len(again.releases) == 2
+    # The run's own mechanism stays that when it is named.
+    assert audit_trace(again.path, mechanism=Identity()).releases == again.releases
+    trace = trace_of(PATTERNS, ROUNDS, value)
+    named = calibrate_trace(trace, rho=0.2, mechanism=Identity())
+    assert replace(named, path=found.path) == found
     assert again.mechanisms[0].enforced.rho == pytest.approx(0.2, rel=1e-12)
 
 

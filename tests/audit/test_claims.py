@@ -108,6 +108,10 @@ def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) 
         advised.value**2 / 50, abs=1.1e-4
     )
     assert float(found["rho"].should_say.removeprefix("rho = ")) >= own.rho
+    put_right = (
+        f"min-sep 1 and at most {found['max_participations'].found} participations in 17 rounds"
+    )
+    assert f"; with the other statements put right, {put_right} give " in found["rho"].explanation
     assert found["rho"].evidence[0].rounds == own.trace.rounds
 
 
@@ -344,6 +348,20 @@ def test_keys_inside_a_mechanism_are_explained_as_those_of_its_kind(tmp_path: Pa
         with pytest.raises(InputError) as caught:
             read_claim(tmp_path / "claim.toml")
         assert expected in str(caught.value)
+
+
+def test_a_kind_without_parameters_is_named_alone_unless_there_is_such_a_file(
+    tmp_path: Path,
+) -> None:
+    claim = tmp_path / "claim.toml"
+    for kind, expected in (("tree", Tree()), ("identity", Identity())):
+        claim.write_text(f'mechanism = "{kind}"\nnoise_multiplier = 7.0\n')
+        assert read_claim(claim).mechanism == expected
+    (tmp_path / "identity").write_text('{"kind": "tree", "restarts": [3]}')
+    assert read_claim(claim).mechanism == Tree(restarts=(3,))
+    claim.write_text('mechanism = "blt"\nnoise_multiplier = 7.0\n')
+    with pytest.raises(InputError, match="'blt' is a kind of mechanism that has parameters; make"):
+        read_claim(claim)
 
 
 def test_a_missing_mechanism_file_is_told_with_its_path_and_what_it_is_relative_to(

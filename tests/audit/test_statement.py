@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.statement import UNSEEN, privacy_statement
 from fedray.errors import InputError
 from fedray.mechanisms.registry import Tree
+from fedray.report.page import render
 from fedray.report.text.audits import audit_text
 from fedray.rounding import up
 from fedray.trace.imported import ImportedTrace
@@ -278,6 +279,17 @@ def test_the_statement_of_a_run_rests_on_its_scenario_and_its_trace(trace) -> No
     (of_seed,) = (evidence for says, evidence in assumed.items() if says.startswith("The seed is"))
     assert of_seed == "the seed that the trace records"
     assert not any("documentation" in line.evidence for line in lines)
+
+
+def test_noise_that_was_given_is_not_said_to_be_that_of_the_run(trace) -> None:
+    def evidence(audit: Audit) -> dict[str, str]:
+        return {line.what: line.evidence for line in privacy_statement(trace, audit).lines}
+
+    own, other = evidence(audit_trace(trace)), evidence(audit_trace(trace, 20.0))
+    assert own["Noise multiplier"] == other["Mechanism"] == "the scenario that was run"
+    assert other["Noise multiplier"] == "given to the audit; that of the run was 7"
+    assert "The mechanism of the run." in render(trace, audit_trace(trace))
+    assert "The mechanism of the run." not in render(trace, audit_trace(trace, 20.0))
 
 
 def test_all_rows_that_the_import_left_out_are_in_the_statement(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ FIRST_TWO = np.array([[0, 1], [0, 1]])
 INPUTS, TARGETS = np.ones((3, 4)), np.arange(3)
 
 
-def test_arrays_are_examples_as_tensors_are():
+def test_arrays_are_examples_as_tensors_are() -> None:
     as_arrays = FunctionSource(lambda device: (INPUTS, TARGETS))
     as_tensors = FunctionSource(lambda device: (torch.tensor(INPUTS), torch.tensor(TARGETS)))
 
@@ -24,7 +24,24 @@ def test_arrays_are_examples_as_tensors_are():
         np.testing.assert_array_equal(found[name], values)
 
 
-def test_a_tensor_with_a_gradient_is_taken():
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        INPUTS[::-1],
+        np.broadcast_to(1.0, (3, 4)),
+        INPUTS.astype(">f4"),
+        INPUTS.astype(np.longdouble),
+    ],
+    ids=["reversed", "read-only", "of another byte order", "longer than float64"],
+)
+def test_an_array_of_any_layout_is_taken(inputs: np.ndarray) -> None:
+    found = FunctionSource(lambda device: (inputs, TARGETS)).examples(DEVICES, FIRST_TWO)
+
+    assert found["inputs"].dtype == np.float32
+    assert (found["inputs"] == 1.0).all()
+
+
+def test_a_tensor_with_a_gradient_is_taken() -> None:
     source = FunctionSource(lambda device: (torch.ones(3, 4, requires_grad=True), TARGETS))
 
     assert source.examples(DEVICES, FIRST_TWO)["inputs"].shape == (2, 2, 4)
@@ -41,14 +58,14 @@ def test_a_tensor_with_a_gradient_is_taken():
         ((INPUTS, torch.tensor(1)), "a tuple of ndarray, Tensor"),
     ],
 )
-def test_what_is_no_pair_of_arrays_is_refused_and_named(given, named):
+def test_what_is_no_pair_of_arrays_is_refused_and_named(given, named) -> None:
     source = FunctionSource(lambda device: given)
 
     with pytest.raises(InputError, match=rf"examples\(0\) gave {named}; it must give two"):
         _ = source.fields
 
 
-def test_a_function_that_fails_on_held_out_devices_is_told_which_those_are():
+def test_a_function_that_fails_on_held_out_devices_is_told_which_those_are() -> None:
     data = {0: (INPUTS, TARGETS), 1: (INPUTS, TARGETS)}
     source = FunctionSource(lambda device: data[device])
 
@@ -56,7 +73,7 @@ def test_a_function_that_fails_on_held_out_devices_is_told_which_those_are():
         source.examples_on(np.array([2**40], np.uint64))
 
 
-def test_devices_whose_examples_have_another_shape_are_refused():
+def test_devices_whose_examples_have_another_shape_are_refused() -> None:
     source = FunctionSource(lambda device: (INPUTS[:, : 4 - device], TARGETS))
 
     with pytest.raises(InputError, match=r"examples\(1\) gave .*\[3, 3\].*\[3, 4\]"):
@@ -64,7 +81,7 @@ def test_devices_whose_examples_have_another_shape_are_refused():
 
 
 @pytest.mark.parametrize("name", ["inputs", "targets"])
-def test_examples_with_nan_are_refused(name):
+def test_examples_with_nan_are_refused(name: str) -> None:
     given = {"inputs": INPUTS, "targets": TARGETS * 1.0}
     given[name] = given[name].copy()
     given[name][1] = np.nan
@@ -74,13 +91,13 @@ def test_examples_with_nan_are_refused(name):
         source.examples(DEVICES, FIRST_TWO)
 
 
-def test_a_device_without_examples_may_have_any_shape():
+def test_a_device_without_examples_may_have_any_shape() -> None:
     source = FunctionSource(lambda device: ((INPUTS, TARGETS), (np.ones(0), np.ones(0)))[device])
 
     assert source.examples_on(DEVICES).tolist() == [3, 0]
 
 
-def test_damaged_examples_are_the_callers_to_treat():
+def test_damaged_examples_are_the_callers_to_treat() -> None:
     def examples(device):
         raise DamagedExamples({0: "unreadable"})
 

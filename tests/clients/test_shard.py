@@ -25,11 +25,12 @@ from fedray.clients.population import (
     present_between,
 )
 from fedray.clients.rows import RowStore
+from fedray.clients.several_tasks import TasksShard
 from fedray.clients.shard import PopulationShard
 from fedray.errors import InputError
 from fedray.messages import Census, CheckInOrder, CheckIns, Outcome, Settlement, Window
 from fedray.rng import Stream, stream_key
-from fedray.scenario import Scenario
+from fedray.scenario import Scenario, SeveralTasks
 
 HOUR = 3600.0
 ATTEMPTS = itertools.count()
@@ -263,6 +264,22 @@ def test_the_census_estimates_how_many_are_eligible() -> None:
     assert abs(census.eligible - exact) < 4 * np.sqrt(4 * exact)
     assert census.open_eligible == census.free_eligible == census.eligible
     assert census.listed == pytest.approx(300_000, rel=1e-4)
+
+
+def test_several_tasks_count_the_devices_that_each_would_count_alone() -> None:
+    """They share one sample of the devices; a task that asks for data counts fewer of it."""
+    value = scenario(20_000, "population.joins_per_day=5000", "population.lifetime_days=2.0")
+    data = {"policies": [{"kind": "data_available", "min_example_count": 60}]}
+    tasks = {"any": {}, "choosy": {"participation": data}, "other": {"rounds": {"report_goal": 20}}}
+    several = SeveralTasks.from_tables({**value.to_tables(), "tasks": tasks})
+    shards = [PopulationShard(task.scenario, 0, value.device_ids) for task in several.tasks]
+    together = TasksShard(several, 0, value.device_ids)
+    for day in (0, 1):
+        period = {"list_from_time": 24 * HOUR * day, "list_until_time": 24 * HOUR * day + 14 * HOUR}
+        asked = dataclasses.replace(order(24 * day + 1, 0.0), task_rounds=(0, 0, 0), **period)
+        alone = tuple(shard.check_ins(asked).census for shard in shards)
+        assert together.check_ins(asked).task_censuses == alone
+        assert 0 < alone[1].eligible < alone[0].eligible == alone[2].eligible
 
 
 def test_devices_join_and_leave() -> None:

@@ -118,23 +118,6 @@ def test_a_directory_that_is_called_like_a_kind_does_not_hide_it(
     assert fedray_command("calibrate", "tree", *SETTING, "--rho", "1") == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("tree", "for the kind 'tree' write { kind = \"tree\" }"),
-        ("blt", "'blt' is a kind that has parameters: give a file that `fedray optimize` wrote"),
-        ("tre", "correct the path, or put the file there"),
-    ],
-)
-def test_a_scenario_that_names_a_kind_is_told_how_it_is_written(
-    small, tmp_path: Path, monkeypatch, name: str, remedy: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ScenarioError) as refused:
-        small(f"privacy.mechanism={name}")
-    assert str(refused.value).endswith(remedy)
-
-
 SEPARATED = ("participation.timer_hours=0", "participation.round_separation=2")
 
 
@@ -152,8 +135,7 @@ def test_the_command_calibrates_to_a_trace(trace_of, small, tree: str, fedray_co
     assert observed["epsilon"] == document["observed"]["epsilon"] <= 2.0
     # A kind is as good as its file.
     assert json.loads(fedray_command("calibrate", "tree", *options, "--json")[1]) == document
-    audited = fedray_command("audit", path, "--mechanism", "tree", *noise)
-    assert audited == fedray_command("audit", path, "--mechanism", tree, *noise)
+    assert fedray_command("audit", path, "--mechanism", "tree", *noise)[1] == out
     # The run's own mechanism is the default.
     code, out, err = fedray_command("calibrate", *options)
     assert (code, err) == (0, "")
@@ -186,7 +168,7 @@ def test_a_trace_that_enforces_nothing_shows_the_observed_noise_alone(
         (["bisr", "--trace", "TRACE", "--rho", "1"], "`fedray optimize bisr`"),
         (["blt", "--trace", "TRACE", "--rho", "1"], "fedray optimize blt"),
         (["none.json", "--trace", "TRACE", "--rho", "1"], "'none.json' cannot be read"),
-        (["short.json", "--trace", "TRACE", "--rho", "1"], "rounds=6 is more than"),
+        (["short.json", "--trace", "TRACE", "--rho", "1"], "is for 4 rounds, and the trace has 6"),
         (["tree", "--trace", "MISSING", "--rho", "1"], "'MISSING' is not a directory"),
         (["TRACE", "--rho", "1"], "or a trace as `--trace "),
         (["--rho", "1"], "MECHANISM is missing"),

@@ -37,6 +37,30 @@ def test_every_command_refuses_an_option_that_it_does_not_have(
     assert err.startswith("fedray: No such option: --no-such-option")
 
 
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--rounds", "a scenario's key is given by --set rounds.count=VALUE\n"),
+        ("--timer-hours", "a scenario's key is given by --set participation.timer_hours=VALUE\n"),
+        ("--delta", "--set privacy.delta=VALUE or --set privacy.stop_at.delta=VALUE\n"),
+        ("--kind", "No such option: --kind"),  # too many tables have one
+    ],
+)
+def test_a_key_that_is_given_as_an_option_is_told_how_to_be_set(
+    option: str, expected: str, fedray_command
+) -> None:
+    code, out, err = fedray_command("run", "quickstart", option, "10")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err
+    # A command without --set knows of no scenario.
+    assert "--set" not in fedray_command("audit", "trace", option, "10")[2]
+
+
+def test_an_option_without_its_value_is_not_said_to_be_missing(fedray_command) -> None:
+    assert "No such option" not in fedray_command("run", "quickstart", "--out")[2]
+    assert "requires an argument" in fedray_command("fit", "log.csv", "--seed")[2]
+
+
 def test_the_version_is_that_of_the_package(fedray_command) -> None:
     assert fedray_command("--version") == (0, f"fedray {fedray.__version__}\n", "")
 

@@ -125,6 +125,13 @@ def test_a_scenario_is_built_from_its_tables(tmp_path: Path) -> None:
     assert fedray.Scenario.from_toml(str(tmp_path / "scenario.toml")) == built
 
 
+def test_a_file_may_be_named_by_a_path(tmp_path: Path) -> None:
+    file = tmp_path / "C.npy"
+    np.save(file, np.eye(3))
+    given: Any = file  # its type is that of TOML and JSON, where a path is text
+    assert fedray.Matrix(file=given) == fedray.Matrix(file=str(file))
+
+
 def test_a_table_that_was_read_from_a_file_can_be_part_of_another_scenario(
     tmp_path: Path, monkeypatch
 ) -> None:

@@ -65,22 +65,6 @@ def test_an_option_that_is_no_number_is_told_with_what_may_be_meant(
     assert stderr == f"fedray: {flag}={value!r} must be {rule}\n"
 
 
-@pytest.mark.parametrize(
-    ("typed", "is_told"),
-    [
-        (("run", "small", "--rounds", "30"), True),
-        (("run", "small", "--set"), False),  # it is known, and lacks its value
-        (("audit", "trace", "--rounds", "30"), False),  # it reads no scenario
-    ],
-)
-def test_an_unknown_option_of_a_command_with_a_scenario_is_told_of_keys(
-    fedray_command, typed: tuple[str, ...], is_told: bool
-) -> None:
-    code, _, stderr = fedray_command(*typed)
-    assert code == 2
-    assert ("keys of a scenario are set by --set, such as" in stderr) == is_told
-
-
 def test_annotations_of_every_command_can_be_read_for_numbers() -> None:
     found: dict[str, set[str]] = {}
     for name, command in COMMANDS.items():

@@ -511,6 +511,8 @@ class Logs:
                 renumber=True,
                 repeats=rng.choice(["refuse", "once", "each"]),
                 time_column="when" if rng.random() < 0.5 else None,
+                time_format=rng.choice([None, None, "%Y-%m-%dT%H:%M:%S", hostile_format(rng)]),
+                time_zone=rng.choice([None, None, "Europe/Berlin", "Nowhere"]),
                 leave_out_invalid=rng.random() < 0.5,
             )
             read_imported(out, True)
@@ -521,6 +523,12 @@ class Logs:
                     f"left behind: {sorted(path.name for path in self._folder.iterdir())}"
                 )
         return False
+
+
+def hostile_format(rng: random.Random) -> str:
+    """A format of times of any directives, with anything between them."""
+    pieces = ("%d", "%m", "%Y", "%y", "%H", "%I", "%M", "%p", "%z", "%Z", "%%", "%", "'", "\0", "é")
+    return "".join(rng.choices(pieces, k=rng.randrange(8)))
 
 
 class Sessions:

@@ -341,6 +341,18 @@ def test_a_log_is_read_as_it_was_kept(tmp_path: Path) -> None:
     assert moved.records.ends.max() == pytest.approx(24 * 8, abs=0.1)
 
 
+def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Path) -> None:
+    iso = tmp_path / "iso.csv"
+    iso.write_text("device,start,end\na,2025-12-24T18:30,2025-12-25T07:05\n")
+    other = tmp_path / "other.csv"
+    other.write_text("device\tstart\tend\na\t24.12.2025 18:30\t25.12.2025 07:05\n")
+    columns = RecordColumns(delimiter="tab", time_format="%d.%m.%Y %H:%M")
+    expected, found = read_log_records(iso, RecordColumns()), read_log_records(other, columns)
+    assert (found.start, found.end) == (expected.start, expected.end)
+    with pytest.raises(InputError, match="delimiter='tab' would part it"):
+        read_log_records(other, RecordColumns())
+
+
 @pytest.mark.parametrize(
     ("content", "columns", "options", "problem"),
     [

@@ -207,9 +207,10 @@ def test_rounds_may_be_out_of_order_of_number_if_times_say_so(log, tmp_path: Pat
         ({"renumber": True, "where": ["dev"]}, "where='dev' must be COLUMN=VALUE"),
         ({"renumber": True, "where": ["x=1"]}, "where='x' is not a column"),
         ({"renumber": True, "delimiter": "ab"}, "delimiter='ab' must be one character"),
+        ({"renumber": True, "time_zone": "UTC"}, "time_zone='UTC' tells how times are written"),
         (
             {"renumber": True, "delimiter": ";"},
-            r"it has dev,round; its first line looks as if parted by delimiter=',': give that",
+            "it has dev,round; its first line has no ';', but delimiter=',' would part it",
         ),
         ({"renumber": True, "time_column": "round"}, "column 'round' is named twice"),
         ({"renumber": True, "device_column": ["dev", "dev"]}, "column 'dev' is named twice"),
@@ -223,17 +224,6 @@ def test_options_that_contradict_each_other_or_the_log_are_refused(
         options = {**options, "rounds_file": tmp_path / "released.txt"}
     with pytest.raises(InputError, match=expected):
         log("dev,round\na,2\na,4\n", **options)
-
-
-@pytest.mark.parametrize(("delimiter", "told"), [(";", ";"), ("\t", "tab"), ("|", "|")])
-def test_a_log_with_another_delimiter_is_told_which_it_seems_to_have(
-    log, delimiter: str, told: str
-) -> None:
-    lines = "dev,round\na,0\na,1\n".replace(",", delimiter)
-    with pytest.raises(InputError) as refused:
-        log(lines, renumber=True)
-    assert f"parted by delimiter={told!r}: give that" in str(refused.value)
-    assert log(lines, renumber=True, delimiter=told).committed_rounds == 2
 
 
 def test_rounds_out_of_range_are_never_left_out(log) -> None:
@@ -373,8 +363,7 @@ DOUBTFUL = {
     "words": (["yesterday, noon", "today, noon"], "2 values such as 'yesterday, noon'"),
     "days before months": (
         ["2026-03-01 18:30", "24.12.2026 18:30"],
-        "1 value such as '24.12.2026 18:30' (device 'a', round '1'), which does not begin with "
-        "year-month-day and a time; convert the column, with an offset from UTC if",
+        "1 value such as '24.12.2026 18:30' (device 'a', round '1'), which is not ISO 8601. Accepted",
     ),
     "no such month": (["2026-13-01T12:00:00Z", "2026-13-01T12:00:00Z"], "Failed to parse string"),
     "none": (["2026-03-01T12:00:00Z", ""], "has rows without a time (device 'a', round '1')"),
@@ -391,7 +380,7 @@ def test_times_in_doubt_are_refused(log, case: str) -> None:
         log("dev,round,at\n" + lines, 2, time_column="at")
     assert expected in str(refused.value)
     assert "column 'at' of log" in str(refused.value)
-    assert "such as 2026-03-01T12:00:00Z, timestamps, and Unix numbers such as 1772366400" in str(
+    assert "such as 2026-03-01T12:00:00Z, timestamps, Unix numbers such as 1772366400" in str(
         refused.value
     )
 
@@ -403,6 +392,105 @@ def test_numbers_from_any_start_are_times_once_their_unit_is_told(log) -> None:
     assert times.tolist() == [0.0, 90.0]
     with pytest.raises(InputError, match="whose unit is known; time_unit='seconds' is for numbers"):
         log(f"dev,round,at\na,0,{TIMES[0]}\n", 1, time_column="at", time_unit="seconds")
+
+
+def test_text_of_a_format_is_read_as_that_format_says(log, tmp_path: Path) -> None:
+    """Those of the released rounds too; times without an offset are UTC."""
+    released = tmp_path / "released.csv"
+    released.write_text("round;at\n0;24.12.2025 18:30\n1;01.03.2026 07:05\n")
+    lines = "dev;round;at\na;0;24.12.2025 18:30\na;1;1.3.2026 7:06\n"
+    german = {"time_column": "at", "time_format": "%d.%m.%Y %H:%M", "delimiter": ";"}
+    trace = log(lines, rounds_file=released, **german)
+    times = trace.times(0)
+    assert times is not None
+    span = datetime.datetime(2026, 3, 1, 7, 6) - datetime.datetime(2025, 12, 24, 18, 30)
+    assert times.tolist() == [0.0, span.total_seconds()]
+    told = trace.run["times"]
+    origin = datetime.datetime(2025, 12, 24, 18, 30, tzinfo=datetime.UTC)
+    assert told["origin"] == origin.timestamp()
+    form = "text of the form '%d.%m.%Y %H:%M' without an offset from UTC, taken as UTC"
+    assert told["form"] == told["rounds_file_form"] == form
+    with_offset = log(
+        "dev,round,at\na,0,2025-12-24 18h30 +0100\n",
+        1,
+        time_column="at",
+        time_format="%Y-%m-%d %Hh%M %z",
+    )
+    assert with_offset.run["times"]["origin"] == origin.timestamp() - 3600.0
+    assert with_offset.run["times"]["form"] == "text of the form '%Y-%m-%d %Hh%M %z' in UTC"
+
+
+@pytest.mark.parametrize(
+    ("time_format", "value", "expected"),
+    [
+        # pyarrow and C read the 31st of February as the 3rd of March.
+        ("%d.%m.%Y %H:%M", "31.02.2025 18:30", "1 value such as '31.02.2025 18:30' (device 'a', "),
+        ("%d.%m.%Y %H:%M", "24.12.2025 18:30:12", "which is not of time_format='%d.%m.%Y %H:%M'"),
+        ("%d.%m.%Y %H:%M", "24.12.25 18:30", "a year before 2000 or after 2100; %y is a year of"),
+        ("%d.%m.%Y", "24.12.2025", "'%d.%m.%Y' does not name a date with a time of day"),
+        ("%d.%m.%Y %I:%M", "24.12.2025 06:30", "does not name a date with a time of day"),
+        ("%H:%M", "18:30", "does not name a date with a time of day"),
+        ("dd.mm.yyyy", "24.12.2025", "does not name a date with a time of day"),
+        ("%d.%m.%Y %Q", "24.12.2025", "time_format='%d.%m.%Y %Q' cannot be read"),
+        ("%é", "24.12.2025", "time_format='%é' cannot be read"),
+    ],
+)
+def test_a_format_that_does_not_read_every_time_is_refused(
+    log, time_format: str, value: str, expected: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        log(f"dev,round,at\na,0,{value}\n", 1, time_column="at", time_format=time_format)
+    assert expected in str(refused.value)
+
+
+def test_local_times_are_those_of_their_zone(log) -> None:
+    """A night in which clocks are put forward is an hour shorter."""
+    lines = "dev,round,at\na,0,2026-03-28 12:00\na,1,2026-03-29 12:00\n"
+    trace = log(lines, 2, time_column="at", time_zone="Europe/Berlin")
+    times = trace.times(0)
+    assert times is not None
+    assert times.tolist() == [0.0, 23 * 3600.0]
+    origin = datetime.datetime(2026, 3, 28, 11, tzinfo=datetime.UTC)
+    assert trace.run["times"]["origin"] == origin.timestamp()
+    form = "text of the form '%Y-%m-%d %H:%M', local times of Europe/Berlin"
+    told = {"time_column": "at", "time_zone": "Europe/Berlin", "time_format": "%Y-%m-%d %H:%M"}
+    same = log(lines, 2, **told)
+    assert same.run["times"]["form"] == form
+    assert same.digest == trace.digest
+
+
+@pytest.mark.parametrize(
+    ("zone", "value", "expected"),
+    [
+        ("Europe/Berlin", "2025-10-26T02:30", "1 time such as '2025-10-26 02:30:00' (device 'a',"),
+        ("Europe/Berlin", "2026-03-29T02:30", "showed twice or never, because they were changed;"),
+        ("Europe/Berlim", "2026-03-29T12:30", "time_zone='Europe/Berlim' is not known"),
+        ("Europe/Berlin", "2026-03-29T12:30Z", "ISO 8601 with an offset from UTC; time_zone="),
+        ("Europe/Berlin", "1772366400", "numbers, which count from a moment; time_zone="),
+    ],
+)
+def test_local_times_in_doubt_are_refused(log, zone: str, value: str, expected: str) -> None:
+    with pytest.raises(InputError) as refused:
+        log(f"dev,round,at\na,0,{value}\n", 1, time_column="at", time_zone=zone)
+    assert expected in str(refused.value)
+
+
+def test_a_format_is_for_text_alone(log, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="time_unit='seconds' is for numbers, and time_format="):
+        given = {"time_unit": "seconds", "time_format": "%d.%m.%Y %H:%M"}
+        log("dev,round,at\na,0,12\n", 1, time_column="at", **given)
+    file = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"dev": [1], "round": [0], "at": pa.array([START])}), file)
+    with pytest.raises(InputError, match="time_format=.* is for text; leave it out"):
+        import_log(
+            file, "dev", "round", 1, tmp_path / "t", time_column="at", time_format="%d.%m.%Y %H:%M"
+        )
+
+
+def test_a_csv_that_cannot_be_parted_names_the_delimiter_that_could(log) -> None:
+    for text, named in (("dev;round\na,b;0\n", "';'"), ("dev\tround\na,b\t0\n", "'tab'")):
+        with pytest.raises(InputError, match=f"but delimiter={named} would part it\\); correct it"):
+            log(text, 1)
 
 
 def test_rounds_that_time_contradicts_are_reported(log) -> None:
