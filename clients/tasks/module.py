@@ -157,7 +157,15 @@ class FunctionSource:
                 f"device {device} has {len(inputs)} inputs and {len(targets)} targets; give "
                 "as many of both"
             )
-        return _plain(inputs), _plain(targets)
+        examples = _plain(inputs), _plain(targets)
+        for name, part in zip(("inputs", "targets"), examples, strict=True):
+            # Updates from them would be left out, and the training be said to diverge.
+            if part.isnan().any():
+                raise InputError(
+                    f"{told} gave {name} with NaN, from which nothing is learned; replace these, "
+                    "or leave out the examples that have them"
+                )
+        return examples
 
     def _fields_of(self, examples: Examples) -> dict[str, Field]:
         inputs, targets = examples

@@ -80,6 +80,17 @@ def test_devices_whose_examples_have_another_shape_are_refused() -> None:
         source.examples(DEVICES, FIRST_TWO)
 
 
+@pytest.mark.parametrize("name", ["inputs", "targets"])
+def test_examples_with_nan_are_refused(name: str) -> None:
+    given = {"inputs": INPUTS, "targets": TARGETS * 1.0}
+    given[name] = given[name].copy()
+    given[name][1] = np.nan
+    source = FunctionSource(lambda device: (given["inputs"], given["targets"]))
+
+    with pytest.raises(InputError, match=rf"examples\(0\) gave {name} with NaN"):
+        source.examples(DEVICES, FIRST_TWO)
+
+
 def test_a_device_without_examples_may_have_any_shape() -> None:
     source = FunctionSource(lambda device: ((INPUTS, TARGETS), (np.ones(0), np.ones(0)))[device])
 
