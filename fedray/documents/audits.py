@@ -82,7 +82,7 @@ def audit_keys() -> Keys:
         guarantees=JsonKey(
             "list of objects",
             "The guarantees of the first mechanism once more; empty without a mechanism.",
-            guarantee_keys(),
+            _guarantee_keys(),
         ),
         releases=JsonKey("list of objects", "", release),
         utility=JsonKey("list of objects", "", keys_of(Utility)),
@@ -212,7 +212,7 @@ def report_keys() -> Keys:
 
 def calibration_keys() -> Keys:
     """Of noise that is calibrated to a trace."""
-    calibrated = {**keys_of(CalibratedGuarantee, "noise_multiplier"), **guarantee_keys()}
+    calibrated = {**keys_of(CalibratedGuarantee, "noise_multiplier"), **_guarantee_keys()}
     return keys_of(
         TraceCalibration,
         "trace digest kind parameters target_epsilon target_rho delta run_noise_multiplier "
@@ -226,7 +226,7 @@ def calibration_keys() -> Keys:
 
 
 @cache
-def guarantee_keys() -> Keys:
+def _guarantee_keys() -> Keys:
     """Of a guarantee."""
     return keys_of(
         Guarantee,
@@ -250,10 +250,10 @@ def _mechanism_audit() -> Keys:
         "sampled filtered guarantees",
         parameters=JsonKey("object", "The mechanism's own parameters, as in its file."),
         binding_rounds=JsonKey("list of integers", "The rounds of that device."),
-        observed_limits=JsonKey("object", "", guarantee_keys()),
-        sampled=JsonKey("object or null", "", guarantee_keys()),
-        filtered=JsonKey("object or null", "", guarantee_keys()),
-        guarantees=JsonKey("list of objects", "", guarantee_keys()),
+        observed_limits=JsonKey("object", "", _guarantee_keys()),
+        sampled=JsonKey("object or null", "", _guarantee_keys()),
+        filtered=JsonKey("object or null", "", _guarantee_keys()),
+        guarantees=JsonKey("list of objects", "", _guarantee_keys()),
     )
 
 
