@@ -24,7 +24,7 @@ from fedray.report.figure import Figure, Plane, Shown
 from fedray.report.files import figure_csv, plane_svg
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.tables import PageTable
-from fedray.rounding import counted
+from fedray.rounding import counted, given
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -218,9 +218,9 @@ def render_audit(
 
 def _mechanism_table(used: dict[str, Any], about: About) -> PageTable:
     noise = used["noise_multiplier"]
-    given = {"noise multiplier": "not known" if noise is None else noise}
+    added = {"noise multiplier": "not known" if noise is None else noise}
     return tables.parameters_table(
-        {"kind": used["name"], **used["parameters"], **given, **about.run}
+        {"kind": used["name"], **used["parameters"], **added, **about.run}
     )
 
 
@@ -292,14 +292,14 @@ def render_study(
     Returns:
         The page as text.
     """
-    given = {
+    values = {
         "note": note,
         "tables": tables,
         "assumptions": assumptions,
         "scenario_toml": scenario_toml,
         "results_json": _script_safe(results),
     }
-    return _render("study.html.j2", figures, title=title, **given)
+    return _render("study.html.j2", figures, title=title, **values)
 
 
 def render_watch(listing: dict[str, Any], nonce: str) -> str:
@@ -347,6 +347,7 @@ def _environment() -> jinja2.Environment:
 def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     environment = _environment()
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    environment.filters["given"] = given
     # Templates round figures by the functions of the tables, so that both show the same digits.
     used_by_templates = ("epsilon", "fine", "shown_min_sep", "style_of")
     environment.globals |= {name: getattr(tables, name) for name in used_by_templates}

@@ -344,6 +344,7 @@ def test_a_page_of_an_imported_log_with_a_broken_claim(tmp_path: Path, script) -
         "devices",
     ]
     assert "participation: broken" in words(page)
+    assert "For tree at noise multiplier 2. They" in words(page)
     for finding in audit.findings:
         assert f'class="text first">{html.escape(finding.verdict)}</td>' in page
     assert ">c</td>" in page
