@@ -7,14 +7,17 @@ import json
 import math
 import secrets
 from collections.abc import Iterable
+from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedray.errors import InputError
+from fedray.errors import InputError, shown
 from fedray.mechanisms.accounting.limits import check_noise_multiplier
 from fedray.mechanisms.figures import Figures, mechanism_figures
+from fedray.mechanisms.files import read_strategy
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.server.draws import kind_of_device
@@ -37,15 +40,15 @@ class CorrelatedNoise:
     has it can subtract the noise.
 
     Args:
-        strategy: the mechanism's matrix C.
+        strategy: the mechanism's matrix C, or the path of a file that `read_strategy` reads.
         steps: steps that are planned; there is no noise for more. Fewer may be taken.
         parameters: tensors [..] that are trained, in the order in which their gradients will come.
             Only shapes and devices are read; all are on one device, a CPU or a CUDA GPU.
         noise_multiplier: z, the noise's standard deviation in units of the clip norm.
         clip_norm: the largest L2 norm, over all parameters together, of what one unit of privacy
             (an example, or a user) adds to the sum of one step.
-        seed: of the draws, a secret; None draws one from the operating system. Two trainings must
-            never have the same.
+        seed: secret key of the draws, a whole number from 0; None draws one from the operating
+            system. Two trainings must never have the same.
 
     Raises:
         InputError: a value that has no meaning, a strategy of fewer steps, or one whose noise grows
@@ -54,7 +57,7 @@ class CorrelatedNoise:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: Strategy | str | Path,
         steps: int,
         parameters: Iterable[Tensor],
         *,
@@ -64,15 +67,16 @@ class CorrelatedNoise:
     ) -> None:
         check_noise_multiplier(noise_multiplier)
         _check_positive("clip_norm", clip_norm)
+        strategy = _read(strategy)
         strategy.check_rounds(steps)
         strategy.check_noise_growth(steps)
         self._strategy, self._steps = strategy, steps
         self._noise_multiplier, self._clip_norm = noise_multiplier, clip_norm
-        tensors = list(parameters)
+        tensors = _tensors(parameters)
         self._shapes = [tuple(each.shape) for each in tensors]
         self._sizes = [each.numel() for each in tensors]
         self._device = _device_of(tensors)
-        self._seed = secrets.randbits(SEED_BITS) if seed is None else seed
+        self._seed = secrets.randbits(SEED_BITS) if seed is None else _whole(seed)
         self._stream = self._stream_of(self._seed)
 
     def __repr__(self) -> str:
@@ -106,14 +110,15 @@ class CorrelatedNoise:
         once, after their sums were joined.
 
         Args:
-            gradients: the sums of clipped contributions, as many and of the shapes of the
-                parameters.
+            gradients: sums of clipped contributions, one for each parameter and of its shape, in
+                float32 or float64. A coarser sum is rounded, by as much as what the noise should
+                hide, before the noise comes.
             divisor: by what the sums were divided already, such as the expected batch size where
                 gradients are means. It must not depend on private data.
 
         Raises:
-            InputError: a gradient is missing or has another shape, or all planned steps were taken.
-                Then nothing was added, and the step is still to come.
+            InputError: a gradient is missing, has another shape or is coarser than float32, or all
+                planned steps were taken. Then nothing was added, and the step is still to come.
         """
         _check_positive("divisor", divisor)
         # Everything is checked before the row is taken, because a row is given once.
@@ -219,10 +224,11 @@ class CorrelatedNoise:
                     "would not go on with the same noise: give the arguments of that training"
                 )
         # Its seed is taken up with its place alone: from the first step on it would repeat rows.
-        stream = self._stream_of(state["seed"])
+        seed = _whole(state["seed"])
+        stream = self._stream_of(seed)
         buffers = state["buffers"].cpu().numpy()
         stream.load({"buffers": buffers, "next_round": state["next_step"]})
-        self._seed, self._stream = state["seed"], stream
+        self._seed, self._stream = seed, stream
 
     def _stream_of(self, seed: int) -> NoiseStream:
         return noise_stream(self._strategy, seed, sum(self._sizes), self._device, self._steps)
@@ -241,7 +247,7 @@ class CorrelatedNoise:
 
     def _checked(self, gradients: Iterable[Tensor | None]) -> list[Tensor]:
         """The gradients, if noise can be added to all of them. Raises InputError."""
-        targets = list(gradients)
+        targets = _listed(gradients)
         if len(targets) != len(self._shapes):
             raise InputError(
                 f"{len(targets)} gradients for {len(self._shapes)} parameters; give one for each, "
@@ -255,10 +261,22 @@ class CorrelatedNoise:
                     f"gradient {place} is None: a parameter without noise would not be protected; "
                     "give zeros, or leave parameters out that are not trained"
                 )
+            if not isinstance(target, Tensor):
+                raise InputError(
+                    f"gradient {place} is of type {type(target).__name__}; give tensors, such as "
+                    "(each.grad for each in model.parameters())"
+                )
             if tuple(target.shape) != shape or not target.is_floating_point():
                 raise InputError(
                     f"gradient {place} has shape {tuple(target.shape)} and type {target.dtype}; "
                     f"its parameter has shape {shape}, and noise needs floating-point numbers"
+                )
+            # The sum of a million bfloat16 numbers is rounded by more than the clip norm.
+            if torch.finfo(target.dtype).eps > torch.finfo(torch.float32).eps:
+                raise InputError(
+                    f"gradient {place} is {target.dtype}, whose sum was rounded before the noise "
+                    "hides it; sum the clipped gradients in float32, add the noise to that sum, "
+                    "and only then convert it: .to(parameter.dtype)"
                 )
             if target.device != self._device:
                 raise InputError(
@@ -267,6 +285,44 @@ class CorrelatedNoise:
                 )
             checked.append(target)
         return checked
+
+
+def _read(strategy: Strategy | str | Path) -> Strategy:
+    """The strategy, read from its file if a path is given. Raises InputError."""
+    if isinstance(strategy, str | Path):
+        return read_strategy(strategy)
+    if not isinstance(strategy, Strategy):
+        raise InputError(
+            f"strategy={shown(strategy)} is of type {type(strategy).__name__}; give a strategy, "
+            "such as fedray.BLT(...), or the path of a mechanism file"
+        )
+    return strategy
+
+
+def _whole(seed: int) -> int:
+    """The seed as an int. Raises InputError."""
+    # A key is made of the seed's digits, so 3, 3.0 and True would be three seeds.
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        raise InputError(
+            f"seed={shown(seed)} must be a whole number from 0; leave it out to draw a secret one"
+        )
+    return int(seed)
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, Iterable) else [values]
+
+
+def _tensors(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The parameters as a list. Raises InputError."""
+    tensors = _listed(parameters)
+    for each in tensors:
+        if not isinstance(each, Tensor):
+            raise InputError(
+                f"parameters have a value of type {type(each).__name__}; give tensors, such as "
+                "model.parameters()"
+            )
+    return tensors
 
 
 def _device_of(tensors: list[Tensor]) -> torch.device:

@@ -2,6 +2,7 @@
 
 import io
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ def zeros(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.zeros(shape) for shape in shapes or SHAPES]
 
 
-def noise_of(strategy: Strategy = BLT, steps: int = ROUNDS, **changed: Any):
+def noise_of(strategy: Strategy | str | Path = BLT, steps: int = ROUNDS, **changed: Any):
     arguments: dict[str, Any] = {"noise_multiplier": 2.0, "clip_norm": 0.5, "seed": 3} | changed
     return fedray.CorrelatedNoise(strategy, steps, zeros(), **arguments)
 
@@ -130,6 +131,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"strategy": MECHANISMS["banded"], "steps": ROUNDS + 1},
         "is more than this banded strategy has",
     ),
+    "negative seed": ({"seed": -1}, "^seed=-1 must be a whole number from 0"),
+    "fractional seed": ({"seed": 3.0}, "^seed=3.0 must be a whole number"),
+    "boolean seed": ({"seed": True}, "^seed=True must be a whole number"),
+    "text as seed": ({"seed": "3"}, "^seed='3' must be a whole number"),
+    "no such file": ({"strategy": "missing.json"}, r"^mechanism file .*missing\.json"),
+    "module as strategy": (
+        {"strategy": torch.nn.Linear(2, 1)},
+        r"^strategy=Linear.* is of type Linear; give a strategy",
+    ),
     "unstable": (
         {"strategy": fedray.Toeplitz(coefficients=(1.0, 9.0))},
         "grows .*-fold within 45 rounds",
@@ -151,6 +161,11 @@ def test_an_impossible_plan_is_refused(what: str) -> None:
         ([torch.zeros(0)], "at least one number"),
         ([torch.zeros(2), torch.zeros(2, device="meta")], "devices cpu, meta"),
         ([torch.zeros(2, device="meta")], "parameters are on 'meta'"),
+        (torch.nn.Linear(2, 1), r"type Linear; give tensors, such as model\.parameters\(\)"),
+        (torch.nn.Sequential(torch.nn.Linear(2, 1)), "type Linear"),
+        (torch.nn.Linear(2, 1).state_dict(), "type str"),
+        ("model.pt", "type str"),
+        (3, "type int"),
     ],
 )
 def test_parameters_that_have_no_noise_are_refused(parameters, message: str) -> None:
@@ -166,6 +181,10 @@ def test_parameters_that_have_no_noise_are_refused(parameters, message: str) -> 
         (zeros((4, 3), (), (5,)), r"^gradient 0 has shape \(4, 3\)"),
         ([*zeros()[:2], torch.zeros(5, dtype=torch.int64)], "^gradient 2 .*floating-point"),
         ([*zeros()[:2], torch.zeros(5, device="meta")], "^gradient 2 is on 'meta'"),
+        ([*zeros()[:2], torch.zeros(5).bfloat16()], r"^gradient 2 is torch\.bfloat16.*in float32"),
+        ([*zeros()[:2], torch.zeros(5).half()], r"^gradient 2 is torch\.float16.*in float32"),
+        ([*zeros()[:2], torch.nn.Linear(2, 1)], "^gradient 2 is of type Linear"),
+        (torch.nn.Linear(2, 1), "^1 gradients for 3 parameters"),
     ],
 )
 def test_gradients_that_are_not_the_parameters_take_no_step(gradients, message: str) -> None:
@@ -175,6 +194,54 @@ def test_gradients_that_are_not_the_parameters_take_no_step(gradients, message: 
     with pytest.raises(fedray.InputError, match="^divisor=0 must be positive"):
         noise.add_(zeros(), divisor=0)
     assert noise.next_step == 0
+
+
+def test_a_coarse_sum_moves_by_more_than_one_contribution_and_a_float32_sum_does_not() -> None:
+    """Why coarse gradients are refused: a contribution of norm 1 to a million coordinates moves a
+    bfloat16 sum by 2.8, so noise for norm 1 does not hide it. In float32 it moves it by 1."""
+    others = torch.rand(1_000_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    others += 1.0
+    contribution = torch.full_like(others, 1e-3)
+    moved = {
+        dtype: float(((others + contribution).to(dtype) - others.to(dtype)).double().norm())
+        for dtype in (torch.bfloat16, torch.float32, torch.float64)
+    }
+    assert moved[torch.bfloat16] > 2.5
+    assert moved[torch.float32] == pytest.approx(1.0, rel=1e-4)
+    noise = fedray.CorrelatedNoise(BLT, 9, [others], noise_multiplier=1.0, clip_norm=1.0)
+    with pytest.raises(fedray.InputError, match="in float32"):
+        noise.add_([others.bfloat16()])
+    noise.add_([others])
+    assert noise.next_step == 1
+
+
+def test_a_bfloat16_model_trains_with_float32_sums_as_the_refusal_says() -> None:
+    """Only the released step is rounded, which is a function of what was released."""
+    model = torch.nn.Linear(4, 3).bfloat16()
+    noise = fedray.CorrelatedNoise(BLT, 9, model.parameters(), noise_multiplier=1.0, clip_norm=1.0)
+    sums = [torch.zeros_like(each, dtype=torch.float32) for each in model.parameters()]
+    noise.add_(sums)
+    for parameter, total in zip(model.parameters(), sums, strict=True):
+        parameter.grad = total.to(parameter.dtype)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert flat(sums).any()
+
+
+def test_a_mechanism_is_given_by_the_path_of_its_file(tmp_path) -> None:
+    """A string or a Path, with the noise of the strategy that the file describes."""
+    file = tmp_path / "tree.json"
+    file.write_text('{"kind": "tree"}')
+    expected = flat(noise_of(fedray.Tree()).next_noise())
+    for path in (file, str(file)):
+        assert (flat(noise_of(path).next_noise()) == expected).all()
+
+
+def test_a_state_with_a_seed_that_is_not_a_whole_number_is_refused() -> None:
+    state = noise_of().state_dict()
+    noise = noise_of()
+    with pytest.raises(fedray.InputError, match=r"^seed=3.5 must be a whole number"):
+        noise.load_state_dict({**state, "seed": 3.5})
+    assert noise.state_dict()["seed"] == 3
 
 
 def test_a_state_is_loaded_once_and_only_into_the_same_plan() -> None:
