@@ -19,8 +19,9 @@ _CENTRAL = (
 _FLOATING = (
     "Noise is drawn in floating-point numbers; attacks on their last bits are not accounted for."
 )
+_ADJACENCY = "Adjacency: one unit's updates are replaced by zeros (zero-out)."
 OF_EVERY_AUDIT = (
-    "Adjacency: one unit's updates are replaced by zeros (zero-out).",
+    _ADJACENCY,
     _CENTRAL,
     "Every update was clipped to the clip norm, and the noise is the mechanism's with the stated "
     "multiplier.",
@@ -40,6 +41,11 @@ _OF_DEVICES = {
     "is taken to add its own.",
 }
 """What takes the place of some of these where devices add the noise."""
+_OF_COUNTS = {
+    _ADJACENCY: "Adjacency: one unit's updates are replaced by zeros (zero-out), and a unit that "
+    "is zeroed out counts as one half in the counts of short updates.",
+}
+"""Replacement of one of these where the clip norm follows counts."""
 
 SCALED_NOISE = (
     "In each round {sample} of the {goal} accepted devices really trained, and the noise on their "
@@ -62,8 +68,12 @@ SCALED_NOISE_OF_SURPLUS = (
 COUNTED = (
     "The clip norm follows a quantile of the updates' norms, so the count of short updates of "
     "every round is released too, by the same mechanism. Sums of updates have the noise multiplier "
-    "{updates:.6g} and counts {counts:.6g}; both together have {both:.6g}, of which all figures "
-    "are. Where entries of C'C are negative, rho of both is an upper bound."
+    "{updates:.6g} and counts {counts:.6g}; both together have {both:.6g}. Figures at that noise "
+    "multiplier cover both, and figures at another cover the sums only. A unit that is zeroed out "
+    "counts as one half, as a device without examples does, so one contribution changes a count by "
+    "at most 1/2 (Andrew et al. 2021). A device that sent an update of zeros would count as short, "
+    "and its count would change by 1. Where entries of C'C are negative, rho of both is an upper "
+    "bound."
 )
 
 
@@ -136,6 +146,8 @@ def assumptions_of(
     )
     encoding = scenario.privacy.encoding.assumption
     replaced = _OF_DEVICES if scenario.privacy.encoding.adds_noise else {}
+    if scenario.count_noise is not None:
+        replaced = replaced | _OF_COUNTS
     budget = _budget(scenario)
     stored = STORED if scenario.rounds.uploads is not None else ""
     texts = (encoding, *_counted(scenario), budget, stored, _buffered(scenario))

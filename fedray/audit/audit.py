@@ -546,10 +546,17 @@ def audit_trace(
     patterns = read_patterns(opened)
     # Without a participation there is no largest sensitivity.
     if not patterns.device_ids.size:
+        probability = scenario.rounds.sampling_probability if scenario is not None else None
+        # Poisson samples spend by their probability, whoever was drawn.
+        remedy = (
+            "audit a trace in which some did"
+            if probability is None
+            else f"`fedray mechanism identity --sampling {probability:g}` gives the privacy that "
+            "its samples spent all the same"
+        )
         raise InputError(
             f"trace {str(opened.path)!r}: no device took part in any of its "
-            f"{patterns.committed_rounds:,} rounds, so nothing was spent; audit a trace in which "
-            "some did"
+            f"{patterns.committed_rounds:,} rounds, so there is no participation to audit; {remedy}"
         )
     names = DeviceNames(opened, show_devices)
     imported = opened if isinstance(opened, ImportedTrace) else None

@@ -13,10 +13,14 @@ from fedray.audit.assumptions import UNSEEN
 from fedray.audit.audit import Audit, MechanismAudit
 from fedray.audit.findings import NOISE_STATEMENTS, PRIVACY_STATEMENTS, Verdict
 from fedray.audit.guarantees import Guarantee, described, true_positive_rate
+from fedray.audit.rules import rules_of
 from fedray.errors import InputError, shown
 from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.events import Composed
 from fedray.result import Result
 from fedray.rounding import counted, given, in_words, up
+from fedray.scenario import Scenario
+from fedray.scenario.data import AssignedData, CustomData, FileData
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -109,10 +113,10 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
         stated = next(each for each in by_strength if each.sensitivity is not None)
     title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
     lines = (
-        *_setting(trace, audit),
+        *_setting(trace, audit, mechanism),
         *_mechanism(trace, audit, mechanism),
         *_participation(audit, mechanism, stated),
-        *_guarantee(mechanism, stated),
+        *_guarantee(audit, mechanism, stated),
         *_verdicts(audit),
         *_limits(audit),
         *_provenance(trace, audit),
@@ -120,10 +124,14 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
     return Statement(title, lines)
 
 
-def _setting(trace: Trace | ImportedTrace, audit: Audit) -> list[Line]:
+def _setting(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismAudit) -> list[Line]:
     # `assumptions_of` gives these three first; the others are told at the end of the statement.
     unit, adjacency, trust = audit.rests_on[:3]
     released = f"the model after each of {counted(audit.rounds, 'round')}"
+    if isinstance(mechanism.observed.event, Composed):
+        released += ", and the noised count of short updates of each"
+    elif audit.scenario is not None and audit.scenario.count_noise is not None:
+        released += "; also the noised counts of short updates, which these figures do not cover"
     return [
         Line("Unit of privacy", _after_colon(unit.text), unit.source),
         Line("Adjacency", _after_colon(adjacency.text), adjacency.source),
@@ -220,7 +228,7 @@ def _sampling(audit: Audit) -> Line:
     return Line("Sampling", said, "the simulation's rules")
 
 
-def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
+def _guarantee(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
     sensitivity = stated.sensitivity
     rho = stated.rho
     mu = stated.mu
@@ -254,7 +262,7 @@ def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
         )
         lines.append(attack)
     lines += [
-        Line("What the figures are a statement about", stated.scope, _rests(stated)),
+        Line("What the figures are a statement about", stated.scope, _rests(audit, stated)),
     ]
     if others:
         lines.append(
@@ -280,20 +288,34 @@ def _findings(audit: Audit, what: str) -> str:
 
 
 def _limits(audit: Audit) -> list[Line]:
-    training = audit.scenario.training if audit.scenario is not None else None
-    if training is None:
-        evaluation = ("not known", UNSEEN)
-    elif training.enabled:
-        evaluation = ("held-out text of devices that are in no population", "the task's definition")
-    else:
-        evaluation = ("no model was trained in this simulation", "the scenario")
     return [
         Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN),
-        Line("Evaluation data", *evaluation),
+        _evaluation(audit.scenario),
         *_left_out(audit),
         # The first three assumptions are told in the setting.
         *(Line("Not covered, and assumed", each.text, each.source) for each in audit.rests_on[3:]),
     ]
+
+
+def _evaluation(scenario: Scenario | None) -> Line:
+    name = "Evaluation data"
+    if scenario is None:
+        return Line(name, "not known", UNSEEN)
+    data = scenario.data
+    if not scenario.training.enabled:
+        says = "no model was trained in this simulation"
+    elif isinstance(data, CustomData):
+        says = f"examples that the user's code holds out; of whom they are {UNSEEN}"
+    elif not isinstance(data, AssignedData):
+        says = "examples of devices that are in no population"
+    else:
+        says = f"examples of {data.held_out_share:g} of the clients, which no device has"
+        if isinstance(data, FileData):
+            # Published splits often divide the examples of each client.
+            split = f"the split {data.held_out_split or 'test'!r}, whose clients may also train"
+            alone = "" if data.held_out_split else f"; without such a split, {says}"
+            says = f"examples of {split}{alone}"
+    return Line(name, says, f"the scenario (data.kind = {data.kind!r})")
 
 
 def _left_out(audit: Audit) -> list[Line]:
@@ -333,10 +355,19 @@ def _limits_text(guarantee: Guarantee) -> str:
     return described(participation)
 
 
-def _rests(stated: Guarantee) -> str:
-    if stated.may_rest_on:
-        return "it holds even if participation depends on the released models"
-    return stated.reason
+def _rests(audit: Audit, stated: Guarantee) -> str:
+    if not stated.may_rest_on:
+        return stated.reason
+    says = "it holds even if participation depends on the released models"
+    scenario = audit.scenario
+    if scenario is not None and any(
+        rule.seconds and not rule.unkept for rule in rules_of(scenario.participation)
+    ):
+        says += (
+            ", as long as the recorded times of the rounds do not depend on what a single device "
+            "holds"
+        )
+    return says
 
 
 def _after_colon(text: str) -> str:

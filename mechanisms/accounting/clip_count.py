@@ -1,15 +1,16 @@
 """Adaptive clipping: the privacy of the sums of updates together with that of the counts by which
 the clip norm follows a quantile.
 
-Each device sends, with its update, whether that is no longer than an estimate. The server counts
-b - 1/2 for it: a device that is zeroed out sends 0 there too, so one contribution changes the count
-by at most 1/2. Counts go through the same matrix C as sums, with noise of standard deviation
-sigma_b. A round's contribution, each part divided by its noise, is a vector of squared norm at most
-1 / z_u^2 + 1 / (2 sigma_b)^2, z_u the noise multiplier of the sums; so both releases together are
-one mechanism of noise multiplier z, 1 / z^2 = 1 / z_u^2 + 1 / (2 sigma_b)^2 (Andrew et al. 2021,
-Theorem 1), with C's own sensitivity. The clip norm does not enter, as noise is measured by it; it
-may follow from the counts before, because the mechanisms are Gaussian and adaptive (Denisov et al.
-2022, Theorem 2.1), as long as it is constant between two restarts of C.
+Each device sends, with its update, whether that is no longer than an estimate (b = 1) or longer
+(0). The server counts b - 1/2, and 0 for a device that is zeroed out or has no examples, so one
+contribution changes the count by at most 1/2. A device that sent an update of zeros would count as
+short and change the count by 1, which is not the zero-out that is accounted for here. Counts go through the same matrix C as sums, with noise of standard deviation sigma_b. A round's
+contribution, each part divided by its noise, is a vector of squared norm at most 1 / z_u^2 + 1 / (2
+sigma_b)^2, z_u the noise multiplier of the sums; so both releases together are one mechanism of
+noise multiplier z, 1 / z^2 = 1 / z_u^2 + 1 / (2 sigma_b)^2 (Andrew et al. 2021, Theorem 1), with
+C's own sensitivity. The clip norm does not enter, as noise is measured by it; it may follow from
+the counts before, because the mechanisms are Gaussian and adaptive (Denisov et al. 2022, Theorem
+2.1), as long as it is constant between two restarts of C.
 """
 
 import math

@@ -7,7 +7,7 @@ import pytest
 
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import Claim
-from fedray.audit.statement import UNSEEN, privacy_statement
+from fedray.audit.statement import UNSEEN, Line, privacy_statement
 from fedray.errors import InputError
 from fedray.mechanisms.registry import Tree
 from fedray.report.page import render
@@ -77,6 +77,84 @@ def test_a_statement_follows_the_checklist_and_states_what_was_enforced(trace) -
         in lines["What the figures are a statement about"].evidence
     )
     assert all(line.evidence for line in lines.values())
+
+
+def lines_of(trace, **given) -> dict[str, Line]:
+    """The lines of a trace's statement by name; the first of each name."""
+    lines = privacy_statement(trace, audit_trace(trace, **given)).lines
+    return {line.what: line for line in reversed(lines)}
+
+
+ADAPTIVE = ("privacy.mechanism={kind='identity'}", "privacy.clipping.kind=adaptive")
+
+
+def test_a_statement_with_adaptive_clipping_says_that_counts_are_released(trace_of, small) -> None:
+    """And how a unit that is zeroed out is counted; at other noise the figures cover sums only."""
+    plain = lines_of(trace_of(PATTERNS, 7, small(ADAPTIVE[0])))
+    assert plain["What is released"].says == "the model after each of 7 rounds"
+    assert "counts" not in plain["Adjacency"].says
+    trace = trace_of(PATTERNS, 7, small(*ADAPTIVE))
+    lines = lines_of(trace)
+    assert lines["What is released"].says == (
+        "the model after each of 7 rounds, and the noised count of short updates of each"
+    )
+    assert "zeroed out counts as one half" in lines["Adjacency"].says
+    of_sums = lines_of(trace, noise_multiplier=5.0)["What is released"].says
+    assert of_sums.endswith("counts of short updates, which these figures do not cover")
+    limits = (Path(__file__).parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
+    assert "a unit that is zeroed out counts as one half" in " ".join(limits.split())
+
+
+@pytest.mark.parametrize(
+    ("rules", "rests_on_times"),
+    [
+        ("{timer_hours=0.0694}", True),
+        ("{timer_hours=0.0, max_participations=3}", False),
+        ("{timer_hours=0.0, round_separation=3}", False),
+    ],
+)
+def test_limits_that_follow_from_a_timer_say_that_round_times_depend_on_no_device(
+    trace_of, small, rules: str, rests_on_times: bool
+) -> None:
+    """In the cell that says that the guarantee holds whatever participation depends on."""
+    lines = lines_of(trace_of(PATTERNS, 7, small(f"participation={rules}")))
+    evidence = lines["What the figures are a statement about"].evidence
+    condition = "recorded times of the rounds do not depend on what a single device holds"
+    assert evidence.startswith("it holds even if participation depends on the released models")
+    assert (condition in evidence) == rests_on_times
+
+
+DATA = {
+    "data.kind=language": "examples of devices that are in no population",
+    "data={kind='points'}": "examples of devices that are in no population",
+    "data={kind='source_code'}": "examples of 0.1 of the clients, which no device has",
+    "data={kind='parquet', file='data.parquet', held_out_split='valid'}": (
+        "examples of the split 'valid', whose clients may also train"
+    ),
+    "data={kind='parquet', file='data.parquet', held_out_share=0.2}": (
+        "examples of the split 'test', whose clients may also train; without such a split, "
+        "examples of 0.2 of the clients, which no device has"
+    ),
+    "data={kind='custom', file='DIRECTORY/data.py'}": (
+        f"examples that the user's code holds out; of whom they are {UNSEEN}"
+    ),
+}
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_a_statement_says_of_whom_the_evaluation_data_is(
+    trace_of, small, data: str, tmp_path: Path, monkeypatch
+) -> None:
+    """By the kind of data: published splits often divide the examples of one client."""
+    monkeypatch.chdir(tmp_path)
+    Path("data.parquet").touch()
+    Path("data.py").write_text("def data(seed): ...\n", encoding="utf-8")
+    lines = lines_of(
+        trace_of(
+            PATTERNS, 7, small("training.enabled=true", data.replace("DIRECTORY", str(tmp_path)))
+        )
+    )
+    assert lines["Evaluation data"].says == DATA[data]
 
 
 def test_a_statement_says_that_noise_is_measured_by_the_inflated_norm(trace_of, small) -> None:

@@ -290,6 +290,57 @@ def test_rho_of_both_releases_is_that_of_the_composition_written_out(
     assert rho_of(with_counts(of_one, count_noise)) == pytest.approx(expected, rel=1e-9)
 
 
+UPDATES = (1.0, -1.0, 0.4, 0.0)
+"""A device's update in one coordinate, no longer than the clip norm 1; short up to 0.5."""
+
+
+def count_changes(small, updates: tuple[float, ...], zeroed: str) -> np.ndarray:
+    """How the counts that a rule really releases change if a device is zeroed out in all rounds: as the code does it, or by sending
+    updates of zeros. Noise cancels, because both worlds draw the same."""
+    scenario = adaptive(small, IDENTITY)
+    totals = []
+    for own in (updates, (None if zeroed == "silent" else 0.0,) * len(updates)):
+        rule, counts = clip_rule_of(scenario), [0.0]
+        for t, update in enumerate(own):
+            short = 20 + (update is not None and abs(update) <= 0.5)
+            long = 39 + (update is not None and abs(update) > 0.5)
+            rule.commit(TrainReport(round_index=t, devices=60, short=short, long=long))
+            counts.append(60 * float(rule.state()["shares"]))
+        totals.append(np.diff(counts))
+    return totals[0] - totals[1]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
+def test_rho_is_the_largest_over_all_inputs_of_a_device_that_is_zeroed_out(
+    small, strategy: Strategy
+) -> None:
+    """Brute force over all patterns and updates of a device, with the counts that the rule releases. A device that is zeroed out
+    counts one half there, so rho is theirs to the digit. If it sent updates of zeros instead, rho would be larger than is stated."""
+    rounds, z, count_noise = 11, 4.0, 10.0
+    participation = MinSep(rounds, 4, 3)
+    C = reference.strategy_matrix(strategy, rounds)
+    of_updates = update_noise_multiplier(z, count_noise)
+    largest = {}
+    for zeroed in ("silent", "zeros"):
+        changes = {
+            updates: count_changes(small, updates, zeroed)
+            for most in range(1, 4)
+            for updates in itertools.product(UPDATES, repeat=most)
+        }
+        largest[zeroed] = max(
+            float(np.sum((C[:, pattern] @ updates / of_updates) ** 2))
+            + float(np.sum((C[:, pattern] @ changed / count_noise) ** 2))
+            for pattern in map(list, participation.patterns())
+            for updates, changed in changes.items()
+            if len(updates) == len(pattern)
+        )
+    stated = rho_of(with_counts(StrategyRelease.under(strategy, participation, z), count_noise))
+    assert stated == pytest.approx(largest["silent"] / 2, rel=1e-9)
+    assert stated < 0.9 * largest["zeros"] / 2
+    # Each contribution then has 1 / z_u^2 + 1 / sigma_b^2 = 0.07 in place of 1 / z^2 = 0.0625.
+    assert largest["zeros"] / largest["silent"] == pytest.approx(0.07 / 0.0625)
+
+
 def test_the_published_restarts_have_the_rho_of_their_segments() -> None:
     """Trees that restart at 128 + 1024 i (Xu et al. 2023, Algorithm 1), 2052 rounds, (342, 6): squares add over the trees, 72 in all;
     with z = 7 for both releases rho = 72 / 98, of which counts with deviation 325 have 72 / (2 x 650^2)."""

@@ -431,8 +431,11 @@ def test_numbers_that_the_probability_does_not_give_are_found(poisson: Trace) ->
 
 def test_a_trace_in_which_nobody_took_part_has_nothing_to_audit(tmp_path: Path) -> None:
     value = scenario(POISSON, "rounds.count=2", "rounds.uploads.schedule.probability=1e-9")
-    with pytest.raises(InputError, match="no device took part in any of its 2 rounds"):
+    with pytest.raises(InputError, match="no device took part in any of its 2 rounds") as told:
         audit_trace(simulated(tmp_path, value))
+    # The sampled guarantee follows from the probability, whoever was drawn, and is not zero.
+    assert "nothing was spent" not in str(told.value)
+    assert "`fedray mechanism identity --sampling 1e-09`" in str(told.value)
 
 
 def test_an_empty_poisson_sample_is_a_round(tmp_path: Path) -> None:
