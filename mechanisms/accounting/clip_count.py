@@ -4,7 +4,9 @@ the clip norm follows a quantile.
 Each device sends, with its update, whether that is no longer than an estimate (b = 1) or longer
 (0). The server counts b - 1/2, and 0 for a device that is zeroed out or has no examples, so one
 contribution changes the count by at most 1/2. A device that sent an update of zeros would count as
-short and change the count by 1, which is not the zero-out that is accounted for here. Counts go through the same matrix C as sums, with noise of standard deviation sigma_b. A round's
+short and change the count by 1, which is not the zero-out that is accounted for here.
+
+Counts go through the same matrix C as sums, with noise of standard deviation sigma_b. A round's
 contribution, each part divided by its noise, is a vector of squared norm at most 1 / z_u^2 + 1 / (2
 sigma_b)^2, z_u the noise multiplier of the sums; so both releases together are one mechanism of
 noise multiplier z, 1 / z^2 = 1 / z_u^2 + 1 / (2 sigma_b)^2 (Andrew et al. 2021, Theorem 1), with
