@@ -170,9 +170,15 @@ def fedray_command(capsys) -> Callable[..., tuple[int, str, str]]:
 
 
 def write_trained(
-    directory: Path, trace: Trace, finals: dict[str, float], *overrides: str, rounds: int = 4
+    directory: Path,
+    trace: Trace,
+    finals: dict[str, float],
+    *overrides: str,
+    rounds: int = 4,
+    error: float = 0.01,
 ) -> TrainedRun:
-    """A trained run of a trace whose metrics rise evenly to `finals`, evaluated in every second round; nothing is trained."""
+    """A trained run of a trace whose metrics rise evenly to `finals`, evaluated in every second round with a standard `error`; nothing is
+    trained."""
     scenario = Scenario.from_tables(trace.scenario).with_overrides(
         "training.enabled=true", *overrides
     )
@@ -182,7 +188,9 @@ def write_trained(
         TrainingMetrics(
             TrainReport(round_index=t, devices=10, trained=8, without_examples=2, clipped=t),
             Evaluation(
-                {name: Measured((t + 1) / rounds * end, 0.01) for name, end in finals.items()}, 5, 9
+                {name: Measured((t + 1) / rounds * end, error) for name, end in finals.items()},
+                5,
+                9,
             )
             if t % 2
             else None,

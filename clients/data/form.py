@@ -88,6 +88,7 @@ class Form:
                 values=contents.values,
                 padding=PADDING,
                 unknown=unknown,
+                unit=self._table.unit,
             )
             return {"tokens": tokens}
         fields = {}

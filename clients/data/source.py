@@ -25,6 +25,7 @@ class Field:
     padding: the token that fills a text up to its length and is no target; None where texts are
         whole.
     unknown: the token that stands for every word outside the vocabulary; None where there is none.
+    unit: unit of text that a token stands for, "word" or "character".
     """
 
     shape: tuple[int, ...]
@@ -32,6 +33,7 @@ class Field:
     values: int = 0
     padding: int | None = None
     unknown: int | None = None
+    unit: str = "word"
 
 
 class ExampleSource(Protocol):

@@ -9,7 +9,7 @@ Shape suffixes: G devices, B texts, T words, V tokens of the vocabulary, E numbe
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,18 +67,18 @@ class TextModel(ABC):
         seed: of their initial values.
     """
 
-    metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("loss", "nats per word", "lower"),
-        Metric("perplexity", "", "lower", is_exponential=True),
-        Metric("accuracy", "share of words", "higher"),
-        Metric("in_vocabulary_accuracy", "share of words in the vocabulary", "higher"),
-    )
-
     def __init__(self, tokens: Field, parameters: Mapping[str, Parameter], seed: int) -> None:
         self._tokens = tokens
         self._parameters = parameters
         self._seed = seed
         self.shapes = shapes_of(parameters)
+        unit = tokens.unit
+        self.metrics: tuple[Metric, ...] = (
+            Metric("loss", f"nats per {unit}", "lower"),
+            Metric("perplexity", "", "lower", is_exponential=True),
+            Metric("accuracy", f"share of {unit}s", "higher"),
+            Metric("in_vocabulary_accuracy", f"share of {unit}s in the vocabulary", "higher"),
+        )
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """The flat initial values [D], a function of the seed alone."""

@@ -278,7 +278,7 @@ def compare(
     if result.differing_keys:
         print_table(TextTable("What differs", comparison_setting_rows(document)))
     print_pieces([*comparison_mean_tables(document), Paragraph("", document["note"])])
-    notes = [document["costs_note"], document["privacy_note"]]
+    notes = [document[f"{what}_note"] for what in ("evaluation", "costs", "privacy")]
     print_pieces([Paragraph("", note) for note in notes if note])
     # Without the trace nobody knows the participations that epsilon follows from.
     if not document["assumptions"]:

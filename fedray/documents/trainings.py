@@ -130,7 +130,8 @@ def comparison_keys() -> Keys:
     )  # fmt: skip
     compared = keys_of(
         Comparison,
-        "trace_digest delta metrics differing_keys groups note costs_note privacy_note assumptions",
+        "trace_digest delta metrics differing_keys groups note costs_note privacy_note "
+        "evaluation_note assumptions",
         metrics=JsonKey("list of objects", "", keys_of(Metric, "name unit better")),
         groups=JsonKey("list of objects", "", group),
         note=text("How intervals and differences are computed."),

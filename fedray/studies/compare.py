@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from fedray.parsing import finite_or_none
 from fedray.result import DrawnResult
 from fedray.rounding import in_words, up
 from fedray.scenario import FILE_KEYS, TRAINED_TABLES
-from fedray.studies.paired import MeanInterval, mean_interval, paired_difference
+from fedray.studies.paired import CONFIDENCE, MeanInterval, mean_interval, paired_difference
 from fedray.studies.trained_scenario import scenario_of_trained
 from fedray.trace.learned_from import open_trained, trace_of
 from fedray.trace.reader import Trace
@@ -41,8 +42,17 @@ COSTS = (
 )
 """What a reader of the costs has to know."""
 
-EQUAL_RHO = 0.01
-"""Relative: rhos that differ by no more are taken to be equal."""
+CHANCE = (
+    "A difference of means over seeds is within Student's 95 % interval; one of a single seed is "
+    "within 1.96 standard errors of two evaluations, taken as independent. Evaluate on more "
+    "devices (training.evaluation_devices, training.evaluation_examples), or add seeds."
+)
+"""When a difference may be chance, and the remedy."""
+DEVIATIONS = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+"""Standard errors on either side of zero within which a difference may be chance."""
+
+EQUAL_PRIVACY = 0.01
+"""Relative difference up to which two rhos, or two epsilons, are taken to be equal."""
 MECHANISM = "privacy.mechanism"
 """The table whose kind names a group."""
 
@@ -80,8 +90,13 @@ class Group:
 
     @property
     def observed_rho(self) -> float | None:
-        """zCDP of what was recorded; None where it is not known."""
+        """zCDP of the recorded participations, or None if not known."""
         return self.rho["observed"] if self.rho else None
+
+    @property
+    def enforced_epsilon(self) -> float | None:
+        """Epsilon of every participation that the rules allow, or None if not known."""
+        return self.epsilon["enforced"] if self.epsilon else None
 
     def finals(self, metric: str) -> dict[int, float]:
         """A metric after the last round, by seed."""
@@ -110,23 +125,54 @@ class Comparison(DrawnResult):
 
     @property
     def privacy_note(self) -> str:
-        """That groups spend other observed rhos than the first, and the noise multipliers at which
-        they would spend as much as it; empty where rhos are equal or not known."""
-        base = self.groups[0].observed_rho
-        needed = []
+        """Groups that spend another observed rho than the first: those of equal enforced epsilon,
+        and for the others the noise multipliers of equal observed rho. Empty if there are none, or
+        rho is not known."""
+        first = self.groups[0]
+        calibrated, needed, notes = [], [], []
         for group in self.groups[1:]:
-            rho = group.observed_rho
-            if base and rho and abs(rho / base - 1.0) > EQUAL_RHO:
-                # rho falls as the square of the noise multiplier.
-                multiplier = group.noise_multiplier * math.sqrt(rho / base)
-                needed.append(f"{up(multiplier, 4)} ({group.label})")
-        if not needed:
+            base, rho = first.observed_rho, group.observed_rho
+            if not base or not rho or _are_equal(rho, base):
+                continue
+            # Runs may be calibrated to what the rules enforce.
+            if _are_equal(group.enforced_epsilon, first.enforced_epsilon):
+                calibrated.append(group.label)
+                continue
+            # rho falls as the square of the noise multiplier.
+            multiplier = group.noise_multiplier * math.sqrt(rho / base)
+            needed.append(f"{up(multiplier, 4)} ({group.label})")
+        if calibrated:
+            notes.append(
+                f"Enforced epsilon is that of {first.label} for {', '.join(calibrated)}; observed "
+                "rho differs, because it follows from the participations of this trace."
+            )
+        if needed:
+            notes.append(
+                "The runs spend unequal observed rho (that of their participations, not of their "
+                "limits), so a difference in a metric is due to the noise as well as to the "
+                f"mechanism. They spend as much as {first.label} at "
+                f"privacy.noise_multiplier = {', '.join(needed)}."
+            )
+        return " ".join(notes)
+
+    @property
+    def evaluation_note(self) -> str:
+        """Groups and metrics whose difference from the first group is within the error of the
+        evaluation; empty if there are none."""
+        told = []
+        for group in self.groups[1:]:
+            names = [
+                each.name.replace("_", " ")
+                for each in self.metrics
+                if self._may_be_chance(group, each.name)
+            ]
+            if names:
+                told.append(f"{group.label} ({', '.join(names)})")
+        if not told:
             return ""
         return (
-            "The runs spend unequal observed rho (that of their participations, not of their "
-            "limits), so a difference in a metric is due to the noise as well as to the "
-            f"mechanism. They spend as much as {self.groups[0].label} at "
-            f"privacy.noise_multiplier = {', '.join(needed)}."
+            f"WARNING: these cannot be told apart from {self.groups[0].label} by this evaluation: "
+            f"{'; '.join(told)}. {CHANCE}"
         )
 
     def mean(self, group: Group, metric: str) -> MeanInterval:
@@ -137,6 +183,22 @@ class Comparison(DrawnResult):
         """Difference of a metric after the last round: a group less the first, over seeds of
         both."""
         return paired_difference(group.finals(metric), self.groups[0].finals(metric))
+
+    def _may_be_chance(self, group: Group, metric: str) -> bool:
+        """Whether a difference from the first group is known, and within its 95 % interval of
+        zero."""
+        found, first = self.difference(group, metric), self.groups[0]
+        if not math.isfinite(found.mean):
+            return False
+        if found.count > 1:
+            return not found.is_from_zero
+        # A single pair has no interval over seeds, so the devices of its evaluation are the sample.
+        (seed,) = group.runs.keys() & first.runs.keys()
+        errors = [
+            each.runs[seed].last_evaluation()[metric].standard_error for each in (group, first)
+        ]
+        # An unknown error is NaN, and shows no difference.
+        return not abs(found.mean) > DEVIATIONS * math.hypot(*errors)
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object; what is not known is null."""
@@ -152,6 +214,7 @@ class Comparison(DrawnResult):
             "note": PAIRED,
             "costs_note": COSTS,
             "privacy_note": self.privacy_note,
+            "evaluation_note": self.evaluation_note,
             "assumptions": list(self.assumptions),
         }
 
@@ -288,6 +351,12 @@ def _gathered(runs: Sequence[TrainedRun]) -> dict[str, dict[int, TrainedRun]]:
     return groups
 
 
+def _are_equal(figure: float | None, other: float | None) -> bool:
+    if not figure or not other:
+        return False
+    return math.isclose(figure, other, rel_tol=EQUAL_PRIVACY)
+
+
 def _settings(run: TrainedRun) -> dict[str, Any]:
     """What a run was set to, by dotted key, without its seed and without where files lay."""
     scenario = run.document["scenario"]
@@ -379,8 +448,9 @@ def _short(key: str) -> str:
 
 
 def _value(value: Any) -> str:
-    # A longer value, such as a digest, would fill the legend.
-    return f"{value:g}" if isinstance(value, float) else in_words(value)[:24]
+    # A longer value, such as a digest, would fill the legend. No float is longer.
+    text = in_words(value)[:24]
+    return text.removesuffix(".0") if isinstance(value, float) else text
 
 
 def _spent(

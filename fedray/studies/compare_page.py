@@ -20,7 +20,10 @@ def comparison_page(comparison: Comparison) -> str:
     """The page of a comparison."""
     document = comparison.to_json()
     tables = [
-        *(PageTable(table.title, table.rows, PAIRED) for table in comparison_mean_tables(document)),
+        *(
+            PageTable(table.title, table.rows, f"{PAIRED} {comparison.evaluation_note}".rstrip())
+            for table in comparison_mean_tables(document)
+        ),
         PageTable(
             "Runs",
             comparison_run_rows(document),

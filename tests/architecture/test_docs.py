@@ -4,6 +4,7 @@ import doctest
 import importlib.util
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -140,6 +141,16 @@ def parse(arguments: list[str]) -> None:
     group: Any = get_command(app)
     command = group.commands[arguments[0]]
     command.make_context(arguments[0], arguments[1:])
+
+
+def test_make_help_shows_every_description_in_full() -> None:
+    """Also after a colon."""
+    found = re.findall(r"^([a-z-]+):.*##  ?(.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    shown = subprocess.run(
+        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert [tuple(line.split(maxsplit=1)) for line in shown.splitlines()] == found
+    assert any(":" in description for _, description in found)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

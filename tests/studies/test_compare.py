@@ -11,7 +11,11 @@ import pytest
 
 import fedray
 from fedray.report.plotly_json import plotly_figure
-from fedray.report.text.training import comparison_run_rows, comparison_setting_rows
+from fedray.report.text.training import (
+    comparison_mean_tables,
+    comparison_run_rows,
+    comparison_setting_rows,
+)
 from fedray.studies.compare_page import comparison_figures, comparison_page
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -93,6 +97,73 @@ def test_unequal_rho_is_told_with_the_noise_that_makes_it_equal(trace, trained_o
     assert 0.99 * blt.observed_rho < tree.observed_rho <= blt.observed_rho
     assert found.privacy_note == ""
     assert fedray.compare_runs([first.path, other.path]).privacy_note == ""
+
+
+def test_runs_of_equal_enforced_epsilon_are_not_called_unequal(trace_of, small, trained_of) -> None:
+    """Noise that was calibrated to what the rules enforce gives other observed rhos, as devices take part less than they may."""
+    trace = trace_of(PATTERNS, 4, small("participation.timer_hours=0.02"))
+    z = fedray.Scenario.from_tables(trace.scenario).privacy.noise_multiplier
+    of_blt, of_tree = (
+        fedray.audit_trace(trace, mechanism=each).mechanisms[0].enforced.mu
+        for each in (None, fedray.Tree())
+    )
+    calibrated = z * of_tree / of_blt
+    first = trained_of("blt", trace, {"accuracy": 0.5})
+    noise = f"privacy.noise_multiplier={calibrated}"
+    other = trained_of("tree", trace, {"accuracy": 0.6}, TREE, noise)
+    found = fedray.compare_runs([first, other], trace)
+    blt, tree = found.groups
+    assert abs(tree.observed_rho / blt.observed_rho - 1) > 0.01
+    assert tree.enforced_epsilon == pytest.approx(blt.enforced_epsilon)
+    assert "unequal" not in found.privacy_note
+    assert found.privacy_note.startswith(
+        f"Enforced epsilon is that of {blt.label} for {tree.label}"
+    )
+
+
+def test_settings_are_shown_with_every_digit_and_a_difference_is_called_one(
+    trace, trained_of
+) -> None:
+    """Rounded, a theta of 0.9999999999999 is 1, which no mechanism has."""
+    theta = 'privacy.mechanism={{kind="blt", theta=[{}], omega=[0.1]}}'
+    first = trained_of("a", trace, {"accuracy": 0.4}, theta.format("0.9999999999999"))
+    other = trained_of("b", trace, {"accuracy": 0.4}, theta.format("0.99999999999"))
+    document = fedray.compare_runs([first, other]).to_json()
+    rows = {row[0]: row[1:] for row in comparison_setting_rows(document)}
+    assert rows["privacy.mechanism.theta"] == ["0.9999999999999", "0.99999999999"]
+    (table,) = comparison_mean_tables(document)
+    assert table.rows[0][-1] == "difference from blt"
+
+
+@pytest.mark.parametrize(
+    ("difference", "errors", "is_told_apart"),
+    [
+        (0.10, (0.05, 0.05), False),  # 1.96 x 0.0707 = 0.139
+        (0.15, (0.05, 0.05), True),
+        (0.15, (0.01, 0.10), False),
+        (-0.15, (0.05, 0.05), True),
+        (0.10, (math.nan, 0.01), False),  # a single held-out device has no error
+        (0.0, (0.0, 0.0), False),
+    ],
+)
+def test_a_difference_within_the_error_of_the_evaluation_is_warned_of(
+    trace, trained_of, difference: float, errors: tuple[float, float], is_told_apart: bool
+) -> None:
+    """Of a single seed: 1.96 standard errors of two independent evaluations."""
+    first = trained_of("a", trace, {"accuracy": 0.5}, error=errors[0])
+    other = trained_of("b", trace, {"accuracy": 0.5 + difference}, TREE, error=errors[1])
+    note = fedray.compare_runs([first, other]).evaluation_note
+    expected = "" if is_told_apart else "these cannot be told apart from blt by this evaluation: "
+    assert (note == "") == is_told_apart
+    assert expected in note
+    assert is_told_apart or "tree (accuracy)" in note
+
+
+def test_several_seeds_are_judged_by_their_paired_differences(runs, trace, trained_of) -> None:
+    """Tree is better by 0.1 and 0.12: Student's interval of two pairs holds zero; a third of 0.11 takes it away from zero."""
+    assert "tree (accuracy)" in fedray.compare_runs(runs).evaluation_note
+    third = trained_of("tree-1", trace, {"accuracy": 0.61}, "training.seed=1", TREE)
+    assert fedray.compare_runs([*runs, third]).evaluation_note == ""
 
 
 def test_without_the_trace_epsilon_is_not_known_and_the_rest_is(runs) -> None:

@@ -1,6 +1,6 @@
 """Trained runs in the terminal and on their pages: comparisons, and models on devices."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedray.report.text import Paragraph, Piece, TextTable
@@ -56,7 +56,7 @@ def comparison_mean_tables(comparison: Document) -> list[TextTable]:
         comparison: as `Comparison.to_json` gives it.
     """
     groups = comparison["groups"]
-    heading = ["setting", "seeds", "mean", "pairs", f"less {groups[0]['label']}"]
+    heading = ["setting", "seeds", "mean", "pairs", f"difference from {groups[0]['label']}"]
     tables = []
     for metric in comparison["metrics"]:
         rows = [heading]
@@ -176,15 +176,10 @@ def _interval(estimate: Document, form: str) -> str:
 
 
 def _setting(value: Any) -> str:
-    """A value of a scenario; lists of numbers are cut to what identifies them."""
+    """A value of a scenario, with every digit: a rounded one may look like that of another
+    setting."""
     if value is None:
         return "-"
-    if value == [] or isinstance(value, bool):
-        return in_words(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(map(_setting, value))
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    text = str(value)
+    text = in_words(value)
     # 64 characters are a SHA-256; its first 12 are enough to tell two files apart.
-    return text if len(text) != 64 else text[:12]
+    return text[:12] if isinstance(value, str) and len(text) == 64 else text

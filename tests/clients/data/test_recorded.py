@@ -19,7 +19,9 @@ from fedray.clients.data.contract import CHECKS
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.form import END, PADDING, START, UNKNOWN
 from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples
+from fedray.clients.tasks.keyboard_lstm import KeyboardLstm
 from fedray.errors import InputError
+from fedray.scenario.tasks import KeyboardLstmTask
 
 Clients = dict[str, dict[str, list]]
 """Columns by client."""
@@ -277,6 +279,11 @@ def test_texts_may_be_whole_numbers_characters_or_of_a_given_vocabulary(
         (2, 5, 4, 1, 5, 3),
         (2, 4, 5, 3, 0, 0),
     }
+    model = KeyboardLstm(KeyboardLstmTask(hidden=2, embedding=2), 1, opened.fields)
+    units = ["nats per character", "", "share of characters"]
+    assert [metric.unit for metric in model.metrics[:3]] == units
+    in_words = KeyboardLstm(KeyboardLstmTask(hidden=2, embedding=2), 1, source(table).fields)
+    assert in_words.metrics[0].unit == "nats per word"
 
 
 def test_images_are_decoded(tmp_path: Path, source) -> None:
