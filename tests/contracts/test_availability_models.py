@@ -24,21 +24,9 @@ late,345000,345599
 """
 """Four days; one device is on throughout, one across the wrap (its first two sessions nearly touch), one ends just before it."""
 
-CUSTOM = '''
-import numpy as np
-
-def runs(device_ids, low, high, seed, hours):
-    """On for some hours from a time of the day that is the device's own."""
-    rows = []
-    for place, device in enumerate(device_ids.tolist()):
-        start = 3600.0 * ((device * 7919 + seed) % 24)
-        day = int((low - start) // 86400) - 1
-        while start + 86400 * day < high:
-            if start + 86400 * day + 3600 * hours > low:
-                rows.append((place, start + 86400 * day, start + 86400 * day + 3600 * hours))
-            day += 1
-    return [np.array(column) for column in zip(*rows)] if rows else [np.empty(0)] * 3
-'''
+PAGE = Path(__file__).parents[2] / "docs" / "populations.md"
+CUSTOM = PAGE.read_text(encoding="utf-8").partition('title="own_hours.py"\n')[2].partition("```")[0]
+"""The function that the documentation shows."""
 
 ZONES = "population.time_zones=[{utc_offset_hours=-8.0,share=0.5},{utc_offset_hours=5.5,share=0.5}]"
 MODELS = {
