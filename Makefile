@@ -49,7 +49,7 @@ fits: .venv/.tests  ## Habits fitted to 50 logs: how often the 95 % intervals ho
 
 laws: .venv/.tests  ## The laws of runs, policies and samplers, and that en-GB has its published figures, at full size (a quarter of an hour)
 	FEDRAY_ALL_SEEDS=1 FEDRAY_FULL_SIZE=1 $(BIN)/python -m pytest -q tests/simulation/test_laws.py \
-	  tests/simulation/test_policies.py tests/statistical/test_samplers_agree.py tests/reproduction/test_en_gb.py
+	  tests/simulation/test_policies.py tests/audit/test_enforced.py tests/statistical/test_samplers_agree.py tests/reproduction/test_en_gb.py
 
 fuzz: .venv/.tests  ## 100,000 damaged and hostile inputs: traces, logs, scenarios, mechanisms, options (half an hour)
 	$(BIN)/python tests/fuzz/fuzz.py --cases 100000

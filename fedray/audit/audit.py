@@ -40,13 +40,19 @@ from fedray.audit.guarantees import (
 )
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.names import DeviceNames
-from fedray.audit.noise import DeviceNoise, Noise, ServerNoise
+from fedray.audit.noise import (
+    DeviceNoise,
+    Noise,
+    ServerNoise,
+    observed_noise,
+    permitted_noise,
+)
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
-from fedray.encoding.tables import AnyEncoding, DiscreteGaussian
+from fedray.encoding.tables import AnyEncoding
 from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.mechanisms.accounting.events import Composed, Event
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
@@ -71,7 +77,8 @@ class MechanismAudit:
 
     is_own: whether it is the run's own mechanism, or the one that is claimed.
     noise_multiplier: z; None where neither the trace nor the caller says how much noise there was.
-    noise: the same, or what devices added themselves.
+    noise: the same, or the least that devices added themselves in a round of this trace.
+    permitted: the same, or the least that the rules permit devices to add in a round.
     trace: sensitivity of this trace, with the device that attains it; exact or an upper bound, as
         it says.
     binding_device: what that device is called.
@@ -85,6 +92,7 @@ class MechanismAudit:
     is_own: bool
     noise_multiplier: float | None
     noise: Noise | None
+    permitted: Noise | None
     trace: TraceSensitivity
     binding_device: str
     observed: Guarantee
@@ -425,20 +433,18 @@ class Audit(DrawnResult):
         if self.scenario is None:
             return None
         table = self.scenario.privacy.encoding
-        # Only noise that devices add depends on how many of them there were.
-        least = [
-            {
-                "round": noise.round_index,
-                "devices": noise.event.devices,
-                "noise_multiplier": noise.noise_multiplier,
-            }
-            for noise in (each.noise for each in self.mechanisms)
-            if isinstance(noise, DeviceNoise)
+        # Only noise that devices add depends on the number of them.
+        of_devices = [
+            (each.noise, each.permitted)
+            for each in self.mechanisms
+            if isinstance(each.noise, DeviceNoise) and isinstance(each.permitted, DeviceNoise)
         ]
+        least, permitted = of_devices[0] if of_devices else (None, None)
         return {
             **table.model_dump(),
             "noise_is_relative_to": table.noise_is_relative_to,
-            "least_noise": least[0] if least else None,
+            "least_noise": least and {"round": least.round_index, **least.to_json()},
+            "least_permitted_noise": permitted and permitted.to_json(),
         }
 
     def to_arrow(self) -> pa.Table:
@@ -589,8 +595,9 @@ def audit_trace(
             privacy = scenario.privacy if scenario is not None else None
             # A claim names one mechanism, which is the only one here.
             found = mechanisms[0].trace
-            noise = mechanisms[0].noise
+            noise, permitted = mechanisms[0].noise, mechanisms[0].permitted
             assert noise is not None
+            assert permitted is not None
             findings = check_claim(
                 claim,
                 privacy,
@@ -598,7 +605,7 @@ def audit_trace(
                 patterns,
                 found,
                 enforced,
-                noise,
+                (noise, permitted),
                 names.of,
                 (mechanisms[0].sampled, mechanisms[0].filtered),
             )
@@ -662,11 +669,14 @@ def _rests_on(
             if guarantee is not None
             for text in guarantee.assumptions
         ]
-    of_noise = "counted in the trace"
     own += [
-        Assumption(each.noise.sentence, of_noise)
+        Assumption(noise.sentence, source)
         for each in mechanisms
-        if isinstance(each.noise, DeviceNoise)
+        for noise, source in (
+            (each.noise, "counted in the trace"),
+            (each.permitted, "the scenario's rules"),
+        )
+        if isinstance(noise, DeviceNoise)
     ]
     return (*assumptions_of(scenario, imported), *own)
 
@@ -785,24 +795,22 @@ def _noise_of(
     noise: ServerNoise | None,
     trace: Trace | ImportedTrace,
     scenario: Scenario | None,
-) -> Noise | None:
-    """What was added under a strategy. Devices add independent noise; another strategy's is the
-    server's."""
+) -> tuple[Noise | None, Noise | None]:
+    """(least noise of this trace, least noise that the rules permit) under a strategy. Devices add
+    independent noise; another strategy's is the server's."""
     if scenario is None or noise is None or isinstance(trace, ImportedTrace):
-        return noise
-    table = scenario.privacy.encoding
-    if not isinstance(table, DiscreteGaussian) or not isinstance(strategy, Identity):
-        return noise
-    # Each accepted device adds its share of the noise, so the committed round with the fewest has
-    # the least.
+        return noise, noise
+    if not isinstance(strategy, Identity):
+        return noise, noise
     accepted = trace.rounds["accepted"][trace.rounds["state"] == 0]
-    return DeviceNoise.least(table, noise.multiplier, scenario.rounds.report_goal, accepted)
+    of_trace = observed_noise(noise, scenario, accepted)
+    return of_trace, permitted_noise(noise, scenario, of_trace)
 
 
 def _audit_mechanism(
     strategy: Strategy,
     used: _Used,
-    noise: Noise | None,
+    noise: tuple[Noise | None, Noise | None],
     patterns: Patterns,
     enforced: Limits,
     claimed: Limits,
@@ -820,19 +828,21 @@ def _audit_mechanism(
         participation = None
         limits = Limits(None, REPEATED)
     trace = trace_sensitivity(strategy, patterns)
+    of_trace, permitted = noise
     return MechanismAudit(
         strategy=strategy,
         is_own=strategy == used.own,
         noise_multiplier=used.noise_multiplier,
-        noise=noise,
+        noise=of_trace,
+        permitted=permitted,
         trace=trace,
         binding_device=names.of(trace.device_id),
-        observed=observed(trace, n, participation, strategy, noise, delta),
+        observed=observed(trace, n, participation, strategy, of_trace, delta),
         # Nothing ensures limits that were only seen.
-        observed_limits=of_limits("observed", limits, strategy, noise, delta, False),
-        enforced=of_limits("enforced", enforced, strategy, noise, delta, True),
+        observed_limits=of_limits("observed", limits, strategy, of_trace, delta, False),
+        enforced=of_limits("enforced", enforced, strategy, permitted, delta, True),
         claimed=of_limits(
-            "claimed", claimed, strategy, noise, delta, _is_ensured(claimed, enforced)
+            "claimed", claimed, strategy, permitted, delta, _is_ensured(claimed, enforced)
         ),
     )
 

@@ -16,6 +16,7 @@ from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import is_too_short, waits_between
 from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.events import Event
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.strategy import Sensitivity
 from fedray.rounding import counted, down, up
@@ -181,7 +182,7 @@ def check_claim(
     patterns: Patterns,
     found: TraceSensitivity,
     limits: Limits,
-    noise: Noise,
+    noise: tuple[Noise, Noise],
     name_of: Callable[[int], str],
     ensured: Sequence[Guarantee | None] = (),
 ) -> tuple[Finding, ...]:
@@ -198,7 +199,8 @@ def check_claim(
         patterns: every device's rounds.
         found: sensitivity of the claimed mechanism on this trace.
         limits: what was enforced.
-        noise: with the claimed multiplier.
+        noise: least noise of this trace and least noise that the rules permit, both at the claimed
+            multiplier.
         name_of: how a device is shown.
         ensured: what the server's sampling or its filter ensures; a claimed rho or epsilon may
             follow from it.
@@ -237,11 +239,11 @@ def check_claim(
     evidence = (subject.evidence(found.device_id, found.rounds, shows),)
     spent = []
     for what, claimed, figure in (
-        ("rho", claim.rho, lambda s: rho_of(released(noise, s))),
-        ("epsilon", claim.epsilon, lambda s: epsilon_of(released(noise, s), claim.delta).epsilon),
+        ("rho", claim.rho, rho_of),
+        ("epsilon", claim.epsilon, lambda event: epsilon_of(event, claim.delta).epsilon),
     ):
         if claimed is not None:
-            finding = _check_spent(what, claimed, figure, found, basis, corrected, evidence)
+            finding = _check_spent(what, claimed, figure, noise, found, basis, corrected, evidence)
             for guarantee in ensured:
                 finding = _by_server(finding, guarantee)
             spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
@@ -472,7 +474,8 @@ def _check_timer(claimed: float, subject: _Subject) -> Finding:
 def _check_spent(
     what: str,
     claimed: float,
-    figure: Callable[[float], float],
+    privacy_of: Callable[[Event], float],
+    noise: tuple[Noise, Noise],
     found: TraceSensitivity,
     basis: _Basis,
     corrected: _Basis,
@@ -482,9 +485,14 @@ def _check_spent(
     more, and what follows from corrected limits."""
     # Floats and the discretisation of epsilon must not break a claim that is right.
     most = claimed * (1 + ROUNDED[what])
+    of_this_run, permitted = noise
+
+    def figure(sensitivity: float) -> float:
+        return privacy_of(released(permitted, sensitivity))
+
     # What this trace spent decides only between the ways in which a claim can fail: nothing ensures
     # it for another run.
-    of_trace = figure(found.value)
+    of_trace = privacy_of(released(of_this_run, found.value))
     kind = "" if found.is_exact else "at most "
     trace_text = f"the devices of this trace spent {kind}{_plain(up(of_trace))}"
     if basis.sensitivity is None:

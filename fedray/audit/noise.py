@@ -1,9 +1,15 @@
-"""The noise of a trace, as the accountants need it: a multiplier of the server's normal noise, or
-what devices added themselves, in the round in which that was least."""
+"""The noise of a run, as the accountants need it: the multiplier of the server's normal noise, or
+the noise that devices add, in a round with few of them.
+
+Each accepted device adds an independent share of the noise. A sum with the noise of more devices is
+one with the noise of fewer plus independent noise, so the round with the fewest devices bounds the
+privacy loss of every round (post-processing). The fewest devices of a trace bound what was
+observed; only the fewest that the rules permit bound what is enforced or claimed.
+"""
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,65 +17,79 @@ from numpy.typing import NDArray
 from fedray.encoding.norms import device_variance, largest_square, padded
 from fedray.encoding.tables import DiscreteGaussian
 from fedray.mechanisms.accounting.events import DiscreteGaussianSum, Event, Gaussian, Repeated
+from fedray.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNoise:
-    """Noise that devices added, in the round with the fewest of them.
+    """Sum of the noise of one round's devices.
 
-    round_index: that round; the first, if there are several.
-    report_goal: how many devices the noise multiplier is meant for.
+    report_goal: number of devices for which the noise multiplier is stated.
+    event: sum of that round.
+    round_index: round of the trace, or None for a round with the fewest devices that the rules
+        permit.
     """
 
-    round_index: int
     report_goal: int
     event: DiscreteGaussianSum
-    """The sum of that round."""
+    round_index: int | None
 
     @classmethod
-    def least(
+    def of(
         cls,
         table: DiscreteGaussian,
         noise_multiplier: float,
         report_goal: int,
-        accepted: NDArray[np.integer],
+        devices: int,
+        round_index: int | None = None,
     ) -> "DeviceNoise":
-        """The noise of the round with the fewest accepted devices.
+        """Returns the noise of a round with so many devices.
 
         Args:
-            table: the encoding.
-            noise_multiplier: z, of a round with report_goal accepted devices.
-            report_goal: of the scenario.
-            accepted: devices of each committed round [n].
+            table: encoding of the run.
+            noise_multiplier: z of a round with report_goal accepted devices.
+            report_goal: report goal of the scenario.
+            devices: accepted devices of the round.
+            round_index: round of the trace, or None.
 
         Raises:
             InputError: nothing is proven for so little noise.
         """
-        worst, coordinates = int(accepted.argmin()), padded(table.parameters)
+        coordinates = padded(table.parameters)
         variance = device_variance(noise_multiplier, table.scale, coordinates, report_goal)
         longest = math.sqrt(largest_square(table.scale, coordinates))
         # Both are rounded to the safe side: a longer update, and less noise.
         event = DiscreteGaussianSum(
             sensitivity=math.nextafter(longest, math.inf),
             device_variance=math.nextafter(float(variance), 0.0),
-            devices=int(accepted[worst]),
+            devices=devices,
             dimension=coordinates,
         )
-        return cls(worst, report_goal, event)
+        return cls(report_goal, event, round_index)
 
     @property
     def noise_multiplier(self) -> float:
         """Standard deviation of that sum's noise, in inflated norms."""
         return math.sqrt(self.event.variance_ratio)
 
+    def to_json(self) -> dict[str, Any]:
+        """Number of devices, and the noise multiplier of their sum."""
+        return {"devices": self.event.devices, "noise_multiplier": self.noise_multiplier}
+
     @property
     def sentence(self) -> str:
-        """Which round has the least noise, and how much."""
-        devices, reached = self.event.devices, self.noise_multiplier
+        """How much noise the round has, and which figures rest on it."""
+        of_goal = f"{self.event.devices:,} of {self.report_goal:,}"
+        noise = f"its noise has {self.noise_multiplier:.6g} times the inflated norm as "
+        noise += "standard deviation, and every round is accounted for as that one"
+        if self.round_index is None:
+            return (
+                f"Enforced and claimed: a round may be committed with {of_goal} devices; {noise}, "
+                "however many devices were accepted in this run."
+            )
         return (
-            f"The round with the fewest accepted devices is round {self.round_index}, with "
-            f"{devices:,} of {self.report_goal:,}: its noise has {reached:.6g} times the inflated "
-            "norm as standard deviation, and every round is accounted for as that one."
+            f"Observed: the round with the fewest accepted devices is round {self.round_index}, "
+            f"with {of_goal}: {noise}."
         )
 
 
@@ -89,13 +109,56 @@ Noise = ServerNoise | DeviceNoise
 """The noise of the server, or that of devices."""
 
 
+def observed_noise(
+    noise: ServerNoise, scenario: Scenario, accepted: NDArray[np.integer]
+) -> ServerNoise | DeviceNoise:
+    """Returns the least noise of a run's committed rounds.
+
+    Args:
+        noise: noise of a round with report_goal devices.
+        scenario: scenario of the run.
+        accepted: devices of each committed round [n].
+
+    Raises:
+        InputError: nothing is proven for so little noise.
+    """
+    table, goal = scenario.privacy.encoding, scenario.rounds.report_goal
+    if not isinstance(table, DiscreteGaussian):
+        return noise
+    fewest = int(accepted.argmin())
+    return DeviceNoise.of(table, noise.multiplier, goal, int(accepted[fewest]), fewest)
+
+
+def permitted_noise(
+    noise: ServerNoise, scenario: Scenario, observed: Noise | None = None
+) -> ServerNoise | DeviceNoise:
+    """Returns the least noise that the rules permit a committed round to have.
+
+    Args:
+        noise: noise of a round with report_goal devices.
+        scenario: scenario of the run.
+        observed: least noise of a recorded run, or None. Where a round had fewer devices than the
+            rules permit, they were not kept, and its noise counts.
+
+    Raises:
+        InputError: nothing is proven for so little noise.
+    """
+    table, goal = scenario.privacy.encoding, scenario.rounds.report_goal
+    if not isinstance(table, DiscreteGaussian):
+        return noise
+    fewest = scenario.rounds.least_accepted
+    if isinstance(observed, DeviceNoise):
+        fewest = min(fewest, observed.event.devices)
+    return DeviceNoise.of(table, noise.multiplier, goal, fewest)
+
+
 def released(noise: Noise, sensitivity: float) -> Event:
     """What was released, for a device with a sensitivity at contributions of norm 1.
 
     Args:
-        noise: that was added.
-        sensitivity: of the device. Devices add independent noise, so there it is the root of the
-            number of its contributions.
+        noise: noise that was added.
+        sensitivity: sensitivity of the device; the root of the number of its contributions where
+            devices add the noise, which is independent.
     """
     if not isinstance(noise, DeviceNoise):
         return Gaussian(noise_multiplier=noise.multiplier, sensitivity=sensitivity)

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.guarantees import Guarantee, limits_at, of_limits
-from fedray.audit.noise import DeviceNoise, Noise, ServerNoise
-from fedray.encoding.tables import DiscreteGaussian
+from fedray.audit.noise import ServerNoise, permitted_noise
 from fedray.scenario import Scenario
 
 
@@ -26,8 +25,6 @@ class RoundsSoFar(NamedTuple):
     """When each started, seconds since start."""
     closed: NDArray[np.float64]
     """When each was committed, seconds since start."""
-    accepted: NDArray[np.int64]
-    """Devices whose reports each used."""
 
 
 def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
@@ -43,14 +40,6 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
     """
     limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
     privacy = scenario.privacy
-    noise = _noise(scenario, rounds)
+    server = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
+    noise = permitted_noise(server, scenario)
     return of_limits("enforced", limits, privacy.mechanism, noise, privacy.delta, may_rest_on=True)
-
-
-def _noise(scenario: Scenario, rounds: RoundsSoFar) -> Noise:
-    privacy = scenario.privacy
-    if isinstance(privacy.encoding, DiscreteGaussian):
-        goal = scenario.rounds.report_goal
-        # The round with the least noise so far stands for all of them.
-        return DeviceNoise.least(privacy.encoding, privacy.noise_multiplier, goal, rounds.accepted)
-    return ServerNoise(privacy.noise_multiplier, scenario.count_noise)

@@ -23,6 +23,10 @@ _ONLY_WITH_CLAIM = " Only with `--claim`."
 @cache
 def audit_keys() -> Keys:
     """Of every audited trace."""
+    of_sum = {
+        "devices": JsonKey("integer", "Devices whose noise is in the sum."),
+        "noise_multiplier": JsonKey("number", "Noise multiplier of the sum."),
+    }
     encoding = {
         **keys_of(
             DiscreteGaussian,
@@ -32,12 +36,15 @@ def audit_keys() -> Keys:
         "noise_is_relative_to": text("What the noise multiplier is measured by."),
         "least_noise": JsonKey(
             "object or null",
-            "The round with the least noise; null where the server adds the noise.",
-            {
-                "round": JsonKey("integer", "Number of the round, from 0."),
-                "devices": JsonKey("integer", "Devices whose noise is in its sum."),
-                "noise_multiplier": JsonKey("number", "Noise multiplier of that round."),
-            },
+            "The round with the least noise, on which observed figures rest; null where the server "
+            "adds the noise.",
+            {"round": JsonKey("integer", "Number of the round, from 0."), **of_sum},
+        ),
+        "least_permitted_noise": JsonKey(
+            "object or null",
+            "The least noise that the rules permit a round, on which enforced and claimed figures "
+            "rest; null where the server adds the noise.",
+            of_sum,
         ),
     }
     of_class = {

@@ -107,8 +107,9 @@ class DiscreteGaussian(ModularTable):
         return (
             f"{self._bounded} Every accepted device adds discrete Gaussian noise of its own, and "
             "the server adds none. The noise multiplier "
-            "is that of a round with report_goal accepted devices; the figures are those of the "
-            "round with the fewest, by zCDP (Kairouz, Liu and Steinke 2021, Proposition 14)."
+            "is that of a round with report_goal accepted devices; observed figures are those of "
+            "the round with the fewest, enforced and claimed ones those of a round with the fewest "
+            "that the rules permit, by zCDP (Kairouz, Liu and Steinke 2021, Proposition 14)."
         )
 
 

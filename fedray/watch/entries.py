@@ -493,7 +493,6 @@ def _bound(partial: Path, tables: dict[str, Any], columns: dict[str, Any]) -> Pr
             opened=np.asarray(columns["opened"], np.float64),
             started=np.asarray(columns["started"], np.float64),
             closed=np.asarray(columns["closed"], np.float64),
-            accepted=np.asarray(columns["accepted"], np.int64),
         )
         found = bound_so_far(scenario, rounds)
     # The files may be of another version, or half written: a watcher tells so and goes on.

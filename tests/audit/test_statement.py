@@ -178,6 +178,7 @@ def test_a_statement_says_that_noise_is_measured_by_the_inflated_norm(trace_of, 
         "kind": "fixed_point",
         "noise_is_relative_to": "the clip norm",
         "least_noise": None,
+        "least_permitted_noise": None,
     }
     assert documents[1]["encoding"]["scale"] == 5000
     assert documents[1]["encoding"]["noise_is_relative_to"].startswith("the inflated norm")

@@ -284,6 +284,8 @@ def test_the_audit_accounts_for_the_round_with_the_fewest_devices(trace_of, smal
         "noise_multiplier": pytest.approx(3 / math.sqrt(2)),
     }
     assert any("round 1, with 2 of 4" in text for text in audit.assumptions)
+    # No rule lets a round be committed with two of four devices, so this trace shows what is permitted.
+    assert document["encoding"]["least_permitted_noise"]["devices"] == 2
     assert "distributed model" in audit.assumptions[2]
     assert not any("floating-point" in text for text in audit.assumptions)
     assert audit.ledger[-1].epsilon == used.observed.epsilon

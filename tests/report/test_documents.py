@@ -196,9 +196,10 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
     yield {"classes": [{"name": "all", "share": 1.0, "eligible_share": 0.1, **counts}]}
     yield {"violations": Violations(1, 2, 0, 0, 0, 0).to_json()}
     yield {"exclusions": Exclusions(np.array([3, 5]), 2.0, 1.5, 0).to_json()}
-    least = {"round": 0, "devices": 9, "noise_multiplier": 1.5}
+    least = {"devices": 9, "noise_multiplier": 1.5}
+    noise = {"least_noise": {"round": 0, **least}, "least_permitted_noise": least}
     for table in (SecAgg(), DiscreteGaussian(parameters=10)):
-        yield {"encoding": {**table.model_dump(), "least_noise": least}}
+        yield {"encoding": {**table.model_dump(), **noise}}
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def test_the_bound_is_the_enforced_guarantee_of_the_rounds_so_far(tmp_path: Path
     privacy = only(Runs(tmp_path)).privacy
     assert privacy is not None
     times = np.array([0.0, 600.0, 1200.0])
-    bound = bound_so_far(scenario, RoundsSoFar(times, times, times, np.array([200] * 3)))
+    bound = bound_so_far(scenario, RoundsSoFar(times, times, times))
     # Three rounds within half an hour, and a timer of 12 hours: one participation each.
     assert bound.participation is not None
     assert bound.participation.max_participations == 1
@@ -158,7 +158,7 @@ def test_the_bound_of_all_rounds_is_what_the_audit_finds_enforced(tmp_path: Path
     scenario = small(*overrides)
     trace = simulate(scenario, HERE, tmp_path / "t")
     found = audit_trace(trace).mechanisms[0]
-    columns = (trace.rounds[name] for name in ("opened", "started", "closed", "accepted"))
+    columns = (trace.rounds[name] for name in ("opened", "started", "closed"))
     is_committed = trace.rounds["state"] == 0
     rounds = RoundsSoFar(*(column[is_committed] for column in columns))
     bound = bound_so_far(scenario, rounds)
