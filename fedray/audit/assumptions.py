@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
+from fedray.rounding import given, shown_noise
 from fedray.scenario import Scenario
 from fedray.trace.imported import Assumption, ImportedTrace
 
@@ -62,7 +63,7 @@ SCALED_NOISE_OF_SURPLUS = (
 COUNTED = (
     "The clip norm follows a quantile of the updates' norms, so the count of short updates of "
     "every round is released too, by the same mechanism. Sums of updates have the noise multiplier "
-    "{updates:.6g} and counts {counts:.6g}; both together have {both:.6g}, of which all figures "
+    "{updates} and counts {counts}; both together have {both}, of which all figures "
     "are. Where entries of C'C are negative, rho of both is an upper bound."
 )
 
@@ -203,8 +204,8 @@ def _counted(scenario: Scenario) -> tuple[str, ...]:
     of_counts = count_noise_multiplier(scenario.count_noise)
     return (
         COUNTED.format(
-            updates=scenario.update_noise_multiplier,
-            counts=of_counts,
-            both=scenario.privacy.noise_multiplier,
+            updates=shown_noise(scenario.update_noise_multiplier),
+            counts=given(of_counts),
+            both=given(scenario.privacy.noise_multiplier),
         ),
     )
