@@ -13,6 +13,7 @@ from fedray.report.figure import Shown
 from fedray.report.files import figure_svg
 from fedray.report.page import PageTable, render_fragment
 from fedray.result import Drawing, Result
+from fedray.rounding import given
 
 
 def html_of(result: Result) -> str:
@@ -86,8 +87,8 @@ def _audit_tables(audit: Any) -> list[PageTable]:
     tables = [_listed(participation_rows(document))]
     for each in document["mechanisms"]:
         noise, delta = each["noise_multiplier"], each["guarantees"][0]["delta"]
-        known = "Noise not known" if noise is None else f"Noise multiplier {noise:g}"
-        note = f"{known}; epsilon at delta {delta:g}."
+        known = "Noise not known" if noise is None else f"Noise multiplier {given(noise)}"
+        note = f"{known}; epsilon at delta {given(delta)}."
         tables.append(PageTable(each["name"], guarantee_rows(each, has_claim), note))
     return [*tables, *([findings_table(document["findings"])] if document["findings"] else [])]
 

@@ -1,9 +1,10 @@
 """Rounding to the safe side: a privacy loss is never shown smaller than it is, a protection never
 larger.
 
-Epsilon, rho, mu, sensitivity and participations are shown by `up`; min-sep, spans of time and noise
-by `down`. Both round the exact binary value of the float, so that nothing is lost to a rounding
-before the rounding.
+Epsilon, rho, mu, sensitivity, participations and the noise that a target needs are shown by `up`;
+min-sep, spans of time and the noise that was added by `down`. A number that a user gave is shown
+with every digit (`given`). `up` and `down` round the exact binary value of the float, so that
+nothing is lost to a rounding before the rounding.
 """
 
 import math
@@ -27,9 +28,9 @@ def down(value: float, decimals: int = 4) -> str:
 
 
 def shown_min_sep(min_sep: float | None) -> str:
-    """A min-sep, or a mean or quantile of several, as text; None means that no device took part
-    twice."""
-    return "none (k = 1)" if min_sep is None else f"{min_sep:,.10g}"
+    """A min-sep, or a mean or quantile of several rounded down, as text; None means that no device
+    took part twice."""
+    return "none (k = 1)" if min_sep is None else f"{Decimal(down(min_sep)).normalize():,f}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -43,9 +44,21 @@ def counted(count: int, noun: str) -> str:
 
 
 def given(value: float) -> str:
-    """A number as somebody gave it, such as a noise multiplier, in at most 12 digits: 7.0 is 7, and
-    what floats make of 1.4 is 1.4."""
-    return f"{value:.12g}"
+    """A number as a user gave it, such as a noise multiplier, with every digit, but without those
+    that floats add: 1.4000000000000001 is 1.4."""
+    short = f"{value:.12g}"
+    # The shorter number is never above the value.
+    return short if 0 <= value - float(short) <= math.ulp(value) else exact(value)
+
+
+def exact(value: float) -> str:
+    """A number with every digit, so that the text is the same number again: 7.0 is 7."""
+    return str(value).removesuffix(".0")
+
+
+def shown_noise(noise_multiplier: float, decimals: int = 4) -> str:
+    """A noise multiplier in a table: every digit if they are few, else rounded down."""
+    return min(given(noise_multiplier), down(noise_multiplier, decimals), key=len)
 
 
 def in_words(value: Any, most: int | None = None) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from fedray.errors import InputError
 from fedray.mechanisms.loss import prefix_errors
 from fedray.mechanisms.strategy import Strategy
+from fedray.rounding import up
 
 NOT_COMPARABLE = (
     "Noise multipliers of different kinds of mechanism cannot be compared, because each multiplies "
@@ -50,7 +51,7 @@ class Utility:
 
     def __repr__(self) -> str:
         return (
-            f"<Utility of {self.name} at rho {self.rho:.6g}: error of prefix sums, rms "
+            f"<Utility of {self.name} at rho {up(self.rho, 6)}: error of prefix sums, rms "
             f"{self.rms_prefix_error:.6g}, max {self.max_prefix_error:.6g}>"
         )
 

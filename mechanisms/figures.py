@@ -21,7 +21,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.result import Result
-from fedray.rounding import up
+from fedray.rounding import given, up
 
 HYPOTHETICAL = (
     "only if every device was Poisson-sampled as stated; devices that choose when they come are not"
@@ -50,7 +50,9 @@ class Figures(Result):
 
     def __repr__(self) -> str:
         n, b, k = self._participation()
-        spent = "" if self.epsilon is None else f", epsilon {up(self.epsilon)} at {self.delta:g}"
+        spent = (
+            "" if self.epsilon is None else f", epsilon {up(self.epsilon)} at {given(self.delta)}"
+        )
         return (
             f"<Figures of {self.strategy.kind}, rounds {n:,}, min-sep {b:,}, participations {k:,}: "
             f"sensitivity {up(self.loss.sensitivity.value, 6)}{spent}>"

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedray.errors import InputError
 from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, ROUNDING, PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
+from fedray.rounding import down, up
 
 LEAST_AHEAD, SHARE_AHEAD = 64, 8
 """A horizon is LEAST_AHEAD rounds ahead, or rounds so far / SHARE_AHEAD if that is more."""
@@ -185,9 +186,9 @@ def check_can_be_filtered(strategy: Strategy, rounds: int, limit: float) -> None
     most = float(strategy.gram_entries(every, every, rounds).max()) ** 0.5
     if most > limit * (1.0 + ROUNDING):
         raise InputError(
-            f"one participation has the sensitivity {most:.6g} over {rounds:,} rounds, and the "
-            f"budget allows {limit:.6g}, so devices would be excluded before they took part once; "
-            "raise the budget or the noise multiplier"
+            f"one participation has the sensitivity {up(most, 6)} over {rounds:,} rounds, and the "
+            f"budget allows {down(limit, 6)}, so devices would be excluded before they took "
+            "part once; raise the budget or the noise multiplier"
         )
 
 

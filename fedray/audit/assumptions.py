@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
+from fedray.rounding import given, shown_noise
 from fedray.scenario import Scenario
 from fedray.trace.imported import Assumption, ImportedTrace
 
@@ -68,7 +69,7 @@ SCALED_NOISE_OF_SURPLUS = (
 COUNTED = (
     "The clip norm follows a quantile of the updates' norms, so the count of short updates of "
     "every round is released too, by the same mechanism. Sums of updates have the noise multiplier "
-    "{updates:.6g} and counts {counts:.6g}; both together have {both:.6g}. Figures at that noise "
+    "{updates} and counts {counts}; both together have {both}. Figures at that noise "
     "multiplier cover both, and figures at another cover the sums only. A unit that is zeroed out "
     "counts as one half, as a device without examples does, so one contribution changes a count by "
     "at most 1/2 (Andrew et al. 2021). A device that sent an update of zeros would count as short, "
@@ -215,8 +216,8 @@ def _counted(scenario: Scenario) -> tuple[str, ...]:
     of_counts = count_noise_multiplier(scenario.count_noise)
     return (
         COUNTED.format(
-            updates=scenario.update_noise_multiplier,
-            counts=of_counts,
-            both=scenario.privacy.noise_multiplier,
+            updates=shown_noise(scenario.update_noise_multiplier),
+            counts=given(of_counts),
+            both=given(scenario.privacy.noise_multiplier),
         ),
     )

@@ -76,11 +76,9 @@ class TraceCalibration(Result):
     """What else is to be known of these noise multipliers, in sentences."""
 
     def __repr__(self) -> str:
-        target = (
-            f"rho {given(self.target_rho)}"
-            if self.target_rho is not None
-            else f"epsilon {self.target_epsilon:g} at {self.delta:g}"
-        )
+        target = f"rho {self.target_rho}"
+        if self.target_epsilon is not None:
+            target = f"epsilon {given(self.target_epsilon)} at {given(self.delta)}"
         found = [
             f"{each.guarantee.name} noise multiplier {up(each.noise_multiplier)}"
             for each in (self.enforced, self.observed)
@@ -207,8 +205,8 @@ def _notes(audit: Audit) -> list[str]:
         most = count_noise_multiplier(scenario.count_noise)
         notes.append(
             "Clipping is adaptive. The noise multiplier is that of the sums of updates and the "
-            f"counts of short ones together, and a scenario takes only one below {most:g}, that of "
-            "the counts alone."
+            f"counts of short ones together, and a scenario takes only one below "
+            f"{given(most)}, that of the counts alone."
         )
     if privacy.stop_at is not None:
         what = (

@@ -19,6 +19,7 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.files import read_json, write_json
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
+from fedray.rounding import given, up
 
 FORMAT, VERSION = "fedray-events", 1
 
@@ -44,7 +45,7 @@ class ReleasedEvent:
         spent = epsilon_of(self.event, self.delta)
         return (
             f"<ReleasedEvent {self.event.kind} of {self.mechanism}, {self.guarantee}: epsilon "
-            f"{spent.epsilon:.6g} at {self.delta:g}>"
+            f"{up(spent.epsilon)} at {given(self.delta)}>"
         )
 
     @property

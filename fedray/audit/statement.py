@@ -205,7 +205,7 @@ def _filter(mechanism: MechanismAudit) -> list[Line]:
     if filtered.rho is not None and filtered.epsilon is not None:
         said += (
             f"; that gives rho {up(filtered.rho, 6)}, epsilon {up(filtered.epsilon)} at delta "
-            f"{filtered.delta:g}, in every run"
+            f"{given(filtered.delta)}, in every run"
         )
     return [Line("Filter", said, "the scenario's budget, and every device's rounds")]
 
@@ -218,7 +218,7 @@ def _sampling(audit: Audit) -> Line:
     if sampled is not None and sampled.epsilon is not None:
         said = (
             f"{sampled.reason}; where nobody learns who was drawn, that gives epsilon "
-            f"{up(sampled.epsilon)} at delta {sampled.delta:g}"
+            f"{up(sampled.epsilon)} at delta {given(sampled.delta)}"
         )
         return Line("Sampling", said, "run.json, the schedule, and the number drawn in every round")
     if audit.scenario.rounds.uploads is not None:
@@ -251,7 +251,7 @@ def _guarantee(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> li
         lines.append(Line("mu (Gaussian DP)", up(mu, 6), "sensitivity / noise multiplier"))
     # The accountant that gave epsilon decides which theorem stands behind it.
     theorem = _THEOREMS[epsilon_of(stated.event, stated.delta).accountant]
-    lines.append(Line("(epsilon, delta)", f"({up(epsilon)}, {stated.delta:g})", theorem))
+    lines.append(Line("(epsilon, delta)", f"({up(epsilon)}, {given(stated.delta)})", theorem))
     if mu is not None:
         rate = up(true_positive_rate(mu, FALSE_POSITIVE_RATE))
         attack = Line(

@@ -17,8 +17,8 @@ def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
 
     Each item is (seconds between [A], device ids [A], the two rounds [A, 2]). In a trace of ours
     the seconds are those from the accepted report to the next check-in, which is what a timer
-    rules; rounds on the same upload have no wait between them. In a log they are the differences of
-    the recorded times.
+    rules; rounds on the same upload have no wait between them. In a log they are those from the
+    last recorded time of a participation to the first of the next.
 
     Args:
         trace: whose waits; memory is that of one part.
@@ -76,7 +76,8 @@ def _of_log(trace: ImportedTrace) -> Waits:
     for part, accepted in enumerate(trace.accepted()):
         times = trace.times(part)
         assert times is not None
-        yield _same_device(np.diff(times), accepted.device_ids, accepted.rounds)
+        first, last = times
+        yield _same_device(first[1:] - last[:-1], accepted.device_ids, accepted.rounds)
 
 
 def _same_device(

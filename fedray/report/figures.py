@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedray.audit.audit import Audit
 from fedray.messages import Metric
 from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
+from fedray.rounding import given
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -350,7 +351,7 @@ def gap_bins(
 def epsilon_over_rounds(audit: Audit) -> Figure:
     """Epsilon of the mechanism that the `audit` is of, once so many rounds had been released."""
     delta = audit.mechanisms[0].observed.delta
-    y = Axis(f"Epsilon at delta = {delta:g}", decimals=4)
+    y = Axis(f"Epsilon at delta = {given(delta)}", decimals=4)
     values = [entry.epsilon for entry in audit.ledger]
     return _over_rounds(audit, "privacy", "Epsilon over rounds", y, values)
 

@@ -16,6 +16,7 @@ from fedray.report.text.several_tasks import (
     task_rows,
     worst_rows,
 )
+from fedray.rounding import given
 
 
 def write_tasks_report(audit: TasksAudit, out: str | Path) -> Path:
@@ -42,7 +43,7 @@ def tasks_page(audit: TasksAudit) -> str:
     worst = f"Device {observed['device']}, which spent most"
     tables = [
         PageTable(
-            f"Over all tasks, for one device, delta {composition['delta']:g}",
+            f"Over all tasks, for one device, delta {given(composition['delta'])}",
             composition_rows(composition),
             f"Observed: {observed['reason']}. Enforced: {enforced['reason']}.",
         ),

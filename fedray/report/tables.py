@@ -23,8 +23,6 @@ cell that is prose."""
 _NUMBER = re.compile(
     r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)( ?%| h| days?)?|-|none( \(k = 1\))?|"
 )
-_DOWN = ("min_sep", "timer_hours", "noise_multiplier", "rounds")
-"""Statements whose figure protects the more the larger it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +241,9 @@ def _found(statement: str, value: float | str | None) -> str:
     # Counts and rounds are exact, so that nothing needs to be rounded.
     if float(value).is_integer():
         return f"{int(value):,}"
-    return down(value, FINE_DECIMALS) if statement in _DOWN else up(value, FINE_DECIMALS)
+    if statement == "noise_multiplier":
+        return given(value)
+    return down(value, FINE_DECIMALS) if statement == "timer_hours" else up(value, FINE_DECIMALS)
 
 
 def evidence_table(findings: Sequence[dict[str, Any]]) -> PageTable:

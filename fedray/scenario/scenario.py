@@ -21,6 +21,7 @@ from fedray.mechanisms.running import check_can_be_filtered
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.mistakes import explain, refused
 from fedray.parsing import parse_toml
+from fedray.rounding import given, up
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, LanguageData
@@ -402,9 +403,9 @@ class Scenario(Table):
         norm = float(self.privacy.mechanism.gram_entries(start, start, 1)[0]) ** 0.5
         for what, most, first in self.privacy.beyond_budget(norm):
             raise ValueError(
-                f"privacy.stop_at.{what}={most:g}: the first round alone spends {first:.6g}, "
-                "so nothing would be committed; raise it, or privacy.noise_multiplier="
-                f"{self.privacy.noise_multiplier:g}"
+                f"privacy.stop_at.{what}={given(most)}: the first round alone spends "
+                f"{up(first, 6)}, so nothing would be committed; raise it, or "
+                f"privacy.noise_multiplier={given(self.privacy.noise_multiplier)}"
             )
         return self
 

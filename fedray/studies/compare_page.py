@@ -13,6 +13,7 @@ from fedray.report.text.training import (
     comparison_run_rows,
     comparison_setting_rows,
 )
+from fedray.rounding import given
 from fedray.studies.compare import COSTS, PAIRED, Comparison, Group
 
 
@@ -75,7 +76,7 @@ def _against_epsilon(comparison: Comparison, metric: Metric, groups: list[Group]
         f"{metric.name}-epsilon",
         f"{metric.title.capitalize()} against epsilon",
         f"After the last round. Epsilon is the observed one of the trace.{bars}",
-        Axis(f"Epsilon at delta = {comparison.delta:g}", needs_log([x]), decimals=4),
+        Axis(f"Epsilon at delta = {given(comparison.delta)}", needs_log([x]), decimals=4),
         Axis(f"Held-out {metric.title}{metric.in_unit}", starts_at_zero=False),
         # Each group is a series of one point, so that it has a name and a colour.
         tuple(
@@ -100,6 +101,6 @@ def _epsilon_words(comparison: Comparison) -> str:
     if all(group.epsilon is None for group in comparison.groups):
         return "Epsilon is not known without the trace."
     return (
-        f"Epsilon at delta {comparison.delta:g}: observed in this trace, and enforced by the rules "
-        "of the run."
+        f"Epsilon at delta {given(comparison.delta)}: observed in this trace, and enforced by "
+        "the rules of the run."
     )

@@ -42,7 +42,7 @@ from fedray.mechanisms.strategy import Strategy
 from fedray.part_done import PartDone
 from fedray.placement import Placement
 from fedray.result import DrawnResult
-from fedray.rounding import up
+from fedray.rounding import given, up
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
 from fedray.studies.fit import scaled
@@ -206,7 +206,7 @@ class Plan(DrawnResult):
         if self.best is not None:
             found = f"goal {self.best.report_goal:,}, timer {self.best.timer_hours:g} h"
         tried = f"{len(self.candidates)} candidates"
-        return f"<Plan for epsilon {self.target.epsilon:g}: {found}; {tried}>"
+        return f"<Plan for epsilon {given(self.target.epsilon)}: {found}; {tried}>"
 
     @property
     def least_of_timers(self) -> dict[float, Candidate | None]:

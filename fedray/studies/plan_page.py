@@ -10,7 +10,7 @@ from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import PageTable, render_study
 from fedray.report.text.studies import plan_rows, timer_rows
-from fedray.rounding import counted, shown_min_sep, up
+from fedray.rounding import counted, given, shown_min_sep, shown_noise, up
 from fedray.studies.plan import Candidate, Plan, planned_scenario
 from fedray.trace.provenance import package_versions
 
@@ -90,10 +90,10 @@ def plan_sentences(plan: Plan) -> list[str]:
     rounds = plan.scenario.rounds
     if best is None:
         return [
-            f"No report goal and timer that were tried meet epsilon {plan.target.epsilon:g} at "
-            f"delta {plan.target.delta:g}. {_least_words(plan)}Epsilon falls with more noise per "
-            "report, fewer rounds, a larger population, and a larger report goal as long as rounds "
-            "do not starve."
+            f"No report goal and timer that were tried meet epsilon "
+            f"{given(plan.target.epsilon)} at delta {given(plan.target.delta)}. "
+            f"{_least_words(plan)}Epsilon falls with more noise per report, fewer rounds, a "
+            "larger population, and a larger report goal as long as rounds do not starve."
         ]
     # The best candidate met the target, so its figures are known.
     assert best.epsilon is not None
@@ -106,8 +106,8 @@ def plan_sentences(plan: Plan) -> list[str]:
         limits = f"min-sep {best.planned_min_sep:,} and at most {most}"
     return [
         f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier "
-        f"{best.noise_multiplier:.6g}: epsilon {up(best.epsilon)} at delta {plan.target.delta:g}, "
-        f"planned for {limits}.",
+        f"{given(best.noise_multiplier)}: epsilon {up(best.epsilon)} at delta "
+        f"{given(plan.target.delta)}, planned for {limits}.",
         f"The run at full size had min-sep {seen}; population / report goal is "
         f"{best.population_over_goal:,}. It takes {best.updates(rounds.count):,} device updates in "
         f"{best.days:.1f} days, {rounds.count / best.days:.1f} rounds a day. A run like it takes "
@@ -157,9 +157,9 @@ def plan_page(plan: Plan, command: str) -> str:
     document = plan.to_json()
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
-        f"most {target.epsilon:g} at delta "
-        f"{target.delta:g}, {target.noise_per_report:.3g} of noise multiplier per report. "
-        f"{' '.join(plan_sentences(plan))}"
+        f"most {given(target.epsilon)} at delta "
+        f"{given(target.delta)}, {shown_noise(target.noise_per_report, 6)} of noise multiplier per "
+        f"report. {' '.join(plan_sentences(plan))}"
     )
     styles = ["marked" if each == plan.best else "" for each in plan.candidates]
     how = (
@@ -181,7 +181,7 @@ def plan_page(plan: Plan, command: str) -> str:
         PageTable("Candidates", plan_rows(document), " ".join([how, *plan.warnings]), styles),
         PageTable("How this page was made", made),
     ]
-    title = f"A plan for epsilon {target.epsilon:g}"
+    title = f"A plan for epsilon {given(target.epsilon)}"
     return render_study(title, note, [plan_figure(plan)], tables, document, OF_EVERY_AUDIT)
 
 
@@ -228,7 +228,7 @@ def plan_figure(plan: Plan) -> Figure:
         ),
         series=tuple(series),
         marks=(
-            Mark(plan.target.epsilon, f"target {plan.target.epsilon:g}", "y"),
+            Mark(plan.target.epsilon, f"target {given(plan.target.epsilon)}", "y"),
             *_zones(plan, min(goals), max(goals)),
         ),
     )

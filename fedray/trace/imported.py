@@ -4,8 +4,9 @@ log says so, when.
     TRACE/
       run.json                  where it is from, how it was read, what was left out and why, the
                                 parts, and digests of all files
-      participations/*.parquet  device_id, round and, where the log has times, time; sorted by
-                                these; each device in one file
+      participations/*.parquet  device_id, round and, if the log has times, time; sorted by these;
+                                each device in one file. With repeats "once" also last_time:
+                                that of the last row of the participation
       log_rounds.parquet        row i: what the log calls round i, and when it was; not in imports
                                 of version 1
       devices.parquet           row i: what the log calls device i
@@ -47,9 +48,11 @@ from fedray.trace.schema import DOCUMENT_DIGEST, FORMAT, columns_digest, run_dig
 from fedray.trace.several_tasks import is_of_tasks
 
 IMPORT_FORMAT = "fedray-import"
-IMPORT_VERSION = 2
+IMPORT_VERSION = 3
 FIRST_READ_IMPORT = 1
 """The oldest that is read: without a digest of run.json."""
+FIRST_WITH_LAST_TIMES = 3
+"""The first version whose participations have the time of their last row."""
 DEVICES_FILE = "devices.parquet"
 NAMES_PER_GROUP = 1 << 18
 """Rows of devices.parquet in a row group, so that a name is found without reading the others."""
@@ -78,6 +81,8 @@ IMPORTED_SCHEMA = pa.schema(
     ]
 )
 TIMED_SCHEMA = IMPORTED_SCHEMA.append(pa.field("time", pa.float64(), nullable=False))
+REPEATED_SCHEMA = TIMED_SCHEMA.append(pa.field("last_time", pa.float64(), nullable=False))
+"""Of imports with repeats "once" and times."""
 
 _ROUNDS_FILE = "told to the import: the rounds file"
 
@@ -188,6 +193,7 @@ class ImportedTrace(Result):
         check_keys(run, KINDS if is_first_version else KINDS | NEWER_KINDS, directory)
         if verify:
             check_document(run, directory)
+        _check_last_times(run, directory)
         _check_left_out(run["left_out"], is_first_version, directory)
         _check_values(run, directory)
         check_parts(run["parts"], directory)
@@ -200,7 +206,7 @@ class ImportedTrace(Result):
             raise TraceCorrupt(f"{directory / DEVICES_FILE} is missing; import the log again")
         # Footers are enough here, since columns are checked when they are read.
         for part in run["parts"]:
-            check_file(directory / part["file"], _schema(part), part["rows"])
+            check_file(directory / part["file"], _schema(run, part), part["rows"])
         if not is_first_version:
             check_file(directory / LOG_ROUNDS_FILE, LOG_ROUNDS_SCHEMA, run["rounds"])
         return cls(directory, run, verify)
@@ -328,11 +334,12 @@ class ImportedTrace(Result):
         of_earlier = sum(each.rows for each in self.left_out if each.reason == REPEATED)
         repeated = run.get("repeated_rows", of_earlier)
         if repeated:
-            text = f"Rows that repeat another row's device and round: {repeated:,}. " + (
-                "They are records of the same contribution."
-                if self.repeats == "once"
-                else "Each is a contribution of its own, clipped by itself, and counts in full."
-            )
+            meaning = "Each is a contribution of its own, clipped by itself, and counts in full."
+            if self.repeats == "once":
+                meaning = "They are records of the same contribution."
+                if (run.get("times") or {}).get("column") is not None:
+                    meaning += " It lasted from the first to the last of their times."
+            text = f"Rows that repeat another row's device and round: {repeated:,}. {meaning}"
             source = "told to the import: what repeated rows are; it counted them"
             found.append(Assumption(text, source))
         times = run.get("times")
@@ -421,24 +428,27 @@ class ImportedTrace(Result):
         # Seen from the end, the last time that is known is the next one.
         return _filled(earliest, -np.inf), _filled(latest[::-1], np.inf)[::-1]
 
-    def times(self, part_index: int) -> NDArray[np.float64] | None:
-        """When the participations of a part were [A], aligned with the same part of `accepted`;
-        None if the log has no times.
+    def times(self, part_index: int) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """(first [A], last [A]) times of the participations of a part, aligned with the same part
+        of `accepted`; None if the log has no times.
 
-        Seconds since the first time of log or rounds file; what a time is a time of (selection,
-        upload) is for the log to say. Of repeated rows that count once, it is the first row's.
+        Seconds since the first time of log or rounds file; the log defines which event a time is of
+        (selection, upload). Both are the same unless repeated rows count once: then they are the
+        earliest and the latest of these rows.
         """
         part = self.run["parts"][part_index]
         if "times_digest" not in part:
             return None
         file = self.path / part["file"]
-        times = read_columns(file, TIMED_SCHEMA, part["rows"], ["time"])["time"]
-        if self._verify and times_digest(times) != part["times_digest"]:
+        schema = _schema(self.run, part)
+        names = [name for name in schema.names if name not in IMPORTED_SCHEMA.names]
+        times = read_columns(file, schema, part["rows"], names)
+        if self._verify and columns_digest(times) != part["times_digest"]:
             raise TraceCorrupt(
                 f"{file} has times without the digest that run.json records; they were changed, "
                 "import the log again"
             )
-        return times
+        return times["time"], times[names[-1]]
 
     def accepted(self) -> Iterator[AcceptedPart]:
         """Participations, part by part in order of device; every device is in one part only. Checks
@@ -450,7 +460,7 @@ class ImportedTrace(Result):
 
     def _accepted_of(self, part: dict[str, Any]) -> AcceptedPart:
         file = self.path / part["file"]
-        columns = read_columns(file, _schema(part), part["rows"], IMPORTED_SCHEMA.names)
+        columns = read_columns(file, _schema(self.run, part), part["rows"], IMPORTED_SCHEMA.names)
         device_ids = columns["device_id"]
         rounds = columns["round"]
         if self._verify and imported_digest(device_ids, rounds) != part["digest"]:
@@ -528,6 +538,18 @@ class ImportedTrace(Result):
         return columns
 
 
+def _check_last_times(run: dict[str, Any], directory: Path) -> None:
+    """Raises TraceVersion for an import that lacks the last times of repeated rows."""
+    is_old = run["version"] < FIRST_WITH_LAST_TIMES
+    has_times = any("times_digest" in part for part in run["parts"])
+    if is_old and has_times and run["repeats"] == "once" and run["repeated_rows"]:
+        raise TraceVersion(
+            f"{directory} is of version {run['version']} and has only the earliest time of each "
+            "repeated row, from which waits between participations would seem too long; import the "
+            "log again"
+        )
+
+
 def _check_left_out(entries: list[Any], is_first_version: bool, directory: Path) -> None:
     kinds = dict(LEFT_OUT_KINDS)
     if is_first_version:
@@ -588,9 +610,12 @@ def _filled(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
     return np.concatenate([[before], times])[places]
 
 
-def _schema(part: dict[str, Any]) -> pa.Schema:
+def _schema(run: dict[str, Any], part: dict[str, Any]) -> pa.Schema:
     """The columns of a part's file."""
-    return TIMED_SCHEMA if "times_digest" in part else IMPORTED_SCHEMA
+    if "times_digest" not in part:
+        return IMPORTED_SCHEMA
+    has_last_times = run["version"] >= FIRST_WITH_LAST_TIMES and run["repeats"] == "once"
+    return REPEATED_SCHEMA if has_last_times else TIMED_SCHEMA
 
 
 def name_text(value: object) -> str:
@@ -635,12 +660,6 @@ def file_digest(file: Path) -> str:
 def imported_digest(device_ids: NDArray[np.uint64], rounds: NDArray[np.uint32]) -> str:
     """Digest of one part's columns, `device_ids` [A] and `rounds` [A], as `columns_digest`."""
     return columns_digest({"device_id": device_ids, "round": rounds})
-
-
-def times_digest(times: NDArray[np.float64]) -> str:
-    """Digest of one part's `times` [A], seconds, as `columns_digest`; apart from that of the other
-    columns, because only audits of timers read times."""
-    return columns_digest({"time": times})
 
 
 def open_trace(path: str | Path, verify: bool = True) -> Trace | ImportedTrace:

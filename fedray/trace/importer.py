@@ -37,12 +37,12 @@ from fedray.trace.imported import (
     LOG_ROUNDS_SCHEMA,
     NAMES_PER_GROUP,
     REPEATED,
+    REPEATED_SCHEMA,
     TIMED_SCHEMA,
     ImportedTrace,
     LeftOut,
     file_digest,
     imported_digest,
-    times_digest,
 )
 from fedray.trace.log import (
     BATCH_ROWS,
@@ -171,7 +171,7 @@ def import_log(
         origin = _origin(source)
         # The memory that reading took is given back, because DuckDB's sort may need all of it.
         pa.default_memory_pool().release_unused()
-        parts = _Parts(writer, log_rounds, numbering, origin, keeps_repeats=repeats == "each")
+        parts = _Parts(writer, log_rounds, numbering, origin, repeats)
         # Second pass: rows come in order of device, so that parts can be written as they come.
         for batch in _sorted(staged, sorting, memory_mebibytes):
             parts.add(batch)
@@ -362,8 +362,8 @@ class _Parts:
     """Takes rows in order of (device, round, time); writes parts of whole devices, and the devices'
     names.
 
-    keeps_repeats: whether rows of one device in one round again stay, as contributions of their
-        own.
+    repeats: one of REPEATS. With "each", rows of one device in one round again stay. With "once",
+        they become one participation that has the first and the last of their times.
     """
 
     def __init__(
@@ -372,7 +372,7 @@ class _Parts:
         log_rounds: NDArray[np.int64],
         numbering: Numbering,
         origin: float,
-        keeps_repeats: bool,
+        repeats: str,
     ) -> None:
         self.devices = self.rows = self.repeated = 0
         self.example: Example | None = None
@@ -382,13 +382,13 @@ class _Parts:
         self._writer = writer
         self._log_rounds = log_rounds
         self._origin = origin
-        self._keeps_repeats = keeps_repeats
+        self._repeats = repeats
         self._ranks = _Ranks(log_rounds) if numbering.how == BY_RANK else None
         self._entries: list[dict[str, Any]] = []
         self._last: tuple[pa.Scalar, int] | None = None
         """Name and round of the last row."""
         self._pending: list[tuple[NDArray, ...]] = []
-        """Device ids, rounds and, if there are any, times of rows that are not written yet."""
+        """Columns of rows that are not written yet; no batch of them is empty."""
         self._pending_rows = 0
         self._first_device = 0
         self._schema = IMPORTED_SCHEMA
@@ -430,19 +430,33 @@ class _Parts:
         self._add_names(names.take(first_rows))
         columns = [ids.astype(np.uint64), ours]
         if batch.num_columns > 2:
-            self._schema = TIMED_SCHEMA
+            self._schema = REPEATED_SCHEMA if self._repeats == "once" else TIMED_SCHEMA
             seconds = batch.column(2).to_numpy(zero_copy_only=False) - self._origin
             columns.append(seconds)
             # A round occurs many times in a batch, for which plain assignment would keep one value.
             np.minimum.at(self._first_times, ours, seconds)
             np.maximum.at(self._last_times, ours, seconds)
-        # Times sort last, so that of repeated rows the earliest stays.
-        if not self._keeps_repeats:
-            columns = [column[~is_again] for column in columns]
+        if self._repeats != "each":
+            columns = self._joined(columns, np.flatnonzero(~is_again))
+        if not columns[0].size:
+            return
         self._pending.append(tuple(columns))
         self._pending_rows += columns[0].size
         if self._pending_rows > PART_ROWS:
             self._write_parts(is_last=False)
+
+    def _joined(self, columns: list[NDArray], first: NDArray[np.int64]) -> list[NDArray]:
+        """One row for each participation, whose first rows are at the places `first`."""
+        joined = [column[first] for column in columns]
+        if self._schema is REPEATED_SCHEMA:
+            # Times sort last, so the row before the next participation has the latest.
+            ends = np.append(first, columns[0].size)
+            latest = columns[-1][ends - 1]
+            # The batch may begin with further rows of the participation before it.
+            if ends[0] > 0:
+                self._pending[-1][-1][-1] = latest[0]
+            joined.append(latest[1:])
+        return joined
 
     def finish(self) -> list[dict[str, Any]]:
         """Writes what is left, and returns the entries of all parts for run.json."""
@@ -499,7 +513,7 @@ class _Parts:
         self._pending_rows = columns[0].size
 
     def _write_part(self, written: list[NDArray]) -> None:
-        """Device ids, rounds and, if there are any, times of all rows of some devices."""
+        """Columns of all rows of some devices."""
         ids = written[0]
         name = part_file(self._first_device)
         # Ids have no gaps, so the next part begins right behind this one.
@@ -523,8 +537,9 @@ class _Parts:
             "rows": int(ids.size),
             "digest": imported_digest(written[0], written[1]),
         }
-        if self._schema is TIMED_SCHEMA:
-            entry["times_digest"] = times_digest(written[2])
+        times = dict(zip(self._schema.names[2:], written[2:], strict=True))
+        if times:
+            entry["times_digest"] = columns_digest(times)
         self._entries.append(entry)
         self._first_device = end_device
 

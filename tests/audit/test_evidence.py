@@ -11,6 +11,8 @@ from fedray.audit import evidence
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.evidence import write_evidence
+from fedray.audit.findings import Verdict
+from fedray.audit.participation import read_patterns
 from fedray.errors import InputError
 from fedray.mechanisms.registry import Tree
 from fedray.trace.importer import import_log
@@ -102,6 +104,77 @@ def test_a_timer_of_a_log_is_held_against_its_times(tmp_path: Path) -> None:
     audit = audit_trace(trace, claim=claim_of(timer_hours=24.0))
     write_evidence(trace, audit, tmp_path / "e.csv", show_devices=True)
     assert rows_of(tmp_path / "e.csv") == [("timer_hours", "a", 0, 1, 0, 1, 6.0, 24.0)]
+
+
+def test_a_wait_of_a_log_begins_at_the_last_row_of_a_contribution(tmp_path: Path) -> None:
+    """A wait of 2 h; the first row of the contribution is 12 h before the next."""
+    hour = "2025-01-01T{:02d}:00:00Z"
+    rows = f"a,0,{hour.format(0)}\na,0,{hour.format(10)}\na,1,{hour.format(12)}\n"
+    (tmp_path / "log.csv").write_text("d,r,t\n" + rows)
+    log = tmp_path / "log.csv"
+    trace = import_log(log, "d", "r", 2, tmp_path / "t", repeats="once", time_column="t")
+    audit = audit_trace(trace, claim=claim_of(timer_hours=5.0))
+    finding = audit.findings[-1]
+    assert (finding.verdict, finding.found) == (Verdict.BROKEN, 2.0)
+    assert audit.mechanisms[0].enforced.sensitivity is None
+    write_evidence(trace, audit, tmp_path / "e.csv", show_devices=True)
+    assert rows_of(tmp_path / "e.csv") == [("timer_hours", "a", 0, 1, 0, 1, 2.0, 5.0)]
+
+
+@pytest.mark.slow
+def test_timers_of_random_logs_are_judged_as_by_brute_force(tmp_path: Path) -> None:
+    for seed in range(40):
+        (tmp_path / str(seed)).mkdir()
+        check_timer_of_random_log(tmp_path / str(seed), seed)
+
+
+def check_timer_of_random_log(folder: Path, seed: int) -> bool:
+    """Compares an audit of a random log, most of it repeated rows, with a search by hand over all
+    pairs of rows. Returns whether the claimed timer holds."""
+    rng = np.random.default_rng(seed)
+    rounds = 8
+    hours = float(rng.integers(1, 7))
+    # Rounds begin 6 h apart, and a contribution is recorded for up to 2 h: both outcomes are common.
+    rows = [("d0", 0, 0)]
+    rows += [
+        (f"d{device}", index, int(6 * 3600 * index + rng.integers(0, 7200)))
+        for device in range(6)
+        for index in np.flatnonzero(rng.random(rounds) < rng.choice([0.15, 0.6])).tolist()
+        for _ in range(rng.integers(1, 4))
+    ]
+    order = rng.permutation(len(rows))
+    rows = [rows[place] for place in order]
+    text = "d,r,t\n" + "".join(f"{name},{index},{second}\n" for name, index, second in rows)
+    (folder / "log.csv").write_text(text)
+    (folder / "rounds.csv").write_text("r\n" + "".join(f"{index}\n" for index in range(rounds)))
+    trace = import_log(
+        folder / "log.csv", "d", "r", None, folder / "t", rounds_file=folder / "rounds.csv",
+        repeats="once", time_column="t", time_unit="seconds",
+    )  # fmt: skip
+    audit = audit_trace(trace, claim=claim_of(timer_hours=hours))
+    waits = {}
+    for name, index, second in rows:
+        for other_name, other_index, other_second in rows:
+            if name == other_name and other_index > index:
+                pair = (name, index, other_index)
+                waits[pair] = min(other_second - second, waits.get(pair, 10**9))
+    finding = next(each for each in audit.findings if each.statement == "timer_hours")
+    least = min(waits.values(), default=None)
+    assert finding.found == (None if least is None else least / 3600)
+    holds = least is None or least >= 3600 * hours
+    assert (finding.verdict is Verdict.HOLDS) == holds
+    write_evidence(trace, audit, folder / "e.csv", show_devices=True)
+    broken = {(row[1], row[2], row[3]): row[6] for row in rows_of(folder / "e.csv")}
+    short = {pair: wait / 3600 for pair, wait in waits.items() if wait < 3600 * hours}
+    # The file has consecutive participations; here no other pair is close.
+    assert broken == short
+    limits = audit.mechanisms[0].enforced.participation
+    assert (limits is not None) == holds
+    if limits is not None:
+        patterns = read_patterns(trace)
+        assert patterns.min_sep is None or limits.min_sep <= patterns.min_sep
+        assert limits.max_participations >= patterns.max_participations
+    return holds
 
 
 def test_a_claim_that_holds_has_a_file_without_rows(trace_of, tmp_path: Path) -> None:

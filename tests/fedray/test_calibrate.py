@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedray.errors import ScenarioError
@@ -11,6 +12,7 @@ from fedray.mechanisms.figures import calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Banded, Identity, Tree, TreeFull
+from fedray.report.text.mechanisms import figures_rows
 from fedray.scenario import Scenario
 
 SETTING = ("--rounds", "60", "--min-sep", "20", "--max-participations", "3")
@@ -49,6 +51,19 @@ def test_the_command_calibrates_and_the_figures_agree_with_the_mechanism_command
     document = json.loads(out)
     assert 3.9999 < document["epsilon"] <= 4.0
     assert document["epsilon"] == gaussian_epsilon(document["sensitivity"] / z, 1e-9)
+
+
+def test_the_printed_noise_multiplier_meets_the_target() -> None:
+    """Of many targets; noise that was rounded to twelve digits missed half of them."""
+    rng = np.random.default_rng(5)
+    participation = MinSep(8, 4, 2)
+    for place, target in enumerate((10.0 ** rng.uniform(-2, 1, 200)).tolist()):
+        name = "epsilon" if place % 10 == 0 else "rho"
+        figures = calibrated_figures(Tree(), participation, 1e-8, **{name: target})
+        printed = dict(figures_rows(figures.to_json()))["noise multiplier"]
+        assert float(printed) == figures.noise_multiplier
+        found = mechanism_figures(Tree(), participation, float(printed), 1e-8)
+        assert getattr(found, name) <= target
 
 
 def test_without_a_noise_multiplier_there_is_no_epsilon(tree: str, fedray_command) -> None:

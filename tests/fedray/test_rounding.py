@@ -28,9 +28,27 @@ def test_examples_that_were_once_shown_too_small() -> None:
     assert (up(math.inf), down(-math.inf)) == ("inf", "-inf")
 
 
+@given(st.floats(0.01, 1e6))
+def test_noise_is_never_shown_above_what_it_is(z: float) -> None:
+    assert float(rounding.exact(z)) == z
+    assert 0 <= z - float(rounding.given(z)) <= math.ulp(z)
+    assert 0 <= z - float(rounding.shown_noise(z)) < 1e-4
+
+
+def test_noise_multipliers_are_short_where_they_can_be() -> None:
+    numbers = (7.0, 1300 * 7 / 6500, 0.1, 910, 4.08248290463863)
+    assert [rounding.given(z) for z in numbers] == ["7", "1.4", "0.1", "910", "4.08248290463863"]
+    assert [rounding.shown_noise(z) for z in numbers] == ["7", "1.4", "0.1", "910", "4.0824"]
+
+
+def test_a_mean_of_min_seps_is_rounded_down() -> None:
+    values = (None, 910, 1200.0, 1227 + 2 / 3)
+    shown = [rounding.shown_min_sep(each) for each in values]
+    assert shown == ["none (k = 1)", "910", "1,200", "1,227.6666"]
+
+
 def test_counts_have_their_plural_and_parameters_are_told_in_words() -> None:
     assert [counted(n, "round") for n in (0, 1, 2000)] == ["0 rounds", "1 round", "2,000 rounds"]
-    assert [rounding.given(z) for z in (7.0, 1300 * 7 / 6500, 0.1)] == ["7", "1.4", "0.1"]
     assert [in_words(value) for value in (True, False, None, [], 0, 0.1)] == [
         *("yes", "no", "none", "none", "0", "0.1")
     ]

@@ -298,7 +298,7 @@ def read_imported(path: Path, verify: bool) -> dict[str, Any]:
             trace.round_label(index) for index in range(min(patterns.committed_rounds, 50))
         ],
         "round_times": list(trace.round_times() or ()),
-        "times": [trace.times(part) for part in range(len(trace.run["parts"]))],
+        "times": [list(trace.times(part) or ()) for part in range(len(trace.run["parts"]))],
         "device_ids": patterns.device_ids,
         "counts": patterns.counts,
         "rounds": patterns.rounds,

@@ -15,12 +15,14 @@ import pytest
 from fedray.audit.names import DeviceNames
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.errors import InputError, RunFailed, TraceCorrupt
+from fedray.errors import InputError, RunFailed, TraceCorrupt, TraceVersion
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Tree
+from fedray.trace import importer
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.importer import UNRELEASED, import_log
 from fedray.trace.log_times import shown_range
+from fedray.trace.schema import columns_digest, document_digest
 
 START = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 
@@ -311,7 +313,7 @@ def test_times_of_any_form_are_the_same_seconds(log, form: str) -> None:
     times = trace.times(0)
     assert times is not None
     assert rows_of(trace) == [("a", 0), ("a", 1), ("b", 0)]
-    assert times == pytest.approx([SECONDS[1], SECONDS[2], SECONDS[0]], abs=1e-6)
+    assert times[0] == pytest.approx([SECONDS[1], SECONDS[2], SECONDS[0]], abs=1e-6)
     assert trace.run["times"]["origin"] == START.timestamp()
     if "," in form or form.startswith("ISO"):
         assert trace.run["times"]["form"] == form
@@ -340,7 +342,7 @@ def test_times_of_parquet_s_own_types(tmp_path: Path, kind: pa.DataType) -> None
     )
     times = trace.times(0)
     assert times is not None
-    assert times.tolist() == [0.0, 60.0]
+    assert times[0].tolist() == [0.0, 60.0]
 
 
 DOUBTFUL = {
@@ -389,7 +391,7 @@ def test_numbers_from_any_start_are_times_once_their_unit_is_told(log) -> None:
     trace = log("dev,round,at\na,0,500\na,1,90500\n", 2, time_column="at", time_unit="milliseconds")
     times = trace.times(0)
     assert times is not None
-    assert times.tolist() == [0.0, 90.0]
+    assert times[0].tolist() == [0.0, 90.0]
     with pytest.raises(InputError, match="whose unit is known; time_unit='seconds' is for numbers"):
         log(f"dev,round,at\na,0,{TIMES[0]}\n", 1, time_column="at", time_unit="seconds")
 
@@ -404,7 +406,7 @@ def test_text_of_a_format_is_read_as_that_format_says(log, tmp_path: Path, monke
     times = trace.times(0)
     assert times is not None
     span = datetime.datetime(2026, 3, 1, 7, 6) - datetime.datetime(2025, 12, 24, 18, 30)
-    assert times.tolist() == [0.0, span.total_seconds()]
+    assert times[0].tolist() == [0.0, span.total_seconds()]
     told = trace.run["times"]
     origin = datetime.datetime(2025, 12, 24, 18, 30, tzinfo=datetime.UTC)
     assert told["origin"] == origin.timestamp()
@@ -451,7 +453,7 @@ def test_local_times_are_those_of_their_zone(log) -> None:
     trace = log(lines, 2, time_column="at", time_zone="Europe/Berlin")
     times = trace.times(0)
     assert times is not None
-    assert times.tolist() == [0.0, 23 * 3600.0]
+    assert times[0].tolist() == [0.0, 23 * 3600.0]
     origin = datetime.datetime(2026, 3, 28, 11, tzinfo=datetime.UTC)
     assert trace.run["times"]["origin"] == origin.timestamp()
     form = "text of the form '%Y-%m-%d %H:%M', local times of Europe/Berlin"
@@ -670,6 +672,66 @@ def test_an_import_of_the_release_before_is_still_audited(log) -> None:
     assert any(
         "Rows that repeat another row's device and round: 2" in text for text in old.assumptions
     )
+    old.verify()
+
+
+@pytest.mark.parametrize("repeats", ["once", "each"])
+def test_repeated_rows_last_from_their_first_to_their_last_time(
+    log, monkeypatch, repeats: str
+) -> None:
+    """Whatever batches the rows come in."""
+    rows = "a,0,5\na,0,1\na,0,9\na,0,4\na,1,20\nb,0,3\nb,1,31\nb,1,30\n"
+    told = {"time_column": "at", "time_unit": "seconds", "repeats": repeats}
+    for size in (1, 2, 3, 5, 100):
+        batches = importer._sorted
+        monkeypatch.setattr(
+            importer,
+            "_sorted",
+            lambda *args, batches=batches, size=size: (
+                batch.slice(start, size)
+                for batch in batches(*args)
+                for start in range(0, batch.num_rows, size)
+            ),
+        )
+        trace = log("dev,round,at\n" + rows, 2, **told)
+        monkeypatch.undo()
+        times = trace.times(0)
+        assert times is not None
+        first, last = times
+        if repeats == "each":
+            assert (first == last).all()
+            assert first.tolist() == [0, 3, 4, 8, 19, 2, 29, 30]
+        else:
+            assert (first.tolist(), last.tolist()) == ([0, 19, 2, 29], [8, 19, 2, 30])
+        said = any("It lasted from the first to the last" in text for text in trace.assumptions)
+        assert said == (repeats == "once")
+        trace.verify()
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_an_older_import_is_refused_only_if_it_lacks_times_of_repeated_rows(
+    log, repeated: bool
+) -> None:
+    rows = "a,0,0\na,1,9\n" + ("a,0,5\n" if repeated else "")
+    told = {"time_column": "at", "time_unit": "seconds"}
+    trace = log("dev,round,at\n" + rows, 2, repeats="once", **told)
+    part = trace.run["parts"][0]
+    file = trace.path / part["file"]
+    pq.write_table(pq.read_table(file).drop_columns("last_time"), file)
+    part["times_digest"] = columns_digest({"time": np.array([0.0, 9.0])})
+    document = {key: value for key, value in trace.run.items() if key != "document_digest"}
+    document["version"] = 2
+    document["document_digest"] = document_digest(document)
+    (trace.path / "run.json").write_text(json.dumps(document))
+    if repeated:
+        with pytest.raises(TraceVersion, match="earliest time of each .*; import the log again"):
+            open_trace(trace.path)
+        return
+    old = open_trace(trace.path)
+    assert isinstance(old, ImportedTrace)
+    times = old.times(0)
+    assert times is not None
+    assert times[0].tolist() == times[1].tolist() == [0.0, 9.0]
     old.verify()
 
 

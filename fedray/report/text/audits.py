@@ -1,11 +1,12 @@
 """Audits in the terminal: participation, guarantees, the comparison of mechanisms, the claim."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedray.audit.guarantees import OBSERVED_LIMITS
 from fedray.report.text import Paragraph, Piece, TextTable
-from fedray.rounding import counted, down, given, shown_min_sep, up
+from fedray.rounding import counted, down, given, shown_min_sep, shown_noise, up
 
 MOST_ROUNDS_SHOWN = 12
 """Most rounds that are shown as the evidence for a finding."""
@@ -82,7 +83,7 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
         )
     if audit["releases"]:
         yield ""
-        yield TextTable("What was released (observed)", release_rows(audit["releases"]))
+        yield TextTable("What was released (observed)", _release_rows(audit))
     # A claim names one mechanism, which is the first.
     if has_claim:
         *_, claimed = mechanisms[0]["guarantees"]
@@ -117,7 +118,7 @@ def guarantees_text(
             f"noise multiplier {given(noise)}" if noise is not None else "without noise multiplier"
         )
         delta = mechanism["guarantees"][0]["delta"]
-        title = f"{mechanism['name']}, {known}, delta {delta:g}"
+        title = f"{mechanism['name']}, {known}, delta {given(delta)}"
         yield TextTable(title, guarantee_rows(mechanism, has_claim))
 
 
@@ -197,20 +198,19 @@ def further_guarantees(mechanism: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [each for each in found if each is not None]
 
 
-def release_rows(releases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """What was released, one by one: a heading, then a row each, and all of them.
-
-    Args:
-        releases: `releases` of an audit's document.
-    """
-    rows = [[each["query"], each["noise_multiplier"], each["rho"]] for each in releases]
-    rho = sum(rho for _, _, rho in rows)
-    # Of Gaussian releases the squared signal-to-noise ratios add up.
-    together = sum(z**-2 for _, z, _ in rows) ** -0.5
+def _release_rows(audit: Mapping[str, Any]) -> list[list[str]]:
+    """Heading, a row for each release, and a row for all of them."""
+    rows = [
+        [each["query"], shown_noise(each["noise_multiplier"]), up(each["rho"], 6)]
+        for each in audit["releases"]
+    ]
+    # The noise multiplier of an audit is that of all releases together.
+    together = shown_noise(audit["mechanisms"][0]["noise_multiplier"])
+    rho = math.fsum(each["rho"] for each in audit["releases"])
     return [
         ["release", "noise multiplier", "rho"],
-        *([name, f"{z:.4f}", up(rho, 6)] for name, z, rho in rows),
-        ["together", f"{together:.4f}", up(rho, 6)],
+        *rows,
+        ["together", together, up(rho, 6)],
     ]
 
 
@@ -367,10 +367,13 @@ def _claimed(value: float | str | None) -> str:
 
 
 def _found(statement: str, value: float | str | None) -> str:
-    """What was found; losses are rounded up, spans of time down, counts are whole."""
+    """Figure that was found; losses are rounded up, spans of time down. Counts are whole, and the
+    noise multiplier of a run was given."""
     if value is None or isinstance(value, str):
         return value or ""
     # Each to the side on which the claim is not flattered.
     if statement in ("rho", "epsilon"):
         return up(value, 6)
-    return down(value, 4) if statement == "timer_hours" else f"{value:,.10g}"
+    if statement == "timer_hours":
+        return down(value)
+    return given(value) if isinstance(value, float) else f"{value:,}"

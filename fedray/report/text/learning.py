@@ -6,7 +6,7 @@ from typing import Any
 
 from fedray.report.text import Paragraph, Piece, TextTable
 from fedray.report.text.studies import significant
-from fedray.rounding import counted, up
+from fedray.rounding import counted, given, shown_noise, up
 
 Document = Mapping[str, Any]
 CONVENTIONS = (
@@ -44,8 +44,8 @@ def study_sentence(study: Document) -> str:
     return (
         f"{study['scenario']}: {study['rounds']:,} rounds, min-sep {study['min_sep']}, at most "
         f"{counted(study['max_participations'], 'participation')}; rho {up(study['rho'])}, epsilon "
-        f"{up(study['epsilon'])} at delta {study['delta']:g}; {len(study['seeds'])} seeds of each "
-        "mechanism"
+        f"{up(study['epsilon'])} at delta {given(study['delta'])}; {len(study['seeds'])} seeds "
+        "of each mechanism"
     )
 
 
@@ -77,7 +77,7 @@ def gain_rows(metric: Document) -> list[list[str]]:
 def _value_cells(mechanism: Document, value: Document) -> list[str]:
     return [
         mechanism["name"],
-        f"{mechanism['noise_multiplier']:.4f}",
+        shown_noise(mechanism["noise_multiplier"]),
         significant(mechanism["rms_prefix_error"]),
         _shown(value["mean"]),
         _interval(value),

@@ -6,7 +6,7 @@ from typing import Any
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.text import Paragraph, Piece, TextTable
 from fedray.report.text.audits import SENSITIVITY_HEADING, enforced_sentence, sensitivity_cells
-from fedray.rounding import counted, down, given, in_words, up
+from fedray.rounding import counted, down, exact, given, in_words, up
 
 MOST_SHOWN = 8
 """Most values of a list that are shown."""
@@ -55,7 +55,9 @@ def mechanisms_text(mechanisms: Mapping[str, Mapping[str, Any]]) -> Iterator[Pie
     notes = ["The losses are the errors of the prefix sums at equal privacy: compare these."]
     if first["epsilon"] is not None:
         heading += ["rho", "epsilon"]
-        title += f", noise multiplier {given(first['noise_multiplier'])}, delta {first['delta']:g}"
+        title += (
+            f", noise multiplier {given(first['noise_multiplier'])}, delta {given(first['delta'])}"
+        )
         notes.append(NOT_COMPARABLE)
     if "hypothetical" in first:
         heading.append("sampled epsilon")
@@ -75,7 +77,7 @@ def calibration_text(calibration: Mapping[str, Any]) -> Iterator[Piece]:
     target = (
         f"rho {given(calibration['target_rho'])}"
         if epsilon is None
-        else f"epsilon {given(epsilon)} at delta {delta:g}"
+        else f"epsilon {given(epsilon)} at delta {given(delta)}"
     )
     title = f"Noise of {calibration['kind']} for {target}"
     yield TextTable(
@@ -85,7 +87,7 @@ def calibration_text(calibration: Mapping[str, Any]) -> Iterator[Piece]:
     # Both meet the same target, so that the figures of both are the same but for rounding.
     spent = (
         f"With this noise rho is {up(observed['rho'], 6)}, and epsilon {up(observed['epsilon'])} "
-        f"at delta {delta:g}."
+        f"at delta {given(delta)}."
     )
     had = calibration["run_noise_multiplier"]
     yield Paragraph(
@@ -133,9 +135,10 @@ def _privacy_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
     if figures["epsilon"] is None:
         return []
     rows = [
-        ("noise multiplier", given(figures["noise_multiplier"])),
+        # Of a calibration, one digit less may miss the target.
+        ("noise multiplier", exact(figures["noise_multiplier"])),
         ("mu, rho", f"{up(figures['mu'], 6)}, {up(figures['rho'], 6)}"),
-        (f"epsilon at delta {figures['delta']:g}", up(figures["epsilon"])),
+        (f"epsilon at delta {given(figures['delta'])}", up(figures["epsilon"])),
     ]
     sampled = figures.get("hypothetical")
     if sampled is not None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedray.report.progress import duration
 from fedray.report.text import Paragraph, Piece, TextTable
-from fedray.rounding import up
+from fedray.rounding import given, up
 
 Document = Mapping[str, Any]
 _NOT_KNOWN: Document = {"rho": None, "epsilon": None, "limit": {}}
@@ -121,7 +121,7 @@ def bound_text(privacy: Document) -> str:
         return f"No bound of the privacy spent is known: {privacy['reason']}."
     return (
         f"After {privacy['rounds']:,} rounds the privacy spent is at most this, at delta "
-        f"{privacy['delta']:g}. It is an upper bound: {privacy['reason']}. The audit of the "
+        f"{given(privacy['delta'])}. It is an upper bound: {privacy['reason']}. The audit of the "
         "finished trace is exact."
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedray.report.text import Paragraph, Piece, TextTable
 from fedray.report.text.audits import audit_text
-from fedray.rounding import shown_min_sep, up
+from fedray.rounding import given, shown_min_sep, up
 
 
 def tasks_text(document: Mapping[str, Any]) -> Iterator[Piece]:
@@ -33,7 +33,7 @@ def composition_text(composition: Mapping[str, Any]) -> Iterator[Piece]:
     Args:
         composition: as `Composition.to_json` gives it.
     """
-    title = f"Over all tasks, for one device, delta {composition['delta']:g}"
+    title = f"Over all tasks, for one device, delta {given(composition['delta'])}"
     yield TextTable(title, composition_rows(composition))
     title = f"Device {composition['observed']['device']}, which spent most"
     yield TextTable(title, worst_rows(composition))

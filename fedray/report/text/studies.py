@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedray.rounding import shown_min_sep, up
+from fedray.rounding import given, shown_min_sep, shown_noise, up
 
 Document = Mapping[str, Any]
 DIGITS = 5
@@ -248,12 +248,12 @@ def canary_lines(canary: Document) -> Iterator[str]:
         canary: as `CanaryResult.to_json` gives it.
     """
     yield (
-        f"mechanism  {canary['mechanism']}, noise multiplier {canary['noise_multiplier']:g}, "
+        f"mechanism  {canary['mechanism']}, noise multiplier {given(canary['noise_multiplier'])}, "
         f"{canary['rounds']:,} rounds"
     )
     yield f"pattern    rounds {', '.join(map(str, canary['pattern']))}"
     yield (
-        f"mu         claimed {canary['claimed_mu']:.4f}, expected of the released rounds "
+        f"mu         claimed {up(canary['claimed_mu'])}, expected of the released rounds "
         f"{canary['expected_mu']:.4f}"
     )
     yield (
@@ -268,8 +268,8 @@ def canary_lines(canary: Document) -> Iterator[str]:
     counts = canary["counts"]
     if counts is not None:
         yield (
-            f"counts     noise multiplier {counts['noise_multiplier']:g}, mu claimed "
-            f"{counts['claimed_mu']:.4f}, expected {counts['expected_mu']:.4f}, measured "
+            f"counts     noise multiplier {given(counts['noise_multiplier'])}, mu claimed "
+            f"{up(counts['claimed_mu'])}, expected {counts['expected_mu']:.4f}, measured "
             f"{counts['mu']:.4f} [{counts['mu_low']:.4f}, {counts['mu_high']:.4f}]; noise "
             f"{counts['noise']:.4f} of what it should be"
         )
@@ -299,7 +299,9 @@ def _sweep_cell(row: Document, name: str) -> str:
     # With one participation of a device there is no gap that could be told.
     if name == "min_sep" and row["max_participations"] == 1:
         return shown_min_sep(None)
-    if name in ("noise_multiplier", "days") and value is not None:
+    if name == "noise_multiplier":
+        return shown_noise(value)
+    if name == "days" and value is not None:
         return f"{value:.5g}"
     is_bound = name in BOUNDS and row[BOUNDS[name]] is False
     return f"{'<= ' if is_bound else ''}{significant(value)}"
@@ -313,7 +315,7 @@ def _candidate_cells(plan: Document, candidate: Document) -> list[str]:
         _verdict(plan, candidate),
         f"{candidate['timer_hours']:g} h",
         f"{candidate['report_goal']:,}",
-        f"{candidate['noise_multiplier']:.5g}",
+        shown_noise(candidate["noise_multiplier"]),
         f"{candidate['scale']:.2g}",
         _min_seps_of_seeds(candidate["min_seps"]),
         planned,
