@@ -51,8 +51,9 @@ laws: .venv/.tests  ## The laws of runs, policies and samplers, and that en-GB h
 	FEDRAY_ALL_SEEDS=1 FEDRAY_FULL_SIZE=1 $(BIN)/python -m pytest -q tests/simulation/test_laws.py \
 	  tests/simulation/test_policies.py tests/audit/test_enforced.py tests/statistical/test_samplers_agree.py tests/reproduction/test_en_gb.py
 
-fuzz: .venv/.tests  ## 100,000 damaged and hostile inputs: traces, logs, scenarios, mechanisms, options (half an hour)
+fuzz: .venv/.tests  ## 100,000 damaged and hostile inputs, and 5,000 valid ones at the edges, which are run (an hour)
 	$(BIN)/python tests/fuzz/fuzz.py --cases 100000
+	$(BIN)/python tests/fuzz/fuzz.py --cases 5000 --valid
 
 bench-audit: .venv/.tests  ## Import and audit of large logs, a sweep of 200 cells (ten minutes, 10 GB of disk)
 	$(BIN)/python tests/benchmarks/bench_audit.py

@@ -3,6 +3,7 @@
 A case is a function of (seed, target, number). What may come of it: the figures of the undamaged input, to the last bit, or one
 FedrayError. Everything else is a finding: another exception, another figure, a message of several lines, a case of over a minute,
 the end of the process. Cases run in a child process, a chunk of them each, so that the last of these is found too.
+With --valid, inputs are valid ones at the edges (valid_inputs.py), and the operations that cases reach are counted.
 """
 
 import argparse
@@ -33,12 +34,12 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from valid_inputs import Finding, run_command, valid_targets
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.participation import read_patterns
 from fedray.audit.released import read_events
-from fedray.cli import _exit_code, app
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples
 from fedray.design import evaluate_mechanisms, read_request
@@ -85,10 +86,6 @@ SCENARIO = {
     "training": {"enabled": False},
     "privacy": {"noise_multiplier": 2.0, "mechanism": {"kind": "tree"}},
 }
-
-
-class Finding(AssertionError):
-    """What should not be."""
 
 
 def same(left: Any, right: Any) -> bool:
@@ -579,9 +576,8 @@ class DataFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        makers = {"tff_sqlite": _sqlite, "pfl_hdf5": _hdf5, "parquet": _parquet, "leaf": _leaf}
         self._contents: list[tuple[str, dict[str, str], bytes]] = []
-        for kind, make in makers.items():
+        for kind, make in DATA_FILES.items():
             file = folder / kind
             keys = {"kind": kind, **make(file)}
             self._contents.append((kind, keys, file.read_bytes()))
@@ -643,6 +639,10 @@ def _leaf(file: Path) -> dict[str, str]:
     document = {"users": list("abc"), "num_samples": [1, 1, 1], "user_data": clients}
     file.write_text(json.dumps(document))
     return {}
+
+
+DATA_FILES = {"tff_sqlite": _sqlite, "pfl_hdf5": _hdf5, "parquet": _parquet, "leaf": _leaf}
+"""What writes a small file of each format of data, and gives the keys that it needs."""
 
 
 class Unfinished:
@@ -737,14 +737,12 @@ class Commands:
         ]
         line = [rng.choice(values) if each == "?" else each for each in rng.choice(self._lines)]
         line = [part[:100_000] for part in line]
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = _exit_code(lambda: app(line, standalone_mode=False))
+        code, errors = run_command(line)
         # Each mistake of a file has a line of its own.
-        told = err.getvalue().splitlines()
+        told = errors.splitlines()
         is_told = bool(told) and all(each.startswith("fedray: ") for each in told)
-        if code not in (0, 1, 2) or (code and not is_told and "Usage" not in err.getvalue()):
-            raise Finding(f"{shorten(line)}: exit code {code}, {err.getvalue()[:300]!r}")
+        if code not in (0, 1, 2) or (code and not is_told and "Usage" not in errors):
+            raise Finding(f"{shorten(line)}: exit code {code}, {errors[:300]!r}")
         return code != 0
 
 
@@ -781,7 +779,12 @@ EVENTS = (
 )
 
 
-def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
+def targets(folder: Path, is_valid: bool) -> Iterator[tuple[str, float, Any]]:
+    """(name, share of the cases, target) of each, of valid inputs or of damaged ones."""
+    return valid_targets(folder, DATA_FILES) if is_valid else damaged_targets(folder)
+
+
+def damaged_targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     """(name, share of the cases, target) of each."""
     places = {
         name: folder / name
@@ -863,30 +866,36 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
 
 
 def run_case(target: Any, seed: int, name: str, number: int) -> str:
-    """ "refused", "same", or what was found."""
+    """ "refused", "same", "reached" with operations, or what was found."""
     try:
-        return "refused" if target.case(random.Random(f"{seed}/{name}/{number}")) else "same"
+        is_refused = target.case(random.Random(f"{seed}/{name}/{number}"))
+        result = "refused" if is_refused else "same"
     except FedrayError as error:
         line = str(error)
-        return (
-            f"FOUND a message of {len(line)} characters: {line[:200]!r}"
-            if "\n" in line or one_line(line) == ""
-            else "refused"
-        )
+        if "\n" in line or one_line(line) == "":
+            return f"FOUND a message of {len(line)} characters: {line[:200]!r}"
+        result = "refused"
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = next((each for each in reversed(traceback.extract_tb(error.__traceback__)) if "/fedray/" in each.filename or "/mechanisms/" in each.filename), last)  # fmt: skip
         return f"FOUND {type(error).__name__} at {Path(where.filename).name}:{where.lineno}: {str(error)[:160]!r}"
+    reached = getattr(target, "reached", ())
+    return f"reached {', '.join(reached)}" if reached else result
 
 
 def run_cases(
-    cases: int, seed: int, only: str | None = None, first: int = 0, status: Path | None = None
+    cases: int,
+    seed: int,
+    only: str | None = None,
+    first: int = 0,
+    status: Path | None = None,
+    is_valid: bool = False,
 ) -> Iterator[tuple[str, int, str]]:
     """(target, number, what came of it) of each case; `first` is where each target starts."""
     with tempfile.TemporaryDirectory(
         prefix="fedray-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
     ) as folder:
-        for name, share, target in targets(Path(folder)):
+        for name, share, target in targets(Path(folder), is_valid):
             if only not in (None, name):
                 continue
             for number in range(
@@ -898,15 +907,20 @@ def run_cases(
                 yield name, number, run_case(target, seed, name, number)
 
 
-def _child(cases: int, seed: int, only: str | None, first: int, status: Path, out: Any) -> None:
+def _child(
+    cases: int, seed: int, only: str | None, first: int, status: Path, is_valid: bool, out: Any
+) -> None:
     pa.set_cpu_count(1)  # the files are tiny
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     faulthandler.enable(open(status.with_suffix(".log"), "w"))  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tally: Counter[str] = Counter()
-    for name, number, result in run_cases(cases, seed, only, first, status):
-        tally[f"{name}: {result.split()[0].lower()}"] += 1
+    for name, number, result in run_cases(cases, seed, only, first, status, is_valid):
+        end, _, operations = result.partition(" ")
+        tally[f"{name}: {end.lower()}"] += 1
+        if end == "reached":
+            tally.update(f"{name} reached {each}" for each in operations.split(", "))
         if result.startswith("FOUND"):
             out.send((name, number, result))
     out.send(tally)
@@ -920,13 +934,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number at which each target starts")
     parser.add_argument("--target", help="only this one")
+    parser.add_argument("--valid", action="store_true", help="valid inputs at the edges")
     parser.add_argument(
         "--case", type=int, help="only this number of --target, here, with its traceback"
     )
     options = parser.parse_args()
     if options.case is not None:
         with tempfile.TemporaryDirectory() as folder:
-            target = next(each for name, _, each in targets(Path(folder)) if name == options.target)
+            target = next(
+                each
+                for name, _, each in targets(Path(folder), options.valid)
+                if name == options.target
+            )
             print(target.case(random.Random(f"{options.seed}/{options.target}/{options.case}")))
         return 0
     started, found, tally, done = time.monotonic(), Counter(), Counter(), 0
@@ -936,7 +955,15 @@ def main() -> int:
         receive, send = multiprocessing.Pipe(False)
         process = multiprocessing.Process(
             target=_child,
-            args=(count, options.seed, options.target, options.first + done, status, send),
+            args=(
+                count,
+                options.seed,
+                options.target,
+                options.first + done,
+                status,
+                options.valid,
+                send,
+            ),
         )
         process.start()
         send.close()
