@@ -114,8 +114,6 @@ def at_the_limit(participation: dict[str, Any], **rounds: Any) -> Scenario:
                 "count": 20,
                 "report_goal": 6,
                 "over_selection": 1.0,
-                # So that no contribution is lost to a round that is abandoned.
-                "report_timeout_minutes": 600.0,
                 **rounds,
             },
             "training": {"enabled": False},
@@ -132,9 +130,9 @@ def at_the_limit(participation: dict[str, Any], **rounds: Any) -> Scenario:
             r"11 x 6 = 66, and population.devices=60 has 60 usable ones at most; lower the separation to 10 or the goal to 5",
         ),
         (
-            at_the_limit({"max_participations": 2}),
-            at_the_limit({"max_participations": 2}, count=21),
-            r"21 rounds of rounds.report_goal=6 need 126 contributions, .* 60 x 2 = 120 at most; raise the cap",
+            at_the_limit({"max_participations": 1}, count=10),
+            at_the_limit({"max_participations": 1}, count=11),
+            r"11 rounds of rounds.report_goal=6 need 66 contributions, .* 60 x 1 = 60 at most; raise the cap",
         ),
         (
             at_the_limit({"timer_hours": 30.0}, max_days=2.0),
