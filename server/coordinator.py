@@ -46,8 +46,11 @@ from fedray.server.shards import Shards
 from fedray.trace.checkpoints import prefixed, under
 
 STARVING_SECONDS = 20 * 3600.0
-"""Simulated time without a round after which a run counts as starving: longer than the part of a
-day in which devices of one time zone sleep, and shorter than a day."""
+"""Simulated time without a round after which a run counts as starving: shorter than a day, and
+longer than the part of a day in which the devices of one time zone are in use."""
+HELD_BACK_SECONDS = 12 * 3600.0
+"""The same where separation or cap, which no waiting ends, hold back more than half of the eligible
+devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,9 @@ class RoundLoop:
         """Devices at the start of the present window."""
         starving = ""
         idle = self._window.end_time - self._idle_since
-        if idle >= STARVING_SECONDS and not self.stopped:
+        _, by_round, by_cap = self._held_back
+        most = HELD_BACK_SECONDS if by_round + by_cap > 0.5 else STARVING_SECONDS
+        if idle >= most and not self.stopped:
             starving = f"no round for {_length(idle)}: {self._cause}"
         return Supply(self._census.eligible, self._census.free_eligible, starving)
 
@@ -318,19 +323,25 @@ class RoundLoop:
             )
         return self._what_held_back() or self._what_else_to_change()
 
-    def _what_held_back(self) -> str:
-        """The rule that held back most of the eligible devices since the last committed round;
-        empty if all rules together held back at most half of them."""
-        census, participation = self._since_commit, self._scenario.participation
+    @property
+    def _held_back(self) -> tuple[float, float, float]:
+        """Shares of the eligible devices that timer, separation and cap have held back since the
+        last committed round."""
+        census = self._since_commit
         total = max(1, census.eligible)
         # A device at its cap has a timer that never opens, so it is counted among the closed ones.
         closed = census.eligible - census.open_eligible
         too_near = census.open_eligible - census.free_eligible
         by_cap = census.spent_eligible / total
-        by_timer = closed / total - by_cap
-        by_round = too_near / total
+        return closed / total - by_cap, too_near / total, by_cap
+
+    def _what_held_back(self) -> str:
+        """The rule that held back most of the eligible devices since the last committed round;
+        empty if all rules together held back at most half of them."""
+        participation = self._scenario.participation
+        by_timer, by_round, by_cap = self._held_back
         # Rules that hold back less than half of the devices are not the reason.
-        if not census.eligible or by_cap + by_timer + by_round <= 0.5:
+        if by_cap + by_timer + by_round <= 0.5:
             return ""
         cap = participation.max_participations
         keys = participation.keys_by_rule

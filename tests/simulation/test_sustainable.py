@@ -1,21 +1,25 @@
 """Runs that rules and population cannot sustain are refused, and no run that could finish is."""
 
+import re
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import fedray.simulation
 from fedray.errors import Starved, Unsustainable
+from fedray.messages import RunProgress
 from fedray.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
+from fedray.several_tasks import resume_tasks, simulate_tasks
 from fedray.simulation import simulate
 from fedray.sustainable import check_sustainable, why_unsustainable
 
 HERE = Placement(1, "in-process")
 RANDOM_RUNS = 120
+DAY = 86_400.0
 
 
 def random_scenario(rng: np.random.Generator) -> Scenario:
@@ -185,3 +189,73 @@ def test_millions_of_devices_are_too_few_for_a_long_separation(fedray_command, t
     code, _, err = fedray_command(*arguments)
     assert code == 2
     assert "910 x 3,908 = 3,556,280, and population.devices=3500000 has 3,500,000 usable" in err
+
+
+STARVES_ON_ITS_FOURTH_DAY = (
+    "rounds.min_minutes_between=60.0",
+    "rounds.count=1000",
+    "rounds.max_starved_days=2.0",
+    "participation.timer_hours=0.0",
+    "participation.round_separation=1000",
+    # Without losses of history it would be certain before the run that it starves.
+    "participation.history_loss_per_day=1e-9",
+)
+
+
+@pytest.mark.slow
+def test_a_run_that_starves_says_why_within_a_simulated_day_and_ends(small, tmp_path: Path) -> None:
+    told: list[RunProgress] = []
+    trace = simulate(
+        small(*STARVES_ON_ITS_FOURTH_DAY), HERE, tmp_path / "t", cast(Any, told.append)
+    )
+    closed = trace.rounds["closed"][trace.rounds["state"] == 0]
+    # On its fourth day rounds stop for most of a day, and later there is one a day.
+    assert np.diff(closed[closed < 3 * DAY]).max() < DAY / 2
+    first = next(each for each in told if each.starving)
+    assert 3 * DAY < first.simulated_seconds < 4 * DAY
+    assert first.simulated_seconds - closed[closed < first.simulated_seconds][-1] < DAY
+    cause = r"the round separation 9\d %, so lower participation.round_separation=1000, or raise"
+    assert re.search(rf"^no round for 1\d.\d hours: of the eligible .*{cause}", first.starving)
+    # Devices that are held back are not counted among those that may come.
+    assert first.may_come < 0.2 * first.eligible_estimate
+    assert any(each.may_come > 0.5 * each.eligible_estimate > 0 for each in told)
+    # Two starved days, and a day for which a round may wait for its devices.
+    assert 3 * DAY <= told[-1].simulated_seconds - closed[-1] < 3.1 * DAY
+    ended = r"starved: rounds.max_starved_days=2 ran out with \d+ of 1000 rounds committed, .*"
+    assert re.search(ended + cause, trace.run["ended"])
+
+
+def test_a_run_that_waits_for_a_timer_does_not_starve(small, tmp_path: Path) -> None:
+    """Devices come back after 40 days without a round, which is longer than starved days are allowed to be."""
+    scenario = small("population.devices=1500", "rounds.count=7", "participation.timer_hours=960.0")
+    trace = simulate(scenario, HERE, tmp_path / "t")
+    assert trace.run["ended"] == "completed"
+    assert np.diff(trace.rounds["closed"][trace.rounds["state"] == 0]).max() > 30 * DAY
+
+
+def test_tasks_starve_one_by_one_and_a_resumed_run_ends_as_the_whole_one(
+    small, tmp_path: Path
+) -> None:
+    often = Placement(1, "in-process", checkpoint_seconds=0.0)
+    scenario = small(*STARVES_ON_ITS_FOURTH_DAY[2:], "rounds.report_goal=2000")
+    tables = {**scenario.to_tables(), "tasks": {"short": {}, "long": {}}}
+    tables["tasks"]["long"] = {
+        "rounds": {"count": 9, "min_minutes_between": 1440.0, "report_goal": 20},
+        "participation": {"round_separation": 0},
+    }
+    several = SeveralTasks.from_tables(tables)
+    whole = simulate_tasks(several, HERE, tmp_path / "whole")
+    ended = {name: trace.run["ended"] for name, trace in whole.traces.items()}
+    assert ended["short"].startswith("starved: rounds.max_starved_days=2 ran out")
+    assert ended["long"] == "completed"
+
+    def interrupt(progress: Any) -> None:
+        if progress.simulated_seconds > 6 * DAY:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate_tasks(several, often, tmp_path / "t", interrupt)
+    resumed = resume_tasks(tmp_path / "t", HERE)
+    assert {name: trace.run["ended"] for name, trace in resumed.traces.items()} == ended
+    for name, trace in whole.traces.items():
+        assert resumed.traces[name].digest == trace.digest
