@@ -32,6 +32,7 @@ from fedray.errors import TraceCorrupt as TraceCorrupt
 from fedray.errors import TraceError as TraceError
 from fedray.errors import TraceVersion as TraceVersion
 from fedray.errors import TrainerLost as TrainerLost
+from fedray.errors import Unsustainable as Unsustainable
 from fedray.learning import train as train
 from fedray.mechanisms.accounting.events import Event as Event
 from fedray.mechanisms.accounting.events import EventRefused as EventRefused

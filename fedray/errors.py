@@ -10,6 +10,7 @@
     ├── MissingExtra (also ImportError)  a package of an extra that is not installed: exit code 1
     └── RunFailed                      what happens to a run: exit code 1
         ├── Starved                    too few devices checked in to commit the rounds asked for
+        │   └── Unsustainable          the rules make that certain (also InputError): exit code 2
         ├── ShardLost                  a population shard died or stopped answering
         ├── AggregatorLost             the aggregator died or stopped answering
         ├── TrainerLost                a trainer died or stopped answering
@@ -97,6 +98,10 @@ class RunFailed(FedrayError):
 
 class Starved(RunFailed):
     """Too few devices checked in for the rounds asked for."""
+
+
+class Unsustainable(InputError, Starved):
+    """Rules and population that cannot commit the rounds asked for, whatever happens in the run."""
 
 
 class ShardLost(RunFailed):

@@ -593,12 +593,17 @@ class RunProgress:
     committed, count: rounds that are committed, and that are wanted.
     simulated_seconds: since the start of the run.
     eligible_estimate: devices that were eligible when the present look-ahead window began.
+    may_come: estimate of the eligible devices that no rule held back then; of several tasks, the
+        largest number that one of them had.
+    starving: the reason why no round was committed for most of a day; empty otherwise.
     """
 
     committed: int
     count: int
     simulated_seconds: float
     eligible_estimate: int
+    may_come: int | None = None
+    starving: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from fedray.messages import ProgressListener
 from fedray.placement import RAY_START_SECONDS, Placement
 from fedray.scenario import Scenario
 from fedray.simulation import read_unfinished_scenario, resume, simulate
+from fedray.sustainable import check_sustainable
 from fedray.trace.partial import new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
@@ -41,6 +42,8 @@ def run_scenario(
     Raises:
         FedrayError: as `simulate` and `train`. After a checkpoint, `resume_run` goes on.
     """
+    # Reading the data may take minutes, so what needs none of it is refused first.
+    check_sustainable(scenario)
     # What decides the placement may train devices, which need their data.
     build_index(scenario, on_progress)
     time_of_devices = DeviceTime(scenario)

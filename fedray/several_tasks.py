@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from fedray.clients.workers import ShardWorker
 from fedray.errors import CheckpointError, FedrayError
 from fedray.learning import finish_training
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.messages import ProgressListener, RoundRecord, RunProgress, ShardPart
+from fedray.messages import ProgressListener, RunProgress, ShardPart
 from fedray.placement import Placement
 from fedray.scenario import SeveralTasks
 from fedray.server.coordinator import WindowOver
@@ -27,12 +26,14 @@ from fedray.simulation import (
     columns_so_far,
     commits_before,
     demand_same_scenario,
+    facts_of,
     kept_for_resumption,
     parts_of,
     save_contents,
     shards_of,
     use_of,
 )
+from fedray.sustainable import check_sustainable
 from fedray.trace.partial import new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
@@ -67,6 +68,7 @@ def simulate_tasks(
         Starved: no task committed a round.
         FedrayError: as `fedray.simulate`. After a checkpoint, `resume_tasks` goes on.
     """
+    check_sustainable(several)
     placement = (placement or Placement()).resolved()
     check_memory(several, placement)
     with TasksWriter(out or new_directory(several.name), several.names) as writer:
@@ -97,6 +99,7 @@ def run_tasks(
     Raises:
         FedrayError: as `simulate_tasks` and `fedray.train`. `resume_tasks` goes on.
     """
+    check_sustainable(several)
     # What is wrong with data is told before the simulation, and not after it.
     for task in several.tasks:
         build_index(task.scenario, on_progress)
@@ -248,6 +251,8 @@ class _Simulation:
         self._journal = journal
         self._on_progress = on_progress or (lambda progress: None)
         self._shards = 0
+        self._seconds = 0.0
+        """Simulated seconds that were reported last."""
 
     def run(
         self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None
@@ -285,37 +290,33 @@ class _Simulation:
         # Watchers see one run, so the rounds of all tasks count together.
         count = sum(task.scenario.rounds.count for task in self._several.tasks)
         committed = sum(task.round_index for task in coordinator.tasks)
-        file = self._writer.progress
-        file.begin("simulation", committed, count)
+        self._writer.progress.begin("simulation", committed, count)
         for event in coordinator.events():
             if isinstance(event, WindowOver):
                 self._journal.save_if_due(coordinator.state, self._placement.checkpoint_seconds)
+                self._tell(coordinator, count, event.end_time)
                 continue
             closed = event.closed
             if closed.settlement is not None:
                 # An attempt of one task may start timers of others.
                 for settlement in (closed.settlement, *event.others):
                     self._journal.append(settlement)
-            record = closed.record
-            committed += record.is_committed
-            self._on_progress(
-                RunProgress(committed, count, record.closed, record.eligible_estimate)
-            )
-            file.tell(committed, partial(self._facts, coordinator, record))
+            self._tell(coordinator, count, closed.record.closed)
         coordinator.finish()
 
-    def _facts(self, coordinator: TasksCoordinator, last: RoundRecord) -> dict[str, Any]:
-        """What the progress file tells of a simulation beside its rounds."""
-        rounds = {
-            task.name: columns_so_far(own.records)
-            for task, own in zip(self._several.tasks, coordinator.tasks, strict=True)
-        }
-        return {
-            "simulated_seconds": last.closed,
-            "eligible_estimate": last.eligible_estimate,
-            "shards": self._shards,
-            "tasks": rounds,
-        }
+    def _tell(self, coordinator: TasksCoordinator, count: int, seconds: float) -> None:
+        """Reports the progress after a number of simulated seconds."""
+        # A round may close after the window in which it started.
+        self._seconds = max(self._seconds, seconds)
+        committed = sum(task.round_index for task in coordinator.tasks)
+        progress = RunProgress(committed, count, self._seconds, *coordinator.supply)
+        self._on_progress(progress)
+
+        def facts() -> dict[str, Any]:
+            rounds = {task.name: columns_so_far(task.records) for task in coordinator.tasks}
+            return {**facts_of(progress), "shards": self._shards, "tasks": rounds}
+
+        self._writer.progress.tell(committed, facts)
 
     def _document(
         self, coordinator: TasksCoordinator, shards: Sequence[ShardWorker], seconds: float

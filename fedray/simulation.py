@@ -37,6 +37,7 @@ from fedray.scenario.several_tasks import scenarios_of
 from fedray.server.coordinator import Excluded, WindowOver
 from fedray.server.modes import AnyCoordinator, coordinator_of
 from fedray.server.stored import Uploaded
+from fedray.sustainable import check_sustainable
 from fedray.trace.partial import PartialDirectory, new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
@@ -76,6 +77,7 @@ def simulate(
 
     Raises:
         Starved: not even one round was committed.
+        Unsustainable: the rules and the population cannot commit all rounds.
         InputError: `out` cannot be used.
         ShardLost: a shard was lost too often.
         RunFailed: a file cannot be written.
@@ -83,6 +85,7 @@ def simulate(
     What was reached by the last checkpoint is kept beside `out` then, for `resume`. Without a
     checkpoint nothing is left behind.
     """
+    check_sustainable(scenario)
     placement = (placement or Placement()).resolved()
     check_memory(scenario, placement)
     with TraceWriter(out or new_directory(scenario.name)) as writer:
@@ -247,6 +250,8 @@ class _Simulation:
         self._on_progress = on_progress or (lambda progress: None)
         self._on_commit = on_commit or (lambda round_index, device_ids, versions: None)
         self._shards = 0
+        self._seconds = 0.0
+        """Simulated seconds that were reported last."""
 
     def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Trace:
         started = time.perf_counter()
@@ -305,6 +310,7 @@ class _Simulation:
                 if isinstance(event, WindowOver):
                     # Between two windows the state belongs to all settlements so far.
                     self._journal.save_if_due(coordinator.state, self._placement.checkpoint_seconds)
+                    self._tell(coordinator, committed, event.end_time)
                     continue
                 if isinstance(event, Uploaded | Excluded):
                     # These belong to no round, but a shard that is started anew must hear of them.
@@ -318,8 +324,7 @@ class _Simulation:
                     versions = _versions_of(event.settlement)
                     round_index = event.record.round_index
                     self._on_commit(round_index, event.accepted_device_ids, versions)
-                self._on_progress(self._progress(event.record, committed))
-                file.tell(committed, lambda: self._facts(coordinator))
+                self._tell(coordinator, committed, event.record.closed)
             # The events also end when the privacy budget is spent.
             if coordinator.stopped:
                 ended = f"stopped: {coordinator.stopped}"
@@ -331,19 +336,19 @@ class _Simulation:
         coordinator.finish()
         return ended
 
-    def _progress(self, record: RoundRecord, committed: int) -> RunProgress:
+    def _tell(self, coordinator: AnyCoordinator, committed: int, seconds: float) -> None:
+        """Reports the progress after a number of committed rounds and of simulated seconds."""
+        # A round may close after the window in which it started.
+        self._seconds = max(self._seconds, seconds)
         count = self._scenario.rounds.count
-        return RunProgress(committed, count, record.closed, record.eligible_estimate)
+        progress = RunProgress(committed, count, self._seconds, *coordinator.supply)
+        self._on_progress(progress)
 
-    def _facts(self, coordinator: AnyCoordinator) -> dict[str, Any]:
-        """What the progress file tells of a simulation beside its rounds."""
-        last = coordinator.records[-1]
-        return {
-            "simulated_seconds": last.closed,
-            "eligible_estimate": last.eligible_estimate,
-            "shards": self._shards,
-            "rounds": columns_so_far(coordinator.records),
-        }
+        def facts() -> dict[str, Any]:
+            rounds = {"rounds": columns_so_far(coordinator.records)}
+            return {**facts_of(progress), "shards": self._shards, **rounds}
+
+        self._writer.progress.tell(committed, facts)
 
 
 @contextlib.contextmanager
@@ -405,6 +410,16 @@ def use_of(shards: Sequence[ShardWorker]) -> dict[str, Any]:
         "shard_use": [asdict(shard.use().result()) for shard in shards],
         "driver_peak_mebibytes": round(peak, 1),
         "restarts": sum(shard.worker.restarts for shard in shards),
+    }
+
+
+def facts_of(progress: RunProgress) -> dict[str, Any]:
+    """Facts of a progress file that every simulation has."""
+    return {
+        "simulated_seconds": progress.simulated_seconds,
+        "eligible_estimate": progress.eligible_estimate,
+        "may_come": progress.may_come,
+        "starving": progress.starving,
     }
 
 

@@ -10,7 +10,7 @@ along when it asks for the next window.
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,13 @@ from fedray.server.selection import DOWN, EXHAUSTED, FULL, Selection
 from fedray.server.shards import Shards
 from fedray.trace.checkpoints import prefixed, under
 
+STARVING_SECONDS = 20 * 3600.0
+"""Simulated time without a round after which a run counts as starving: shorter than a day, and
+longer than the part of a day in which the devices of one time zone are in use."""
+HELD_BACK_SECONDS = 12 * 3600.0
+"""The same where separation or cap, which no waiting ends, hold back more than half of the eligible
+devices."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClosedRound:
@@ -75,6 +82,19 @@ class WindowOver:
     """
 
     end_time: float
+
+
+class Supply(NamedTuple):
+    """Devices that a run has at the start of its present window.
+
+    eligible: estimate of the eligible devices.
+    may_come: estimate of the eligible devices that no rule holds back.
+    starving: the reason why no round was committed for most of a day; empty otherwise.
+    """
+
+    eligible: int
+    may_come: int
+    starving: str
 
 
 class Forming(Protocol):
@@ -118,6 +138,8 @@ class RoundLoop:
         self._window = NO_WINDOW
         self._round_index = 0
         self._opened = 0.0
+        self._begins = 0.0
+        """When the first round may start, seconds since start."""
         self._census = Census(0, 0, 0, 0)
         self._since_commit = Census(0, 0, 0, 0)
         self._coming: CheckInOrder | None = None
@@ -164,6 +186,17 @@ class RoundLoop:
             self._round_index += 1
             # If rounds starve, what held devices back is told since the last committed one.
             self._since_commit = Census(0, 0, 0, 0)
+
+    @property
+    def supply(self) -> Supply:
+        """Devices at the start of the present window."""
+        starving = ""
+        idle = self._window.end_time - self._idle_since
+        _, by_round, by_cap = self._held_back
+        most = HELD_BACK_SECONDS if by_round + by_cap > 0.5 else STARVING_SECONDS
+        if idle >= most and not self.stopped:
+            starving = f"no round for {_length(idle)}: {self._cause}"
+        return Supply(self._census.eligible, self._census.free_eligible, starving)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -219,7 +252,7 @@ class RoundLoop:
         """Makes the next window the selection's present one."""
         number = self._window.number + 1
         start_time = number * self._pace.window_seconds
-        if start_time >= self._scenario.rounds.max_days * 86_400.0:
+        if self._is_starved(start_time):
             raise Starved(self._why_starved())
         # The round that is being formed was not known when the order was made.
         expected = self._coming or self._pace.order(number, self._census, 0)
@@ -235,45 +268,80 @@ class RoundLoop:
         self._window = order.window
         self._forming.start_window(check_ins, self._window)
 
-    def _why_starved(self) -> str:
+    @property
+    def _last_commit(self) -> RoundRecord | None:
+        return next((each for each in reversed(self.records) if each.is_committed), None)
+
+    @property
+    def _idle_since(self) -> float:
+        """When the round that is being formed might have started, seconds since start."""
+        since = self._begins
+        if (last := self._last_commit) is not None:
+            apart = 60.0 * (self._scenario.rounds.min_minutes_between or 0.0)
+            since = max(last.closed, last.started + apart)
+        # No device can be selected while the server is down.
+        for outage in self._scenario.rounds.outages:
+            if outage.start_hours * 3600.0 < self._window.end_time:
+                since = max(since, 3600.0 * (outage.start_hours + outage.hours))
+        return since
+
+    def _is_starved(self, time: float) -> bool:
+        """Whether the run ends at a time, seconds since start, because it lacks devices."""
         rounds = self._scenario.rounds
-        committed = [record for record in self.records if record.is_committed]
-        last = max((record.closed for record in committed), default=0.0)
-        text = (
-            f"rounds.max_days={rounds.max_days:g} ran out with {len(committed)} of {rounds.count} "
-            "rounds committed"
-        )
-        if committed:
-            since = _length(self._window.end_time - last)
-            text += f", the last of them {since} before"
-        text += "; "
-        # Attempts that selected devices and were abandoned lacked reports, not check-ins.
+        # A device that waits for its timer, or a round for its timeout, does not starve yet.
+        waits = self._scenario.participation.wait_seconds + 60.0 * rounds.selection_timeout_minutes
+        most_idle = 86_400.0 * rounds.max_starved_days + waits
+        return time >= 86_400.0 * rounds.max_days or time - self._idle_since >= most_idle
+
+    def _why_starved(self) -> str:
+        rounds, last = self._scenario.rounds, self._last_commit
+        committed = sum(record.is_committed for record in self.records)
+        limit = f"rounds.max_days={rounds.max_days:g} ran out"
+        if self._window.end_time < 86_400.0 * rounds.max_days:
+            limit = f"rounds.max_starved_days={rounds.max_starved_days:g} ran out"
+        text = f"{limit} with {committed} of {rounds.count} rounds committed"
+        if last is not None:
+            text += f", the last of them {_length(self._window.end_time - last.closed)} before"
+        return f"{text}; {self._cause}"
+
+    @property
+    def _cause(self) -> str:
+        """The cause of a shortage, and a remedy."""
+        rounds = self._scenario.rounds
+        begun = 0.0 if self._last_commit is None else self._last_commit.closed
+        # An attempt that selected as many devices as it wanted lacked reports, not check-ins.
         failed = sum(
-            record.selected > 0 and not record.is_committed
+            record.selected >= rounds.selection_target and not record.is_committed
             for record in self.records
-            if record.started >= last
+            if record.started >= begun
         )
         if failed:
-            return text + (
+            return (
                 f"{failed} were abandoned with too few reports, so raise "
                 f"rounds.report_timeout_minutes={rounds.report_timeout_minutes:g} or "
                 f"rounds.over_selection={rounds.over_selection:g}"
             )
-        return text + (self._what_held_back() or self._what_else_to_change())
+        return self._what_held_back() or self._what_else_to_change()
 
-    def _what_held_back(self) -> str:
-        """The rule that held back most of the eligible devices since the last committed round;
-        empty if all rules together held back at most half of them."""
-        census, participation = self._since_commit, self._scenario.participation
+    @property
+    def _held_back(self) -> tuple[float, float, float]:
+        """Shares of the eligible devices that timer, separation and cap have held back since the
+        last committed round."""
+        census = self._since_commit
         total = max(1, census.eligible)
         # A device at its cap has a timer that never opens, so it is counted among the closed ones.
         closed = census.eligible - census.open_eligible
         too_near = census.open_eligible - census.free_eligible
         by_cap = census.spent_eligible / total
-        by_timer = closed / total - by_cap
-        by_round = too_near / total
+        return closed / total - by_cap, too_near / total, by_cap
+
+    def _what_held_back(self) -> str:
+        """The rule that held back most of the eligible devices since the last committed round;
+        empty if all rules together held back at most half of them."""
+        participation = self._scenario.participation
+        by_timer, by_round, by_cap = self._held_back
         # Rules that hold back less than half of the devices are not the reason.
-        if not census.eligible or by_cap + by_timer + by_round <= 0.5:
+        if by_cap + by_timer + by_round <= 0.5:
             return ""
         cap = participation.max_participations
         keys = participation.keys_by_rule

@@ -25,7 +25,7 @@ from fedray.messages import (
 )
 from fedray.protocols import Shard
 from fedray.scenario import SeveralTasks
-from fedray.server.coordinator import ClosedRound, CohortLoop, WindowOver
+from fedray.server.coordinator import ClosedRound, CohortLoop, Supply, WindowOver
 from fedray.server.joint_selection import JointSelection
 from fedray.server.pace import Pace, Samplers
 from fedray.server.policies.policy import Policies
@@ -128,7 +128,7 @@ class TaskLoop(CohortLoop):
         self._sharing = several.sharing_timer(task)
         self._shared = _time_rules(rules.policies)
         self._others: tuple[Settlement, ...] = ()
-        self._opened = own.starts_seconds
+        self._opened = self._begins = own.starts_seconds
         joint.select_from(task, own.starts_seconds)
         joint.open(task, own.starts_seconds, ready_time=own.starts_seconds)
 
@@ -185,18 +185,21 @@ class TaskLoop(CohortLoop):
         """Lets everybody go who waits for the task, until the outage is over."""
         self._send_away(self._joint.down_until)
 
-    def starve(self) -> None:
-        """Ends the task because the simulated days are over."""
-        self.starved = self._why_starved()
+    def starve_at(self, time: float) -> None:
+        """Ends the task if it lacks devices at a time, seconds since start."""
+        if not self.is_over and self._is_starved(time):
+            self.starved = self._why_starved()
+            self._send_away(time)
+            self._joint.select_from(self._task, np.inf)
 
     def state(self) -> dict[str, NDArray]:
         """Everything of its own, as named arrays."""
-        return {**super().state(), "stopped": np.array([self.stopped])}
+        return {**super().state(), "ended": np.array([self.stopped, self.starved])}
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a state."""
         super().load(state)
-        self.stopped = str(state["stopped"][0])
+        self.stopped, self.starved = (str(each) for each in state["ended"])
 
     @property
     def _attempt(self) -> int:
@@ -347,6 +350,16 @@ class TasksCoordinator:
                 yield closed
 
     @property
+    def supply(self) -> Supply:
+        """Devices at the start of the present window."""
+        running = {task.name: task.supply for task in self.tasks if not task.is_over}
+        may_come = max((each.may_come for each in running.values()), default=0)
+        starving = "; ".join(
+            f"task {name}: {each.starving}" for name, each in running.items() if each.starving
+        )
+        return Supply(self._census.eligible, may_come, starving)
+
+    @property
     def document(self) -> dict[str, Any]:
         """See `server.coordinator.RoundLoop.document`."""
         return {"samplers": self._samplers.document}
@@ -421,8 +434,10 @@ class TasksCoordinator:
     def _next_window(self) -> None:
         """Makes the next window the selection's present one; ends all tasks if there is none."""
         number = self._window.number + 1
-        if number * self._pace.window_seconds >= self._several.common.rounds.max_days * 86_400.0:
-            self._starve()
+        for task in self.tasks:
+            task.starve_at(number * self._pace.window_seconds)
+        if not self._is_running:
+            self._check_that_some_round_was_committed()
             return
         order = self._with_rounds(self._coming or self._order(number))
         check_ins = self._shards.check_ins(order)
@@ -438,10 +453,7 @@ class TasksCoordinator:
         self._window = order.window
         self._selection.start_window(check_ins, self._window)
 
-    def _starve(self) -> None:
-        for task in self.tasks:
-            if not task.is_over:
-                task.starve()
+    def _check_that_some_round_was_committed(self) -> None:
         # If some task has committed rounds, its trace is of use, and the run ends without an error.
         if not any(record.is_committed for record in self._records):
             told = "; ".join(f"task {task.name}: {task.starved}" for task in self.tasks)

@@ -31,7 +31,7 @@ from fedray.protocols import Shard
 from fedray.scenario import Scenario
 from fedray.scenario.uploads import most_unresolved
 from fedray.server.budget import Budget
-from fedray.server.coordinator import ClosedRound, WindowOver
+from fedray.server.coordinator import ClosedRound, Supply, WindowOver
 from fedray.server.pace import Samplers, UploadPace
 from fedray.server.policies.policy import Attempt
 from fedray.server.records import records_array, records_of
@@ -131,6 +131,12 @@ class StoredCoordinator:
                 if self.stopped:
                     return
             yield WindowOver(self._window.end_time)
+
+    @property
+    def supply(self) -> Supply:
+        """Devices at the start of the present look-ahead window. Rounds wait for the end of an
+        upload window, which is no shortage."""
+        return Supply(self._census.eligible, self._census.free_eligible, "")
 
     @property
     def document(self) -> dict[str, Any]:

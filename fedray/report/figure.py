@@ -3,7 +3,7 @@ cannot differ."""
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -212,6 +212,8 @@ class Plane:
     """What the values are, and how they are shown."""
     values: dict[tuple[float, float], float]
     """z by (x, y); what is not in it was not computed."""
+    marks: dict[tuple[float, float], str] = field(default_factory=dict)
+    """Words by (x, y) where there is no value, with the reason."""
 
     @property
     def sentence(self) -> str:
@@ -221,13 +223,20 @@ class Plane:
     @property
     def xs(self) -> list[float]:
         """The distinct x of the columns, from the least to the largest, as an axis has them."""
-        return sorted({x for x, _ in self.values})
+        return sorted({x for x, _ in (*self.values, *self.marks)})
 
     @property
     def ys(self) -> list[float]:
         """The distinct y of the rows, from the largest to the least, as a vertical axis has
         them."""
-        return sorted({y for _, y in self.values}, reverse=True)
+        return sorted({y for _, y in (*self.values, *self.marks)}, reverse=True)
+
+    def cell(self, x: float, y: float) -> tuple[str, float]:
+        """Text and shade of a cell: its value or its mark; both empty if it was not computed."""
+        value = self.values.get((x, y))
+        if value is None:
+            return self.marks.get((x, y), ""), 0.0
+        return self.z.text(value), self.shade(value)
 
     def shade(self, value: float) -> float:
         """How dark the cell of a `value` is: 0 for the least value, 1 for the largest; logarithmic

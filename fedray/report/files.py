@@ -81,8 +81,9 @@ def figure_csv(figure: Shown) -> str:
     writer = csv.writer(out, lineterminator="\n")
     if isinstance(figure, Plane):
         writer.writerow([figure.x.title, figure.y.title, figure.z.title])
-        for (x, y), z in sorted(figure.values.items()):
-            writer.writerow([_plain(x), _plain(y), _plain(z)])
+        cells = {place: _plain(z) for place, z in figure.values.items()} | figure.marks
+        for (x, y), shown in sorted(cells.items()):
+            writer.writerow([_plain(x), _plain(y), shown])
         return out.getvalue()
     # A column is there if any series has it; for the others its cells are empty.
     data = [each for each in figure.series if not each.is_reference]
@@ -296,16 +297,15 @@ def plane_svg(plane: Plane) -> str:
             f'<text x="{left - 8}" y="{at + 17}" text-anchor="end">{escape(plane.y.text(y))}</text>'
         )
         for column, x in enumerate(xs):
-            value = plane.values.get((x, y))
-            if value is None:
+            text, shade = plane.cell(x, y)
+            if not text:
                 continue
             place = left + wide * column
             # At most 0.6 of the colour, so that the black number on it can be read.
-            shade = 0.6 * plane.shade(value)
+            shade *= 0.6
             parts.append(
                 f'<rect x="{place}" y="{at}" width="{wide}" height="{high}" '
                 f'fill="#1f66b8" fill-opacity="{shade:.3f}"/>'
             )
-            text = escape(plane.z.text(value))
-            parts.append(f'<text x="{place + wide / 2}" y="{at + 17}">{text}</text>')
+            parts.append(f'<text x="{place + wide / 2}" y="{at + 17}">{escape(text)}</text>')
     return "\n".join([*parts, "</svg>\n"])

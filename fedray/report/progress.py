@@ -60,13 +60,13 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
         task = bar.add_task("starting", total=None)
 
         def show(progress: HowFar) -> None:
-            if isinstance(progress, TrainingEstimate):
-                bar.console.print(estimate_text(progress), highlight=False)
-                return
             if isinstance(progress, DataProgress):
                 bar.update(task, description=data_text(progress))
                 return
-            state.take(progress)
+            if text := state.take(progress):
+                bar.console.print(text, highlight=False, markup=False)
+            if isinstance(progress, TrainingEstimate):
+                return
             # rich would cut the description in the middle of a figure.
             taken = _width_of_columns(state, console.width, bar.tasks[0].elapsed or 0.0)
             parts = _fitting(state.parts(), console.width - taken)
@@ -174,10 +174,10 @@ class _Lines:
         self._handle: Any = None
 
     def __call__(self, progress: HowFar | str) -> None:
-        text, is_over = self._told(progress)
+        text, must_be_seen = self._told(progress)
         # A notebook's line appears at once, so that the cell shows that something goes on.
         is_first = self._display is not None and self._handle is None
-        if not (is_first or is_over or time.monotonic() - self._last >= self._seconds):
+        if not (is_first or must_be_seen or time.monotonic() - self._last >= self._seconds):
             return
         # What is told of a training before it begins does not put off the next line.
         if not isinstance(progress, TrainingEstimate):
@@ -195,11 +195,10 @@ class _Lines:
         if isinstance(progress, str):
             is_over = isinstance(progress, PartDone) and progress.share >= 1.0
             return self._pace.told(progress), is_over
-        if isinstance(progress, TrainingEstimate):
-            return estimate_text(progress), True
         if isinstance(progress, DataProgress):
             return data_text(progress), False
-        self._state.take(progress)
+        if text := self._state.take(progress):
+            return text, True
         parts = "  ".join(self._state.parts())
         line = f"round {self._state.done}/{self._state.count}  {parts}"
         return line, self._state.is_over
@@ -234,14 +233,28 @@ class _State:
         self._begun: dict[type, tuple[float, int]] = {}
         """When each of them was first told of, and how far it was then."""
         self._seconds_left: dict[type, float] = {}
+        self._to_train = 0
+        """Rounds of a training that has reported no round yet."""
+        self._has_starved = False
 
-    def take(self, progress: RunProgress | TrainingProgress) -> None:
-        if isinstance(progress, RunProgress):
-            self._run = progress
-            done = progress.committed
-        else:
-            self._training = progress
-            done = progress.trained
+    def take(self, progress: RunProgress | TrainingProgress | TrainingEstimate) -> str:
+        """Takes progress, and returns what deserves a line of its own; empty for nothing."""
+        if isinstance(progress, TrainingEstimate):
+            self._training, self._to_train = None, progress.count
+            return estimate_text(progress)
+        if isinstance(progress, TrainingProgress):
+            self._training, self._to_train = progress, 0
+            self._keep_pace(progress, progress.trained)
+            return ""
+        self._run = progress
+        self._keep_pace(progress, progress.committed)
+        # A run that has a round a day would print the same line every day.
+        if not progress.starving or self._has_starved:
+            return ""
+        self._has_starved = True
+        return f"starving, {progress.starving}"
+
+    def _keep_pace(self, progress: RunProgress | TrainingProgress, done: int) -> None:
         now = time.monotonic()
         kind = type(progress)
         begun, done_then = self._begun.setdefault(kind, (now, done))
@@ -252,21 +265,28 @@ class _State:
             self._seconds_left[kind] = left * (now - begun) / (done - done_then)
 
     @property
+    def _slower(self) -> tuple[int, int]:
+        """Rounds that are done, and that there will be, of the slower of simulation and
+        training."""
+        parts = [] if self._run is None else [(self._run.committed, self._run.count)]
+        if self._training is not None:
+            parts.append((self._training.trained, self._training.count))
+        elif self._to_train:
+            parts.append((0, self._to_train))
+        # Trainings of several tasks have fewer rounds each than their simulation, so shares count.
+        return min(parts, key=lambda part: part[0] / part[1], default=(0, 0))
+
+    @property
     def count(self) -> int:
-        known = self._run or self._training
-        return known.count if known is not None else 0
+        return self._slower[1]
 
     @property
     def done(self) -> int:
-        """Rounds that are simulated; those that are trained where nothing is simulated."""
-        if self._run is not None:
-            return self._run.committed
-        return self._training.trained if self._training is not None else 0
+        return self._slower[0]
 
     @property
     def is_over(self) -> bool:
-        is_trained = self._training is None or self._training.trained == self.count
-        return self.done == self.count and is_trained
+        return self.done == self.count
 
     def parts(self) -> list[str]:
         """What is told of a run, the most telling first."""
@@ -279,13 +299,15 @@ class _State:
         training = self._training
         if run is not None:
             days, seconds = divmod(run.simulated_seconds, 86_400)
+            # A narrow terminal keeps only the first parts.
+            if run.starving:
+                parts.append("starving")
+            if (run.committed, run.count) != self._slower:
+                parts.append(f"simulated {run.committed}")
             parts.append(f"day {days:.0f} {seconds // 3600:02.0f}:{seconds % 3600 // 60:02.0f}")
-            parts.append(f"eligible {run.eligible_estimate:,}")
+            free = "" if run.may_come is None else f"may come {run.may_come:,} of "
+            parts.append(f"{free}eligible {run.eligible_estimate:,}")
         if training is not None:
-            if run is not None and training.trained < run.committed:
-                # It stands right after the time left, because a narrow terminal keeps the first
-                # parts alone.
-                parts.insert(bool(seconds_left), f"trained {training.trained}")
             parts.append(f"train loss {training.metrics.train_loss:.3f}")
             if training.evaluation is not None:
                 measures = training.evaluation.metrics.items()

@@ -389,14 +389,9 @@ def plane_rows(plane: Plane) -> list[tuple[str, list[PlaneCell]]]:
     """
     rows = []
     for y in plane.ys:
-        values = [plane.values.get((x, y)) for x in plane.xs]
-        cells = [
-            PlaneCell("", 0)
-            if z is None
-            else PlaneCell(plane.z.text(z), round(MOST_SHADE * plane.shade(z)))
-            for z in values
-        ]
-        rows.append((plane.y.text(y), cells))
+        cells = [plane.cell(x, y) for x in plane.xs]
+        shown = [PlaneCell(text, round(MOST_SHADE * shade)) for text, shade in cells]
+        rows.append((plane.y.text(y), shown))
     return rows
 
 

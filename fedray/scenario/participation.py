@@ -34,6 +34,11 @@ class PolicyTable(Table):
         return 0
 
     @property
+    def wait_hours(self) -> float:
+        """Hours of its own that it keeps two contributions of a device apart; 0 for none."""
+        return 0.0
+
+    @property
     def young_history_hours(self) -> float:
         """Hours that a device waits after its history began; 0 for none."""
         return 0.0
@@ -87,6 +92,10 @@ class WithoutReplacementPolicy(PolicyTable):
     )
     period_hours: Annotated[float, Field(gt=0, le=87_840)]
     """The period, hours; exactly the period is not enough."""
+
+    @property
+    def wait_hours(self) -> float:
+        return self.period_hours
 
     @property
     def young_history_hours(self) -> float:
@@ -211,6 +220,14 @@ class Participation(Table):
     def timer_seconds(self) -> float:
         """What the timer should be, in seconds; 0 where there is none."""
         return 3600.0 * self.timer_hours if self.has_timer else 0.0
+
+    @property
+    def wait_seconds(self) -> float:
+        """Least time between two contributions of a device that keeps all policies, seconds; 0 for
+        none."""
+        hours = [self.timer_hours] if self.has_timer else []
+        hours += [each.wait_hours for each in self.policies or ()]
+        return 3600.0 * max(hours, default=0.0)
 
     @property
     def separation(self) -> int:

@@ -137,6 +137,14 @@ class Rounds(Table):
     divide a day."""
     max_days: Annotated[float, Field(gt=0, le=3660)] = 366.0
     """Simulated days after which a run that has not committed its rounds ends as starved."""
+    max_starved_days: Annotated[
+        float,
+        # Scenarios that were written before there was this key keep their digest.
+        Field(gt=0, le=3660, exclude_if=lambda days: days == 30.0),
+    ] = 30.0
+    """Simulated days without a committed round after which a run ends as starved. They count from
+    the time at which the next round may start; the waits of `participation` and
+    selection_timeout_minutes are added to them."""
 
     @property
     def selection_target(self) -> int:

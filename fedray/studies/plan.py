@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.cluster import TaskCounts, cluster
-from fedray.errors import InputError
+from fedray.errors import InputError, Unsustainable
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.limits import (
@@ -47,6 +47,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
 from fedray.studies.fit import scaled
 from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated_limits
+from fedray.sustainable import why_unsustainable
 
 PRECISION = 0.05
 """Relative, of report goals: between a goal that fails and one that meets the target."""
@@ -285,6 +286,7 @@ def make_plan(
         on_progress: hears what is being simulated, and how much of the work is done.
 
     Raises:
+        Unsustainable: no report goal can be run under the rules, at any timer.
         InputError: if no report goal is possible, or an argument makes no sense.
         RunFailed: if a simulation dies for good.
     """
@@ -302,6 +304,12 @@ def make_plan(
             f"{most:,} is possible; raise it, "
             "or the noise per report"
         )
+    # Larger goals need more devices, so if the least one is impossible, all are.
+    of_timers = [f"participation.timer_hours={hours!r}" for hours in timers]
+    smallest = scenario.with_overrides(f"rounds.report_goal={least}", "training.enabled=false")
+    reasons = [why_unsustainable(smallest.with_overrides(each)) for each in of_timers]
+    if all(reasons):
+        raise Unsustainable(f"no report goal is possible; the least one: {reasons[0]}")
     placement = placement or Placement()
     cache = StudyCache(has_cache)
     # The cluster is joined here, once for all simulations, so that they need no address.
@@ -579,7 +587,7 @@ class _Planner:
         z = target.noise_per_report * goal
         over = self._scenario.population.devices // goal
         participations = [truth.participation for truth in found if truth.participation is not None]
-        # A run that starved after some rounds has participations and a note.
+        # A run that ended with its budget has participations and a note.
         notes = [truth.note for truth in found if truth.note]
         # Population / goal may exceed the rounds, which a min-sep cannot.
         guessed = max(1, min(n, over))

@@ -42,7 +42,7 @@ class Truth:
     """What happened in a run, if it was simulated, or what is assumed to happen there."""
 
     participation: MinSep | None
-    """(n, b, k) of the run; None where it starved."""
+    """(n, b, k) of the run; None if it starved, however late."""
     patterns: Patterns | None = None
     """Patterns of the simulated run; None of one that was not simulated."""
     days: float | None = None
@@ -65,8 +65,12 @@ def simulated(scenario: Scenario) -> Truth:
         except (Starved, TraceError) as error:
             # Without a committed round there is nothing to judge.
             return Truth(None, note=str(error))
-        # A run that starves late, or spends its budget, has rounds; the note says how it ended.
         ended = "" if trace.run["ended"] == "completed" else trace.run["ended"]
+        # The first rounds of a run that starved say nothing of the whole run: its figures would
+        # look better than those of runs that finish.
+        if ended.startswith("starved"):
+            return Truth(None, note=ended)
+        # A run that spends its budget has ended as it should; the note says so.
         n = patterns.committed_rounds
         participation = MinSep(n, patterns.min_sep, patterns.max_participations)
         days = float(trace.rounds["closed"][-1]) / 86_400.0

@@ -5,6 +5,7 @@ miss. Documents are parsed, and digests are not checked: whoever relies on a tra
 """
 
 import contextlib
+import itertools
 import math
 import os
 import shlex
@@ -25,7 +26,7 @@ from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.imported import IMPORT_FORMAT
 from fedray.trace.partial import UNFINISHED_FILE
 from fedray.trace.progress import PROGRESS_FILE, Told, read_progress
-from fedray.trace.schema import REPORT_FILE, RUN_FILE
+from fedray.trace.schema import REPORT_FILE, ROUNDS_FILE, RUN_FILE, STATES
 from fedray.trace.several_tasks import TASKS_FILE
 from fedray.trace.trained import METRICS_FILE, TRAINING, TRAINING_FILE
 
@@ -97,6 +98,7 @@ class Entry:
     trained: rounds that were trained; None without a training.
     simulated_seconds: seconds since the start of the simulated time.
     eligible: an estimate of the devices that are eligible at the moment.
+    may_come: estimate of the eligible devices that no rule holds back at the moment.
     train_loss: mean loss of the last trained round.
     evaluation: the last held-out metrics, by name.
     privacy: what it has spent at most so far; None of what is not under way, and where there are
@@ -110,7 +112,8 @@ class Entry:
     trace_digest: digest of the trace, or of that which a training learned from.
     model: the trained run, relative to the directory, for comparisons; empty without one.
     resume: the command that goes on with what was interrupted; empty where nothing can.
-    note: what else there is to say, such as how a run ended.
+    note: what else there is to say, such as how a run ended, or why it has had no round for most of
+        a day.
     """
 
     path: str
@@ -124,6 +127,7 @@ class Entry:
     trained: int | None = None
     simulated_seconds: float | None = None
     eligible: int | None = None
+    may_come: int | None = None
     train_loss: float | None = None
     evaluation: dict[str, float | None] = field(default_factory=dict)
     privacy: Privacy | None = None
@@ -267,11 +271,24 @@ class Runs:
             # The trace is whole, and its model is still made.
             command = "run --resume"
             entry = self._with_progress(entry, live, read_progress(live), f"{command} {_HERE}")
+            entry = replace(entry, **self._of_whole_trace(folder, scenario), note=_late(entry.note))
             # The trace is that of one task, and only the run of all tasks can be resumed.
             if entry.resume and (folder.parent / TASKS_FILE).is_file():
                 whole = f"fedray {command} {shlex.quote(str(folder.parent))}"
                 entry = replace(entry, resume=whole)
         return entry
+
+    def _of_whole_trace(self, folder: Path, scenario: dict[str, Any]) -> dict[str, Any]:
+        """Figures of the simulation of a run whose model is still made."""
+        file = folder / ROUNDS_FILE
+        rounds = self._kept(file, lambda: _committed_rounds(file)) or {}
+        if not _length(rounds):
+            return {}
+        return {
+            "done": _length(rounds),
+            "simulated_seconds": rounds["closed"][-1],
+            "privacy": self._privacy(folder, folder, scenario, rounds),
+        }
 
     def _finished_tasks(self, folder: Path) -> Entry:
         """The run as a whole; the trace of each task is in a folder of its own."""
@@ -379,6 +396,8 @@ class Runs:
             done=told.done,
             simulated_seconds=_real(facts, "simulated_seconds"),
             eligible=_number(facts, "eligible_estimate"),
+            may_come=_number(facts, "may_come"),
+            note=_starving(facts),
             shards=_number(facts, "shards"),
         )
 
@@ -531,8 +550,18 @@ def _training_facts(told: Told) -> dict[str, Any]:
     }
 
 
-def _last_row(file: Path) -> dict[str, Any]:
-    """The loss and the metrics after the last round of a trained run."""
+def _starving(facts: Any) -> str:
+    reason = _text(facts, "starving")
+    return f"starving, {reason}" if reason else ""
+
+
+def _late(note: str) -> str:
+    """The note of a run whose model is still made: that it is completed would be misleading."""
+    return "" if note == "completed" else note
+
+
+def _columns(file: Path) -> dict[str, list[Any]]:
+    """Columns of a Parquet file. Raises ValueError if it is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -540,7 +569,20 @@ def _last_row(file: Path) -> dict[str, Any]:
         table = pq.read_table(file)
     except pa.ArrowException as error:
         raise ValueError(str(error)) from None
-    values = {name: table[name].to_pylist() for name in table.column_names}
+    return {name: table[name].to_pylist() for name in table.column_names}
+
+
+def _committed_rounds(file: Path) -> dict[str, list[Any]]:
+    """Times and sizes of the committed rounds of a trace."""
+    columns = _columns(file)
+    states, names = columns.get("state", []), ("opened", "started", "closed", "accepted")
+    is_committed = [state == STATES[0] for state in states]
+    return {name: list(itertools.compress(columns.get(name, []), is_committed)) for name in names}
+
+
+def _last_row(file: Path) -> dict[str, Any]:
+    """The loss and the metrics after the last round of a trained run."""
+    values = _columns(file)
     prefix = "evaluation_"
     # Most rounds have no evaluation, so the latest one may lie further back.
     measures = {

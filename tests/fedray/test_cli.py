@@ -89,6 +89,8 @@ def test_a_starved_run_exits_with_1_and_keeps_its_trace(
     starving = small(
         "population.devices=2000",
         "participation.timer_hours=2000.0",
+        # Without them it would be certain before the run that the rounds cannot be committed.
+        "participation.timer_violators=1e-6",
         "rounds.count=500",
         "rounds.max_days=2.0",
     )

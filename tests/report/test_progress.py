@@ -70,7 +70,43 @@ def test_what_is_left_follows_the_slower_of_simulation_and_training(monkeypatch)
     )
     assert any(line.startswith(estimate) for line in lines)
     # 20 rounds are trained in 20 s, and 970 are left; the simulation is ten times as fast.
-    assert "16 min left  trained 30" in [line for line in lines if line][-1]
+    last = [line for line in lines if line][-1]
+    assert " 30/1000 " in last
+    assert "16 min left  simulated 210  day 0 00:00  eligible 5  train loss 5.824" in last
+
+
+def test_the_line_shows_the_slower_of_simulation_and_training(capsys, monkeypatch) -> None:
+    """Also before the first round is trained; a task that is trained after the simulation counts by its own rounds."""
+    clock = [0.0]
+    monkeypatch.setattr("fedray.report.progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    metrics = cast(Any, SimpleNamespace(train_loss=5.824))
+    tell = show_progress()
+    for progress, expected in [
+        (TrainingEstimate(980, 10, 60.0, 10, 60.0), "training: 980 rounds of 10 devices"),
+        (RunProgress(980, 980, 3600.0, 50, 7), "round 0/980  simulated 980  day 0 01:00"),
+        (TrainingProgress(430, 980, metrics, None, 0), "round 430/980  simulated 980"),
+        (TrainingProgress(980, 980, metrics, None, 0), "round 980/980  day 0 01:00  may come 7 of"),
+        (TrainingEstimate(15, 10, 60.0, 10, 60.0), "training: 15 rounds"),
+        (TrainingProgress(5, 15, metrics, None, 0), "round 5/15  simulated 980"),
+    ]:
+        clock[0] += 20.0
+        tell(progress)
+        line = re.sub(r"[0-9]+ \w+ left  ", "", capsys.readouterr().err)
+        assert line.startswith(expected), line
+
+
+def test_a_run_that_starves_says_so_once_and_keeps_the_word(capsys, monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("fedray.report.progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    tell = show_progress()
+    for starving, expected in [("", ""), ("no round", "starving, no round\n"), ("no round", "")]:
+        clock[0] += 1.0
+        tell(RunProgress(3, 9, 0.0, 50, 7, starving))
+        assert capsys.readouterr().err == expected
+    clock[0] += 20.0
+    tell(RunProgress(3, 9, 0.0, 50, 7, "no round"))
+    shown = "round 3/9  starving  day 0 00:00  may come 7 of eligible 50\n"
+    assert capsys.readouterr().err == shown
 
 
 @pytest.mark.parametrize(

@@ -666,7 +666,15 @@ def test_what_a_killed_run_left_does_not_get_into_the_next(small, tmp_path: Path
 
 def test_a_starved_run_without_a_round_keeps_no_checkpoint(small, tmp_path: Path) -> None:
     with pytest.raises(Starved):
-        run_scenario(small("population.devices=300", "rounds.max_days=0.5"), HERE, tmp_path / "t")
+        run_scenario(
+            small(
+                "population.devices=300",
+                "rounds.max_days=0.5",
+                "participation.timer_violators=1e-6",
+            ),
+            HERE,
+            tmp_path / "t",
+        )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -147,6 +147,8 @@ def test_a_run_that_starves_says_so_and_keeps_what_it_has(tmp_path: Path, small)
     scenario = small(
         "population.devices=2000",
         "participation.timer_hours=2000.0",
+        # Without them it would be certain before the run that the rounds cannot be committed.
+        "participation.timer_violators=1e-6",
         "rounds.count=500",
         "rounds.max_days=6.0",
     )
@@ -157,7 +159,9 @@ def test_a_run_that_starves_says_so_and_keeps_what_it_has(tmp_path: Path, small)
 
 
 def test_a_run_without_a_single_round_leaves_nothing(tmp_path: Path, small) -> None:
-    scenario = small("population.devices=300", "rounds.max_days=1.0")
+    scenario = small(
+        "population.devices=300", "rounds.max_days=1.0", "participation.timer_violators=1e-6"
+    )
     with pytest.raises(
         Starved,
         match="0 of 12 rounds committed; too few devices checked in, so lower rounds.report_goal=200",

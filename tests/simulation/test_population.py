@@ -179,8 +179,10 @@ def test_small_populations_come_together_and_large_ones_are_spread(small, tmp_pa
 def test_a_starving_run_says_which_rule_starves_it_and_for_how_long(
     small, tmp_path: Path, overrides: list[str], expected: str
 ) -> None:
+    # Without losses of history it would be certain before the run that it starves.
+    lossy = "participation.history_loss_per_day=1e-9"
     scenario = small(
-        "population.devices=6000", "rounds.count=500", "rounds.max_days=8.0", *overrides
+        "population.devices=6000", "rounds.count=500", "rounds.max_days=8.0", lossy, *overrides
     )
     trace = simulate(scenario, IN_PROCESS, tmp_path / "t")
     assert 1 <= trace.committed_rounds < 60

@@ -212,6 +212,8 @@ def test_a_task_that_ends_early_leaves_the_devices_to_the_others(small, tmp_path
         "rounds.max_days=3",
         "rounds.count=40",
         "participation.timer_hours=5.0",
+        # Without losses of history it would be certain before the run that one task starves.
+        "participation.history_loss_per_day=1e-9",
     )
     named = several(scenario, **tasks)
     run = simulate_tasks(named, HERE, tmp_path / "t")
@@ -229,7 +231,10 @@ def test_a_task_that_ends_early_leaves_the_devices_to_the_others(small, tmp_path
 
 
 def test_nothing_is_left_where_no_task_commits_a_round(small, tmp_path: Path) -> None:
-    scenario = small("rounds.report_goal=9000", "rounds.max_days=1")
+    # Without violators it would be certain before the run that the rounds cannot be committed.
+    scenario = small(
+        "rounds.report_goal=9000", "rounds.max_days=1", "participation.timer_violators=1e-6"
+    )
     with pytest.raises(Starved, match=r"task a: rounds.max_days=1 ran out.*task b: "):
         simulate_tasks(several(scenario, a={}, b={}), HERE, tmp_path / "t")
     assert not list(tmp_path.iterdir())

@@ -242,8 +242,8 @@ def test_a_round_with_too_many_unresolved_uploads_is_repeated(windows: Trace) ->
 
 
 def test_a_window_that_stores_too_little_ends_the_run(tmp_path: Path) -> None:
-    value = scenario(CYCLIC, "rounds.report_goal=900")
-    with pytest.raises(Starved, match=r"window 0 stored \d+ uploads, .*report_goal=900; lower it"):
+    value = scenario(CYCLIC, "rounds.report_goal=590")
+    with pytest.raises(Starved, match=r"window 0 stored \d+ uploads, .*report_goal=590; lower it"):
         simulated(tmp_path, value)
 
 

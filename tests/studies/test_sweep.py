@@ -2,19 +2,21 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.errors import InputError
+from fedray.errors import InputError, Unsustainable
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.design import MechanismRequest, optimize_mechanism
 from fedray.mechanisms.optimize.objective import Target as Outcome
 from fedray.mechanisms.participation import MinSep
 from fedray.placement import Placement
 from fedray.report.figure import Plane
+from fedray.report.files import figure_csv, figure_svg
 from fedray.report.text.studies import sweep_rows
 from fedray.scenario import Scenario
 from fedray.studies import simulated as simulated_runs
@@ -488,3 +490,47 @@ def test_one_participation_has_no_min_sep(tmp_path: Path) -> None:
     )
     assert "b" not in heading  # the same in all rows: none
     assert all("60" not in row for row in rows)
+
+
+STARVING = """
+name = "starving"
+scenario = "small.toml"
+x = "rounds.max_days"
+y = "epsilon"
+vary = {"rounds.max_days" = [0.01, 9.0], seed = [1, 2]}
+[[mechanisms]]
+kind = "identity"
+"""
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_a_cell_that_starves_late_has_a_mark_and_a_cause_and_no_figures(
+    tmp_path: Path, small
+) -> None:
+    lines = run_sweep(*read(tmp_path, STARVING, small), HERE)
+    late = [row for each in lines.cells[:2] for row in each.rows]
+    assert all(re.search(r"^starved: .* ran out with [1-9]\d* of 12", row.note) for row in late)
+    assert {row.epsilon for row in late} == {row.min_sep for row in late} == {None}
+    assert all(row.epsilon > 0 for each in lines.cells[2:] for row in each.rows)
+    (figure,) = sweep_figures(lines)
+    assert [set(each.x) for each in figure.series] == [{9.0}, {9.0}]
+    marks = [(0.01, "starves, seed 1"), (0.01, "starves, seed 2")]
+    assert [(each.at, each.text) for each in figure.marks] == marks
+
+    in_plane = STARVING.replace('y = "epsilon"', 'y = "epsilon"\nplane = "seed"')
+    (plane,) = sweep_figures(run_sweep(*read(tmp_path, in_plane, small), HERE))
+    assert plane.marks == {(0.01, 1.0): "starves", (0.01, 2.0): "starves"}
+    assert sorted(plane.values) == [(9.0, 1.0), (9.0, 2.0)]
+    assert "0.01,1,starves" in figure_csv(plane)
+    assert figure_svg(plane).count(">starves<") == 2
+    assert "has no figures, because its first rounds" in sweep_page(lines)
+
+
+def test_a_sweep_of_which_no_cell_can_be_run_is_refused_with_the_arithmetic(
+    tmp_path: Path, small
+) -> None:
+    text = STARVING.replace("[0.01, 9.0]", "[1.0, 2.0]")
+    sweep, scenario = read(tmp_path, text, small)
+    many = scenario.with_overrides("participation.max_participations=1", "rounds.count=200")
+    with pytest.raises(Unsustainable, match=r"no cell .* 200 rounds .* need 40,000 contributions"):
+        run_sweep(sweep, many, HERE)

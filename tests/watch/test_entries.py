@@ -86,6 +86,35 @@ def test_the_slower_one_of_simulation_and_training_ends_a_run(tmp_path: Path, sm
     assert (entry.train_loss, entry.evaluation, entry.trainers) == (1.5, {"accuracy": 0.25}, 3)
 
 
+def test_a_run_whose_model_is_still_made_keeps_the_figures_of_its_simulation(
+    tmp_path: Path, small
+) -> None:
+    trace = simulate(small("rounds.report_goal=150"), HERE, tmp_path / "a")
+    live = under_way(tmp_path / "a.training", small(), Process.present(), done=2)
+    document = json.loads((live / PROGRESS_FILE).read_text())
+    (live / PROGRESS_FILE).write_text(json.dumps({**document, "kind": "training"}))
+    entry = only(Runs(tmp_path))
+    assert (entry.state, entry.done, entry.trained, entry.count) == ("running", 12, 2, 12)
+    assert entry.simulated_seconds == trace.rounds["closed"][-1]
+    assert entry.privacy is not None
+    enforced = audit_trace(trace).mechanisms[0].enforced
+    assert (entry.privacy.rho, entry.privacy.epsilon) == (enforced.rho, enforced.epsilon)
+
+
+def test_a_run_that_starves_says_so_in_the_terminal_and_on_the_page(
+    tmp_path: Path, small, fedray_command
+) -> None:
+    reason = "no round for 20.0 hours: of the eligible devices the timer held back 90 %"
+    facts = {"eligible_estimate": 5678, "may_come": 1234, "starving": reason}
+    under_way(tmp_path / "a", small(), Process.present(), **facts)
+    entry = only(Runs(tmp_path))
+    assert (entry.may_come, entry.eligible, entry.note) == (1234, 5678, f"starving, {reason}")
+    out = " ".join(fedray_command("status", str(tmp_path))[1].split())
+    assert f"a: starving, {reason}" in out
+    assert "may come" in out
+    assert "1,234" in out
+
+
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_a_run_at_which_nobody_works(has_checkpoint: bool, tmp_path: Path, small) -> None:
     own = Process.present()
@@ -204,11 +233,11 @@ def test_a_real_run_from_its_first_round_to_its_end(tmp_path: Path, small, monke
 
     with pytest.raises(KeyboardInterrupt):
         simulate(scenario, HERE, tmp_path / "t", look)
-    # The listener hears of a round before the file does.
+    # A checkpoint is written at the end of a window, when the file has heard of all rounds.
     committed, last = seen[-1]
-    assert (last.state, last.done) == ("running", committed - 1)
+    assert (last.state, last.done) == ("running", committed)
     entry = only(runs)
-    assert (entry.state, entry.done, entry.count) == ("interrupted", committed - 1, 12)
+    assert (entry.state, entry.done, entry.count) == ("interrupted", committed, 12)
     assert entry.resume == f"fedray run --resume {tmp_path}/t"
     trace = resume(tmp_path / "t", HERE)
     entry = only(runs)

@@ -32,6 +32,11 @@ def status_text(listing: Document) -> list[Piece]:
             for each in under_way
             if each["privacy"] is not None
         ]
+        pieces += [
+            Paragraph("  * ", f"{each['path']}: {each['note']}")
+            for each in under_way
+            if each["note"]
+        ]
     rest = [each for each in entries if each not in under_way]
     if rest:
         pieces.append(TextTable("Others", other_rows(rest)))
@@ -83,6 +88,7 @@ def shown_facts(entry: Document) -> dict[str, str]:
         "trained": _of(entry["trained"], entry["count"]),
         "time left": _if(duration, entry["seconds_left"]),
         "simulated": _if(_day, entry["simulated_seconds"]),
+        "may come": _if("{:,}".format, entry["may_come"]),
         "eligible": _if("{:,}".format, entry["eligible"]),
         "train loss": _if("{:.4f}".format, entry["train_loss"]),
         **{name: _if("{:.4f}".format, value) for name, value in entry["evaluation"].items()},

@@ -34,7 +34,7 @@ class Row:
     made_for: str
     """"estimate", "truth", "distribution", or "anything" for what is not optimised."""
     rounds: int | None
-    """n of the cell; None where a run starved."""
+    """n of the cell; None where a run starved, however late."""
     min_sep: int | None
     """b of the cell; None where no device took part twice."""
     max_participations: int | None
@@ -78,6 +78,11 @@ class Row:
     """Length of the simulated run."""
     note: str = ""
     """Why figures are missing, or how the run ended."""
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the run of the cell starved, so that the row has no figures."""
+        return self.rounds is None
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object, a key per field; null where a figure is missing."""

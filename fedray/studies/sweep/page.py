@@ -49,6 +49,11 @@ def sweep_notes(result: SweepResult) -> list[str]:
         "have the same rho, that of the sweep's first mechanism; the least comes first."
     )
     notes.append(NOT_COMPARABLE)
+    if any(row.is_starved for row in rows):
+        notes.append(
+            "A cell whose run starved has no figures, because its first rounds say nothing of the "
+            "whole run; its note has the cause."
+        )
     # None means that there is no sensitivity at all, and only False a bound.
     has_bounds = any(row[exact] is False for row in result.table() for exact in BOUNDS.values())
     if has_bounds:
@@ -96,8 +101,9 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
                 y=Axis(_key_title(sweep.plane)),
                 z=_axis(y_title, list(values.values())),
                 values=values,
+                marks=marks,
             )
-            for place, (name, values) in enumerate(_planes(result).items())
+            for place, (name, (values, marks)) in enumerate(_planes(result).items())
         ]
     series = tuple(_series(result, name, rows) for name, rows in lines.items())
     is_simulated = sweep.scenario is not None
@@ -119,9 +125,23 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
             x=Axis(x_axis, starts_at_zero=False),
             y=_axis(y_title, every_y),
             series=series,
-            marks=tuple(Mark(each.at, f"{each.at:.0f}") for each in result.crossings()),
+            marks=(
+                *(Mark(each.at, f"{each.at:.0f}") for each in result.crossings()),
+                *_starved(result),
+            ),
         )
     ]
+
+
+def _starved(result: SweepResult) -> list[Mark]:
+    """A mark for each cell whose run starved, which therefore has no point."""
+    marks: dict[Mark, None] = {}
+    for each in result.cells:
+        if any(row.is_starved for row in each.rows):
+            others = _others(result, each.cell.values, (result.sweep.x,))
+            at = float(each.cell.get(result.sweep.x))
+            marks[Mark(at, ", ".join(["starves", *others]))] = None
+    return list(marks)
 
 
 def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
@@ -155,7 +175,7 @@ def _lines(result: SweepResult) -> dict[str, dict[float, Row]]:
         x = float(each.cell.get(sweep.x))
         # All mechanisms of a cell share such a figure, so the first row stands for them.
         for row in each.rows[:1] if sweep.y in _OF_THE_CELL else each.rows:
-            if getattr(row, sweep.y) is None:
+            if row.is_starved or getattr(row, sweep.y) is None:
                 continue
             name = ", ".join([_legend(sweep.y, row), *others])
             lines.setdefault(name, {})[x] = row
@@ -165,12 +185,15 @@ def _lines(result: SweepResult) -> dict[str, dict[float, Row]]:
 def _legend(y: str, row: Row) -> str:
     if y in _OF_THE_CELL:
         return _TITLES[y]
-    subject = "the trace" if row.sensitivity_of == "trace" else "(b, k)"
+    # Only simulated runs starve, and the figures of the others are those of their traces.
+    subject = "the trace" if row.sensitivity_of == "trace" or row.is_starved else "(b, k)"
     return f"{row.mechanism}; sensitivity of {subject}"
 
 
-def _planes(result: SweepResult) -> dict[str, dict[tuple[float, float], float]]:
-    """Values by mechanism and by what is on neither axis."""
+def _planes(
+    result: SweepResult,
+) -> dict[str, tuple[dict[tuple[float, float], float], dict[tuple[float, float], str]]]:
+    """Values, and marks of cells that starved, by mechanism and by what is on neither axis."""
     sweep = result.sweep
     planes = {}
     assert sweep.plane is not None
@@ -179,10 +202,11 @@ def _planes(result: SweepResult) -> dict[str, dict[tuple[float, float], float]]:
         place = (float(each.cell.get(sweep.x)), float(each.cell.get(sweep.plane)))
         for row in each.rows[:1] if sweep.y in _OF_THE_CELL else each.rows:
             value = getattr(row, sweep.y)
-            if value is None:
-                continue
             name = ", ".join([_legend(sweep.y, row), *others])
-            planes.setdefault(name, {})[place] = float(value)
+            if row.is_starved:
+                planes.setdefault(name, ({}, {}))[1][place] = "starves"
+            elif value is not None:
+                planes.setdefault(name, ({}, {}))[0][place] = float(value)
     return planes
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray.atomic import write_directory
-from fedray.errors import shown
+from fedray.errors import Unsustainable, shown
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.mechanisms.optimize.design import default_cache as designs_cache
 from fedray.mechanisms.participation import MinSep
@@ -31,6 +31,7 @@ from fedray.studies.simulated import (
 )
 from fedray.studies.sweep.cells import Row, assumed, judge
 from fedray.studies.sweep.sweep import Cell, Sweep
+from fedray.sustainable import why_unsustainable
 
 Progress = Callable[[str], None]
 LESS_IS_BETTER = (
@@ -179,6 +180,7 @@ def run_sweep(
         The rows of every cell, in the sweep's order.
 
     Raises:
+        Unsustainable: no cell can commit its rounds; a cell that cannot counts as starved.
         RunFailed: if a task dies for good.
     """
     cells = sweep.cells()
@@ -187,6 +189,7 @@ def run_sweep(
     tell = on_progress or (lambda _: None)
     placement = placement or Placement()
     scenarios = [cell.scenario_of(scenario) if scenario is not None else None for cell in cells]
+    _check_that_some_cell_is_sustainable(scenarios)
     truths = _truths(sweep, cells, scenarios, placement, cache, tell)
     # Cells that starved have no outcome that a mechanism could be made for.
     distribution = tuple(truth.participation for truth in truths if truth.participation is not None)
@@ -227,6 +230,12 @@ def write_results(result: SweepResult, out: Path, page: str) -> None:
         "report.html": page.encode(),
     }
     write_directory(out, files)
+
+
+def _check_that_some_cell_is_sustainable(scenarios: list[Scenario | None]) -> None:
+    reasons = [None if each is None else why_unsustainable(each) for each in scenarios]
+    if all(reasons):
+        raise Unsustainable(f"no cell of the sweep can be run; the first one: {reasons[0]}")
 
 
 def _error_to_sort_by(row: Row) -> float:
