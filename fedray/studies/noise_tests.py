@@ -156,9 +156,9 @@ def _independence_at_shifts(noise: Values) -> CanaryTest:
     largest, place = 0.0, (0, 0, 0)
     for first in range(len(sums)):
         r = np.abs(np.fft.irfft(spectra[first].conj() * spectra[first:], size, axis=1))
-        # A row is like itself without a shift. At half of its length it meets itself twice, so that
-        # the variance there is twice as large.
-        r[0, 0] = 0.0
+        # Rows that are alike without a shift have a test of their own.
+        r[:, 0] = 0.0
+        # At half of its length a row meets itself twice, so that the variance is twice as large.
         r[0, size // 2] /= math.sqrt(2.0)
         index, shift = divmod(int(r.argmax()), size)
         if r[index, shift] > largest:
@@ -166,8 +166,8 @@ def _independence_at_shifts(noise: Values) -> CanaryTest:
     first, second, shift = place
     rows = [_span(starts[each], min(rounds, starts[each] + several)) for each in (first, second)]
     measured = (
-        f"the noise of {rows[0]} and that of {rows[1]}, {min(shift, size - shift)} coordinates "
-        f"apart, has a correlation of {largest:.3f}"
+        f"the noise of {rows[0]} and that of {rows[1]}, at a shift of {min(shift, size - shift)} "
+        f"coordinates, have a correlation of {largest:.3f}"
     )
     # A row against itself has the same correlation at a shift and back.
     p = _p_of_correlation(largest, size, len(sums) ** 2 * size / 2)
