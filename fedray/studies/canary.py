@@ -346,8 +346,8 @@ def check_training(
         released / unit[:, None],
         u,
         z,
-        setup.grain() / (z * shares.min()),
         contribution,
+        grain=setup.grain() / (z * shares.min()),
     )
     claimed = PatternSensitivities(strategy, recorded.rounds).exact(
         np.array(recorded.pattern), None if (weights == 1.0).all() else weights
@@ -379,8 +379,9 @@ def _measured(
     released: NDArray[np.float64],
     u: NDArray[np.float64],
     z: float,
-    grain: float = 0.0,
     *tests: CanaryTest,
+    grain: float = 0.0,
+    at_once: int = 1,
 ) -> dict[str, Any]:
     """The figures of a `CanaryResult` that are measured, and what mu is expected.
 
@@ -390,8 +391,9 @@ def _measured(
             coordinates has a canary.
         u: what a canary adds to each round, [n], in the same units.
         z: noise multiplier.
-        grain: distance between the values of whitened noise; 0 for continuous noise.
         tests: other tests to report.
+        grain: distance between the values of whitened noise; 0 for continuous noise.
+        at_once: number of devices that cause `u` together; mu is that of one.
     """
     # Whitening undoes what correlates the rounds, so that each can be judged by itself.
     W = linalg.solve_triangular(L, released / z, lower=True, overwrite_b=True)
@@ -424,40 +426,30 @@ def _measured(
     W[:, :half] -= signal * shift[:, None]
     # Sizes and law are judged by the silent half, which holds no signal, wrong or right.
     silent = W[:, half:]
-    found = {
-        "expected_mu": expected_mu,
-        "mu": mu,
-        "mu_low": mu - reach,
-        "mu_high": mu + reach,
-        "signal": signal,
-        "noise": float(np.sqrt((silent**2).mean())),
-    }
-    of_mu = _test_of_mu(found, spread, freedom, math.sqrt(1 / with_canary.size + 1 / without.size))
-    return {**found, "tests": (of_mu, of_signal, *tests, *examine_noise(silent, W, grain))}
-
-
-def _test_of_mu(
-    found: dict[str, float], spread: float, freedom: int, deviation: float
-) -> CanaryTest:
-    """Tests the two parts of mu, which are independent.
-
-    Args:
-        found: the figures.
-        spread: standard deviation of the answers, 1 if all is right.
-        freedom: degrees of freedom of `spread`.
-        deviation: standard deviation of the difference of mean answers.
-    """
-    expected, mu = found["expected_mu"], found["mu"]
-    away = (found["signal"] - 1.0) * expected / deviation
+    # The two parts of mu are independent, so each has half of the false alarms.
+    away = (difference - expected_mu) / math.sqrt(1 / with_canary.size + 1 / without.size)
     by_signal = 2.0 * float(stats.norm.sf(abs(away)))
     by_noise, _ = worst_square(np.array([freedom * spread**2]), freedom)
-    measured = (
-        f"mu is {mu:.4f} [{found['mu_low']:.4f}, {found['mu_high']:.4f}], "
-        f"{'more' if mu > expected else 'less'} than {expected:.4f}; the signal is "
-        f"{found['signal']:.3f} and the noise in its direction {spread:.3f} of what they should be"
+    expected_mu, mu, mu_low, mu_high = (
+        each / at_once for each in (expected_mu, mu, mu - reach, mu + reach)
     )
-    p = min(1.0, 2.0 * min(by_signal, by_noise))
-    return CanaryTest("mu", p, measured, "clipping, noise multiplier and the mechanism's matrix")
+    of_mu = CanaryTest(
+        "mu",
+        min(1.0, 2.0 * min(by_signal, by_noise)),
+        f"mu is {mu:.4f} [{mu_low:.4f}, {mu_high:.4f}], "
+        f"{'more' if mu > expected_mu else 'less'} than {expected_mu:.4f}; the signal is "
+        f"{signal:.3f} and the noise in its direction {spread:.3f} of what they should be",
+        "clipping, noise multiplier and the mechanism's matrix",
+    )
+    return {
+        "expected_mu": expected_mu,
+        "mu": mu,
+        "mu_low": mu_low,
+        "mu_high": mu_high,
+        "signal": signal,
+        "noise": float(np.sqrt((silent**2).mean())),
+        "tests": (of_mu, of_signal, *tests, *examine_noise(silent, W, grain)),
+    }
 
 
 def _test_of_rounds(W: NDArray[np.float64], shift: NDArray[np.float64]) -> CanaryTest:
@@ -819,10 +811,8 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
     z = count_noise_multiplier(count_noise)
     strategy = scenario.privacy.mechanism
     # One device changes a count by 1/2, which is the unit here.
-    measured = _measured(_noise_factor(strategy, recorded.rounds), 2.0 * counts, u, z)
-    # The signal was that of `goal` devices at once, and mu is that of one.
-    for name in ("expected_mu", "mu", "mu_low", "mu_high"):
-        measured[name] /= goal
+    L = _noise_factor(strategy, recorded.rounds)
+    measured = _measured(L, 2.0 * counts, u, z, at_once=goal)
     measured["tests"] = tuple(
         replace(test, measured=f"counts of short updates: {test.measured}")
         for test in measured["tests"]

@@ -83,14 +83,14 @@ def worst_square(squares: Values, freedom: int) -> tuple[float, int]:
 
 
 def _size(silent: Values) -> CanaryTest:
-    square = float((silent**2).sum())
+    square = float(np.vdot(silent, silent))
     p, _ = worst_square(np.array([square]), silent.size)
     measured = f"the noise is {math.sqrt(square / silent.size):.4f} of what it should be"
     return CanaryTest("size", p, measured, "the noise multiplier and the norm that scales it")
 
 
 def _size_of_rounds(silent: Values) -> CanaryTest:
-    squares = (silent**2).sum(axis=1)
+    squares = np.einsum("td,td->t", silent, silent)
     p, worst = worst_square(squares, silent.shape[1])
     times = math.sqrt(squares[worst] / silent.shape[1])
     measured = f"the noise of round {worst} is {times:.4f} of what it should be"
@@ -99,7 +99,7 @@ def _size_of_rounds(silent: Values) -> CanaryTest:
 
 
 def _size_of_coordinates(noise: Values) -> CanaryTest:
-    squares = (noise**2).sum(axis=0)
+    squares = np.einsum("td,td->d", noise, noise)
     p, worst = worst_square(squares, len(noise))
     times = math.sqrt(squares[worst] / len(noise))
     measured = (
