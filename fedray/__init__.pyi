@@ -109,6 +109,7 @@ from fedray.studies.habits.observed import ObservedLog as ObservedLog
 from fedray.studies.habits.read import read_observed_log as read_observed_log
 from fedray.studies.learning_curves import LearningCurves as LearningCurves
 from fedray.studies.learning_curves import study_learning as study_learning
+from fedray.studies.noise_tests import CanaryTest as CanaryTest
 from fedray.studies.on_devices import OnDevices as OnDevices
 from fedray.studies.on_devices import evaluate_on_devices as evaluate_on_devices
 from fedray.studies.plan import Plan as Plan

@@ -8,6 +8,7 @@ from fedray.studies.canary import CanaryResult
 from fedray.studies.fit import Fit, FittedRun
 from fedray.studies.habits.fit import Estimate, HabitFit, Held
 from fedray.studies.habits.observed import Layout, ObservedLog
+from fedray.studies.noise_tests import CanaryTest
 from fedray.studies.plan import Candidate, Plan, PlanTarget
 from fedray.studies.sweep.cells import Row
 from fedray.studies.sweep.run import Crossing
@@ -23,7 +24,9 @@ def canary_keys() -> Keys:
         "confidence": JsonKey("number", "Confidence of the interval of mu, from 0 to 1."),
         **keys_of(CanaryResult, "covers problems"),
     }
-    keys = {**keys_of(CanaryResult, counts=JsonKey("object or null", "")), **added}
+    tests = JsonKey("list of objects", "", keys_of(CanaryTest))
+    counts = JsonKey("object or null", "")
+    keys = {**keys_of(CanaryResult, tests=tests, counts=counts), **added}
     # The counts of short updates are such a document once more.
     keys["counts"] = replace(keys["counts"], within=keys)
     return keys

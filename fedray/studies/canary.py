@@ -10,12 +10,12 @@ of the estimate, the clip norm where neither encoding nor estimator asks for mor
 the entries of W are independent standard normals, and with a canary they are shifted by L^-1 u / z,
 u the pattern times clip / norm, and times its weights.
 
-Four figures come out of it: the distinguishability mu of the best linear test (of the released
-rounds; for square strategies it is the mechanism's s / z, for trees less, since nodes are not
-released), the size of the signal, that of the noise, and whether the rounds' noise is independent.
-A deviation of any of them is a bug in one of the two codes. Counts of short updates, by which
-adaptive clipping chooses norms, are one number in a round. They are released by many aggregators,
-which differ in the seed alone, and are looked at in the same way.
+The main figure is the distinguishability mu of the best linear test (of the released rounds; for
+square strategies it is the mechanism's s / z, for trees less, since nodes are not released). Ten
+tests of the signal, of what devices contribute before noise is added, and of W without the signal
+(`noise_tests.py`) each look for one kind of fault; a deviation is a bug in one of the two codes.
+Counts of short updates, by which adaptive clipping chooses norms, are one number in a round. They
+are released by many aggregators, which differ only in the seed, and are tested in the same way.
 
 What canaries cannot show: of a clipped denominator, half of the claimed mu. The other half is how a
 device moves the sum of the others by its weight, and there a canary's coordinate has no others.
@@ -25,7 +25,7 @@ import itertools
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -37,6 +37,7 @@ from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.encoding.encoding import Encoding
 from fedray.encoding.factory import encoding_of
+from fedray.encoding.norms import padded
 from fedray.encoding.tables import DiscreteGaussian, ModularTable
 from fedray.errors import InputError, RunFailed
 from fedray.mechanisms import reference
@@ -52,6 +53,7 @@ from fedray.scenario.clipping import AdaptiveClipping
 from fedray.scenario.training import ServerSGD
 from fedray.scenario.weighting import ClippedDenominator, FixedDenominator
 from fedray.simulation import simulate
+from fedray.studies.noise_tests import CanaryTest, examine_noise, worst_square
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
 
@@ -59,8 +61,6 @@ if TYPE_CHECKING:  # loads torch, which only a run needs
     from fedray.clients.canaries import Canaries
 
 CONFIDENCE = 0.99
-ALARM = 1e-4
-"""A p-value below which noise is called wrong, after Bonferroni's correction."""
 NO_NOISE = 1e-6
 """Times what is expected: below, there is none but rounding."""
 MOST_VALUES = 1 << 26
@@ -76,6 +76,8 @@ LAYERS = 4
 COUNTING = 64
 """Aggregators whose counts of short updates are looked at."""
 _GROUP = 64
+_PRECISION = 1e-5
+"""Relative error that float32 and the margin of clipping may cause in a contribution."""
 
 
 class Aggregates(Protocol):
@@ -130,10 +132,7 @@ Trainer = Callable[[Scenario, Any], Trains]
 
 @dataclass(frozen=True, slots=True)
 class CanaryResult:
-    """What canaries showed of an aggregator, beside what theory says.
-
-    p-values of one round among many, or of one pair, have Bonferroni's correction.
-    """
+    """Findings of canaries, beside the theory."""
 
     mechanism: str
     """Kind of the mechanism."""
@@ -157,24 +156,12 @@ class CanaryResult:
     freedom)."""
     mu_high: float
     """Upper end of that interval."""
-    mu_p: float
-    """p-value of the expected mu, two-sided."""
     signal: float
     """The size of the signal, measured over expected."""
-    signal_p: float
-    """p-value of the signal of all rounds, each by itself."""
     noise: float
     """The size of the noise, measured over expected."""
-    size_p: float
-    """p-value of that size, of all rounds together."""
-    noise_p: float
-    """p-value of the round whose noise is least like it should be."""
-    worst_round: int
-    """The round of noise_p."""
-    independence_p: float
-    """p-value of the two rounds that are most alike."""
-    worst_pair: tuple[int, int]
-    """The rounds of independence_p."""
+    tests: tuple[CanaryTest, ...]
+    """The tests, each for one kind of fault."""
     counts: "CanaryResult | None" = None
     """The same of the counts of short updates, for adaptive clipping: there `coordinates` are
     aggregators, and mu is that of one device, which changes a count by 1/2. None where nothing is
@@ -197,38 +184,10 @@ class CanaryResult:
     def problems(self) -> list[str]:
         """What is wrong, in words; empty when nothing is.
 
-        A figure counts as wrong when its p-value is below ALARM.
+        Right code has any with a probability below 1e-3.
         """
-        problems = []
-        if self.mu_p < ALARM:
-            much = "more" if self.mu > self.expected_mu else "less"
-            problems.append(
-                f"mu is {self.mu:.4f} [{self.mu_low:.4f}, {self.mu_high:.4f}], {much} than "
-                f"{self.expected_mu:.4f}: "
-                f"the signal is {self.signal:.3f} and the noise {self.noise:.3f} of what they "
-                "should be"
-            )
-        if self.signal_p < ALARM:
-            problems.append(
-                f"the signal does not have the size of its rounds (p = {self.signal_p:.1e})"
-            )
-        if self.size_p < ALARM:
-            problems.append(
-                f"the noise is {self.noise:.4f} of what it should be (p = {self.size_p:.1e})"
-            )
-        if self.noise_p < ALARM:
-            problems.append(
-                f"the noise of round {self.worst_round} has the wrong size (p = {self.noise_p:.1e})"
-            )
-        if self.independence_p < ALARM:
-            first, second = self.worst_pair
-            problems.append(
-                f"the noise of rounds {first} and {second} is not independent (p = "
-                f"{self.independence_p:.1e})"
-            )
-        if self.counts is not None:
-            problems += [f"counts of short updates: {each}" for each in self.counts.problems]
-        return problems
+        tests = self.tests if self.counts is None else self.tests + self.counts.tests
+        return [test.problem for test in tests if test.problem is not None]
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object: a key per field, the confidence of the interval, whether it covers, and
@@ -358,7 +317,7 @@ def check_training(
     """
     setup = _Setup.of(scenario, recorded, coordinates)
     setup.demand_fine_steps(recorded)
-    released, clips = _released(
+    released, clips, contributions = _released(
         setup,
         recorded,
         aggregator or _real_aggregator,
@@ -380,8 +339,16 @@ def check_training(
     u = np.zeros(recorded.rounds)
     u[list(recorded.pattern)] = setup.scales(recorded) * _reference_weights(scenario, recorded)
     u *= setup.longest / (inflation * setup.effect * shares)
-    measured = _measured(_noise_factor(strategy, recorded.rounds), released / unit[:, None], u, z)
     weights = _reference_weights(scenario, recorded)
+    contribution = _contribution(setup, recorded, contributions[list(recorded.pattern)], weights)
+    measured = _measured(
+        _noise_factor(strategy, recorded.rounds),
+        released / unit[:, None],
+        u,
+        z,
+        contribution,
+        grain=setup.grain() / (z * shares.min()),
+    )
     claimed = PatternSensitivities(strategy, recorded.rounds).exact(
         np.array(recorded.pattern), None if (weights == 1.0).all() else weights
     )
@@ -408,7 +375,13 @@ def _noise_factor(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
 
 
 def _measured(
-    L: NDArray[np.float64], released: NDArray[np.float64], u: NDArray[np.float64], z: float
+    L: NDArray[np.float64],
+    released: NDArray[np.float64],
+    u: NDArray[np.float64],
+    z: float,
+    *tests: CanaryTest,
+    grain: float = 0.0,
+    at_once: int = 1,
 ) -> dict[str, Any]:
     """The figures of a `CanaryResult` that are measured, and what mu is expected.
 
@@ -418,6 +391,9 @@ def _measured(
             coordinates has a canary.
         u: what a canary adds to each round, [n], in the same units.
         z: noise multiplier.
+        tests: other tests to report.
+        grain: distance between the values of whitened noise; 0 for continuous noise.
+        at_once: number of devices that cause `u` together; mu is that of one.
     """
     # Whitening undoes what correlates the rounds, so that each can be judged by itself.
     W = linalg.solve_triangular(L, released / z, lower=True, overwrite_b=True)
@@ -444,26 +420,79 @@ def _measured(
     # The error of a standardised difference: that of the two means, and that of the spread.
     error = math.sqrt(1 / with_canary.size + 1 / without.size + mu**2 / (2 * freedom))
     reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * error
-    # Noise is judged by the silent half alone, which holds no signal.
+    signal = difference / expected_mu
+    of_signal = _test_of_rounds(W, shift)
+    # The noise is that of canaries too, once the signal is subtracted.
+    W[:, :half] -= signal * shift[:, None]
+    # Sizes and law are judged by the silent half, which holds no signal, wrong or right.
     silent = W[:, half:]
-    noise_p, worst_round = _least_alike(silent)
-    independence_p, worst_pair = _most_alike(silent)
+    # The two parts of mu are independent, so each has half of the false alarms.
+    away = (difference - expected_mu) / math.sqrt(1 / with_canary.size + 1 / without.size)
+    by_signal = 2.0 * float(stats.norm.sf(abs(away)))
+    by_noise, _ = worst_square(np.array([freedom * spread**2]), freedom)
+    expected_mu, mu, mu_low, mu_high = (
+        each / at_once for each in (expected_mu, mu, mu - reach, mu + reach)
+    )
+    of_mu = CanaryTest(
+        "mu",
+        min(1.0, 2.0 * min(by_signal, by_noise)),
+        f"mu is {mu:.4f} [{mu_low:.4f}, {mu_high:.4f}], "
+        f"{'more' if mu > expected_mu else 'less'} than {expected_mu:.4f}; the signal is "
+        f"{signal:.3f} and the noise in its direction {spread:.3f} of what they should be",
+        "clipping, noise multiplier and the mechanism's matrix",
+    )
     return {
         "expected_mu": expected_mu,
         "mu": mu,
-        "mu_low": mu - reach,
-        "mu_high": mu + reach,
-        # Two-sided: too much noise is as much of a bug as too little.
-        "mu_p": 2.0 * float(stats.norm.sf(abs(mu - expected_mu) / error)),
-        "signal": difference / expected_mu,
-        "signal_p": _signal_p(W, shift),
+        "mu_low": mu_low,
+        "mu_high": mu_high,
+        "signal": signal,
         "noise": float(np.sqrt((silent**2).mean())),
-        "size_p": _size_p(silent),
-        "noise_p": noise_p,
-        "worst_round": worst_round,
-        "independence_p": independence_p,
-        "worst_pair": worst_pair,
+        "tests": (of_mu, of_signal, *tests, *examine_noise(silent, W, grain)),
     }
+
+
+def _test_of_rounds(W: NDArray[np.float64], shift: NDArray[np.float64]) -> CanaryTest:
+    """Tests the mean of each round [n], with a canary less without."""
+    half = W.shape[1] // 2
+    away = W[:, :half].mean(axis=1) - W[:, half:].mean(axis=1) - shift
+    variance = 1.0 / half + 1.0 / (W.shape[1] - half)
+    # If all is right, whitened rounds are independent, so their squares add to a chi-square.
+    square = float((away**2).sum() / variance)
+    measured = f"the signal of the rounds has a chi-square of {square:.1f} instead of {away.size}"
+    p = float(stats.chi2.sf(square, away.size))
+    check = "weights, denominators and the mechanism's matrix"
+    return CanaryTest("signal of rounds", p, measured, check)
+
+
+def _contribution(
+    setup: "_Setup",
+    recorded: Recorded,
+    contributions: NDArray[np.float64],
+    weights: NDArray[np.float64],
+) -> CanaryTest:
+    """Tests what a canary adds to the sum of a round before the server adds noise.
+
+    Args:
+        setup: the experiment.
+        recorded: who took part when.
+        contributions: mean contribution of a canary in the pattern's rounds, in clip norms, [c].
+        weights: expected weights of updates, [c].
+    """
+    expected = setup.longest * weights
+    variance = setup.rounding_variance() + (_PRECISION * expected) ** 2
+    if setup.encoding.adds_noise:
+        inflated = setup.encoding.contribution_norm(setup.scenario.update_noise_multiplier)
+        # No round has more noise than one to which the whole goal came.
+        variance += inflated**2 / setup.canaries
+    away = (contributions - expected) / np.sqrt(variance)
+    worst = int(np.abs(away).argmax())
+    p = min(1.0, 2.0 * away.size * float(stats.norm.sf(abs(away[worst]))))
+    measured = (
+        f"a canary contributes {contributions[worst]:.4f} clip norms in round "
+        f"{recorded.pattern[worst]}, and {expected[worst]:.4f} is right"
+    )
+    return CanaryTest("contribution", p, measured, "the devices' clipping, weights and encoding")
 
 
 class _Setup(NamedTuple):
@@ -543,12 +572,29 @@ class _Setup(NamedTuple):
         ]
         return np.minimum(1.0, self.least / np.array(weights))
 
+    def rounding_variance(self) -> float:
+        """Upper bound on the variance of rounding in the mean contribution of canaries, in clip
+        norms squared: 1/4 step^2, since each canary rounds every coordinate after the rotation."""
+        table = self.scenario.privacy.encoding
+        return 0.25 / table.scale**2 if isinstance(table, ModularTable) else 0.0
+
+    def grain(self) -> float:
+        """Distance between the values of a coordinate's noise, in norms of a contribution; 0 for
+        continuous noise."""
+        table = self.scenario.privacy.encoding
+        if not isinstance(table, DiscreteGaussian):
+            return 0.0
+        # A rotated coordinate is a signed sum of whole steps, whose parity is the same for all.
+        steps = 2.0 / math.sqrt(padded(table.parameters))
+        return steps / table.scale / self.encoding.contribution_norm(1.0)
+
     def demand_fine_steps(self, recorded: Recorded) -> None:
         """Raises InputError if rounding by all canaries together may add so much variance that a
         right training would be called wrong.
 
-        A coordinate of an update is rounded with a variance of 1/4 step^2 at most. That is compared
-        with one standard deviation of a measured variance: of a round, and of all rounds.
+        A coordinate of an update is rounded with a variance of 1/4 step^2 at most. That may be a
+        quarter of the standard deviation of a measured variance, of a round and of all rounds, so
+        that it hardly adds to false alarms.
         """
         table, z = self.scenario.privacy.encoding, self.scenario.update_noise_multiplier
         if not isinstance(table, ModularTable):
@@ -557,7 +603,7 @@ class _Setup(NamedTuple):
         often = max(1.0, len(recorded.pattern) / math.sqrt(recorded.rounds))
         added = often * self.canaries / 4.0
         # A variance that is measured on so many coordinates scatters by sqrt(2 / canaries).
-        least_square = added / math.sqrt(2.0 / self.canaries) / z**2
+        least_square = 4.0 * added / math.sqrt(2.0 / self.canaries) / z**2
         if (table.scale * self.encoding.contribution_norm(1.0)) ** 2 >= least_square:
             return
         raise InputError(
@@ -614,8 +660,9 @@ def _released(
     aggregator: Aggregator,
     trainer: Trainer,
     tell: Callable[[str], None],
-) -> tuple[NDArray[np.float64], list[Clip]]:
-    """What the training releases, noised sums [n, 2 canaries], and the clips of the rounds.
+) -> tuple[NDArray[np.float64], list[Clip], NDArray[np.float64]]:
+    """The noised sums that the training releases [n, 2 canaries], the clips of the rounds, and the
+    mean contributions of canaries before the server adds noise, in clip norms [n].
 
     Of several layers, a coordinate is the sum over layers in a canary's direction.
     """
@@ -629,7 +676,7 @@ def _released(
     full, layers = setup.scenario, setup.layer_norms
     first = full.privacy.clipping.clip(full.privacy.clip_norm)
     canaries = Canaries(setup.canaries, setup.silent, layers, first)
-    watched = _Watched(aggregator(full), canaries)
+    watched = _Watched(aggregator(full), canaries, setup.encoding)
     loop = TrainingLoop(
         full,
         [TrainerWorker(InProcessWorker(lambda: trainer(full, canaries)))],
@@ -638,6 +685,7 @@ def _released(
     # Each canary sends in all layers at once; this is the direction of what it sends.
     direction = np.array(layers) / math.hypot(*layers)
     rows = np.empty((recorded.rounds, 2 * setup.canaries))
+    contributions = np.empty(recorded.rounds)
     for index in range(recorded.rounds):
         tell(PartDone(f"{index:,} of {recorded.rounds:,} rounds", index, recorded.rounds))
         cohort = _cohort(setup, recorded, index)
@@ -646,27 +694,42 @@ def _released(
         divisor = setup.denominator or cohort.device_ids.size
         step = watched.steps[index].reshape(len(layers), -1)
         rows[index] = divisor * (direction @ step)
-        # A step is as long as the model, and the row has all that is needed of it.
-        watched.steps[index] = np.empty(0)
-    return rows, [metrics.clip for metrics in loop.metrics if metrics.clip is not None]
+        sent = watched.sums[index].reshape(len(layers), -1)[:, : setup.canaries]
+        contributions[index] = (direction @ sent).mean()
+        # Both are as long as the model, and no more is needed of them.
+        watched.steps[index] = watched.sums[index] = np.empty(0)
+    clips = [metrics.clip for metrics in loop.metrics if metrics.clip is not None]
+    return rows, clips, contributions
 
 
 class _Watched:
-    """An aggregator whose steps are written down, and whose clips the canaries are told."""
+    """An aggregator whose steps and un-noised sums are recorded, and whose clips the canaries
+    get."""
 
-    def __init__(self, aggregator: Aggregates, canaries: "Canaries") -> None:
-        self._aggregator, self._canaries = aggregator, canaries
+    def __init__(self, aggregator: Aggregates, canaries: "Canaries", encoding: Encoding) -> None:
+        self._aggregator, self._canaries, self._encoding = aggregator, canaries, encoding
         self._before = np.empty(0)
+        self._total = encoding.zero_sum()
         self.steps: list[NDArray[np.float64]] = []
-        """What each round added to the parameters, [D]."""
-        self.add, self.draw_noise = aggregator.add, aggregator.draw_noise
+        """The change of the parameters in each round, [D]."""
+        self.sums: list[NDArray[np.float64]] = []
+        """The decoded sum of updates of each round, in clip norms, [D]."""
+        self.draw_noise = aggregator.draw_noise
 
     def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
         """See `Aggregates`."""
         return self._told(*self._aggregator.start(parameters))
 
+    def add(self, total: NDArray[np.int64]) -> None:
+        """See `Aggregates`."""
+        self._encoding.add(self._total, total)
+        self._aggregator.add(total)
+
     def commit(self, report: TrainReport) -> tuple[Clip, NDArray[np.float32]]:
         """See `Aggregates`."""
+        decoded = self._encoding.decode(self._total, 1.0, report.round_index)
+        self.sums.append(decoded.astype(np.float64))
+        self._total = self._encoding.zero_sum()
         before = self._before
         told = self._told(*self._aggregator.commit(report))
         # With learning rate 1 and no momentum, a step is the estimate itself.
@@ -748,10 +811,12 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
     z = count_noise_multiplier(count_noise)
     strategy = scenario.privacy.mechanism
     # One device changes a count by 1/2, which is the unit here.
-    measured = _measured(_noise_factor(strategy, recorded.rounds), 2.0 * counts, u, z)
-    # The signal was that of `goal` devices at once, and mu is that of one.
-    for name in ("expected_mu", "mu", "mu_low", "mu_high"):
-        measured[name] /= goal
+    L = _noise_factor(strategy, recorded.rounds)
+    measured = _measured(L, 2.0 * counts, u, z, at_once=goal)
+    measured["tests"] = tuple(
+        replace(test, measured=f"counts of short updates: {test.measured}")
+        for test in measured["tests"]
+    )
     claimed = PatternSensitivities(strategy, recorded.rounds).exact(np.array(recorded.pattern))
     return CanaryResult(
         mechanism=strategy.kind,
@@ -778,55 +843,6 @@ def _counting(scenario: Scenario, place: int) -> Scenario:
         "training": scenario.training.model_copy(update=seed),
     }
     return scenario.model_copy(update=tables)
-
-
-def _signal_p(W: NDArray[np.float64], shift: NDArray[np.float64]) -> float:
-    """p-value of the mean of each round [n], with a canary less without."""
-    half = W.shape[1] // 2
-    away = W[:, :half].mean(axis=1) - W[:, half:].mean(axis=1) - shift
-    variance = 1.0 / half + 1.0 / (W.shape[1] - half)
-    # If all is right, whitened rounds are independent, so their squares add to a chi-square.
-    return float(stats.chi2.sf((away**2).sum() / variance, away.size))
-
-
-def _size_p(silent: NDArray[np.float64]) -> float:
-    """p-value of the sum of squares of all rounds, two-sided."""
-    law, square = stats.chi2(silent.size), float((silent**2).sum())
-    return 2.0 * float(min(law.cdf(square), law.sf(square)))
-
-
-def _least_alike(silent: NDArray[np.float64]) -> tuple[float, int]:
-    """(p-value, round) of the round whose sum of squares is least like a chi-square."""
-    squares = (silent**2).sum(axis=1)
-    law = stats.chi2(silent.shape[1])
-    p = 2.0 * np.minimum(law.cdf(squares), law.sf(squares))
-    worst = int(p.argmin())
-    # Bonferroni: the least of n p-values, times n.
-    return min(1.0, float(p[worst]) * p.size), worst
-
-
-def _most_alike(silent: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
-    """(p-value, rounds) of the two rounds with the largest correlation; 1 for a single round."""
-    if len(silent) < 2:
-        return 1.0, (0, 0)
-    # Their means are known to be zero, so nothing is subtracted.
-    # A round may have no noise at all, which other p-values tell.
-    norms = np.maximum(np.linalg.norm(silent, axis=1, keepdims=True), NO_NOISE)
-    unit = silent / norms
-    correlations = unit @ unit.T
-    # A round is like itself, which says nothing.
-    np.fill_diagonal(correlations, 0.0)
-    place = int(np.abs(correlations).argmax())
-    first, second = sorted(divmod(place, len(silent)))
-    # Rounding may give a correlation of 1 or more, by which the next line would fail.
-    r = min(abs(float(correlations[first, second])), 1.0 - 1e-15)
-    size = silent.shape[1]
-    # Student's t has size - 1 degrees of freedom, and not size - 2, because the means are known.
-    statistic = r * math.sqrt((size - 1) / (1.0 - r * r))
-    p = 2.0 * float(stats.t.sf(statistic, size - 1))
-    # Bonferroni: the least of as many p-values as there are pairs.
-    pairs = len(silent) * (len(silent) - 1) / 2
-    return min(1.0, p * pairs), (first, second)
 
 
 def _recorded(scenario: Scenario, trace: Trace | ImportedTrace | str | Path | None) -> Recorded:

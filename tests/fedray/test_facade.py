@@ -317,7 +317,7 @@ def results(tmp_path_factory) -> dict[str, Any]:
     run = fedray.FittedRun(0.5, 12, 3)
     canary = fedray.CanaryResult(
         *("banded-toeplitz", 2000, 8192, tuple(range(2000)), 7.0, 1.0, 1.0, 1.0, 0.9, 1.1),
-        *(0.5, 1.0, 0.5, 1.0, 0.5, 0.5, 3, 0.5, (1, 2)),
+        *(1.0, 1.0, (fedray.CanaryTest("law", 0.5, "nothing", "the sampler"),) * 10),
     )
     plan = fedray.Plan(
         fedray.PlanTarget(3.0), _scenario(), 3, 0.1, _candidate(), (_candidate(),) * 40

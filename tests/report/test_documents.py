@@ -37,6 +37,7 @@ from fedray.studies.fit import Fit, FittedRun
 from fedray.studies.habits.fit import Estimate, HabitFit, Held
 from fedray.studies.habits.observed import Layout, ObservedLog, Records
 from fedray.studies.habits.statistics import Summary
+from fedray.studies.noise_tests import CanaryTest
 from fedray.studies.on_devices import NOTES, QUANTILES, DeviceGroup, OnDevices
 from fedray.studies.paired import mean_interval
 from fedray.studies.plan import Candidate, Plan, PlanTarget
@@ -236,7 +237,7 @@ def test_the_reference_of_statements_and_reports_is_that_of_their_documents(
 
 def test_the_reference_of_canaries_is_that_of_their_documents() -> None:
     measured = dict.fromkeys(("claimed_mu", "expected_mu", "mu", "mu_low", "mu_high"), 1.0)
-    sizes = dict.fromkeys(("mu_p", "signal", "signal_p", "noise", "size_p", "noise_p"), 1.0)
+    tests = (CanaryTest("law", 0.5, "nothing", "the sampler"),)
     counts = CanaryResult(
         "tree",
         4,
@@ -244,10 +245,9 @@ def test_the_reference_of_canaries_is_that_of_their_documents() -> None:
         (0, 2),
         3.0,
         **measured,
-        **sizes,
-        worst_round=1,
-        independence_p=1.0,
-        worst_pair=(0, 1),
+        signal=1.0,
+        noise=1.0,
+        tests=tests,
     )
     check("fedray canary", replace(counts, counts=counts).to_json())
 

@@ -261,10 +261,8 @@ def canary_lines(canary: Document) -> Iterator[str]:
         f"{canary['mu_high']:.4f}] ({100 * canary['confidence']:g} %)"
     )
     yield f"signal     {canary['signal']:.4f} of what it should be; noise {canary['noise']:.4f}"
-    yield (
-        f"p-values   signal {canary['signal_p']:.3g}, size of the noise {canary['size_p']:.3g}, of "
-        f"a round's {canary['noise_p']:.3g}, independence of rounds {canary['independence_p']:.3g}"
-    )
+    p_values = [f"{test['name']} {test['p']:.3g}" for test in canary["tests"]]
+    yield f"p-values   {', '.join(p_values)}"
     counts = canary["counts"]
     if counts is not None:
         yield (
