@@ -26,7 +26,10 @@ def policies_of(scenario: Scenario) -> Policies:
         each.append(RoundSeparation(table.round_separation, "arrived"))
     if table.max_participations is not None:
         each.append(Cap(table.max_participations))
-    joined = Policies(tuple(each), HistoryLosses.of(scenario), ClockChanges.of(scenario))
+    # The last look-ahead window may go beyond the last day, by hours at the most.
+    end_seconds = 86_400.0 * (scenario.rounds.max_days + 1.0)
+    losses, clocks = HistoryLosses.of(scenario), ClockChanges.of(scenario)
+    joined = Policies(tuple(each), losses, clocks, end_seconds)
     _check_that_shards_keep(joined, table)
     return joined
 

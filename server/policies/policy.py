@@ -8,6 +8,7 @@ the first loss of its history after it was written down. Where clocks are set to
 device keeps away until its own clock says so.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -113,11 +114,13 @@ class Policies:
     each: the policies; none of them admits everybody.
     losses: when devices lose their history.
     clocks: when their clocks are set to another time.
+    end_seconds: time after which no device checks in, seconds since start.
     """
 
     each: tuple[ParticipationPolicy, ...]
     losses: HistoryLosses
     clocks: ClockChanges = NO_CHANGES
+    end_seconds: float = math.inf
 
     @property
     def separation(self) -> int:
@@ -133,7 +136,7 @@ class Policies:
                 continue
             until = absence.until
             if self.clocks.happen and policy.reads_clock:
-                until = reached_by_clock(self.clocks, attempt.device_ids, *absence)
+                until = self._reached_by_clock(attempt, absence)
                 # Settlements hold whole seconds in 32 bits, of which NEVER is the largest.
                 until = np.minimum(np.ceil(until), float(NEVER))
             # A device that has forgotten why it kept away comes again.
@@ -156,6 +159,17 @@ class Policies:
             return np.empty(0, np.uint32)
         return self._forget_times(attempt, attempt.upload_times).astype(np.uint32)
 
+    def _reached_by_clock(self, attempt: Attempt, absence: Absence) -> NDArray[np.float64]:
+        # A wait that begins after the end holds nobody back, and the walk to it could take hours.
+        begins = absence.since < self.end_seconds
+        until = absence.until.copy()
+        until[begins] = reached_by_clock(
+            self.clocks, attempt.device_ids[begins], absence.since[begins], until[begins]
+        )
+        return until
+
     def _forget_times(self, attempt: Attempt, since: NDArray[np.float64]) -> NDArray[np.float64]:
-        lost = first_loss_after(self.losses, attempt.device_ids, since)
+        # Losses are walked through from the start, and those after the end change nothing.
+        times = np.minimum(since, self.end_seconds)
+        lost = first_loss_after(self.losses, attempt.device_ids, times)
         return np.minimum(np.ceil(lost), float(NEVER))

@@ -76,7 +76,7 @@ SECONDS = 60
 """Most seconds of one case."""
 MEMORY = 12 << 30
 """Address space of a child, bytes: what asks for more gets a MemoryError and not the machine's."""
-CHUNK = 1000
+CHUNK = 500
 SCENARIO = {
     "name": "fuzz",
     "seed": 7,
@@ -890,8 +890,12 @@ def run_cases(
     first: int = 0,
     status: Path | None = None,
     is_valid: bool = False,
+    after: tuple[str, int] | None = None,
 ) -> Iterator[tuple[str, int, str]]:
-    """(target, number, what came of it) of each case; `first` is where each target starts."""
+    """(target, number, what came of it) of each case; `first` is where each target starts.
+
+    Cases up to `after` are passed over: those that a child did before it ended.
+    """
     with tempfile.TemporaryDirectory(
         prefix="fedray-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
     ) as folder:
@@ -901,29 +905,31 @@ def run_cases(
             for number in range(
                 first, first + max(1, round(cases * (share if only is None else 1)))
             ):
+                if after is not None:
+                    after = None if after == (name, number) else after
+                    continue
                 if status is not None:
-                    status.write_text(f"{name} {number}")
+                    status.write_text(f"{name}/{number}")
                     faulthandler.dump_traceback_later(SECONDS, exit=True)
                 yield name, number, run_case(target, seed, name, number)
 
 
 def _child(
-    cases: int, seed: int, only: str | None, first: int, status: Path, is_valid: bool, out: Any
+    cases: int,
+    options: argparse.Namespace,
+    first: int,
+    after: tuple[str, int] | None,
+    status: Path,
+    out: Any,
 ) -> None:
     pa.set_cpu_count(1)  # the files are tiny
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     faulthandler.enable(open(status.with_suffix(".log"), "w"))  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tally: Counter[str] = Counter()
-    for name, number, result in run_cases(cases, seed, only, first, status, is_valid):
-        end, _, operations = result.partition(" ")
-        tally[f"{name}: {end.lower()}"] += 1
-        if end == "reached":
-            tally.update(f"{name} reached {each}" for each in operations.split(", "))
-        if result.startswith("FOUND"):
-            out.send((name, number, result))
-    out.send(tally)
+    given = cases, options.seed, options.target, first, status, options.valid, after
+    for result in run_cases(*given):
+        out.send(result)
 
 
 def main() -> int:
@@ -950,40 +956,36 @@ def main() -> int:
         return 0
     started, found, tally, done = time.monotonic(), Counter(), Counter(), 0
     status = Path(tempfile.mkdtemp(prefix="fedray-fuzz-status-")) / "case"
+    after: tuple[str, int] | None = None
     while done < options.cases:
         count = min(CHUNK, options.cases - done)
         receive, send = multiprocessing.Pipe(False)
-        process = multiprocessing.Process(
-            target=_child,
-            args=(
-                count,
-                options.seed,
-                options.target,
-                options.first + done,
-                status,
-                options.valid,
-                send,
-            ),
-        )
+        arguments = count, options, options.first + done, after, status, send
+        process = multiprocessing.Process(target=_child, args=arguments)
         process.start()
         send.close()
         with contextlib.suppress(EOFError):
             while True:
-                message = receive.recv()
-                if isinstance(message, Counter):
-                    tally += message
+                name, number, result = receive.recv()
+                end, _, told = result.partition(" ")
+                tally[f"{name}: {end.lower()}"] += 1
+                if end == "reached":
+                    tally.update(f"{name} reached {each}" for each in told.split(", "))
+                if end != "FOUND":
                     continue
-                name, number, result = message
                 key = f"{name}: {result.split(': ')[0]}"
                 found[key] += 1
                 if found[key] <= 3:
                     print(f"{name} {number}: {result}", flush=True)
         process.join()
+        after = None
         if process.exitcode:
             found[f"the process ended with {process.exitcode}"] += 1
-            print(
-                f"{status.read_text()}: FOUND the process ended with {process.exitcode}", flush=True
-            )
+            case = status.read_text()
+            print(f"{case}: FOUND the process ended with {process.exitcode}", flush=True)
+            # Another child does what is left of the chunk.
+            after = case.partition("/")[0], int(case.partition("/")[2])
+            continue
         done += count
         seconds = time.monotonic() - started
         print(

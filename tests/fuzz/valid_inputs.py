@@ -76,12 +76,12 @@ BASES: tuple[dict[str, Any], ...] = (
     {**ALWAYS_ON, "privacy": {"noise_multiplier": 8.0, "mechanism": {"kind": "identity"}, "encoding": {"kind": "discrete_gaussian", "parameters": 8, "scale": 4096}}},
 )  # fmt: skip
 """Small scenarios of every mode, on top of `BASE`."""
-TRAINED: tuple[dict[str, Any], ...] = (
-    {"data": {"kind": "points", "dimension": 5}, "training": {"task": {"kind": "quadratic"}}},
-    {"data": {"kind": "classes", "shape": [3], "classes": 3}, "training": {"task": {"kind": "logistic"}}},
-    {"data": {"kind": "classes", "shape": [3], "classes": 3}, "training": {"task": {"kind": "mlp", "hidden": [4]}}},
+TRAINED: tuple[tuple[int, dict[str, Any]], ...] = (
+    (5, {"data": {"kind": "points", "dimension": 5}, "training": {"task": {"kind": "quadratic"}}}),
+    (12, {"data": {"kind": "classes", "shape": [3], "classes": 3}, "training": {"task": {"kind": "logistic"}}}),
+    (31, {"data": {"kind": "classes", "shape": [3], "classes": 3}, "training": {"task": {"kind": "mlp", "hidden": [4]}}}),
 )  # fmt: skip
-"""Data and a task that trains on it."""
+"""Parameters of a model, with the data and the task that it is of."""
 SESSIONS = "device,start,end\n0,3600,40000\n0,80000,86400\n1,0,86400\n2,200000,250000\n"
 RUNS = """
 import numpy as np
@@ -228,11 +228,14 @@ class Scenarios(Valid):
         """A valid scenario."""
         tables = {**BASE, **rng.choice(BASES), "seed": rng.choice([0, 1, 2**63 - 1, rng.randrange(2**63)])}  # fmt: skip
         if is_trained:
-            trained = rng.choice(TRAINED)
+            parameters, trained = rng.choice(TRAINED)
             training = {"enabled": True, "cohort_sample": 4, **trained["training"]}
             if tables["rounds"].get("uploads", {}).get("schedule", {}).get("kind") == "poisson":
                 training["weighting"] = {"kind": rng.choice(["fixed", "clipped"])}
             tables |= {**trained, "training": training}
+            if "encoding" in tables.get("privacy", {}):
+                encoding = {**tables["privacy"]["encoding"], "parameters": parameters}
+                tables["privacy"] = {**tables["privacy"], "encoding": encoding}
         scenario = Scenario.from_tables(tables, directory=self.folder)
         for _ in range(rng.choice([0, 2, 5, 10, 20])):
             tables = scenario.to_tables()

@@ -127,6 +127,18 @@ def test_a_wait_is_over_when_the_devices_clock_first_shows_its_end() -> None:
     assert not nobody.any()
 
 
+def test_a_report_decades_after_the_end_of_a_run_costs_no_walk_to_it() -> None:
+    """Losses and settings of clocks are walked through one by one: for 10^15 seconds that takes days."""
+    policies = Policies((Timer("upload"),), OFTEN, CLOCKS, end_seconds=1e6)
+    uploads = np.array([120.0, 131.5, 1e15, 1e15])
+    late = replace(ATTEMPT, upload_times=uploads, has_uploaded=np.full(4, True))
+    found = policies.reopen_times(late)
+    expected = Policies((Timer("upload"),), OFTEN, CLOCKS).reopen_times(ATTEMPT)
+    assert found[:2].tolist() == expected[:2].tolist()
+    assert (found[2:] > 1e6).all()
+    assert (policies.forget_times(late)[2:] > 1e6).all()
+
+
 def test_settings_of_clocks_follow_their_laws() -> None:
     """3,000 devices for 100 mean times: counts and sizes, with a false alarm of 1e-4 each."""
     ids = np.arange(3000, dtype=np.uint64)
