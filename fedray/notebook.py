@@ -83,13 +83,12 @@ def _audit_tables(audit: Any) -> list[PageTable]:
     from fedray.report.text.audits import guarantee_rows, participation_rows
 
     document = audit.to_json()
-    has_claim = audit.claim is not None
     tables = [_listed(participation_rows(document))]
     for each in document["mechanisms"]:
         noise, delta = each["noise_multiplier"], each["guarantees"][0]["delta"]
         known = "Noise not known" if noise is None else f"Noise multiplier {given(noise)}"
         note = f"{known}; epsilon at delta {given(delta)}."
-        tables.append(PageTable(each["name"], guarantee_rows(each, has_claim), note))
+        tables.append(PageTable(each["name"], guarantee_rows(each, document["findings"]), note))
     return [*tables, *([findings_table(document["findings"])] if document["findings"] else [])]
 
 

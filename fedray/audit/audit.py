@@ -495,11 +495,11 @@ class Audit(DrawnResult):
         """Participation, then each mechanism; a row of one cell is a title."""
         from fedray.report.text.audits import guarantee_rows, participation_rows
 
-        has_claim = self.claim is not None
+        findings = [each.to_json() for each in self.findings]
         return [
             participation_rows(self.participation_json()),
             *(
-                [[f"{each.name}:"], *guarantee_rows(each.to_json(), has_claim)]
+                [[f"{each.name}:"], *guarantee_rows(each.to_json(), findings)]
                 for each in self.mechanisms
             ),
         ]

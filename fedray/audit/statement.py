@@ -352,7 +352,9 @@ def _limits_text(guarantee: Guarantee) -> str:
     participation = guarantee.participation
     if participation is None:
         return "a unit may contribute more than once to a round, so no min-sep describes it"
-    return described(participation)
+    text = described(participation)
+    # The reason has what the claim states, from which tighter limits may follow.
+    return f"{text} ({guarantee.reason})" if guarantee.name == "claimed" else text
 
 
 def _rests(audit: Audit, stated: Guarantee) -> str:

@@ -181,7 +181,7 @@ def render_audit(
     if audit["utility"]:
         shown.append(tables.utility_table(audit))
     if used is not None:
-        shown.append(tables.guarantees_table(audit["mechanisms"]))
+        shown.append(tables.guarantees_table(audit))
     if audit["device_privacy"] is not None:
         shown.append(tables.devices_table(audit["device_privacy"]))
     if audit["frontier"] is not None:
@@ -349,7 +349,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["given"] = given
     # Templates round figures by the functions of the tables, so that both show the same digits.
-    used_by_templates = ("epsilon", "fine", "shown_min_sep", "style_of")
+    used_by_templates = ("epsilon", "fine", "limit_cells", "style_of")
     environment.globals |= {name: getattr(tables, name) for name in used_by_templates}
     environment.globals["counted"] = counted
     # NaN is no JSON, and a browser would refuse the whole page's data for one of them.

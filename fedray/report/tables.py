@@ -8,8 +8,8 @@ from typing import Any
 
 from fedray.audit.guarantees import OBSERVED_LIMITS
 from fedray.report.figure import Plane
-from fedray.report.text.audits import CLASSES_NOTE, class_rows, further_guarantees
-from fedray.rounding import down, given, in_words, shown_min_sep, up
+from fedray.report.text.audits import CLASSES_NOTE, class_rows, further_guarantees, limit_cells
+from fedray.rounding import down, given, in_words, up
 
 EPSILON_DECIMALS = 4
 FINE_DECIMALS = 6
@@ -81,12 +81,13 @@ def parameters_table(parameters: dict[str, Any]) -> PageTable:
     return PageTable("", [["parameter", "value"], *rows])
 
 
-def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
+def guarantees_table(audit: dict[str, Any]) -> PageTable:
     """Every guarantee of every mechanism, a row each: limits, sensitivity and privacy, rounded up.
 
     Args:
-        mechanisms: `mechanisms` of an audit's document.
+        audit: document of an audit with a mechanism.
     """
+    mechanisms = audit["mechanisms"]
     heading = [
         "guarantee",
         "mechanism",
@@ -117,7 +118,7 @@ def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
                 [
                     name,
                     mechanism["name"],
-                    *_guarantee_cells(each),
+                    *_guarantee_cells(each, audit["findings"]),
                     "yes" if each["may_rest_on"] else "no",
                 ]
             )
@@ -141,10 +142,10 @@ def _binding(mechanism: dict[str, Any]) -> str:
     )
 
 
-def _guarantee_cells(guarantee: dict[str, Any]) -> list[str]:
+def _guarantee_cells(guarantee: dict[str, Any], findings: Sequence[dict[str, Any]]) -> list[str]:
     if guarantee["max_participations"] is None:
         return ["-", "-", "-", "not known", "-", "-"]
-    limits = [shown_min_sep(guarantee["min_sep"]), f"{guarantee['max_participations']:,}"]
+    limits = limit_cells(guarantee, findings)
     if guarantee["sensitivity"] is None:
         return [*limits, "-", "not proven", "-", "-"]
     kind = "exact" if guarantee["is_exact"] else "bound"

@@ -11,7 +11,7 @@ from fedray.audit.statement import UNSEEN, Line, privacy_statement
 from fedray.errors import InputError
 from fedray.mechanisms.registry import Tree
 from fedray.report.page import render
-from fedray.report.text.audits import audit_text
+from fedray.report.text.audits import audit_text, guarantee_rows
 from fedray.rounding import up
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.importer import import_log
@@ -232,6 +232,43 @@ def test_a_claimed_timer_does_not_replace_stronger_limits_that_are_claimed(tmp_p
     ]
     assert "Participation (claimed)" in stated[1]
     assert stated[1]["(epsilon, delta)"] == stated[0]["(epsilon, delta)"]
+
+
+def test_stated_limits_stand_beside_tighter_ones_that_follow(
+    tmp_path: Path, fedray_command
+) -> None:
+    """A round a day and a timer of 60 hours ensure min-sep 3; the claim says 2."""
+    rows = "".join(
+        f"user-{device},{index},{86_400 * index}\n"
+        for device, pattern in enumerate(PATTERNS)
+        for index in pattern
+    )
+    (tmp_path / "log.csv").write_text("device,round,at\n" + rows)
+    log = import_log(
+        tmp_path / "log.csv",
+        "device", "round", 7, tmp_path / "log", time_column="at", time_unit="seconds",
+    )  # fmt: skip
+    claim = Claim(
+        mechanism=Tree(), noise_multiplier=7.0, min_sep=2, max_participations=4, timer_hours=60.0
+    )
+    audit = audit_trace(log, claim=claim)
+    document = audit.to_json()
+    expected = ["2 (follows: 3)", "4 (follows: 3)"]
+    *_, enforced, stated = guarantee_rows(document["mechanisms"][0], document["findings"])
+    assert enforced[:3] == ["enforced", "3", "3"]
+    assert stated == ["claimed", *expected, *enforced[3:]]
+    assert all(each in str(audit) for each in expected)
+    assert all(each in audit._repr_html_() for each in expected)
+    lines = {line.what: line.says for line in privacy_statement(log, audit).lines}
+    says = lines["Participation (claimed)"]
+    assert says.startswith("min-sep 3 and at most 3 participations (it is claimed that min_sep = 2")
+    text = 'mechanism = "tree"\nnoise_multiplier = 7.0\nmin_sep = 2\nmax_participations = 4\n'
+    (tmp_path / "claim.toml").write_text(text + "timer_hours = 60.0\n")
+    given = ("--claim", str(tmp_path / "claim.toml"), "--out", str(tmp_path / "page.html"))
+    assert fedray_command("report", str(log.path), *given)[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    # In the table, and in the card of the claimed guarantee.
+    assert [page.count(f">{each}<") for each in expected] == [2, 2]
 
 
 def test_limits_that_the_log_breaks_are_never_stated(log) -> None:

@@ -392,7 +392,7 @@ def test_an_audit_in_a_notebook_has_the_tables_that_are_printed(results) -> None
     page = audit._repr_html_()
     document = audit.to_json()
     cells = [cell for _, cell in participation_rows(document)]
-    cells += [cell for row in guarantee_rows(document["mechanisms"][0], False) for cell in row]
+    cells += [cell for row in guarantee_rows(document["mechanisms"][0]) for cell in row]
     assert all(f">{cell}</t" in page for cell in cells)
     named = dataclasses.replace(audit, path=Path("<script>"))
     assert "<script" not in named._repr_html_()

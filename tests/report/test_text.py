@@ -37,7 +37,7 @@ def test_an_audit_is_printed_from_its_document_alone(trace_of, has_claim: bool) 
     titles = [each.title for each in pieces if isinstance(each, TextTable)]
     assert ("The claim" in titles) == has_claim
     for mechanism in document["mechanisms"]:
-        names = [name for name, *_ in guarantee_rows(mechanism, has_claim)[1:]]
+        names = [name for name, *_ in guarantee_rows(mechanism, document["findings"])[1:]]
         assert names == ["observed", "observed limits", "enforced"] + ["claimed"] * has_claim
 
 

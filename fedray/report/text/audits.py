@@ -73,7 +73,7 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
         yield Paragraph("ended     ", f"{audit['ended']}.")
     has_claim = bool(audit["findings"])
     mechanisms = audit["mechanisms"]
-    yield from guarantees_text(mechanisms, has_claim)
+    yield from guarantees_text(mechanisms, audit["findings"])
     if mechanisms:
         yield from _what_to_rest_on(mechanisms[0])
     else:
@@ -104,13 +104,13 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
 
 
 def guarantees_text(
-    mechanisms: Sequence[Mapping[str, Any]], has_claim: bool = False
+    mechanisms: Sequence[Mapping[str, Any]], findings: Sequence[Mapping[str, Any]] = ()
 ) -> Iterator[TextTable]:
     """The guarantees of every mechanism of an audit, a table each.
 
     Args:
         mechanisms: `mechanisms` of an audit's document.
-        has_claim: whether there is a claim, and so a row for what follows from it.
+        findings: its `findings`; with any there is a row for the claim.
     """
     for mechanism in mechanisms:
         noise = mechanism["noise_multiplier"]
@@ -119,7 +119,7 @@ def guarantees_text(
         )
         delta = mechanism["guarantees"][0]["delta"]
         title = f"{mechanism['name']}, {known}, delta {given(delta)}"
-        yield TextTable(title, guarantee_rows(mechanism, has_claim))
+        yield TextTable(title, guarantee_rows(mechanism, findings))
 
 
 def participation_rows(participation: Mapping[str, Any]) -> list[list[str]]:
@@ -167,12 +167,14 @@ def _violation_rows(violations: Mapping[str, int] | None) -> list[list[str]]:
     return rows
 
 
-def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[str]]:
+def guarantee_rows(
+    mechanism: Mapping[str, Any], findings: Sequence[Mapping[str, Any]] = ()
+) -> list[list[str]]:
     """The guarantees of one mechanism: a heading, then a row each. Privacy is rounded up.
 
     Args:
         mechanism: one of `mechanisms` of an audit's document.
-        has_claim: whether there is a claim, and so a row for what follows from it.
+        findings: its `findings`; with any there is a row for the claim.
     """
     # The document has these three in this order, whether or not there is a claim.
     observed, enforced, claimed = mechanism["guarantees"]
@@ -182,10 +184,10 @@ def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[s
         ("enforced", enforced),
     ]
     named += [(each["name"], each) for each in further_guarantees(mechanism)]
-    if has_claim:
+    if findings:
         named.append(("claimed", claimed))
     heading = ["guarantee", *SENSITIVITY_HEADING, "rho", "epsilon"]
-    return [heading, *([name, *_guarantee_cells(each)] for name, each in named)]
+    return [heading, *([name, *_guarantee_cells(each, findings)] for name, each in named)]
 
 
 def further_guarantees(mechanism: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -250,24 +252,51 @@ def _left_out(audit: Mapping[str, Any]) -> Iterator[Paragraph]:
         )
 
 
-def sensitivity_cells(guarantee: Mapping[str, Any]) -> list[str]:
+def limit_cells(
+    guarantee: Mapping[str, Any], findings: Sequence[Mapping[str, Any]] = ()
+) -> list[str]:
+    """Min-sep and participations of a guarantee. Limits that a claim states stand before tighter
+    ones that follow from it, such as those of a timer.
+
+    Args:
+        guarantee: document of a guarantee whose participation is known.
+        findings: `findings` of the audit's document.
+    """
+    follow = [shown_min_sep(guarantee["min_sep"]), f"{guarantee['max_participations']:,}"]
+    stated = {each["statement"]: each["claimed"] for each in findings}
+    if guarantee["name"] != "claimed":
+        stated = {}
+    names = ("min_sep", "max_participations")
+    cells = zip(map(stated.get, names), follow, strict=True)
+    return [
+        limit if claimed is None or f"{claimed:,}" == limit else f"{claimed:,} (follows: {limit})"
+        for claimed, limit in cells
+    ]
+
+
+def sensitivity_cells(
+    guarantee: Mapping[str, Any], findings: Sequence[Mapping[str, Any]] = ()
+) -> list[str]:
     """The participation and the sensitivity of a guarantee, a cell for each of the heading.
 
     Args:
         guarantee: as `Guarantee.to_json` gives it.
+        findings: `findings` of the audit's document.
     """
     most = guarantee["max_participations"]
     sensitivity = guarantee["sensitivity"]
     if most is None and sensitivity is None:
         return ["unknown", "", ""]
-    limits = ["-", "-"] if most is None else [shown_min_sep(guarantee["min_sep"]), f"{most:,}"]
+    limits = ["-", "-"] if most is None else limit_cells(guarantee, findings)
     if sensitivity is None:
         return [*limits, "nothing proven"]
     return [*limits, f"{up(sensitivity, 6)} {'exact' if guarantee['is_exact'] else 'bound'}"]
 
 
-def _guarantee_cells(guarantee: Mapping[str, Any]) -> list[str]:
-    cells = sensitivity_cells(guarantee)
+def _guarantee_cells(
+    guarantee: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    cells = sensitivity_cells(guarantee, findings)
     if guarantee["sensitivity"] is None:
         return [*cells, "", ""]
     rho = guarantee["rho"]
