@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import InputError, one_line, shown
+from fedray.regular_file import read_regular_file
 from fedray.trace.sessions import Sessions, joined_sessions
 
 Idle = Literal["screen-off", "locked"]
@@ -192,9 +193,7 @@ def _sessions(
 
 def _content(file: Path) -> bytes:
     try:
-        if file.stat().st_size > MOST_BYTES:
-            raise _refused(file, f"it is larger than {MOST_BYTES >> 30} GiB")
-        return file.read_bytes()
+        return read_regular_file(file, MOST_BYTES)
     except OSError as error:
         raise _refused(file, f"{error.strerror or error}") from None
 

@@ -392,6 +392,13 @@ def test_damaged_pickles_are_refused_in_one_line(tmp_path: Path, content: bytes)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("read", [read_flash, read_fedscale])
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path, read) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="a pipe, not a regular file"):
+        read(tmp_path / "pipe")
+
+
 @pytest.mark.parametrize(
     ("clients", "problem"),
     [
