@@ -10,8 +10,8 @@ are listed in `fedray/__init__.pyi`, which type checkers read too.
 
 Everything that these functions take or return is here too: scenarios are built from their tables
 (`Scenario(population=Population(devices=1000), rounds=Rounds(count=20, report_goal=50))`), noise
-mechanisms are strategies such as `BLT` and `Tree`. Paths may be strings. What is refused is a
-`FedrayError`.
+mechanisms are strategies such as `BLT` and `Tree`. Paths may be strings. Bad input, arguments of
+wrong types included, raises a `FedrayError`.
 """
 
 from importlib import import_module
@@ -32,8 +32,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'fedray' has no attribute {name!r}; it has {', '.join(__all__)}"
         )
+    # It imports `inspect`, which a start of the command does without.
+    from fedray.validated import validated
+
     try:
-        return getattr(import_module(_HOMES[name]), name)
+        return validated(getattr(import_module(_HOMES[name]), name))
     except ModuleNotFoundError as error:
         if (lacks := missing_extra(error)) is not None:
             raise lacks from None

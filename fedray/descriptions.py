@@ -11,7 +11,7 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -72,6 +72,12 @@ def attributes_of(owner: type) -> Mapping[str, str]:
         if isinstance(value, property | functools.cached_property) and value.__doc__:
             found[name] = inspect.cleandoc(value.__doc__).partition("\n\n")[0]
     return {name: " ".join(text.split()) for name, text in found.items()}
+
+
+def arguments_of(function: Callable[..., Any]) -> Mapping[str, str]:
+    """Descriptions of the arguments of a function, by name, as its docstring lists them."""
+    listed = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    return dict(_ENTRY.findall(textwrap.dedent(listed)))
 
 
 def _strings_below_fields(table: type) -> dict[str, str]:

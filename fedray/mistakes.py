@@ -38,7 +38,13 @@ class Explained(Described):
     refusal: ClassVar[type[InputError]] = InputError
     """What the constructor raises."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *unnamed: Any, **values: Any) -> None:
+        if unnamed:
+            example = next(iter(type(self).model_fields), "KEY")
+            raise self.refusal(
+                f"{type(self).__name__}: tables take keyword arguments, such as {example}=VALUE; "
+                f"name the key of {shown(unnamed[0])}"
+            )
         # In a file a path is text, and so it is here whatever it was given as.
         values = {key: _as_text(value) for key, value in values.items()}
         try:
@@ -263,7 +269,9 @@ def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
 def _tags_in(node: dict[str, Any]) -> tuple[Any, ...]:
     """What pydantic inserts for the union whose table a node is, if it is one."""
     # Pydantic inserts the default where the file leaves the model out.
-    return node.get("kind"), node.get("model", "habit"), node.get("task")
+    tags = node.get("kind"), node.get("model", "habit"), node.get("task")
+    # Python may pass values that cannot be compared, such as arrays.
+    return tuple(tag for tag in tags if isinstance(tag, str))
 
 
 def _field(table: type[BaseModel] | None, key: Any) -> Any:

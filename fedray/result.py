@@ -41,7 +41,7 @@ class DrawnResult(Result):
 
     __slots__ = ()
 
-    def plot(self, names: Sequence[str] = ()) -> Drawing:
+    def plot(self, names: str | Sequence[str] = ()) -> Drawing:
         """Draws the figures of its page.
 
         Args:

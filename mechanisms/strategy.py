@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from fedray.errors import InputError
+from fedray.errors import InputError, shown
 from fedray.mechanisms.gram import GramTable
-from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.participation import MOST_ROUNDS, MinSep
 from fedray.mechanisms.recurrence import Recurrence
 from fedray.mistakes import Explained
 
@@ -83,6 +83,8 @@ class Strategy(Explained, ABC):
             raise InputError(
                 f"rounds={rounds} must be at least 1; nothing is released in no rounds"
             )
+        if rounds > MOST_ROUNDS:
+            raise InputError(f"rounds={shown(rounds)} must not exceed {MOST_ROUNDS:,}; lower it")
         if self.most_rounds is not None and rounds > self.most_rounds:
             raise InputError(
                 f"rounds={rounds} is more than this {self.kind} strategy has ({self.most_rounds}); "

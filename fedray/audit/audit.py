@@ -722,15 +722,7 @@ class _Used:
         noise_multiplier: float | None,
         delta: float | None,
     ) -> "_Used":
-        # A text would be taken for a sequence of letters.
-        is_one = isinstance(mechanism, Strategy | str)
-        given = (mechanism,) if is_one else tuple(mechanism or ())
-        wrong = next((each for each in given if not isinstance(each, Strategy)), None)
-        if wrong is not None:
-            raise InputError(
-                f"mechanism={shown(wrong)} is no mechanism; give one such as fedray.Tree(), or one "
-                "that fedray.read_strategy reads from a file"
-            )
+        given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
         if claim is not None:
             if given or noise_multiplier is not None or delta is not None:
                 raise InputError(

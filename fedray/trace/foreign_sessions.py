@@ -9,25 +9,23 @@ is; its own code takes a locked screen (models/timer.py).
 **FedScale** (Lai et al. 2022; SymbioticLab/FedScale, `client_behave_trace`): a pickled dict of
 clients, each with `active` and `inactive`, the seconds at which its sessions start and end.
 
-A pickle is a program, and `pickle.load` runs it. `read_plain_pickle` runs no pickle: it reads the
-opcodes by `pickletools.genops`, which only parses them, and interprets itself the few that build
-None, booleans, numbers, text, lists, tuples and dicts. There is no code for the opcodes that import
-a name, call something or build an object (GLOBAL, STACK_GLOBAL, REDUCE, BUILD, INST, OBJ, NEWOBJ,
-EXT and persistent ids), so a file that has one is refused at that place. Every opcode adds at most
-what it has in the file, or one reference, so that what is built grows with the file's size alone.
+A pickle is a program, and `pickle.load` runs it. `fedscale_pickle.py` reads it in a process of its
+own, within limits of time and memory, and refuses every pickle that names code.
 """
 
 import json
-import pickletools
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.errors import InputError, shown
+from fedray.errors import InputError, one_line, shown
+from fedray.regular_file import read_regular_file
 from fedray.trace.sessions import Sessions, joined_sessions
 
 Idle = Literal["screen-off", "locked"]
@@ -50,6 +48,10 @@ _STATES = {
 _IGNORED = ("battery_low", "battery_okay", "phone_off", "phone_on")
 MOST_BYTES = 2 << 30
 """Largest file that is read, since it is read whole."""
+_PICKLE_MEMORY = 1 << 30
+"""Bytes that a pickle's reader may use, beside sixteen times the size of the file."""
+_PICKLE_SECONDS = 10
+"""Seconds that it may compute, beside two for each MiB of the file."""
 _DAY = 86_400.0
 
 
@@ -100,157 +102,38 @@ def read_fedscale(file: Path) -> Sessions:
         file: the pickle.
 
     Raises:
-        InputError: it is no such file, or has anything but plain values.
+        InputError: it cannot be read, or has anything but plain values.
     """
-    try:
-        clients = read_plain_pickle(_content(file))
-    except ValueError as error:
-        raise _refused(file, str(error)) from None
-    if not isinstance(clients, dict) or not clients:
-        raise _refused(file, "it is no dict of clients")
-    # isinstance would take True for a number.
-    if not all(type(client) in (int, str) for client in clients):
-        raise _refused(file, "its keys are not the ids of clients")
-    # Numbers and text cannot be compared, so all numbers come first.
-    ids = sorted(clients, key=lambda client: (isinstance(client, str), client))
-    parts = []
-    for device, client in enumerate(ids):
-        record = clients[client]
-        columns = []
-        for name in ("active", "inactive"):
-            values = _numbers(record.get(name)) if isinstance(record, dict) else None
-            if values is None:
-                raise _refused(file, f"client {shown(client)} has no list {name!r} of numbers")
-            columns.append(values)
-        start, end = columns
-        if start.size != end.size or not (np.isfinite(end) & (start >= 0) & (start <= end)).all():
-            raise _refused(
-                file, f"client {shown(client)} has sessions that do not end after they start"
-            )
-        # What ends when it starts is no time.
-        lasts = end > start
-        parts.append(
-            np.stack([np.full(int(lasts.sum()), device, np.float64), start[lasts], end[lasts]])
-        )
-    device, start, end = np.concatenate(parts, axis=1)
+    values = np.frombuffer(_read_apart(file), np.float64)
+    device, start, end = values[1:].reshape(3, -1)
     if not device.size:
         raise _refused(file, "none of its clients is ever active")
-    return _sessions(len(ids), device.astype(np.int64), start, end)
+    return _sessions(int(values[0]), device.astype(np.int64), start, end)
 
 
-def _numbers(values: Any) -> NDArray[np.float64] | None:
-    """A list of numbers as an array; None if it is none."""
-    if not isinstance(values, list | tuple):
-        return None
-    if not all(type(value) in (int, float) for value in values):
-        return None
+def _read_apart(file: Path) -> bytes:
+    """The output of fedscale_pickle.py for a file."""
+    content = _content(file)
+    # Values take up to sixteen times their bytes in the pickle; two seconds read several MiB.
+    memory = _PICKLE_MEMORY + 16 * len(content)
+    seconds = _PICKLE_SECONDS + (len(content) >> 19)
+    script = str(Path(__file__).with_name("fedscale_pickle.py"))
+    # -I and -S: neither the working directory nor a site's own code is imported.
+    command = [sys.executable, "-I", "-S", script, str(memory), str(seconds)]
     try:
-        return np.array(values, np.float64)
-    except OverflowError:
-        # A pickle's whole number may be larger than any float.
-        return None
-
-
-def read_plain_pickle(content: bytes) -> Any:
-    """The value of a pickle of plain values; nothing that the pickle names is imported or called.
-
-    Args:
-        content: the pickle, of any protocol.
-
-    Raises:
-        ValueError: it is damaged, or has an opcode that builds anything else.
-    """
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[int, Any] = {}
-    try:
-        for opcode, argument, _ in pickletools.genops(content):
-            name = opcode.name
-            if name == "STOP":
-                # A whole pickle leaves one value.
-                (value,) = stack
-                return value
-            _step(name, argument, stack, marks, memo)
-    except (ValueError, LookupError, TypeError, OverflowError, UnicodeError) as error:
-        # A refusal is a ValueError too, and says better what is wrong.
-        if isinstance(error, _Refused):
-            raise
-        raise ValueError(f"it is no whole pickle ({error})") from None
-    raise ValueError("it is no whole pickle")
-
-
-class _Refused(ValueError):
-    """A pickle that does more than build plain values."""
-
-
-_PUSHED = (
-    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
-    *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"),
-    *("BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
-)
-"""Opcodes that push the value that they have."""
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-
-
-def _step(name: str, argument: Any, stack: list[Any], marks: list[int], memo: dict) -> None:
-    """What one opcode does to the stack, the marks in it and the memo."""
-    if name in _PUSHED:
-        stack.append(argument)
-    elif name in _CONSTANTS:
-        stack.append(_CONSTANTS[name])
-    elif name in ("PROTO", "FRAME"):
-        # These opcodes tell how the pickle is stored, and build nothing.
-        pass
-    elif name == "MARK":
-        marks.append(len(stack))
-    elif name in ("EMPTY_LIST", "EMPTY_DICT", "EMPTY_TUPLE"):
-        stack.append({"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple}[name]())
-    elif name in ("LIST", "TUPLE", "DICT"):
-        items = _marked(stack, marks)
-        stack.append({"LIST": list, "TUPLE": tuple, "DICT": _pairs}[name](items))
-    elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
-        size = int(name[-1])
-        # Items come off the stack in reverse.
-        items = [stack.pop() for _ in range(size)]
-        stack.append(tuple(reversed(items)))
-    elif name in ("APPEND", "APPENDS"):
-        items = [stack.pop()] if name == "APPEND" else _marked(stack, marks)
-        _add(stack[-1], list, items)
-    elif name in ("SETITEM", "SETITEMS"):
-        items = [stack.pop(-2), stack.pop()] if name == "SETITEM" else _marked(stack, marks)
-        _add(stack[-1], dict, items)
-    elif name in ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"):
-        memo[len(memo) if name == "MEMOIZE" else int(argument)] = stack[-1]
-    elif name in ("GET", "BINGET", "LONG_BINGET"):
-        stack.append(memo[int(argument)])
-    elif name == "POP":
-        stack.pop()
-    else:
-        raise _Refused(
-            f"it has the opcode {name}, which builds more than numbers, text, lists and dicts; "
-            "such a file may run code, so it is not read"
+        # The limit counts time on a CPU, which a busy machine may stretch.
+        run = subprocess.run(command, input=content, capture_output=True, timeout=10 * seconds)
+    except subprocess.TimeoutExpired:
+        raise _refused(file, f"reading it takes more than {10 * seconds} s") from None
+    if run.returncode == 1:
+        raise _refused(file, run.stderr.decode(errors="replace").strip())
+    if run.returncode:
+        raise _refused(
+            file,
+            f"reading it exceeds {seconds} s of computing, {memory >> 20} MiB or the stack "
+            f"(exit code {run.returncode})",
         )
-
-
-def _marked(stack: list[Any], marks: list[int]) -> list[Any]:
-    first = marks.pop()
-    items = stack[first:]
-    del stack[first:]
-    return items
-
-
-def _pairs(items: list[Any]) -> dict[Any, Any]:
-    return dict(zip(items[::2], items[1::2], strict=True))
-
-
-def _add(container: Any, kind: type, items: list[Any]) -> None:
-    # A container in itself could not be walked to an end.
-    if type(container) is not kind or any(item is container for item in items):
-        raise ValueError("something is added to what is no container, or to itself")
-    if isinstance(container, list):
-        container.extend(items)
-    else:
-        container.update(_pairs(items))
+    return run.stdout
 
 
 def _flash_sessions(file: Path, user: str, messages: str, idle: str) -> list[tuple[float, float]]:
@@ -310,14 +193,12 @@ def _sessions(
 
 def _content(file: Path) -> bytes:
     try:
-        if file.stat().st_size > MOST_BYTES:
-            raise _refused(file, f"it is larger than {MOST_BYTES >> 30} GiB")
-        return file.read_bytes()
+        return read_regular_file(file, MOST_BYTES)
     except OSError as error:
         raise _refused(file, f"{error.strerror or error}") from None
 
 
 def _refused(file: Path, problem: str) -> InputError:
     return InputError(
-        f"trace {str(file)!r} cannot be read: {problem}; name a file of the kind that was said"
+        one_line(f"trace {str(file)!r} cannot be read: {problem}; check the file and its kind")
     )

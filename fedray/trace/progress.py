@@ -10,6 +10,7 @@ the watchers their view, and the run nothing.
 import contextlib
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,10 +20,13 @@ from typing import Any, Literal, Self
 
 from fedray.atomic import whole_file
 from fedray.parsing import finite_or_none, parse_json
+from fedray.regular_file import read_regular_file
 
 PROGRESS_FILE = "progress.json"
 FORMAT = "fedray-progress"
 VERSION = 1
+MOST_BYTES = 16 << 20
+"""Largest file that is read."""
 SECONDS_BETWEEN = 1.0
 """Least time between two versions of the file."""
 MOST_SHARE = 0.01
@@ -189,7 +193,8 @@ def read_progress(partial: Path) -> Told | None:
         partial: the directory in which something is made.
     """
     try:
-        document = parse_json((partial / PROGRESS_FILE).read_bytes())
+        content = read_regular_file(partial / PROGRESS_FILE, MOST_BYTES, inside=partial)
+        document = parse_json(content)
         if document["format"] != FORMAT or document["version"] != VERSION:
             return None
         process = document["process"]
@@ -199,16 +204,29 @@ def read_progress(partial: Path) -> Told | None:
             kind,
             None if process is None else _process_of(process),
             document["has_ended"] is True,
-            float(document["begun"]),
-            float(document["told"]),
-            int(document["done"]),
-            int(document["count"]),
+            _finite(document["begun"]),
+            _finite(document["told"]),
+            _count(document["done"]),
+            _count(document["count"]),
             None if left is None else finite_or_none(left),
             dict(document["facts"]),
         )
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         # Whatever is wrong with the file, watchers see no progress and ask again.
         return None
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError
+    return number
+
+
+def _count(value: Any) -> int:
+    # JavaScript, which reads counts of watchers, is exact up to here.
+    if not 0 <= (number := int(value)) < 2**53:
+        raise ValueError
+    return number
 
 
 def _process_of(document: Mapping[str, Any]) -> Process:

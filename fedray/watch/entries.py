@@ -9,18 +9,22 @@ import itertools
 import math
 import os
 import shlex
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from os.path import lexists
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISLNK
+from threading import Thread
 from typing import Any, Literal
 
 import numpy as np
 
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
-from fedray.errors import FedrayError, InputError
+from fedray.errors import InputError, one_line
 from fedray.parsing import finite_or_none, parse_json
+from fedray.regular_file import read_regular_file
 from fedray.scenario import Scenario
 from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.imported import IMPORT_FORMAT
@@ -35,8 +39,16 @@ RESULTS_FILE, TABLE_FILE, PLAN_FILE = "results.json", "results.parquet", "plan.j
 MOST_LEVELS = 4
 """Folders below the directory that are looked into: studies have folders of scenarios and seeds."""
 MOST_ENTRIES = 2000
-LONGEST_DOCUMENT = 64 << 20
-"""Bytes of a document that is read; a longer one is told as damaged."""
+MOST_FOLDERS = 20_000
+"""Folders that are looked into."""
+LONGEST_DOCUMENT = 16 << 20
+"""Bytes of a file that is read; a longer one is damaged."""
+LONGEST_KEPT = 1 << 20
+"""Bytes of a document that is kept parsed."""
+MOST_ROUNDS, MOST_METRICS, LONGEST_TEXT = 1_000_000, 64, 200
+"""Limits of what files state: rounds of a run, metrics of a training, characters of a name."""
+SECONDS_FOR_BOUNDS = 10.0
+"""Seconds that a listing waits for bounds of privacy; later listings have the slower ones."""
 SHARE_FOR_BOUNDS = 0.05
 """Share of the time of a watcher that bounds may take: some mechanisms take long."""
 
@@ -184,19 +196,20 @@ class Runs:
             )
         self._documents: dict[Path, tuple[tuple[int, int, int], Any]] = {}
         self._bounds: dict[Path, _Bound] = {}
+        self._bounds_until = 0.0
 
     def list(self) -> Listing:
         """Looks at what there is now."""
         found: list[Entry] = []
         has_more = False
-        for folder in self._folders(self.directory, 0):
-            entry = self._entry(folder)
-            if entry is None:
-                continue
-            if len(found) == MOST_ENTRIES:
-                has_more = True
+        self._bounds_until = time.monotonic() + SECONDS_FOR_BOUNDS
+        for place, folder in enumerate(self._folders(self.directory, 0)):
+            entry = self._entry_or_damage(folder)
+            has_more = place == MOST_FOLDERS or (entry is not None and len(found) == MOST_ENTRIES)
+            if has_more:
                 break
-            found.append(entry)
+            if entry is not None:
+                found.append(entry)
         order = {"running": 0, "elsewhere": 1, "interrupted": 2}
         # Sorting twice: the latest first, and of equal states in that order.
         found.sort(key=lambda each: (each.written, each.path), reverse=True)
@@ -220,17 +233,24 @@ class Runs:
         for name in names:
             yield from self._folders(folder / name, level + 1)
 
+    def _entry_or_damage(self, folder: Path) -> Entry | None:
+        try:
+            return self._entry(folder)
+        # Whatever is wrong in one folder, it must not hide the others.
+        except Exception as error:
+            return self._damaged(folder, "run", f"{type(error).__name__}: {error}")
+
     def _entry(self, folder: Path) -> Entry | None:
         # The entry of its run tells of it, so that it has none of its own.
         if folder.name.endswith(LIVE_TRAINING) and self._belongs(folder):
             return None
         if folder.name.endswith(PARTIAL):
             return self._unfinished(folder)
-        if (folder / TASKS_FILE).is_file():
+        if lexists(folder / TASKS_FILE):
             return self._finished_tasks(folder)
-        if (folder / RUN_FILE).is_file():
+        if lexists(folder / RUN_FILE):
             return self._finished_run(folder)
-        if (folder / TRAINING_FILE).is_file():
+        if lexists(folder / TRAINING_FILE):
             return self._finished_training(folder)
         return self._study(folder)
 
@@ -243,7 +263,7 @@ class Runs:
     def _finished_run(self, folder: Path) -> Entry:
         document = self._document(folder / RUN_FILE)
         if not isinstance(document, dict):
-            return self._damaged(folder, "run", RUN_FILE)
+            return self._damaged(folder, "run", f"{RUN_FILE} cannot be read")
         is_log = document.get("format") == IMPORT_FORMAT
         scenario = _table(document, "scenario")
         count = _number(_table(scenario, "rounds"), "count")
@@ -281,7 +301,7 @@ class Runs:
     def _of_whole_trace(self, folder: Path, scenario: dict[str, Any]) -> dict[str, Any]:
         """Figures of the simulation of a run whose model is still made."""
         file = folder / ROUNDS_FILE
-        rounds = self._kept(file, lambda: _committed_rounds(file)) or {}
+        rounds = self._kept(file, _committed_rounds) or {}
         if not _length(rounds):
             return {}
         return {
@@ -294,7 +314,7 @@ class Runs:
         """The run as a whole; the trace of each task is in a folder of its own."""
         document = self._document(folder / TASKS_FILE)
         if not isinstance(document, dict):
-            return self._damaged(folder, "tasks", TASKS_FILE)
+            return self._damaged(folder, "tasks", f"{TASKS_FILE} cannot be read")
         return Entry(
             path=self._relative(folder),
             kind="tasks",
@@ -310,7 +330,7 @@ class Runs:
     def _finished_training(self, folder: Path) -> Entry:
         document = self._document(folder / TRAINING_FILE)
         if not isinstance(document, dict):
-            return self._damaged(folder, "training", TRAINING_FILE)
+            return self._damaged(folder, "training", f"{TRAINING_FILE} cannot be read")
         return Entry(
             path=self._relative(folder),
             kind="training",
@@ -337,15 +357,17 @@ class Runs:
 
     def _last_metrics(self, folder: Path) -> dict[str, Any]:
         file = folder / METRICS_FILE
-        return self._kept(file, lambda: _last_row(file)) or {}
+        return self._kept(file, _last_row) or {}
 
     def _unfinished(self, partial: Path) -> Entry | None:
         told = read_progress(partial)
         document = self._document(partial / UNFINISHED_FILE)
-        if told is None and not isinstance(document, dict):
-            return None  # it may have begun a moment ago, or it is nothing of ours
-        scenario = _table(document, "scenario") if isinstance(document, dict) else {}
         whole = partial.with_name(partial.name.removesuffix(PARTIAL))
+        if told is None and lexists(partial / PROGRESS_FILE):
+            return self._damaged(whole, "run", f"{PROGRESS_FILE} cannot be read")
+        if told is None and not isinstance(document, dict):
+            return None  # it may have begun a moment ago, or it is not a run
+        scenario = _table(document, "scenario") if isinstance(document, dict) else {}
         is_training = told is not None and told.kind == "training"
         entry = Entry(
             path=self._relative(whole),
@@ -430,35 +452,40 @@ class Runs:
             return None
         is_due = kept is None or time.monotonic() >= kept.next
         if kept is None or (is_due and kept.privacy.rounds != done):
-            begun = time.monotonic()
-            privacy = _bound(partial, tables, rounds)
-            taken = time.monotonic() - begun
-            # The next bound waits so long that bounds take no more than their share of the time.
-            kept = _Bound(privacy, begun + taken / SHARE_FOR_BOUNDS)
-            self._bounds[key] = kept
-        return kept.privacy
+            late = Privacy(None, None, 0.0, done, "its computation takes long; look again", {})
+            # Until the computation ends, no other one begins.
+            self._bounds[key] = _Bound(late if kept is None else kept.privacy, math.inf)
+            worker = Thread(target=self._compute, args=(key, partial, tables, rounds), daemon=True)
+            worker.start()
+            worker.join(max(0.0, self._bounds_until - time.monotonic()))
+        return self._bounds[key].privacy
+
+    def _compute(
+        self, key: Path, partial: Path, tables: dict[str, Any], rounds: dict[str, Any]
+    ) -> None:
+        begun = time.monotonic()
+        privacy = _bound(partial, tables, rounds)
+        taken = time.monotonic() - begun
+        # The next bound waits so long that bounds take no more than their share of the time.
+        self._bounds[key] = _Bound(privacy, begun + taken / SHARE_FOR_BOUNDS)
 
     def _study(self, folder: Path) -> Entry | None:
+        files = [folder / name for name in (RESULTS_FILE, PLAN_FILE)]
         # A folder with neither results nor a plan is no study.
-        if not any((folder / name).is_file() for name in (RESULTS_FILE, PLAN_FILE)):
+        times = [file.lstat().st_mtime for file in files if file.is_file()]
+        if not times:
             return None
-        report = self._report_of(folder)
-        newest = max(
-            (folder / name).stat().st_mtime
-            for name in (RESULTS_FILE, PLAN_FILE)
-            if (folder / name).is_file()
-        )
         return Entry(
             path=self._relative(folder),
             kind="sweep" if (folder / TABLE_FILE).is_file() else "study",
             state="finished",
             name=folder.name,
-            written=_iso(newest),
-            report=report,
+            written=_iso(max(times)),
+            report=self._report_of(folder),
         )
 
-    def _damaged(self, folder: Path, kind: Kind, file: str) -> Entry:
-        note = f"{file} cannot be read"
+    def _damaged(self, folder: Path, kind: Kind, problem: str) -> Entry:
+        note = one_line(problem)[:LONGEST_TEXT]
         return Entry(path=self._relative(folder), kind=kind, state="damaged", note=note)
 
     def _report_of(self, folder: Path) -> str:
@@ -470,28 +497,28 @@ class Runs:
         return path.relative_to(self.directory).as_posix()
 
     def _document(self, file: Path) -> Any:
-        return self._kept(file, lambda: parse_json(file.read_bytes()))
+        return self._kept(file, parse_json)
 
-    def _kept(self, file: Path, read: Any) -> Any:
-        """What `read` makes of a file, which is asked again once the file is another one; None if
-        it cannot be read."""
+    def _kept(self, file: Path, parse: Callable[[bytes], Any]) -> Any:
+        """The parsed content of a file, parsed again once the file has changed; None if it cannot
+        be read."""
         try:
             stat = file.lstat()
-            # A link may lead out of the directory.
-            if not S_ISREG(stat.st_mode):
-                return None
-            # A file that was written anew differs in one of these, and is parsed again.
+            # A changed file differs in one of these.
             form = stat.st_mtime_ns, stat.st_size, stat.st_ino
             known = self._documents.get(file)
-            # A long document could fill the memory, so it is not even read.
-            if known is None or known[0] != form:
-                content = read() if stat.st_size <= LONGEST_DOCUMENT else None
-                known = self._documents[file] = form, content
+            if known is not None and known[0] == form:
+                return known[1]
+            # Links are not followed, and no file of another run is this run's.
+            content = None if S_ISLNK(stat.st_mode) else parse(_content(file))
         except (OSError, ValueError):
             return None
-        return known[1]
+        if stat.st_size <= LONGEST_KEPT:
+            self._documents[file] = form, content
+        return content
 
 
+_LARGEST = sys.float_info.max
 _HERE = "{DIR}"
 """Stands for the directory of a run in a command."""
 
@@ -514,9 +541,10 @@ def _bound(partial: Path, tables: dict[str, Any], columns: dict[str, Any]) -> Pr
             closed=np.asarray(columns["closed"], np.float64),
         )
         found = bound_so_far(scenario, rounds)
-    # The files may be of another version, or half written: a watcher tells so and goes on.
-    except (FedrayError, ValueError, LookupError, TypeError) as error:
-        return Privacy(None, None, 0.0, _length(columns), str(error), {})
+    # The files may be of another version, half written or hostile: the reason is shown.
+    except Exception as error:
+        reason = one_line(f"{error}" or type(error).__name__)[:LONGEST_TEXT]
+        return Privacy(None, None, 0.0, _length(columns), reason, {})
     stop_at = scenario.privacy.stop_at
     limit = {} if stop_at is None else {"rho": stop_at.rho, "epsilon": stop_at.epsilon}
     return Privacy(
@@ -546,7 +574,7 @@ def _training_facts(told: Told) -> dict[str, Any]:
         "trained": told.done,
         "trainers": _number(told.facts, "trainers"),
         "train_loss": _real(told.facts, "train_loss"),
-        "evaluation": {name: _real(evaluation, name) for name in evaluation},
+        "evaluation": _reals(evaluation),
     }
 
 
@@ -560,29 +588,43 @@ def _late(note: str) -> str:
     return "" if note == "completed" else note
 
 
-def _columns(file: Path) -> dict[str, list[Any]]:
-    """Columns of a Parquet file. Raises ValueError if it is damaged."""
+def _content(file: Path) -> bytes:
+    return read_regular_file(file, LONGEST_DOCUMENT, inside=file.parent)
+
+
+def _columns(content: bytes) -> dict[str, list[Any]]:
+    """Columns of floats, and `state`, of a Parquet file. Raises ValueError if it is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(file)
+        file = pq.ParquetFile(pa.BufferReader(content))
+        groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
+        # A small file may state any number of rows.
+        if sum(group.num_rows for group in groups) > MOST_ROUNDS:
+            raise ValueError("it has too many rows")
+        names = [
+            each.name
+            for each in file.schema_arrow
+            if pa.types.is_float64(each.type) or each.name == "state"
+        ]
+        table = file.read(names[:MOST_METRICS], use_threads=False)
     except pa.ArrowException as error:
         raise ValueError(str(error)) from None
     return {name: table[name].to_pylist() for name in table.column_names}
 
 
-def _committed_rounds(file: Path) -> dict[str, list[Any]]:
-    """Times and sizes of the committed rounds of a trace."""
-    columns = _columns(file)
-    states, names = columns.get("state", []), ("opened", "started", "closed", "accepted")
-    is_committed = [state == STATES[0] for state in states]
+def _committed_rounds(content: bytes) -> dict[str, list[Any]]:
+    """Times of the committed rounds of a trace."""
+    columns = _columns(content)
+    is_committed = [state == STATES[0] for state in columns.get("state", [])]
+    names = ("opened", "started", "closed")
     return {name: list(itertools.compress(columns.get(name, []), is_committed)) for name in names}
 
 
-def _last_row(file: Path) -> dict[str, Any]:
+def _last_row(content: bytes) -> dict[str, Any]:
     """The loss and the metrics after the last round of a trained run."""
-    values = _columns(file)
+    values = _columns(content)
     prefix = "evaluation_"
     # Most rounds have no evaluation, so the latest one may lie further back.
     measures = {
@@ -593,13 +635,16 @@ def _last_row(file: Path) -> dict[str, Any]:
         if name.startswith(prefix) and not name.endswith("_error")
     }
     losses = values.get("train_loss") or [None]
-    return {"train_loss": losses[-1], "evaluation": measures}
+    return {
+        "train_loss": _real({"loss": losses[-1]}, "loss"),
+        "evaluation": _reals(measures),
+    }
 
 
 def _is_of_run(folder: Path) -> bool:
     """Whether a folder is one run, so that no other is below it."""
     files = (RUN_FILE, TRAINING_FILE, UNFINISHED_FILE, PROGRESS_FILE)
-    return folder.name.endswith(PARTIAL) or any((folder / name).is_file() for name in files)
+    return folder.name.endswith(PARTIAL) or any(lexists(folder / name) for name in files)
 
 
 def _length(rounds: dict[str, Any]) -> int:
@@ -615,19 +660,28 @@ def _table(document: Any, key: str) -> dict[str, Any]:
 
 def _text(document: Any, key: str) -> str:
     value = document.get(key)
-    return value if isinstance(value, str) else ""
+    return one_line(value)[:LONGEST_TEXT] if isinstance(value, str) else ""
 
 
 def _number(document: Any, key: str) -> int | None:
     value = document.get(key)
-    # A bool is an int to Python, and yet no count.
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    # A bool is an int to Python, and not a count.
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    # JavaScript, which reads the listing, is exact up to here.
+    return value if is_count and abs(value) < 2**53 else None
 
 
 def _real(document: Any, key: str) -> float | None:
     value = document.get(key)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    # An int may be larger than any float, which the comparison allows.
+    return float(value) if is_number and abs(value) < _LARGEST else None
+
+
+def _reals(document: dict[str, Any]) -> dict[str, float | None]:
+    """Numbers by name; only the first names, since a file may state any number of them."""
+    names = list(document)[:MOST_METRICS]
+    return {one_line(name)[:LONGEST_TEXT]: _real(document, name) for name in names}
 
 
 def _iso(seconds: float) -> str:

@@ -6,6 +6,7 @@ it lists. What a page may load is said in its policy (Content-Security-Policy). 
 of another's making, so they are shown in a sandbox that can ask this server for nothing.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -15,18 +16,19 @@ import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path, PurePosixPath
-from stat import S_ISREG
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from fedray.errors import FedrayError, InputError
 from fedray.extras import missing_extra
+from fedray.regular_file import read_regular_file
 from fedray.report.page import render_watch
 from fedray.report.text.runs import shown_listing
 from fedray.trace.schema import REPORT_FILE
 from fedray.watch.entries import Entry, Listing, Runs
 
 LOOPBACK = "127.0.0.1"
+MOST_REPORT_BYTES = 1 << 30
 LEAST_AGE = 0.5
 """Seconds for which a listing is shown again: several tabs cost no more than one."""
 _NO_NETWORK = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; img-src data: blob:; "
@@ -166,20 +168,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _report(self, name: str) -> bytes:
         """The content of a page below the directory."""
-        missing = _Refused(HTTPStatus.NOT_FOUND, f"there is no such {REPORT_FILE} in the directory")
-        path = inside(self.server.runs.directory, name)
+        directory = self.server.runs.directory
+        path = inside(directory, name)
         # Of all files below the directory, only pages are shown.
-        if path is None or path.name != REPORT_FILE:
-            raise missing
-        try:
-            # Not to wait for the writer of a pipe, nor to follow a link that was made just now.
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with open(handle, "rb") as file:
-                if not S_ISREG(os.fstat(handle).st_mode):
-                    raise missing
-                return file.read()
-        except OSError:
-            raise missing from None
+        if path is not None and path.name == REPORT_FILE:
+            with contextlib.suppress(OSError):
+                return read_regular_file(path, MOST_REPORT_BYTES, inside=directory)
+        raise _Refused(HTTPStatus.NOT_FOUND, f"there is no such {REPORT_FILE} in the directory")
 
     def _compared(self, models: list[str]) -> str:
         """The page of a comparison of trained runs, as `fedray compare` makes it."""

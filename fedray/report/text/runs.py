@@ -28,7 +28,7 @@ def status_text(listing: Document) -> list[Piece]:
     if under_way:
         pieces.append(TextTable("Under way", under_way_rows(under_way)))
         pieces += [
-            Paragraph("  * ", f"{each['path']}: {bound_text(each['privacy'])}")
+            Paragraph("  * ", f"{_printable(each['path'])}: {bound_text(each['privacy'])}")
             for each in under_way
             if each["privacy"] is not None
         ]
@@ -41,7 +41,7 @@ def status_text(listing: Document) -> list[Piece]:
     if rest:
         pieces.append(TextTable("Others", other_rows(rest)))
     resumes = [each["resume"] for each in entries if each["resume"]]
-    pieces += [Paragraph("go on with  ", command) for command in resumes]
+    pieces += [Paragraph("go on with  ", _printable(command)) for command in resumes]
     if listing["has_more"]:
         pieces.append(
             Paragraph("", "There are more, which are not listed; name a directory below.")
@@ -73,7 +73,7 @@ def under_way_rows(entries: list[Document]) -> list[list[str]]:
     # All facts that are known of one of them, in the order in which they are told.
     names = list(dict.fromkeys(name for facts in shown for name in facts))
     rows = [
-        [each["path"], state_text(each), *(facts.get(name, "") for name in names)]
+        [_printable(each["path"]), state_text(each), *(facts.get(name, "") for name in names)]
         for each, facts in zip(entries, shown, strict=True)
     ]
     return [["run", "state", *names], *rows]
@@ -110,7 +110,7 @@ def other_rows(entries: list[Document]) -> list[list[str]]:
     for each in entries:
         rows.append(
             [
-                each["path"],
+                _printable(each["path"]),
                 each["kind"],
                 each["state"],
                 _of(each["done"], each["count"]),
@@ -153,6 +153,11 @@ def _of(done: int | None, count: int | None) -> str:
     if done is None:
         return ""
     return f"{done:,}" if count is None else f"{done:,}/{count:,}"
+
+
+def _printable(name: str) -> str:
+    """A name of a file without what a terminal would obey."""
+    return name if name.isprintable() else ascii(name)
 
 
 def _if(text_of: Callable[[Any], str], value: Any) -> str:
