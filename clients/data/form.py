@@ -21,9 +21,14 @@ from numpy.typing import NDArray
 
 from fedray.clients.data.readers.reader import Column, Damaged
 from fedray.clients.data.source import Field
+from fedray.regular_file import read_regular_file
 from fedray.scenario.data import FormedData
 
 PADDING, UNKNOWN, START, END, FIRST_WORD = range(5)
+MOST_CLIENT_NUMBERS = 1 << 28
+"""Most numbers in a column of one client: 1,783 images of 224 x 224 pixels in three colours."""
+MOST_VOCABULARY_BYTES = 1 << 28
+"""Largest vocabulary file: 2^24 words, the most that are used, of 16 letters."""
 MOST_COUNTED_WORDS = 1 << 21
 """Words that are counted at once. When there are more, those that came once are forgotten, then
 those that came twice, until half of them are left (the lossy counting of Manku and Motwani 2002):
@@ -273,7 +278,8 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
         Damaged: it cannot be read, or has a word twice.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        content = read_regular_file(path, MOST_VOCABULARY_BYTES)
+        lines = content.decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise Damaged(f"vocabulary_file={str(path)!r} cannot be read ({error})") from None
     # Files of Windows end their lines with \r\n.
@@ -319,7 +325,7 @@ def whole_text(text: Any, name: str) -> NDArray[np.int64]:
     Raises:
         ValueError: it is something else.
     """
-    found = np.asarray(text)
+    found = np.asarray(None if _has_text(text) else text)
     # An empty list becomes an array of reals, and is a text all the same.
     is_whole = not found.size or found.dtype.kind in "biu"
     if found.ndim != 1 or not is_whole:
@@ -382,12 +388,26 @@ def targets_of(column: Column, name: str) -> NDArray:
 
 def _numbers(column: Column, name: str) -> NDArray:
     try:
-        found = np.asarray(column)
+        found = np.asarray(None if _has_text(column) else column)
     except ValueError:
         raise ValueError(f"column {name!r} has examples of different shapes") from None
     if found.dtype.kind not in "biuf":
         raise ValueError(f"column {name!r} has something that is no number")
+    if found.size > MOST_CLIENT_NUMBERS:
+        raise ValueError(f"column {name!r} has more than {MOST_CLIENT_NUMBERS:,} numbers")
     return found
+
+
+def _has_text(values: Any) -> bool:
+    """Whether nested lists have texts in them. numpy would give each value the room of the longest
+    text, which a small file can make larger than the memory."""
+    if not isinstance(values, list | tuple):
+        return isinstance(values, str | bytes)
+    kinds = set(map(type, values))
+    nested = (each for each in values if isinstance(each, list | tuple))
+    return bool(kinds & {str, bytes}) or (
+        bool(kinds & {list, tuple}) and any(map(_has_text, nested))
+    )
 
 
 def _as_int64(found: NDArray, name: str) -> NDArray[np.int64]:

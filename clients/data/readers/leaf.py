@@ -10,7 +10,10 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
+from numba import njit
 
 from fedray.clients.data.cache import made_once
 from fedray.clients.data.readers.files import read_only_sqlite, split_files
@@ -18,6 +21,10 @@ from fedray.clients.data.readers.reader import Client, Column, Damaged
 from fedray.scenario.data import LeafData
 
 SUFFIXES = (".json",)
+MOST_DEPTH = 64
+"""Most arrays and objects within each other. The parser needs memory for the square of them."""
+MOST_CLIENT_TEXT = 64 << 20
+"""Most bytes of the JSON of one client, which becomes up to twenty times as large in memory."""
 _CREATE = "CREATE TABLE clients(split TEXT, name TEXT, examples INTEGER, content TEXT)"
 _INSERT = "INSERT INTO clients VALUES (?, ?, ?, ?)"
 _CLIENTS = "SELECT split, name, examples, rowid FROM clients ORDER BY rowid"
@@ -46,7 +53,7 @@ class LeafFiles:
         told = "-".join(column.encode().hex() for column in columns)
         copy = cache / f"clients-{told}.sqlite"
         made_once(copy, self._copy)
-        self._connection = read_only_sqlite(copy)
+        self._connection = read_only_sqlite(copy, "clients")
 
     @classmethod
     def of(cls, table: LeafData, cache: Path) -> "LeafFiles":
@@ -98,10 +105,13 @@ class LeafFiles:
         clients = 0
         try:
             with file.open("rb") as stream:
-                for name, content in ijson.kvitems(stream, "user_data", use_float=True):
+                bounded = _Bounded(stream, file.name)
+                for name, content in ijson.kvitems(bounded, "user_data", use_float=True):
                     clients += 1
                     yield name, *self._checked(content, f"{file.name}: client {name!r}")
-        except (ijson.JSONError, UnicodeDecodeError) as error:
+        except Damaged:
+            raise
+        except (ijson.JSONError, ValueError) as error:  # no UTF-8, integers beyond reason
             reason = " ".join(str(error).split())
             raise Damaged(f"{file.name}: no JSON after client {clients} ({reason})") from None
         if not clients:
@@ -124,3 +134,69 @@ class LeafFiles:
 
     def _damaged_copy(self, error: Exception) -> Damaged:
         return Damaged(f"{self._path.name}: its copy in the cache cannot be read ({error})")
+
+
+class _Bounded:
+    """A stream of JSON that ends with an error where it is nested too deeply, or a client too
+    large, for a parser to hold.
+
+    Args:
+        stream: the JSON.
+        name: its name in messages.
+    """
+
+    def __init__(self, stream: BinaryIO, name: str) -> None:
+        self._stream, self._name = stream, name
+        self._state = np.zeros(4, np.int64)
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes of the stream.
+
+        Raises:
+            Damaged: they exceed a bound.
+        """
+        block = self._stream.read(size)
+        depth, run = _followed(np.frombuffer(block, np.uint8), self._state)
+        if depth > MOST_DEPTH:
+            raise Damaged(f"{self._name}: values are nested more than {MOST_DEPTH} deep")
+        if run > MOST_CLIENT_TEXT:
+            raise Damaged(
+                f"{self._name}: a client has more than {MOST_CLIENT_TEXT:,} bytes of JSON"
+            )
+        return block
+
+
+@njit(cache=True)
+def _followed(block, state):
+    """(greatest depth, most bytes of one client) so far in a block of JSON. The state [4] is taken
+    along: whether a string is open, whether a backslash precedes, depth, bytes of this client."""
+    is_open, is_escaped, depth, run = state
+    greatest_depth, longest_run = depth, run
+    for byte in block:
+        run += 1
+        longest_run = max(longest_run, run)
+        if is_open:
+            if is_escaped:
+                is_escaped = 0
+            elif byte == _BACKSLASH:
+                is_escaped = 1
+            elif byte == _QUOTE:
+                is_open = 0
+            continue
+        if byte == _QUOTE:
+            is_open = 1
+        elif byte in (_ARRAY, _OBJECT):
+            depth += 1
+            greatest_depth = max(greatest_depth, depth)
+        elif byte in (_ARRAY_END, _OBJECT_END):
+            depth -= 1
+        elif byte != _COMMA:
+            continue
+        # Clients are the members of `user_data`, which is a member of the whole.
+        if depth <= 2:
+            run = 0
+    state[:] = is_open, is_escaped, depth, run
+    return greatest_depth, longest_run
+
+
+_QUOTE, _BACKSLASH, _COMMA, _ARRAY, _OBJECT, _ARRAY_END, _OBJECT_END = b'"\\,[{]}'

@@ -6,10 +6,12 @@ of the clients is made in the cache, by DuckDB, which sorts on disk where memory
 """
 
 import bisect
+import glob
 import io
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +20,13 @@ import pyarrow.parquet as pq
 
 from fedray.clients.data.cache import made_once
 from fedray.clients.data.readers.files import split_files
-from fedray.clients.data.readers.reader import Client, ClientFile, Column, Damaged
+from fedray.clients.data.readers.reader import (
+    MOST_CLIENT_BYTES,
+    Client,
+    ClientFile,
+    Column,
+    Damaged,
+)
 from fedray.quiet_duckdb import connected
 from fedray.scenario.data import ParquetData
 
@@ -26,6 +34,19 @@ SUFFIXES = (".parquet",)
 _SORT_MEMORY = "1GiB"
 _GROUP_ROWS = 4096
 """Rows of a row group of the copy: a client is read by whole groups."""
+MOST_GROUP_BYTES = (1 << 31) - 1
+"""Most bytes of the columns of a row group in memory. Parquet keeps equal values once, so that a
+small file can have more of them than the memory."""
+MOST_NAME_BYTES = 4096
+"""Most bytes of a client's name."""
+_MOST_ROWS_PER_BYTE = 8
+"""An example takes a bit of its file at least."""
+_MOST_SORTED_SHARE, _LEAST_SORTED_LIMIT = 100, 1 << 30
+"""Room on disk for sorting: this many sizes of the files, and at least these bytes."""
+_PICTURES = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+"""Kinds of images that are decoded. Others, such as PostScript, are programs."""
+_DAMAGE = (pa.ArrowException, OSError, ValueError, NotImplementedError, MemoryError)
+"""Errors that pyarrow raises for a damaged file."""
 
 
 class ParquetFiles:
@@ -35,6 +56,7 @@ class ParquetFiles:
 
     Args:
         path: the file or folder.
+        files: its files, by split.
         client_column: names the client of a row.
         cache: the folder in the cache for its content.
 
@@ -42,13 +64,12 @@ class ParquetFiles:
         Damaged: they are no such files.
     """
 
-    def __init__(self, path: Path, client_column: str, cache: Path) -> None:
+    def __init__(
+        self, path: Path, files: Mapping[str, list[Path]], client_column: str, cache: Path
+    ) -> None:
         self._path = path
         self._client_column = client_column
         self._cache = cache
-        files: dict[str, list[Path]] = {}
-        for split, file in split_files(path, SUFFIXES):
-            files.setdefault(split, []).append(file)
         self._splits = {split: _Rows(found) for split, found in files.items()}
         for rows in self._splits.values():
             # Files without the column are refused at once, and not when a client is read.
@@ -57,7 +78,11 @@ class ParquetFiles:
     @classmethod
     def of(cls, table: ParquetData, cache: Path) -> "ParquetFiles":
         """Opens the files of a `table`."""
-        return cls(Path(table.file), table.client, cache)
+        path = Path(table.file)
+        files: dict[str, list[Path]] = {}
+        for split, file in split_files(path, SUFFIXES):
+            files.setdefault(split, []).append(file)
+        return cls(path, files, table.client, cache)
 
     def clients(self) -> Iterator[Client]:
         """Every run of rows of the same client, in the order of the files."""
@@ -73,13 +98,13 @@ class ParquetFiles:
             Damaged: the rows cannot be sorted.
         """
         copy = self._cache / "gathered"
+        copy.mkdir(exist_ok=True)
+        # Only these are read there, whatever else the folder has.
+        files = {}
         for split, rows in self._splits.items():
-            # Of the form that says the split, in whatever it is named.
             name = f"{split}-00000-of-00001.parquet" if split else "all.parquet"
-            file = copy / name
-            copy.mkdir(exist_ok=True)
-            made_once(file, self._sorter(rows))
-        return ParquetFiles(copy, self._client_column, self._cache)
+            files[split] = [made_once(copy / name, self._sorter(rows))]
+        return ParquetFiles(copy, files, self._client_column, self._cache)
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
         """The `columns` of the rows of a `client`, which are numbered over the files of its split.
@@ -96,13 +121,18 @@ class ParquetFiles:
         def sort(new: Path) -> None:
             import duckdb
 
+            size = sum(file.stat().st_size for file in rows.files)
+            room = max(_LEAST_SORTED_LIMIT, _MOST_SORTED_SHARE * size)
+            sorting = self._cache / "sorting"
             settings: dict[str, Any] = {
                 "memory_limit": _SORT_MEMORY,
-                "temp_directory": str(self._cache / "sorting"),
+                "temp_directory": str(sorting),
+                "max_temp_directory_size": f"{room}B",
             }
             # In SQL a quote within a quoted name is written twice.
             escaped = self._client_column.replace('"', '""')
-            files = [str(file) for file in rows.files]
+            # DuckDB takes names as patterns.
+            files = [glob.escape(str(file)) for file in rows.files]
             try:
                 with connected(settings) as connection:
                     found = connection.read_parquet(files, filename=True, file_row_number=True)
@@ -115,6 +145,8 @@ class ParquetFiles:
                 raise Damaged(
                     f"{self._path.name} cannot be put in order of its clients ({reason})"
                 ) from None
+            finally:
+                shutil.rmtree(sorting, ignore_errors=True)
 
         return sort
 
@@ -125,6 +157,7 @@ class _Rows:
     def __init__(self, files: list[Path]) -> None:
         self.files = files
         self._readers: list[pq.ParquetFile] = []
+        self._schemas: list[pa.Schema] = []
         self._groups: list[tuple[int, int]] = []
         """(file, row group) of each group."""
         self._starts = [0]
@@ -133,10 +166,16 @@ class _Rows:
         self._last = pa.table({})
         for number, file in enumerate(files):
             try:
-                reader = pq.ParquetFile(file, memory_map=True)
-            except (pa.ArrowException, OSError, ValueError) as error:
+                reader, schema = _opened(file)
+            except _DAMAGE as error:
                 raise Damaged(f"{file.name}: no Parquet file that can be read ({error})") from None
+            if reader.metadata.num_rows > _MOST_ROWS_PER_BYTE * file.stat().st_size:
+                raise Damaged(
+                    f"{file.name} has {reader.metadata.num_rows:,} rows, more than its size can "
+                    "hold as examples"
+                )
             self._readers.append(reader)
+            self._schemas.append(schema)
             for group in range(reader.num_row_groups):
                 self._groups.append((number, group))
                 rows = reader.metadata.row_group(group).num_rows
@@ -166,7 +205,7 @@ class _Rows:
             try:
                 for batch in reader.iter_batches(columns=[name]):
                     yield batch.column(0)
-            except (pa.ArrowException, OSError, ValueError) as error:
+            except _DAMAGE as error:
                 raise Damaged(f"{file.name}: column {name!r} cannot be read ({error})") from None
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
@@ -192,7 +231,9 @@ class _Rows:
         try:
             together = pa.concat_tables(pieces)
             return {column: _values(together.column(column), where) for column in columns}
-        except (pa.ArrowException, OSError) as error:
+        except Damaged:
+            raise
+        except _DAMAGE as error:
             raise Damaged(f"{where}: {error}") from None
 
     def _group(self, group: int, columns: tuple[str, ...]) -> pa.Table:
@@ -200,14 +241,69 @@ class _Rows:
         are often in the same."""
         if (group, columns) != self._last_key:
             number, within = self._groups[group]
+            where = f"{self.files[number].name}: row group {within}"
             try:
-                self._last = self._readers[number].read_row_group(within, columns=list(columns))
-            except (pa.ArrowException, OSError, ValueError) as error:
-                raise Damaged(
-                    f"{self.files[number].name}: row group {within} cannot be read ({error})"
-                ) from None
+                _check_size(_packed_bytes(self._readers[number], within, columns), where)
+                found = self._readers[number].read_row_group(within, columns=list(columns))
+                _check_size(sum(map(_unpacked_bytes, found.columns)), where)
+                schema = pa.schema([self._schemas[number].field(name) for name in columns])
+                self._last = found.select(columns).cast(schema)
+            except Damaged:
+                raise
+            except _DAMAGE as error:
+                raise Damaged(f"{where} cannot be read ({error})") from None
             self._last_key = group, columns
         return self._last
+
+
+def _opened(file: Path) -> tuple[pq.ParquetFile, pa.Schema]:
+    """A reader in which equal texts, and equal bytes, stay together; and the schema of the file."""
+    plain = pq.ParquetFile(file, memory_map=True)
+    metadata = plain.metadata
+    leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    reader = pq.ParquetFile(file, memory_map=True, metadata=metadata, read_dictionary=texts)
+    return reader, plain.schema_arrow
+
+
+def _packed_bytes(reader: pq.ParquetFile, group: int, columns: Sequence[str]) -> int:
+    """Bytes of columns of a row group, equal texts counted once, as the file states them."""
+    metadata = reader.metadata.row_group(group)
+    leaves = [metadata.column(place) for place in range(metadata.num_columns)]
+    # A number has eight bytes at most; a text has eight beside its own.
+    return sum(
+        8 * leaf.num_values + leaf.total_uncompressed_size
+        for leaf in leaves
+        if any(f"{leaf.path_in_schema}.".startswith(f"{column}.") for column in columns)
+    )
+
+
+def _unpacked_bytes(column: pa.ChunkedArray | pa.Array) -> int:
+    """Bytes of a column once each of its texts has its own place."""
+    if isinstance(column, pa.ChunkedArray):
+        return sum(map(_unpacked_bytes, column.chunks))
+    if _are_texts(column):
+        lengths = pc.binary_length(column.dictionary)  # pyright: ignore[reportAttributeAccessIssue]
+        return pc.sum(lengths.take(column.indices)).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(column, pa.StructArray):
+        return sum(map(_unpacked_bytes, column.flatten()))
+    if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        return _unpacked_bytes(column.flatten())
+    return column.nbytes
+
+
+def _are_texts(column: pa.Array) -> TypeGuard[pa.DictionaryArray]:
+    """Whether a column has texts or bytes, of which equal ones are kept once."""
+    kind = column.type
+    # A column of categories may be a dictionary of numbers.
+    return pa.types.is_dictionary(kind) and not pa.types.is_primitive(kind.value_type)
+
+
+def _check_size(size: int, where: str) -> None:
+    if size > MOST_GROUP_BYTES:
+        raise Damaged(
+            f"{where} takes more than {MOST_GROUP_BYTES:,} bytes of memory; write smaller groups"
+        )
 
 
 def _runs(batches: Iterator[pa.Array]) -> Iterator[tuple[str, int, int]]:
@@ -219,7 +315,11 @@ def _runs(batches: Iterator[pa.Array]) -> Iterator[tuple[str, int, int]]:
             missing = row + int(first_null.as_py())
             raise Damaged(f"row {missing} has no client")
         # Rows of a client follow one another: Python sees a name per run, and not per row.
-        encoded = pc.run_end_encode(batch.cast(pa.string()))  # pyright: ignore[reportAttributeAccessIssue]
+        if _are_texts(batch):
+            longest = pc.max(pc.binary_length(batch.dictionary)).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
+            if longest > MOST_NAME_BYTES:
+                raise Damaged(f"a client's name has more than {MOST_NAME_BYTES:,} bytes")
+        encoded = pc.run_end_encode(_as_texts(batch))  # pyright: ignore[reportAttributeAccessIssue]
         names = encoded.values.to_pylist()
         ends = [row + end for end in encoded.run_ends.to_pylist()]
         start = row
@@ -234,6 +334,13 @@ def _runs(batches: Iterator[pa.Array]) -> Iterator[tuple[str, int, int]]:
         yield name, first, row
 
 
+def _as_texts(names: pa.Array) -> pa.Array:
+    try:
+        return names.cast(pa.string())
+    except _DAMAGE as error:
+        raise Damaged(f"the column of clients has no names ({error})") from None
+
+
 def _values(column: pa.ChunkedArray, where: str) -> Column:
     """The values of a column: numbers as an array, pictures decoded, else a list.
 
@@ -244,22 +351,31 @@ def _values(column: pa.ChunkedArray, where: str) -> Column:
     kind = column.type
     is_picture = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
     if is_picture:
-        return [_picture(cell["bytes"], where) for cell in column.to_pylist()]
+        return _pictures((cell["bytes"] for cell in column.to_pylist()), where)
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     if is_bytes:
-        return [_picture(cell, where) for cell in column.to_pylist()]
+        return _pictures(column.to_pylist(), where)
     is_real = pa.types.is_floating(kind)
     if is_real or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return column.to_numpy()
     return column.to_pylist()
 
 
-def _picture(content: bytes | None, where: str) -> np.ndarray:
-    """Pixels of an encoded image (PNG, JPEG), as Hugging Face keeps them."""
-    from PIL import Image, UnidentifiedImageError
+def _pictures(contents: Iterable[bytes | None], where: str) -> list[np.ndarray]:
+    """Pixels of encoded images (PNG, JPEG), as Hugging Face keeps them."""
+    from PIL import Image
 
+    found, size = [], 0
     try:
-        with Image.open(io.BytesIO(content or b"")) as image:
-            return np.asarray(image)
-    except (OSError, ValueError, SyntaxError, UnidentifiedImageError) as error:
+        for content in contents:
+            with Image.open(io.BytesIO(content or b""), formats=_PICTURES) as image:
+                # A small file can be a large picture of one colour, so it is not yet decoded.
+                size += image.width * image.height * len(image.getbands())
+                if size > MOST_CLIENT_BYTES:
+                    raise Damaged(f"{where} has images of more than {MOST_CLIENT_BYTES:,} bytes")
+                found.append(np.asarray(image))
+    except Damaged:
+        raise
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise Damaged(f"{where} has an image that cannot be read ({error})") from None
+    return found

@@ -1,18 +1,30 @@
 """HDF5 files of pfl-research: data sets {split}/{client}/{column}, by examples on the first axis.
 
 A group `metadata`, and data sets beside the splits, are passed over.
+
+HDF5 can take data from other files, which the digest of the data does not cover: such links and
+data sets are refused, before the library follows them.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedray.clients.data.readers.reader import Client, Column, Damaged
+from fedray.clients.data.readers.reader import MOST_CLIENT_BYTES, Client, Column, Damaged
 from fedray.scenario.data import PflHdf5Data
 
 _NO_SPLITS = ("metadata",)
+_TEXTS_AT_ONCE = 64
+"""Fewest texts to read in one call: a call takes as long as a hundred texts."""
+_MOST_COMPRESSED_CHUNK = 4 << 20
+"""Largest compressed chunk, bytes: deflate can make it a thousand times as large."""
+_NOT_PACKING = (2, 3)
+"""HDF5's numbers of the filters that keep the size: shuffle and checksum."""
+_DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
+"""Errors that h5py raises for a damaged file."""
 
 
 class PflHdf5:
@@ -31,12 +43,13 @@ class PflHdf5:
 
         self._name = path.name
         self._column = column
-        # h5py is loaded here alone, so its class is kept for the checks below.
-        self._groups = h5py.Group
+        self._bytes = path.stat().st_size
+        # h5py is loaded here alone, so it is kept for the checks below.
+        self._h5py: Any = h5py
         try:
             # No lock is taken: nobody writes, and some file systems of clusters have no locks.
             self._file: Any = h5py.File(path, "r", locking=False)
-        except (OSError, RuntimeError) as error:
+        except _DAMAGE as error:
             raise Damaged(f"{self._name}: no HDF5 file that can be read ({error})") from None
 
     @classmethod
@@ -48,18 +61,16 @@ class PflHdf5:
     def clients(self) -> Iterator[Client]:
         """Every group of every split, in the order in which the file has them."""
         try:
-            for split, clients in self._file.items():
-                if split in _NO_SPLITS or not isinstance(clients, self._groups):
+            for split in map(str, self._file):
+                if split in _NO_SPLITS:
+                    continue
+                clients = self._member(self._file, split, split)
+                if not isinstance(clients, self._h5py.Group):
                     continue
                 for name in map(str, clients):
                     shape = self._data_set(split, name, self._column).shape
-                    if not shape:
-                        raise Damaged(
-                            f"{self._name}: {split}/{name}/{self._column} is a single value; its "
-                            "first axis should be the examples"
-                        )
                     yield Client(split, name, shape[0])
-        except (OSError, RuntimeError, KeyError, ValueError) as error:
+        except _DAMAGE as error:
             raise _told(error, f"{self._name}") from None
 
     def gathered(self) -> None:
@@ -75,23 +86,89 @@ class PflHdf5:
         for column in columns:
             where = f"{self._name}: {client.split}/{client.name}/{column}"
             try:
-                values = self._data_set(client.split, client.name, column)[()]
-            except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+                data = self._data_set(client.split, client.name, column)
+                is_text = data.dtype.kind not in "biuf"
+                values = self._texts(data, where) if is_text else np.asarray(data[()])
+            except _DAMAGE as error:
                 raise _told(error, where) from None
-            array = np.asarray(values)
-            if array.shape[:1] != (client.examples,):
+            if data.shape[0] != client.examples:
                 raise Damaged(
-                    f"{where} has shape {array.shape}; the first axis should be the "
+                    f"{where} has shape {data.shape}; the first axis should be the "
                     f"{client.examples} examples"
                 )
-            found[column] = array if array.dtype.kind in "biuf" else _texts(array)
+            found[column] = values
         return found
 
     def _data_set(self, split: str, name: str, column: str) -> Any:
-        group = self._file[split][name]
-        if not isinstance(group, self._groups) or column not in group:
+        """A data set, checked but not read."""
+        found = self._file
+        # A column may lie in groups of its own, so that its name is a path.
+        for part in (split, name, *column.split("/")):
+            found = self._member(found, part, f"{split}/{name}/{column}")
+        where = f"{self._name}: {split}/{name}/{column}"
+        if not isinstance(found, self._h5py.Dataset):
             raise Damaged(f"{self._name}: {split}/{name} has no data set {column!r}")
-        return group[column]
+        # Before its shape, for which HDF5 may open the sources of a virtual data set.
+        if found.is_virtual or found.external:
+            kind = "a virtual data set" if found.is_virtual else "stored in an external file"
+            raise Damaged(
+                f"{where} is {kind}, and its data is outside of this file; store it in the file"
+            )
+        if not found.shape:
+            raise Damaged(f"{where} is a single value; its first axis should be the examples")
+        _check_size(found, where)
+        return found
+
+    def _member(self, group: Any, name: str, where: str) -> Any:
+        """A member of a group by its name, or None; no soft or external link is followed."""
+        key = name.encode("utf-8", "surrogateescape")
+        if not isinstance(group, self._h5py.Group) or not group.id.links.exists(key):
+            return None
+        if group.id.links.get_info(key).type != self._h5py.h5l.TYPE_HARD:
+            raise Damaged(
+                f"{self._name}: {where} is a link (at {name!r}), which may lead to another file; "
+                "store the data in its place"
+            )
+        return group[name]
+
+    def _texts(self, data: Any, where: str) -> list:
+        """Texts [N], or texts in words [N, W], read piece by piece: many texts may be one text of
+        the file, so that the file's size does not bound them."""
+        texts = max(_TEXTS_AT_ONCE, MOST_CLIENT_BYTES // self._bytes)
+        rows = max(1, texts // max(1, math.prod(data.shape[1:])))
+        found, size = [], 0
+        for start in range(0, data.shape[0], rows):
+            piece = data[start : start + rows]
+            size += sum(len(each) if hasattr(each, "__len__") else 1 for each in piece.flat)
+            if size > MOST_CLIENT_BYTES:
+                raise Damaged(f"{where} has more than {MOST_CLIENT_BYTES:,} bytes of text")
+            found += _decoded(piece.tolist())
+        return found
+
+
+def _check_size(data: Any, where: str) -> None:
+    """Checks that a data set can be read in bounded memory."""
+    # Not `data.nbytes`, which overflows.
+    whole, chunk = (math.prod(n or (0,)) * data.dtype.itemsize for n in (data.shape, data.chunks))
+    if max(whole, chunk) > MOST_CLIENT_BYTES:
+        raise Damaged(
+            f"{where} has more than {MOST_CLIENT_BYTES:,} bytes, or chunks of that; a client has "
+            "less"
+        )
+    if not chunk:
+        return
+    properties = data.id.get_create_plist()
+    # Each filter unpacks what the one before gave, so that sizes would multiply.
+    filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
+    packing = [each for each in filters if each not in _NOT_PACKING]
+    if len(packing) > 1:
+        raise Damaged(f"{where} is compressed {len(packing)} times over; compress it once")
+    # The iteration ends at the first chunk for which the function gives something.
+    if packing and data.id.chunk_iter(lambda found: found.size > _MOST_COMPRESSED_CHUNK or None):
+        raise Damaged(
+            f"{where} has a compressed chunk of more than {_MOST_COMPRESSED_CHUNK:,} bytes; use "
+            "smaller chunks"
+        )
 
 
 def _told(error: Exception, where: str) -> Damaged:
@@ -101,12 +178,8 @@ def _told(error: Exception, where: str) -> Damaged:
     return Damaged(f"{where} cannot be read ({error})")
 
 
-def _texts(array: Any) -> list:
-    """Texts [N], or texts in words [N, W]."""
-
-    def text(value: Any) -> Any:
-        if isinstance(value, list):
-            return [text(each) for each in value]
-        return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-    return text(array.tolist())
+def _decoded(value: Any) -> Any:
+    """Texts of bytes, also in lists, as str."""
+    if isinstance(value, list):
+        return [_decoded(each) for each in value]
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

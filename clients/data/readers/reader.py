@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 Column = NDArray | Sequence
 """One column of N examples: an array [N, ...], or a sequence of N texts (str), texts in words
 (sequences of str) or sequences of numbers."""
+MOST_CLIENT_BYTES = 1 << 30
+"""Most bytes of one column of one client, or of its records as a file has them. Formats that
+compress can hold far more in a small file, so readers check it before they unpack."""
 
 
 class Client(NamedTuple):

@@ -9,7 +9,6 @@ are counted. A compressed file (.lzma, .xz) is decompressed into the cache, once
 """
 
 import lzma
-import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -20,7 +19,13 @@ from numpy.typing import NDArray
 
 from fedray.clients.data.cache import made_once
 from fedray.clients.data.readers.files import read_only_sqlite, read_only_uri
-from fedray.clients.data.readers.reader import Client, ClientFile, Column, Damaged
+from fedray.clients.data.readers.reader import (
+    MOST_CLIENT_BYTES,
+    Client,
+    ClientFile,
+    Column,
+    Damaged,
+)
 from fedray.clients.data.readers.tf_example import Feature, decode_example
 from fedray.scenario.data import TffSqliteData
 
@@ -35,6 +40,12 @@ _GATHER = (
     " ORDER BY split_name, client_id, rowid"
 )
 _COMPRESSED = (".lzma", ".xz")
+MOST_EXAMPLE_BYTES = 64 << 20
+"""Most bytes of a serialized example."""
+MOST_UNPACKED_SHARE = 100
+"""Largest size of a decompressed file, in sizes of the compressed one. EMNIST's has 20."""
+_LEAST_UNPACKED_LIMIT = 64 << 20
+"""Size that any file may be decompressed to, since an empty database is nearly all zeros."""
 
 
 class TffSqlite:
@@ -55,15 +66,7 @@ class TffSqlite:
         if path.suffix in _COMPRESSED:
             path = made_once(cache / "database.sqlite", lambda new: self._decompress(path, new))
         self._path = path
-        try:
-            self._connection = read_only_sqlite(path)
-            # SQLite opens any file, and finds out what it is when it is asked for a row.
-            self._connection.execute(_ROWS + " LIMIT 1").fetchone()
-        except sqlite3.Error as error:
-            raise Damaged(
-                f"{self._name}: no SQLite file with a table examples(split_name, client_id, "
-                f"serialized_example_proto) ({error})"
-            ) from None
+        self._connection = self._opened(path)
 
     @classmethod
     def of(cls, table: TffSqliteData, cache: Path) -> "TffSqlite":
@@ -76,6 +79,9 @@ class TffSqlite:
         first, last, examples = -1, -1, 0
         try:
             for row_split, row_name, row in self._connection.execute(_ROWS):
+                # A damaged tree of pages can give the same rows again, without end.
+                if first >= 0 and row <= last:
+                    raise Damaged(f"{self._name}: row {row} comes after row {last}")
                 # A run ends where the client changes; there is none before the first row.
                 if (row_split, row_name) != (split, name) or first < 0:
                     if first >= 0:
@@ -106,10 +112,17 @@ class TffSqlite:
             Damaged: a row cannot be read, is no tf.train.Example, or lacks a feature.
         """
         found: dict[str, list[Feature]] = {column: [] for column in columns}
+        size = 0
         try:
             rows = self._connection.execute(_OF_CLIENT, (client.first, client.end))
             for row, content in rows:
                 where = f"{self._name}: row {row} (client {client.name!r})"
+                if not isinstance(content, bytes):
+                    raise Damaged(f"{where} has no example, which would be bytes")
+                size += len(content)
+                # Many rows may share their pages, so that the file's size does not bound them.
+                if size > MOST_CLIENT_BYTES:
+                    raise Damaged(f"{where} exceeds the {MOST_CLIENT_BYTES:,} bytes of a client")
                 features = self._features(content, columns, where)
                 for column, feature in features.items():
                     found[column].append(feature)
@@ -117,9 +130,7 @@ class TffSqlite:
             raise Damaged(f"{self._name}: client {client.name!r}: {error}") from None
         return {column: _column(features) for column, features in found.items()}
 
-    def _features(self, content: object, columns: Sequence[str], where: str) -> dict[str, Feature]:
-        if not isinstance(content, bytes):
-            raise Damaged(f"{where} has no example, which would be bytes")
+    def _features(self, content: bytes, columns: Sequence[str], where: str) -> dict[str, Feature]:
         try:
             features = decode_example(content, columns)
         except ValueError as error:
@@ -129,12 +140,35 @@ class TffSqlite:
                 raise Damaged(f"{where} has no feature {column!r}")
         return features
 
+    def _opened(self, path: Path) -> sqlite3.Connection:
+        try:
+            connection = read_only_sqlite(path, "examples")
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_EXAMPLE_BYTES)
+            # SQLite opens any file, and finds out what it is when it is asked for a row.
+            connection.execute(_ROWS + " LIMIT 1").fetchone()
+        except sqlite3.Error as error:
+            raise Damaged(
+                f"{self._name}: no SQLite file with a table examples(split_name, client_id, "
+                f"serialized_example_proto) ({error})"
+            ) from None
+        return connection
+
     def _decompress(self, path: Path, new: Path) -> None:
+        left = max(_LEAST_UNPACKED_LIMIT, MOST_UNPACKED_SHARE * path.stat().st_size)
         try:
             with lzma.open(path) as source, new.open("wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-        except (lzma.LZMAError, EOFError) as error:
+                while block := source.read(1 << 20):
+                    left -= len(block)
+                    if left < 0:
+                        raise Damaged(
+                            f"{self._name} unpacks to more than {MOST_UNPACKED_SHARE} times its "
+                            "size, as no data does; decompress it yourself if you trust it"
+                        )
+                    target.write(block)
+        except (lzma.LZMAError, EOFError, MemoryError) as error:
             raise Damaged(f"{self._name} cannot be decompressed ({error})") from None
+        # Content that is not a database is not kept in the cache.
+        self._opened(new).close()
 
     def _gather(self, new: Path) -> None:
         try:
