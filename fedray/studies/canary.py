@@ -593,14 +593,19 @@ class _Setup(NamedTuple):
         right training would be called wrong.
 
         A coordinate of an update is rounded with a variance of 1/4 step^2 at most. That may be a
-        quarter of the standard deviation of a measured variance, of a round and of all rounds, so
-        that it hardly adds to false alarms.
+        quarter of the standard deviation of a measured variance: of a round, of all rounds and of
+        the best test's answers. So it hardly adds to false alarms.
         """
         table, z = self.scenario.privacy.encoding, self.scenario.update_noise_multiplier
         if not isinstance(table, ModularTable):
             return
-        # The mean over n rounds scatters less by sqrt(n), and rounding adds in the pattern's alone.
-        often = max(1.0, len(recorded.pattern) / math.sqrt(recorded.rounds))
+        # The mean over n rounds scatters less by sqrt(n), and only the pattern's rounds round.
+        pattern = np.array(recorded.pattern)
+        often = max(1.0, pattern.size / math.sqrt(recorded.rounds))
+        # The best test adds up the pattern's rounds, and takes the answers of all coordinates.
+        strategy = self.scenario.privacy.mechanism
+        sensitivity = PatternSensitivities(strategy, recorded.rounds).exact(pattern).value
+        often = max(often, math.sqrt(2.0) * sensitivity**2 / pattern.size)
         added = often * self.canaries / 4.0
         # A variance that is measured on so many coordinates scatters by sqrt(2 / canaries).
         least_square = 4.0 * added / math.sqrt(2.0 / self.canaries) / z**2

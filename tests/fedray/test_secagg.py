@@ -297,12 +297,12 @@ def test_noise_is_measured_by_the_inflated_norm(small) -> None:
 def canary(small, **planted):
     scenario = small(
         "training.enabled=true",
-        "privacy.noise_multiplier=2.0",
+        "privacy.noise_multiplier=8.0",
         "privacy.clip_norm=0.5",
         "rounds.count=12",
         "privacy.encoding={kind='secagg', scale=40}",
     )
-    return check_aggregator(scenario, (1, 9), 12, 512, **planted)
+    return check_aggregator(scenario, (1, 9), 12, 2048, **planted)
 
 
 @pytest.mark.slow
@@ -311,12 +311,12 @@ def test_canaries_find_the_noise_of_the_inflated_norm_and_notice_that_of_the_cli
 ) -> None:
     class ByTheClipNorm(ModelAggregator):
         def release(self, scale=1.0, noise_share=1.0):
-            self._noise_multiplier = 2.0 / inflation(40, 512)
+            self._noise_multiplier = 8.0 / inflation(40, 2048)
             return super().release(scale, noise_share)
 
     found = canary(small)
     assert found.problems == []
-    assert found.expected_mu == pytest.approx(found.claimed_mu / inflation(40, 512))
+    assert found.expected_mu == pytest.approx(found.claimed_mu / inflation(40, 2048))
     assert canary(small, aggregator=ByTheClipNorm).problems != []
 
 
