@@ -2,6 +2,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # Compiled files are kept, so that the second run starts sooner, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
+# A test at full size may take longer than the limit of the others.
+LONG := $(BIN)/python -m pytest -q --timeout 3600
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz docs clean
@@ -38,17 +40,17 @@ bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alter
 	$(BIN)/python tests/benchmarks/bench_population.py
 
 faults: .venv/.cluster  ## Every fault at three moments: killed actors, nodes and drivers, full disks, interruptions; jobs on a cluster
-	FEDRAY_ALL_MOMENTS=1 $(BIN)/python -m pytest -q tests/simulation/test_faults.py tests/simulation/test_cluster.py tests/deploy
+	FEDRAY_ALL_MOMENTS=1 $(LONG) tests/simulation/test_faults.py tests/simulation/test_cluster.py tests/deploy
 
 canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; 1,000 audits and 150 sampled epsilons, bracketed
-	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/studies/test_canary.py tests/studies/test_canary_kinds.py \
+	FEDRAY_ALL_SEEDS=1 $(LONG) tests/studies/test_canary.py tests/studies/test_canary_kinds.py \
 	  tests/audit/test_distribution.py tests/mechanisms/test_composition.py
 
 fits: .venv/.tests  ## Habits fitted to 50 logs: how often the 95 % intervals hold the truth (ten minutes)
-	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/studies/test_habits.py
+	FEDRAY_ALL_SEEDS=1 $(LONG) tests/studies/test_habits.py
 
 laws: .venv/.tests  ## The laws of runs, policies and samplers, and that en-GB has its published figures, at full size (a quarter of an hour)
-	FEDRAY_ALL_SEEDS=1 FEDRAY_FULL_SIZE=1 $(BIN)/python -m pytest -q tests/simulation/test_laws.py \
+	FEDRAY_ALL_SEEDS=1 FEDRAY_FULL_SIZE=1 $(LONG) tests/simulation/test_laws.py \
 	  tests/simulation/test_policies.py tests/audit/test_enforced.py tests/statistical/test_samplers_agree.py tests/reproduction/test_en_gb.py
 
 fuzz: .venv/.tests  ## 100,000 damaged and hostile inputs, and 5,000 valid ones at the edges, which are run (an hour)

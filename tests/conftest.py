@@ -2,10 +2,13 @@
 
 import atexit
 import base64
+import contextlib
 import gzip
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -42,6 +45,10 @@ from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun, TrainedRunWriter
 from fedray.trace.writer import TraceWriter, encode_part
+
+# A shell starts its background jobs with SIGINT ignored. The processes that tests start would
+# inherit that, and never hear the interruption that a test sends them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SMALL = {
     "name": "small",
@@ -148,6 +155,20 @@ def ray_cluster() -> Iterator[None]:
 
     with cluster(Placement(object_store_megabytes=200)):
         yield
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., "subprocess.Popen[Any]"]]:
+    """Starts a process as `subprocess.Popen` does; kills it after the test if it still runs."""
+    with contextlib.ExitStack() as stack:
+
+        def started(command: list[str], **options: Any) -> "subprocess.Popen[Any]":
+            process = stack.enter_context(subprocess.Popen(command, **options))
+            # Called before the process's own exit, which would wait for it.
+            stack.callback(process.kill)
+            return process
+
+        yield started
 
 
 @pytest.fixture

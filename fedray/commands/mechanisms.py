@@ -117,20 +117,24 @@ class _Search:
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.is_interrupted = False
         self._tell = tell
-        self._before: Any = None
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # A background job of a shell ignores SIGINT, and continues to.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._interrupt)
         return self
 
     def __exit__(self, *error: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _interrupt(self, number: int, frame: Any) -> None:
         del number, frame
         self.is_interrupted = True
         # From now on an interrupt ends the process, as it does everywhere else.
-        signal.signal(signal.SIGINT, self._before)
+        self.__exit__()
 
     def __call__(self, line: str) -> None:
         self._tell(line)

@@ -16,10 +16,11 @@ from fedray.mechanisms.participation import MinSep
 
 
 @pytest.fixture
-def interrupting(monkeypatch) -> Callable[[int], list[str]]:
-    """Makes the line of progress that has this number send SIGINT, as a terminal does."""
+def interrupting(monkeypatch) -> Callable[..., list[str]]:
+    """Makes the line of progress that has this number send SIGINT, as a terminal does, or another
+    signal."""
 
-    def at(number: int) -> list[str]:
+    def at(number: int, sent: int = signal.SIGINT) -> list[str]:
         told: list[str] = []
 
         @contextlib.contextmanager
@@ -29,7 +30,7 @@ def interrupting(monkeypatch) -> Callable[[int], list[str]]:
             def tell(line: str) -> None:
                 told.append(line)
                 if len(told) == number:
-                    signal.raise_signal(signal.SIGINT)
+                    signal.raise_signal(sent)
 
             yield tell
 
@@ -63,12 +64,14 @@ def test_a_fit_is_one_line(fedray_command, interrupting, small, tmp_path: Path) 
     assert_interrupted(done, "interrupted; what is written is written whole or not at all")
 
 
-@pytest.mark.parametrize("kind", ["band-fhu", "blt"])
+@pytest.mark.parametrize(
+    ("kind", "sent"), [("band-fhu", signal.SIGINT), ("blt", signal.SIGINT), ("blt", signal.SIGTERM)]
+)
 def test_an_optimisation_writes_the_best_so_far(
-    kind: str, fedray_command, interrupting, tmp_path: Path, monkeypatch
+    kind: str, sent: int, fedray_command, interrupting, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    told, out = interrupting(3), tmp_path / "found.json"
+    told, out = interrupting(3, sent), tmp_path / "found.json"
     setting = ["--rounds", "64", "--min-sep", "8", "--max-participations", "4"]
     code, stdout, err = fedray_command("optimize", kind, *setting, "--out", str(out), "--json")
     assert (code, err) == (
@@ -82,6 +85,19 @@ def test_an_optimisation_writes_the_best_so_far(
     found = figures.max_loss if kind == "blt" else figures.rms_loss
     assert found == pytest.approx(best, abs=1e-6)
     assert [file.name for file in tmp_path.iterdir()] == ["found.json"]  # nothing is cached
+
+
+def test_an_optimisation_in_the_background_of_a_script_ignores_sigint_as_the_shell_asked(
+    fedray_command, interrupting
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        interrupting(3)
+        setting = ["--rounds", "64", "--min-sep", "8", "--max-participations", "4", "--no-cache"]
+        code, _, err = fedray_command("optimize", "blt", *setting)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (code, err) == (0, "")
 
 
 @pytest.mark.slow

@@ -310,7 +310,7 @@ main()
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sigint(
-    reference: Trace, small, tmp_path: Path
+    reference: Trace, small, tmp_path: Path, start
 ) -> None:
     """`fedray run` is interrupted once it has a checkpoint: one line, exit 130; `--resume` finishes it; its report is there too.
 
@@ -318,7 +318,7 @@ def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sig
     """
     (tmp_path / "s.toml").write_text(small(*OVERRIDES, "training.enabled=false").to_toml())
     command = [sys.executable, "-m", "fedray", "run"]
-    process = subprocess.Popen(
+    process = start(
         [sys.executable, "-c", ELSEWHERE, str(ROOT), "run", "s.toml", "--out", str(tmp_path / "t"), "--checkpoint-seconds", "0", "--json", "--ray", "--shards", "2"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
@@ -357,11 +357,11 @@ def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sig
 @pytest.mark.ray
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
 def test_a_run_whose_ray_was_killed_can_be_resumed(
-    reference: Trace, small, tmp_path: Path, name: str
+    reference: Trace, small, tmp_path: Path, start, name: str
 ) -> None:
     """Ray ends the driver, or the driver hangs and is killed too, or it does not notice and finishes."""
     (tmp_path / "s.toml").write_text(small(*OVERRIDES).to_toml())
-    process = subprocess.Popen(
+    process = start(
         [sys.executable, "-m", "fedray", "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--checkpoint-seconds", "0", "--ray"],
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -707,12 +707,11 @@ time.sleep(600)
 
 
 @pytest.mark.slow
-def test_two_processes_do_not_write_one_run(unfinished: Path, tmp_path: Path) -> None:
+def test_two_processes_do_not_write_one_run(unfinished: Path, tmp_path: Path, start) -> None:
     """The other one holds the directory's lock, until it is killed."""
-    other = subprocess.Popen(
+    other = start(
         [sys.executable, "-uc", LOCK_HOLDER, str(unfinished)], cwd=ROOT, stdout=subprocess.PIPE
     )
-    assert other.stdout is not None
     other.stdout.readline()
     with pytest.raises(InputError, match="is being written by another process"):
         resume_run(tmp_path / "t", HERE)

@@ -86,16 +86,17 @@ def test_a_place_that_cannot_be_written_costs_one_warning(
     assert "No space left on device" in caplog.text
 
 
-def test_a_process_that_has_ended_runs_no_more_and_its_number_alone_is_not_enough() -> None:
+def test_a_process_that_has_ended_runs_no_more_and_its_number_alone_is_not_enough(start) -> None:
     own = Process.present()
     assert own is not None
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        stat = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()
-        process = Process(other.pid, int(stat[19]), own.machine)
-        assert process.is_running()
-        other.kill()
-        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
-        assert process.is_running() is False  # nobody has waited for it
+    other = start([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    stat = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()
+    process = Process(other.pid, int(stat[19]), own.machine)
+    assert process.is_running()
+    other.kill()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    assert process.is_running() is False  # nobody has waited for it
+    other.wait()
     assert process.is_running() is False
     assert Process(own.pid, own.started + 1, own.machine).is_running() is False
     assert Process(own.pid, own.started, "another").is_running() is None

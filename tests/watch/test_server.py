@@ -176,20 +176,20 @@ def test_two_trained_runs_of_a_trace_are_compared(
 
 
 @pytest.mark.slow
-def test_the_command_says_where_the_page_is_and_ends_quietly(directory: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_says_where_the_page_is_and_ends_quietly(
+    directory: Path, start, number: int
+) -> None:
     command = [sys.executable, "-m", "fedray", "watch", str(directory)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as run:
-        assert run.stdout is not None
-        line = run.stdout.readline()
-        port = int(line.partition("http://127.0.0.1:")[2].partition("/")[0])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        connection.request("GET", "/state.json")
-        assert connection.getresponse().status == 200
-        connection.close()
-        run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=30)
+    run = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = run.stdout.readline()
+    port = int(line.partition("http://127.0.0.1:")[2].partition("/")[0])
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", "/state.json")
+    assert connection.getresponse().status == 200
+    connection.close()
+    run.send_signal(number)
+    out, err = run.communicate(timeout=120)
     assert (run.returncode, out, err) == (0, "", "")
 
 
