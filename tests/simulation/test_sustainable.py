@@ -259,3 +259,16 @@ def test_tasks_starve_one_by_one_and_a_resumed_run_ends_as_the_whole_one(
     assert {name: trace.run["ended"] for name, trace in resumed.traces.items()} == ended
     for name, trace in whole.traces.items():
         assert resumed.traces[name].digest == trace.digest
+
+
+@pytest.mark.slow
+def test_a_round_that_started_with_too_few_devices_does_not_blame_the_report_timeout(
+    small, tmp_path: Path
+) -> None:
+    """At its selection timeout a round starts with fewer devices than it wants, and drop-outs then cost it the goal: what lacks are devices."""
+    failing = "latency.failure_probability=0.08"
+    trace = simulate(small(*STARVES_ON_ITS_FOURTH_DAY, failing), HERE, tmp_path / "t")
+    abandoned = trace.rounds["selected"][trace.rounds["state"] == 1]
+    assert ((abandoned > 0) & (abandoned < 260)).any()
+    assert "so lower participation.round_separation=1000" in trace.run["ended"]
+    assert "report_timeout" not in trace.run["ended"]
