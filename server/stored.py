@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedray.errors import Starved
 from fedray.messages import (
+    NEVER,
     NO_WINDOW,
     Census,
     CheckIns,
@@ -275,7 +276,7 @@ class StoredCoordinator:
             contributions=tried.contributions,
         )
         # The server takes one upload of a device in a window, whatever the device remembers.
-        again = np.ceil(np.where(is_stored, window_end, free)).astype(np.uint32)
+        again = np.minimum(np.ceil(np.where(is_stored, window_end, free)), float(NEVER))
         policies = self._rules.policies
         settlement = Settlement(
             attempt=self._attempt,
@@ -284,7 +285,7 @@ class StoredCoordinator:
             check_in_times=started,
             report_times=np.where(is_complete, report_times, np.nan),
             outcomes=outcomes,
-            reopen_times=np.maximum(policies.reopen_times(attempted), again),
+            reopen_times=np.maximum(policies.reopen_times(attempted), again.astype(np.uint32)),
             # Rounds are the schedule's business, so devices that upload remember none.
             remembers_round=np.zeros(started.size, np.bool_),
             forget_times=policies.forget_times(attempted),

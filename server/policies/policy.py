@@ -136,14 +136,13 @@ class Policies:
                 continue
             until = absence.until
             if self.clocks.happen and policy.reads_clock:
-                until = self._reached_by_clock(attempt, absence)
-                # Settlements hold whole seconds in 32 bits, of which NEVER is the largest.
-                until = np.minimum(np.ceil(until), float(NEVER))
+                until = np.ceil(self._reached_by_clock(attempt, absence))
             # A device that has forgotten why it kept away comes again.
             if self.losses.happen and not policy.survives_loss:
                 until = np.minimum(until, self._forget_times(attempt, absence.since))
             np.maximum(times, until, out=times)
-        return times.astype(np.uint32)
+        # Settlements hold whole seconds in 32 bits, of which NEVER is the largest.
+        return np.minimum(times, float(NEVER)).astype(np.uint32)
 
     def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
         """Whether each device [S] keeps the round for some policy."""

@@ -1,11 +1,14 @@
 """A small part of `make fuzz` in every run of the suite."""
 
 import importlib.util
+import math
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from fedray.audit.guarantees import Guarantee
 
 CASES = 500
 SEED = 1
@@ -32,6 +35,44 @@ def test_damaged_and_hostile_inputs_end_in_the_same_figures_or_in_one_line(
     ends = Counter(result for _, _, result in results)
     assert ends["refused"] > CASES / 2  # it can tell: most damage is refused ...
     assert ends["same"] > 0  # ... and what changes nothing that is read is not
+
+
+@pytest.mark.slow  # 8 s: seventy small runs, imports, calibrations
+def test_valid_inputs_at_the_edges_reach_what_is_behind_validation(
+    fuzz: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    targets = {"simulations": 24, "trainings": 8, "tasks": 8, "imports": 16, "mechanisms": 16}
+    results = [
+        result
+        for name, count in targets.items()
+        for result in fuzz.run_cases(count, SEED, name, is_valid=True)
+    ]
+    assert [each for each in results if each[2].startswith("FOUND")] == []
+    reached = [result for _, _, result in results if result.startswith("reached")]
+    assert len(reached) > len(results) / 2
+    for operation in ("simulate", "train", "resume", "import", "audit", "calibrate"):
+        assert any(operation in each for each in reached), operation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["more is observed than enforced", "another digest", "infinity"])
+def test_the_checks_behind_validation_can_fail(
+    fuzz: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    import valid_inputs
+
+    if what == "another digest":
+        monkeypatch.setattr(valid_inputs, "figures_of", lambda trace: str(trace.path))
+    elif what == "infinity":
+        monkeypatch.setattr(Guarantee, "rho", property(lambda self: math.inf))
+    else:
+        rho = {"observed": 3.0}
+        monkeypatch.setattr(Guarantee, "rho", property(lambda self: rho.get(self.name, 1.0)))
+    target = fuzz.valid_targets(tmp_path, fuzz.DATA_FILES)
+    simulations = next(each for name, _, each in target if name == "simulations")
+    results = [fuzz.run_case(simulations, SEED, "simulations", number) for number in range(10)]
+    assert any(result.startswith("FOUND Finding") for result in results), results
 
 
 @pytest.mark.slow

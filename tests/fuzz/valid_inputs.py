@@ -254,11 +254,11 @@ class Scenarios(Valid):
             where = f"{path}.{key}".lstrip(".")
             # Another kind of data would have no task that trains on it.
             is_kept = is_trained and where in ("data", "training", "training.task")
-            is_table = isinstance(value, BaseModel) and len(type(value).model_fields) > 1
+            is_table = isinstance(value, BaseModel) and bool(_keys_of(value))
             if not is_table or not (is_kept or path == "" or rng.random() < 0.6):
                 break
             table, path, below = value, where, below.setdefault(key, {})
-            key = rng.choice([each for each in type(table).model_fields if each not in ("kind", "model", "enabled", *KEYS_OF_FILES)])  # fmt: skip
+            key = rng.choice(_keys_of(table))
         drawn = drawn_key(type(table), key, path, rng)
         if drawn is None:
             below.pop(key, None)
@@ -270,8 +270,10 @@ class Scenarios(Valid):
         return Placement(rng.choice([1, 2, 3]), "in-process", checkpoint_seconds=checkpoint_seconds, trainers=rng.choice([1, 2]))  # fmt: skip
 
 
-class Interrupted(Exception):
-    """What a case interrupts a run by."""
+def _keys_of(table: BaseModel) -> list[str]:
+    """The keys of a table that may be drawn without the others."""
+    kept = ("kind", "model", "enabled", *KEYS_OF_FILES)
+    return [key for key in type(table).model_fields if key not in kept]
 
 
 class Simulations(Scenarios):

@@ -333,6 +333,13 @@ def test_targets_beyond_the_range_of_multipliers_are_refused() -> None:
         least_noise_multiplier(lambda z: 0.1 / z, 1e4)
 
 
+def test_orders_that_do_not_converge_print_no_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """They are left out, and the bound is looser: ten lines of a library about it help no user."""
+    event = independent(PoissonSampling(1, 0.5, 1), 3739.689728)
+    assert pld_epsilon(event, 1e-10) < renyi_epsilon(event, 1e-10) < 1
+    assert caplog.records == []
+
+
 def test_the_renyi_figure_is_of_the_noise_that_the_strategy_leaves() -> None:
     """C = 2 I with noise multiplier 2 is C = I with 1: both figures follow the columns' norm."""
     sampling, participation = PoissonSampling(50, 0.01), MinSep(50, 1, 50)

@@ -49,6 +49,15 @@ def test_exactly_the_period_of_swor_is_not_enough() -> None:
     assert reopen(WithoutReplacement(1000.0, True)) == [1121, 1132, 0, 1151]
 
 
+def test_a_time_beyond_what_settlements_hold_is_never() -> None:
+    """A report after centuries does not wrap around to a time at which the device may come again."""
+    late = replace(ATTEMPT, report_times=np.full(4, 1e11))
+    assert Policies((Timer("reported"),), NO_LOSSES).reopen_times(late).tolist() == [
+        *3 * [NEVER],
+        0,
+    ]
+
+
 def test_the_latest_of_all_policies_counts() -> None:
     policies = Timer("accepted"), WithoutReplacement(500.0, True), Cap(2)
     assert reopen(*policies) == [1130, NEVER, 0, 651]

@@ -71,6 +71,14 @@ def plain(tmp_path_factory) -> Trace:
     return simulated(tmp_path_factory.mktemp("plain"), scenario(CYCLIC))
 
 
+def test_an_upload_that_takes_centuries_ends_beyond_what_settlements_hold(tmp_path: Path) -> None:
+    """Its end does not wrap around in 32 bits, of which numpy warns: the device does not come again."""
+    slow = "latency={model_megabytes=1e3, downlink_megabytes_per_second=1e-3, downlink_sigma=3.0}"
+    always, goal = "availability={model='always_on'}", "rounds.report_goal=10"
+    run = scenario(CYCLIC, always, slow, goal, "rounds.max_days=3.0", windows=5)
+    assert simulated(tmp_path, run).run["ended"] == "completed"
+
+
 @pytest.fixture(scope="module")
 def windows(tmp_path_factory) -> Trace:
     """Three windows, some of whose draws fail."""
