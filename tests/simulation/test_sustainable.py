@@ -180,6 +180,7 @@ def test_the_task_that_cannot_finish_is_named() -> None:
         check_sustainable(SeveralTasks.from_tables(tables))
 
 
+@pytest.mark.slow
 def test_millions_of_devices_are_too_few_for_a_long_separation(fedray_command, tmp_path) -> None:
     (tmp_path / "s.toml").write_text(
         "population.devices = 3500000\nparticipation.round_separation = 910\n"
@@ -225,6 +226,7 @@ def test_a_run_that_starves_says_why_within_a_simulated_day_and_ends(small, tmp_
     assert re.search(ended + cause, trace.run["ended"])
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_for_a_timer_does_not_starve(small, tmp_path: Path) -> None:
     """Devices come back after 40 days without a round, which is longer than starved days are allowed to be."""
     scenario = small("population.devices=1500", "rounds.count=7", "participation.timer_hours=960.0")
@@ -233,6 +235,7 @@ def test_a_run_that_waits_for_a_timer_does_not_starve(small, tmp_path: Path) -> 
     assert np.diff(trace.rounds["closed"][trace.rounds["state"] == 0]).max() > 30 * DAY
 
 
+@pytest.mark.slow
 def test_tasks_starve_one_by_one_and_a_resumed_run_ends_as_the_whole_one(
     small, tmp_path: Path
 ) -> None:
