@@ -42,7 +42,7 @@ bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alter
 faults: .venv/.cluster  ## Every fault at three moments: killed actors, nodes and drivers, full disks, interruptions; jobs on a cluster
 	FEDRAY_ALL_MOMENTS=1 $(LONG) tests/simulation/test_faults.py tests/simulation/test_cluster.py tests/deploy
 
-canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; 1,000 audits and 150 sampled epsilons, bracketed
+canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; false alarms, 1,000 runs; 1,000 audits and 150 sampled epsilons, bracketed
 	FEDRAY_ALL_SEEDS=1 $(LONG) tests/studies/test_canary.py tests/studies/test_canary_kinds.py \
 	  tests/audit/test_distribution.py tests/mechanisms/test_composition.py
 
