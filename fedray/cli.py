@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -162,7 +163,23 @@ for _command in (
 
 
 def main() -> None:
-    """The console script: turns errors into one line and an exit code."""
+    """The console script: runs the command, and ends the process with its exit code."""
+    code = command()
+    # All is done and said: a signal that comes now would only change the exit code.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    # The interpreter aborts when it ends while a thread is in torch's C++ code. And if a signal
+    # interrupted an `exec`, as imports make many, it would end by SIGINT instead of this code.
+    if code == INTERRUPTED or threading.active_count() > 1:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def command() -> int:
+    """Runs the command of `sys.argv`: turns errors into one line. Returns the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -173,7 +190,7 @@ def main() -> None:
                 errors="backslashreplace"
             )  # names of files and devices may be no text
     # In its standalone mode click would print errors, and end the process itself.
-    sys.exit(_exit_code(lambda: app(standalone_mode=False)))
+    return _exit_code(lambda: app(standalone_mode=False))
 
 
 def _interrupt(number: int, frame: Any) -> None:

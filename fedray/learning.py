@@ -313,6 +313,7 @@ class LiveTraining:
         self._scenario = scenario
         self._trace_directory = Path(os.path.abspath(trace_directory))
         partial = _live_partial(self._trace_directory)
+        self._partial = partial
         self._stack = contextlib.ExitStack()
         # Nothing is made yet: that begins when the context is entered.
         self._made_within = _training(
@@ -332,6 +333,11 @@ class LiveTraining:
         self._thread = threading.Thread(target=self._work, name="training", daemon=True)
 
     def __enter__(self) -> Self:
+        if has_checkpoint(self._partial) and not self._is_trace_kept:
+            # Its process was killed before the simulation had a checkpoint.
+            directory = self._trace_directory / TRAINING
+            with TrainedRunWriter(directory, is_resumed=True, partial=self._partial) as orphan:
+                orphan.discard()
         self._training = self._stack.enter_context(self._made_within)
         self._thread.start()
         return self
@@ -346,12 +352,15 @@ class LiveTraining:
         self._is_over = True
         self._rounds.put(None)
         self._thread.join()
-        trace_partial = partial_directory(self._trace_directory)
-        is_trace_kept = self._trace_directory.exists() or has_checkpoint(trace_partial)
-        # Without the trace there is nothing to go on with, now or later.
-        if not is_trace_kept:
+        if not self._is_trace_kept:
             self._training.writer.discard()
         self._stack.__exit__(kind, value, traceback)
+
+    @property
+    def _is_trace_kept(self) -> bool:
+        """Whether there is a trace, or a checkpoint of one: without it no training can continue."""
+        trace_partial = partial_directory(self._trace_directory)
+        return self._trace_directory.exists() or has_checkpoint(trace_partial)
 
     def add(
         self,

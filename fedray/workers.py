@@ -5,6 +5,7 @@ Whoever uses a worker calls a method by name and gets a `Pending` answer. What t
 of (a population shard, a trainer, the aggregator) does not know where it runs.
 """
 
+import ctypes
 import logging
 import os
 import queue
@@ -23,6 +24,8 @@ T_co = TypeVar("T_co", covariant=True)
 START_SECONDS = 600.0
 """Longest wait for a new actor. A busy machine is slow to start one, which is no sign that it
 hangs."""
+END_SECONDS = 10.0
+"""Longest wait for a thread to end: one operation of torch, or of a user's own code, takes less."""
 
 
 class ArgumentLost(Exception):
@@ -157,10 +160,16 @@ class ThreadWorker(InProcessWorker):
         return self.call(method, *arguments)
 
     def close(self) -> None:
-        """See Worker. A call that runs goes on, but is waited for only for a moment."""
+        """See Worker. A call that still runs after a second ends at its next line of Python."""
         self._is_closed = True
         self._calls.put(None)
         self._thread.join(timeout=1.0)
+        # The interpreter aborts when it ends while a thread is in torch's C++ code.
+        if self._thread.is_alive():
+            # A SystemExit ends a thread without a message.
+            thread, error = ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(SystemExit)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
+            self._thread.join(timeout=END_SECONDS)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None and not self._is_closed:

@@ -174,14 +174,12 @@ def start() -> Iterator[Callable[..., "subprocess.Popen[Any]"]]:
 @pytest.fixture
 def fedray_command(capsys) -> Callable[..., tuple[int, str, str]]:
     """Runs the command in this process: (exit code, stdout, stderr)."""
-    from fedray.cli import main
+    from fedray.cli import command
 
     def run(*arguments: str) -> tuple[int, str, str]:
         before, sys.argv = sys.argv, ["fedray", *arguments]
         try:
-            main()
-        except SystemExit as done:
-            code = int(done.code or 0)
+            code = command()
         finally:
             sys.argv = before
         captured = capsys.readouterr()

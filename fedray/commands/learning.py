@@ -1,6 +1,7 @@
 """Learning from a trace: train, compare, evaluate."""
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,6 +19,7 @@ from fedray.commands.output import (
     print_pieces,
     print_table,
     progress_line,
+    resumable,
     scenario_argument,
 )
 
@@ -147,18 +149,22 @@ def train(
         value = Scenario.from_toml(scenario, overrides or (), trust_code=True)
     else:
         value = scenario_of(opened).with_overrides(*(overrides or ()))
+    given = [str(scenario)] if scenario is not None else []
+    sets = [f"--set={each}" for each in overrides or ()]
+    how = shlex.join(["fedray", "train", str(trace), *given, *sets, "--resume"])
     with (
         run_progress(is_shown=not quiet) as show,
         event_files(tensorboard) as write,
+        # A training is resumed in its own directory, so that there is no other --out.
+        resumable(resume or out, f"{value.name}-training", how, quiet) as (directory, say),
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
     ):
-        on_progress = both(show, write)
+        on_progress = both(say, both(show, write))
         trained = train_on(
             opened,
             value,
             placement,
-            # A training is resumed in its own directory, so that there is no other --out.
-            resume or out,
+            directory,
             on_progress,
             is_resumed=resume is not None,
             trust_code=trust_code,

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -229,6 +230,44 @@ def progress_line(title: str, is_quiet: bool) -> Iterator[Callable[[str], None]]
 
     with study_progress(title, is_shown=not is_quiet) as tell:
         yield tell
+
+
+@contextlib.contextmanager
+def resumable(
+    directory: Path | None, name: str, command: str, is_quiet: bool
+) -> Iterator[tuple[Path, Callable[[Any], None]]]:
+    """Within: gives a run's directory, and a listener that prints how to continue the run.
+
+    It prints when the run begins. The process may vanish without a word later: Ray ends it if one
+    of its own processes dies, and the system if memory runs out.
+
+    Args:
+        directory: output directory; None for a new one under runs/.
+        name: beginning of the new directory's name.
+        command: how the user continues the run, to which the directory is appended.
+        is_quiet: whether nothing is printed.
+    """
+    from fedray.messages import DataProgress
+    from fedray.trace.partial import new_directory, partial_directory
+
+    where = directory or new_directory(name)
+    is_due = not is_quiet
+
+    def listen(progress: Any) -> None:
+        nonlocal is_due
+        if is_due and not isinstance(progress, DataProgress):
+            is_due = False
+            line = f"resume  if this run is cut off: {command} {shlex.quote(str(where))}"
+            typer.echo(line, err=True)
+
+    try:
+        yield where, listen
+    finally:
+        # The new directory is still empty if the run ended before it began; so may runs/ be.
+        if directory is None:
+            with contextlib.suppress(OSError):
+                partial_directory(where).rmdir()
+                where.parent.rmdir()
 
 
 def refuse_existing(out: Path | None) -> None:

@@ -31,6 +31,7 @@ from fedray.commands.output import (
     print_table,
     progress_line,
     refuse_existing,
+    resumable,
     scenario_argument,
     scenarios_option,
     tell_results,
@@ -118,12 +119,14 @@ def run(
             "--resume goes on with a run as it was started: leave out --out, and --set unless "
             "SCENARIO is given too"
         )
+    how = "fedray run --resume"
     with (
         run_progress(is_shown=not quiet) as show,
         event_files(tensorboard) as write,
+        resumable(resume or out, value.name if value else "", how, quiet) as (directory, say),
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
     ):
-        on_progress = both(show, write)
+        on_progress = both(say, both(show, write))
         if resume is not None:
             # The directory says what was run, because a scenario may be left out.
             is_of_tasks = is_unfinished_run_of_tasks(resume)
@@ -143,7 +146,7 @@ def run(
                 # long.
                 on_start = partial(_say_supply, value)
             start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
-            trace = start(value, placement, out, on_progress, on_start)
+            trace = start(value, placement, directory, on_progress, on_start)
     # Runs of several tasks have audits and pages of their own.
     if isinstance(trace, TasksRun):
         print_run_of_tasks(trace, as_json)

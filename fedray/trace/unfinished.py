@@ -229,7 +229,8 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
             )
         if not has_checkpoint(partial):
             raise CheckpointError(
-                f"{str(partial)!r} has no checkpoint yet; remove it and run again from the start"
+                f"{str(partial)!r} has no checkpoint yet; run again from the start, which replaces "
+                "it"
             )
         return partial, document, hashlib.sha256(content).hexdigest()
     # A training is asked for by the directory in which it is being made.

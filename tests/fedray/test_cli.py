@@ -2,12 +2,15 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fedray.errors import InputError
 
 SMALL_RUN = [
     "--set",
@@ -79,6 +82,43 @@ def test_run_prints_tables_and_paths_for_people(fedray_command, small, tmp_path:
             "report.html",
         )
     )
+
+
+@pytest.mark.slow
+def test_a_run_says_at_its_start_how_to_continue_it_if_its_process_vanishes(
+    fedray_command, small, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text(small().to_toml())
+    code, _, err = fedray_command("run", "s.toml", "--in-process")
+    assert code == 0
+    [run] = Path("runs").iterdir()
+    line = "resume  if this run is cut off: fedray {}"
+    assert line.format(f"run --resume {run}") in err.splitlines()
+    given = ["--set=training.cohort_sample=2"]
+    code, _, err = fedray_command("train", str(run), *given, "--out", "m", "--in-process")
+    assert code == 0, err
+    continued = shlex.join(["train", str(run), *given, "--resume", "m"])
+    assert line.format(continued) in err.splitlines()
+
+
+def test_a_run_that_is_refused_or_quiet_does_not_say_how_to_continue_it(
+    fedray_command, small, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text(small().to_toml())
+    monkeypatch.setattr("fedray.simulation.check_memory", _refused)
+    code, _, err = fedray_command("run", "s.toml", "--in-process")
+    assert (code, err.count("\n")) == (2, 1)
+    assert not Path("runs").exists()
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    code, _, err = fedray_command("run", "s.toml", "--in-process", "--quiet")
+    assert (code, err) == (0, "")
+
+
+def _refused(*arguments: object) -> None:
+    raise InputError("no memory")
 
 
 @pytest.mark.ray

@@ -2,7 +2,11 @@
 
 import contextlib
 import json
+import os
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +17,7 @@ from fedray.mechanisms.files import read_strategy
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism
 from fedray.mechanisms.participation import MinSep
+from fedray.workers import ThreadWorker
 
 
 @pytest.fixture
@@ -135,3 +140,65 @@ def test_what_an_interruption_breaks_is_an_interruption(capsys) -> None:
 
     with pytest.raises(RuntimeError, match="of ours"):
         _exit_code(broken)
+
+
+STILL_TRAINING = """
+import threading
+import torch
+
+begun = threading.Event()
+
+def train():
+    numbers = torch.ones(300, 300)
+    while True:
+        numbers @ numbers
+        begun.set()
+
+def command(**options):
+    threading.Thread(target=train, daemon=True).start()
+    begun.wait()
+    raise KeyboardInterrupt
+"""
+AT_AN_IMPORT = """
+def command(**options):
+    exec("raise KeyboardInterrupt")
+"""
+"""Imports execute texts: that of a dataclass, for example."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [STILL_TRAINING, AT_AN_IMPORT], ids=["training", "import"])
+def test_the_exit_code_is_130_whatever_is_interrupted(command: str, tmp_path: Path) -> None:
+    ended = "from fedray import cli\ncli.app = command\ncli.main()\n"
+    (tmp_path / "interrupted.py").write_text(command + ended)
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = "fedray: interrupted; what is written is written whole or not at all\n"
+    assert (done.returncode, done.stderr) == (INTERRUPTED, said)
+
+
+class Endless:
+    def __init__(self, begun: threading.Event) -> None:
+        self._begun = begun
+
+    def train(self) -> None:
+        self._begun.set()
+        while True:
+            pass
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_closed_while_it_works_leaves_no_thread() -> None:
+    before, begun = threading.active_count(), threading.Event()
+    worker = ThreadWorker(Endless, begun)
+    worker.call("train")
+    begun.wait()
+    worker.close()
+    assert threading.active_count() == before

@@ -24,6 +24,7 @@ from fedray.errors import AggregatorLost, CheckpointError, InputError, RunFailed
 from fedray.messages import Progress, RunProgress, TrainingProgress
 from fedray.pipeline import resume_run, run_scenario
 from fedray.placement import Placement
+from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.partial import MARK, TOKEN_FILE
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TRAINING
@@ -461,6 +462,41 @@ def interrupt_at(rounds: int, kind: type[Progress] = RunProgress) -> Callable[[P
             raise KeyboardInterrupt
 
     return interrupt
+
+
+ORPHANED = """
+import os, sys
+from pathlib import Path
+from fedray.messages import TrainingProgress
+from fedray.pipeline import run_scenario
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.trace.unfinished import Journal
+Journal.save_if_due = lambda *arguments: None
+
+def end(progress):
+    if isinstance(progress, TrainingProgress) and progress.trained == 3:
+        os._exit(1)
+
+scenario = Scenario.from_toml(Path("s.toml"))
+run_scenario(scenario, Placement(1, "in-process", checkpoint_seconds=0.0), Path("t"), end)
+"""
+"""A run whose process vanishes when the training has a checkpoint, and the simulation has none."""
+
+
+@pytest.mark.slow
+def test_a_training_whose_run_left_no_checkpoint_is_replaced_by_the_next_run(
+    reference: Trace, small, tmp_path: Path
+) -> None:
+    (tmp_path / "s.toml").write_text(small(*OVERRIDES).to_toml())
+    path = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", ORPHANED], cwd=tmp_path, env=path, check=False)
+    assert has_checkpoint(tmp_path / "t.training.partial")
+    with pytest.raises(CheckpointError, match="run again from the start, which replaces it"):
+        resume_run(tmp_path / "t", HERE)
+    shutil.rmtree(tmp_path / "t.partial")
+    (tmp_path / "s.toml").unlink()
+    assert_same(run_scenario(small(*OVERRIDES), HERE, tmp_path / "t"), reference)
 
 
 @pytest.fixture
