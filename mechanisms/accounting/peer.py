@@ -68,7 +68,8 @@ class PeerFigures:
     rho: float | None
     """Half the Renyi divergence of order 2; None for sampled events, which have no zCDP."""
     pld_epsilon: float | None
-    """By its loss distributions, a pessimistic estimate; None where it has none for the event."""
+    """By its loss distributions, a pessimistic estimate; None if it has none for the event, or none
+    that is finite at so small a delta."""
     renyi_epsilon: float
     """By Renyi DP."""
     version: str
@@ -92,11 +93,14 @@ def peer_figures(event: Event, delta: float) -> PeerFigures:
     from dp_accounting.rdp import RdpAccountant
 
     losses = PLDAccountant(value_discretization_interval=_interval(event))
-    has_losses = losses.supports(composed)
+    # Its distributions are cut off, so that a delta below the cut has no epsilon.
+    epsilon = math.inf
+    if losses.supports(composed):
+        epsilon = float(losses.compose(composed).get_epsilon(delta))
     return PeerFigures(
         event=repr(composed),
         rho=_peer_rho(event),
-        pld_epsilon=float(losses.compose(composed).get_epsilon(delta)) if has_losses else None,
+        pld_epsilon=epsilon if math.isfinite(epsilon) else None,
         renyi_epsilon=float(RdpAccountant().compose(composed).get_epsilon(delta)),
         version=metadata.version("dp-accounting"),
     )

@@ -66,6 +66,18 @@ def test_dp_accounting_composes_its_own_events_to_the_same_figures(audited, tmp_
         assert found == pytest.approx(entry["epsilon"], rel=2e-3)
 
 
+def test_a_delta_for_which_dp_accounting_has_no_epsilon_leaves_its_figure_out(
+    trace_of, tmp_path: Path
+) -> None:
+    """Its loss distributions are cut off at 1e-15 or so, and give infinity below."""
+    audit = audit_trace(
+        trace_of([[0], [1]], 2), noise_multiplier=2.0, delta=1e-30, mechanism=Tree()
+    )
+    (entry, *_) = json.loads(audit.write_events(tmp_path / "events.json").read_text())["events"]
+    assert entry["dp_accounting"]["pld_epsilon"] is None
+    assert entry["dp_accounting"]["renyi_epsilon"] >= entry["epsilon"] > 0
+
+
 def test_without_noise_there_are_no_events(trace_of, tmp_path: Path) -> None:
     audit = audit_trace(trace_of([[0], [1]], 2), mechanism=[Tree()])
     assert all(each.event for each in audit.events)
