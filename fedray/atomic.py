@@ -121,6 +121,15 @@ def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
         ) from None
 
 
+def sync_file(file: Path) -> None:
+    """Brings the content of a `file` to the disk. Raises OSError."""
+    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def sync_directory(directory: Path) -> None:
     """Brings the names in a `directory` to the disk, without which a file that was renamed may have
     its old name after a power cut. Raises OSError."""

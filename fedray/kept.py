@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedray.atomic import replace_file
+from fedray.regular_file import read_regular_file
+
+MOST_BYTES = 4 << 30
+"""Largest entry that is read, whole; the index of data has some 50 bytes per client."""
 
 
 def cache_folder(name: str) -> Path:
@@ -64,7 +68,7 @@ def read_kept(file: Path, request: str) -> bytes | None:
             this request.
     """
     try:
-        head, _, content = file.read_bytes().partition(b"\n")
+        head, _, content = read_regular_file(file, MOST_BYTES).partition(b"\n")
     except FileNotFoundError:
         return None
     except OSError as error:

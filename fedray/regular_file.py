@@ -9,8 +9,8 @@ link may lead to any file of the machine. Every refusal is an OSError whose `str
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -23,7 +23,7 @@ _KINDS = {
 
 def open_regular_file(
     file: Path, *, inside: Path | None = None, most_bytes: int | None = None
-) -> BinaryIO:
+) -> BufferedReader:
     """Opens a regular file for reading; never waits for another process.
 
     A file can grow after it was opened, and files of /proc have a size of 0: `read_regular_file`

@@ -7,6 +7,7 @@ names one matrix for good.
 
 import hashlib
 import io
+import os
 import tokenize
 from abc import abstractmethod
 from functools import cached_property, lru_cache
@@ -24,11 +25,24 @@ from fedray.mechanisms.recurrence import Outputs
 from fedray.mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.mistakes import explain
+from fedray.regular_file import check_regular_file
 
 MOST_ROUNDS = 20_000
 """Above, a matrix is 3.2 GB and its products take minutes; use a Toeplitz strategy or a BLT."""
 
 
+NPY_DAMAGE = (
+    OSError,
+    ValueError,
+    TypeError,
+    EOFError,
+    SyntaxError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    tokenize.TokenError,
+)
+"""Errors that numpy raises for a `.npy` file that is damaged."""
 BLOCK = 512
 """Columns of C whose products are taken together."""
 
@@ -231,8 +245,7 @@ class MatrixFile(TriangularStrategy):
         context: dict[str, Any] = info.context or {}
         given = context.get("matrix", context.get("matrices", {}).get(self.sha256))
         if given is None:
-            directory = Path(context.get("directory", "."))
-            given = _load(directory, self.file, self.sha256)
+            given = _load(self.file, self.sha256, context)
         C = _checked(given, self.file)
         digest = hashlib.sha256(C.data).hexdigest()
         if self.sha256 not in ("", digest):
@@ -255,24 +268,19 @@ class MatrixFile(TriangularStrategy):
         return hash((self.kind, self.sha256))
 
 
-def _load(directory: Path, file: str, sha256: str) -> NDArray:
-    # Traces carry matrices by their content, and other files by the name that they were given.
+def _load(file: str, sha256: str, context: dict[str, Any]) -> NDArray:
+    # Traces carry matrices by their content, and other files by the name that they were given,
+    # which is not tried for a trace: a stranger's could name any file of this machine.
+    directory = Path(context.get("directory", "."))
     by_content = directory / f"{sha256}.npy"
-    path = by_content if sha256 and by_content.exists() else directory / file
+    is_kept = context.get("is_recorded") or (sha256 and os.path.exists(by_content))
+    path = by_content if is_kept else directory / file
     try:
+        check_regular_file(path, inside=directory if is_kept else None)
         # This opens .npy alone, and no pickles, and reads nothing before shape and type are
         # checked.
         return np.lib.format.open_memmap(path, mode="r")
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        EOFError,
-        SyntaxError,
-        OverflowError,
-        RecursionError,
-        tokenize.TokenError,
-    ) as error:
+    except NPY_DAMAGE as error:
         reason = " ".join(str(error).split())[:100]
         raise ValueError(
             f"file={str(path)!r} cannot be read as a .npy matrix ({reason}); save it with "

@@ -6,15 +6,19 @@ read. It may be deleted whenever nothing runs; `fedray cache` does so.
 
 import contextlib
 import fcntl
+import os
 import shutil
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedray.atomic import whole_file
+from fedray.atomic import sync_file, whole_file
 from fedray.errors import InputError
-from fedray.kept import cache_folder
+from fedray.kept import cache_folder, keep, read_kept
+from fedray.regular_file import check_regular_file
+from fedray.scenario.data_file import content_digest
 
 _IN_THIS_PROCESS = threading.RLock()
 
@@ -103,17 +107,40 @@ def delete_content(folder: Path) -> bool:
 
 
 def made_once(file: Path, make: Callable[[Path], None]) -> Path:
-    """A file that is made unless it is there: whole, or not at all.
+    """A copy of data that is made unless it is there, whole and unchanged.
+
+    Its SHA-256 is kept beside it. A copy that differs is made again: the digest of the data says
+    nothing about it.
 
     Args:
-        file: its name.
-        make: is told where to write it.
+        file: name of the copy in the folder of its content.
+        make: writes the copy to the path that it is given.
 
     Raises:
         OSError: it cannot be written.
     """
     # Callers hold the lock of the content, so that no other process makes the file meanwhile.
-    if not file.exists():
-        with whole_file(file) as new:
-            make(new)
+    record = file.with_name(f"{file.name}.sha256")
+    # The folder is named by the content, so that no copy of another one is taken for it.
+    request = f"copy {file.relative_to(cache_folder('data'))}"
+    if os.path.lexists(file):
+        if _is_unchanged(file, record, request):
+            return file
+        warnings.warn(
+            f"the copy {str(file)!r} is damaged or changed; it is made again", stacklevel=2
+        )
+    with whole_file(file) as new:
+        make(new)
+        sync_file(new)
+    # This brings the directory to the disk too, with the name of the copy.
+    keep(record, request, content_digest(file).encode())
     return file
+
+
+def _is_unchanged(file: Path, record: Path, request: str) -> bool:
+    try:
+        check_regular_file(file, inside=file.parent)
+        # A copy is read again only when its inode has changed, which no program can hide.
+        return read_kept(record, request) == content_digest(file).encode()
+    except (OSError, ValueError):
+        return False

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from fedray.mechanisms.triangular import NPY_DAMAGE
 from fedray.scenario.content import ContentFile, PythonFile
 from fedray.table import PositiveShare, Shape, Share, Spread, Table
 
@@ -331,12 +332,21 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
     """How many devices were recorded, named 0, 1, 2, ... in the file, where some of them never had
     a session and so have no row; default: the devices of the file, of which each has one."""
     suffix: ClassVar[str] = ".npy"
+    most_bytes: ClassVar[int] = 4 << 30
 
     @cached_property
     def recording(self) -> Recording:
-        """The sessions; seconds since local midnight of the first day."""
+        """The sessions; seconds since local midnight of the first day. Raises ValueError."""
         # The content may come with somebody else's trace, and a pickle in it could run code.
-        device, start, end = np.load(io.BytesIO(self._content), allow_pickle=False).T
+        try:
+            rows = np.lib.format.read_array(io.BytesIO(self._content), allow_pickle=False)
+        except NPY_DAMAGE as error:
+            raise ValueError(f"file={self.file!r} holds no recording ({error})") from None
+        if not _are_sessions(rows, self.recorded_devices):
+            raise ValueError(
+                f"file={self.file!r} holds no recording (rows of device, start, end, in order)"
+            )
+        device, start, end = rows.T
         return Recording(device.astype(np.int64), start, end, self.recorded_devices)
 
     @property
@@ -347,6 +357,7 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
         return days * DAY
 
     def _canonical(self, path: Path) -> bytes:
+        self._check_file(path)
         device, start, end = _read_sessions(path, self.file, self.recorded_devices)
         # The content has one order, so that files with the same rows shuffled have one digest.
         order = _in_order(device, start)
@@ -469,6 +480,18 @@ def _read_sessions(
     # millions.
     _, ranks = np.unique(encoded.dictionary.to_numpy(zero_copy_only=False), return_inverse=True)
     return ranks[encoded.indices.to_numpy()].astype(np.int64), start, end
+
+
+def _are_sessions(rows: NDArray, recorded_devices: int | None) -> bool:
+    """Whether an array is what a replay keeps of a file: [S, 3], sorted by device."""
+    if rows.dtype != np.float64 or rows.ndim != 2 or rows.shape[1] != 3 or not rows.size:
+        return False
+    device, start, end = rows.T
+    # Without a given number, devices are ranks, of which none is missing.
+    most = device.size if recorded_devices is None else 1 << 53
+    numbers = np.isfinite(rows).all() and (device == np.floor(device)).all()
+    in_order = device[0] >= 0 and (np.diff(device) >= 0).all() and device[-1] <= most
+    return bool(numbers and in_order and ((start >= 0) & (start < end)).all())
 
 
 def _in_order(device: NDArray[np.int64], start: NDArray[np.float64]) -> NDArray[np.int64]:

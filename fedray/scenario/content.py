@@ -1,19 +1,24 @@
 """Files that a table names and that are known by their content: they travel with traces."""
 
+import contextlib
 import hashlib
+import os
 from abc import abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from fedray.errors import InputError, shown
+from fedray.regular_file import check_regular_file, read_regular_file
 from fedray.table import Table
 
 
 class ContentFile(Table):
     """A table that names a file, known by its content: looked for as `<sha256><suffix>`, as in
-    traces, then as `file`.
+    traces, then as `file`, unless the table is that of a trace: its files lie in the trace.
 
     The validation context says where. `directory` is that of the scenario. `contents` has tables
     by digest whose files were read before. `is_recorded` says that the tables are those of a trace
@@ -26,6 +31,8 @@ class ContentFile(Table):
     """SHA-256 of the content; filled in when the file is read, checked where given."""
     suffix: ClassVar[str]
     """Suffix of the file that holds `content`."""
+    most_bytes: ClassVar[int]
+    """Largest file that is read, whole."""
     _content: bytes = PrivateAttr()
     _kept_as: Path | None = PrivateAttr(default=None)
     """Where the content was found if it came with a trace or run; None for a file that the user
@@ -59,13 +66,13 @@ class ContentFile(Table):
             directory = Path(context.get("directory", "."))
             # In a trace's folder only the name by content is sure, so it is tried first.
             path = directory / self.content_name
-            is_kept = bool(self.sha256) and path.exists()
-            path = path if is_kept else directory / self.file
-            # A kept file is canonical already, and its digest is of exactly these bytes.
-            content = path.read_bytes() if is_kept else self._canonical(path)
-            # A recorded table may be somebody else's even where `file` itself is found.
-            if is_kept or context.get("is_recorded"):
+            # A stranger's trace could name any file of this machine, so `file` is not tried then.
+            if context.get("is_recorded") or (self.sha256 and os.path.exists(path)):
+                # A kept file is canonical already, and its digest is of exactly these bytes.
+                content = self._read_file(path, inside=directory)
                 self._kept_as = path
+            else:
+                content = self._canonical(directory / self.file)
         # The digest is checked in either case, since a file in a trace can be damaged or exchanged.
         digest = hashlib.sha256(content).hexdigest()
         if self.sha256 not in ("", digest):
@@ -76,6 +83,26 @@ class ContentFile(Table):
         self._content = content
         object.__setattr__(self, "sha256", digest)  # frozen, and not yet handed out
         return self
+
+    def _check_file(self, path: Path) -> None:
+        """Checks a user's file that a library reads whole. Raises ValueError."""
+        with self._told(path):
+            check_regular_file(path, most_bytes=self.most_bytes)
+
+    def _read_file(self, path: Path, inside: Path | None = None) -> bytes:
+        """Content of a file within the bounds of this table. Raises ValueError."""
+        with self._told(path):
+            return read_regular_file(path, self.most_bytes, inside=inside)
+
+    @contextlib.contextmanager
+    def _told(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ValueError(
+                f"file={self.file!r} cannot be read at {str(path)!r} "
+                f"({error.strerror or error}); bring the file there"
+            ) from None
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and _without_file(self) == _without_file(other)
@@ -89,6 +116,7 @@ class PythonFile(ContentFile):
     """A table that names a Python file of the user's own. Nothing is run when it is read."""
 
     suffix: ClassVar[str] = ".py"
+    most_bytes: ClassVar[int] = 1 << 20
     table: ClassVar[str]
     """Name of the table in a scenario, for messages."""
 
@@ -105,16 +133,24 @@ class PythonFile(ContentFile):
             )
 
     def _canonical(self, path: Path) -> bytes:
+        content = self._read_file(path)
+        self.compiled(content)
+        # All line ends are made alike, so the digest is the same on every system.
+        return content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def compiled(self, content: bytes) -> CodeType:
+        """The code of a `content`, which is not run.
+
+        Raises:
+            ValueError: it is not Python.
+        """
         try:
-            source = path.read_text(encoding="utf-8")
-            # Compiling finds errors of syntax now, and executes nothing.
-            compile(source, str(path), "exec")
-        except (OSError, ValueError, SyntaxError) as error:
+            # Decoded here, because a file could declare another encoding, such as a compression.
+            return compile(content.decode("utf-8"), self.file, "exec")
+        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
             raise ValueError(
                 f"file={self.file!r} is no readable Python file ({error}); give one that defines it"
             ) from None
-        # Reading as text has made all line ends alike, so the digest is the same on every system.
-        return source.encode()
 
 
 def _without_file(table: Any) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 import contextlib
 import hashlib
 import json
+import os
+import time
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -10,8 +13,13 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from fedray.errors import InputError, shown
 from fedray.kept import cache_folder, keep, read_kept
+from fedray.regular_file import check_regular_file, open_regular_file
 from fedray.table import Table
 
+MOST_DATA_BYTES = 1 << 40
+"""Largest data file, which is read once for its digest; larger ones are sparse files."""
+_CLOCK_TICK = 100_000_000
+"""Nanoseconds within which two changes of a file may have the same time."""
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 PLACES = ("file", "vocabulary_file")
 """Keys that say where content lies: they are no part of a scenario's digest."""
@@ -83,9 +91,10 @@ class NamesDataFiles(Table):
                 "where it lies"
             ) from None
         if digest != wanted:
+            # Its digest is not told: a stranger's trace may name any file of this machine.
             raise InputError(
-                f"{self.table}.{path_key}={shown(str(path))} has another content "
-                f"(sha256 {digest}) than the one of this run ({wanted}); find that one"
+                f"{self.table}.{path_key}={shown(str(path))} has another content than that of this "
+                f"run (sha256 {wanted}); find that one"
             )
         return path
 
@@ -100,19 +109,22 @@ class NamesDataFiles(Table):
 def content_digest(path: Path) -> str:
     """SHA-256 of a file; of a folder, that of the digests and names of all files in it.
 
-    A file is read once: its digest is kept in the cache with its size and the time of its last
-    change, and read again when either differs.
+    A file is read once: its digest is kept in the cache with its size and the times of its last
+    changes, and the file is read again when one of them differs.
 
     Args:
         path: a file or a folder.
 
     Raises:
-        OSError: something cannot be read.
+        OSError: something cannot be read, is not a regular file, or lies outside the folder.
     """
     if not path.is_dir():
         return _file_digest(path)
-    # Names are relative, so the digest stays when the folder is moved.
-    lines = [f"{_file_digest(file)}  {file.relative_to(path)}\n" for file in files_below(path)]
+    lines = []
+    for file in files_below(path):
+        check_regular_file(file, inside=path)
+        # Names are relative, so the digest stays when the folder is moved.
+        lines.append(f"{_file_digest(file)}  {file.relative_to(path)}\n")
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -133,10 +145,17 @@ def _without_places(table: Any) -> dict[str, Any]:
 
 
 def _file_digest(path: Path) -> str:
-    found = path.stat()
-    # An ordinary write changes one of these, so large files are read only once.
-    facts = [str(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
-    request = json.dumps(facts)
+    with open_regular_file(path, most_bytes=MOST_DATA_BYTES) as stream:
+        return _stream_digest(path, stream)
+
+
+def _stream_digest(path: Path, stream: BufferedReader) -> str:
+    found = os.fstat(stream.fileno())
+    # A write changes one of these, so large files are read only once. Programs can set the time of
+    # the last modification, but not that of the last change.
+    times = [found.st_mtime_ns, found.st_ctime_ns]
+    is_settled = time.time_ns() - found.st_ctime_ns > _CLOCK_TICK
+    request = json.dumps([str(path), found.st_dev, found.st_ino, found.st_size, *times])
     # A path has one entry, which is replaced when its file changes.
     name = hashlib.sha256(str(path).encode()).hexdigest()[:32]
     entry = cache_folder("digests") / f"{name}.txt"
@@ -146,8 +165,10 @@ def _file_digest(path: Path) -> str:
         known = None
     if known is not None:
         return known.decode()
-    with path.open("rb") as stream:
-        text = hashlib.file_digest(stream, "sha256").hexdigest()
-    with contextlib.suppress(OSError):  # a cache that cannot be written is left alone
-        keep(entry, request, text.encode())
+    text = hashlib.file_digest(stream, "sha256").hexdigest()
+    # Two changes within a tick of the clock have the same time, so the digest of a file that had
+    # just been written is not kept.
+    if is_settled:
+        with contextlib.suppress(OSError):  # a cache that cannot be written is left alone
+            keep(entry, request, text.encode())
     return text

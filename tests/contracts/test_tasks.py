@@ -245,7 +245,7 @@ def test_draws_within_a_module_are_found_for_one_device_and_for_many(layer, devi
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        (None, "is no readable Python file"),
+        (None, "(No such file or directory); bring the file there"),
         ("def task(:", "is no readable Python file"),
         ("x = 1", "has no function 'task'"),
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
@@ -313,7 +313,7 @@ def test_unknown_and_missing_keys_are_named(tmp_path: Path) -> None:
         ("training={task='custom'}", "training.task.file is missing"),
         ("training={task='custom',file='my_task.py',sead=1}", "did you mean 'seed'"),
         ("training={file='my_task.py'}", "unknown key training.task.file"),
-        ("training={task='custom',file='none.py'}", "training.task: file='none.py' is no readable"),
+        ("training={task='custom',file='none.py'}", "training.task: file='none.py' cannot be read"),
     ):
         with pytest.raises(ScenarioError, match=says):
             Scenario.from_toml(tmp_path / "s.toml", [override])
@@ -353,12 +353,12 @@ def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
     assert (again.parameters() == trace.trained.parameters()).all()
 
 
-def test_code_that_a_trace_names_by_a_path_is_not_ones_own(tmp_path: Path) -> None:
-    """Whoever made it could leave the digest out, or name a file of another folder."""
+def test_code_that_a_trace_names_by_a_path_is_not_read(tmp_path: Path) -> None:
+    """Its author could leave the digest out, or name a file of another folder."""
     scenario = own(tmp_path, PLAIN)
     trace = simulate(scenario, HERE, tmp_path / "t")
     trace.run["scenario"]["training"]["task"].update(file=str(tmp_path / "my_task.py"), sha256="")
-    with pytest.raises(InputError, match="trust_code=True"):
+    with pytest.raises(InputError, match=r"cannot be read at '.*t/\.py' \(No such file"):
         train(trace, None, HERE, tmp_path / "m")
 
 

@@ -187,7 +187,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         ),
         (
             ["run", "GOOD.toml", "--set", "availability={model='replay',file='nope.csv'}"],
-            "is no CSV or Parquet file",
+            "nope.csv' (No such file or directory); bring the file there",
         ),
         (
             ["run", "GOOD.toml", "--set", "availability={model='custom',file='BAD.toml'}"],

@@ -9,7 +9,7 @@ import bisect
 import glob
 import io
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -56,6 +56,7 @@ class ParquetFiles:
 
     Args:
         path: the file or folder.
+        files: its files, by split.
         client_column: names the client of a row.
         cache: the folder in the cache for its content.
 
@@ -63,13 +64,12 @@ class ParquetFiles:
         Damaged: they are no such files.
     """
 
-    def __init__(self, path: Path, client_column: str, cache: Path) -> None:
+    def __init__(
+        self, path: Path, files: Mapping[str, list[Path]], client_column: str, cache: Path
+    ) -> None:
         self._path = path
         self._client_column = client_column
         self._cache = cache
-        files: dict[str, list[Path]] = {}
-        for split, file in split_files(path, SUFFIXES):
-            files.setdefault(split, []).append(file)
         self._splits = {split: _Rows(found) for split, found in files.items()}
         for rows in self._splits.values():
             # Files without the column are refused at once, and not when a client is read.
@@ -78,7 +78,11 @@ class ParquetFiles:
     @classmethod
     def of(cls, table: ParquetData, cache: Path) -> "ParquetFiles":
         """Opens the files of a `table`."""
-        return cls(Path(table.file), table.client, cache)
+        path = Path(table.file)
+        files: dict[str, list[Path]] = {}
+        for split, file in split_files(path, SUFFIXES):
+            files.setdefault(split, []).append(file)
+        return cls(path, files, table.client, cache)
 
     def clients(self) -> Iterator[Client]:
         """Every run of rows of the same client, in the order of the files."""
@@ -94,13 +98,13 @@ class ParquetFiles:
             Damaged: the rows cannot be sorted.
         """
         copy = self._cache / "gathered"
+        copy.mkdir(exist_ok=True)
+        # Only these are read there, whatever else the folder has.
+        files = {}
         for split, rows in self._splits.items():
-            # Of the form that says the split, in whatever it is named.
             name = f"{split}-00000-of-00001.parquet" if split else "all.parquet"
-            file = copy / name
-            copy.mkdir(exist_ok=True)
-            made_once(file, self._sorter(rows))
-        return ParquetFiles(copy, self._client_column, self._cache)
+            files[split] = [made_once(copy / name, self._sorter(rows))]
+        return ParquetFiles(copy, files, self._client_column, self._cache)
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
         """The `columns` of the rows of a `client`, which are numbered over the files of its split.
