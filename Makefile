@@ -53,6 +53,7 @@ laws: .venv/.tests  ## The laws of runs, policies and samplers, and that en-GB h
 
 fuzz: .venv/.tests  ## 100,000 damaged and hostile inputs: traces, logs, scenarios, mechanisms, options (half an hour)
 	$(BIN)/python tests/fuzz/fuzz.py --cases 100000
+	$(BIN)/python tests/fuzz/hostile.py
 
 bench-audit: .venv/.tests  ## Import and audit of large logs, a sweep of 200 cells (ten minutes, 10 GB of disk)
 	$(BIN)/python tests/benchmarks/bench_audit.py

@@ -65,10 +65,11 @@ def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
     # It is named by its content, so that two versions of a file do not replace each other.
     module = ModuleType(f"{_MODULES}{file.sha256[:12]}")
     sys.modules[module.__name__] = module
-    called(
-        f"{file.table}.file={file.file!r}",
-        lambda: exec(file.compiled(file.content), vars(module)),
-    )
+    try:
+        code = file.compiled(file.content)
+    except ValueError as error:
+        raise ScenarioError(f"{file.table}: {error}") from None
+    called(f"{file.table}.file={file.file!r}", lambda: exec(code, vars(module)))
     function = vars(module).get(name)
     if not callable(function):
         raise ScenarioError(

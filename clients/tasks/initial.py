@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from fedray.errors import ScenarioError
+from fedray.regular_file import check_regular_file
 from fedray.rng import Stream, stream_generator
 
+_MOST_HEADER_BYTES = 100 << 20
+"""The limit of the format."""
 Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 """Gives an array of a shape, drawn from a generator."""
 
@@ -103,6 +106,9 @@ def parameters_in(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> NDArray[
         ScenarioError: the file is none, or its tensors are not those of the task.
     """
     try:
+        # A file of this task has eight bytes for a number at most, and a header.
+        numbers = sum(map(math.prod, shapes.values()))
+        check_regular_file(file, most_bytes=8 * numbers + _MOST_HEADER_BYTES)
         found = safetensors.numpy.load_file(file)
     except (OSError, SafetensorError) as error:
         raise ScenarioError(

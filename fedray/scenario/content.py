@@ -148,8 +148,11 @@ class PythonFile(ContentFile):
             # Decoded here, because a file could declare another encoding, such as a compression.
             return compile(content.decode("utf-8"), self.file, "exec")
         except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+            # The parser's MemoryError, for nesting beyond its stack, has no text.
+            reason = str(error) or "it is nested too deeply"
             raise ValueError(
-                f"file={self.file!r} is no readable Python file ({error}); give one that defines it"
+                f"file={self.file!r} is no readable Python file ({reason}); give one that defines "
+                "it"
             ) from None
 
 

@@ -48,7 +48,7 @@ class NamesDataFiles(Table):
             file: str = getattr(self, path_key)
             if not file:
                 continue
-            path = (Path(context.get("directory", ".")) / file).resolve()
+            path = Path(os.path.realpath(Path(context.get("directory", ".")) / file))
             given: str = getattr(self, digest_key)
             try:
                 digest = content_digest(path)
@@ -122,7 +122,10 @@ def content_digest(path: Path) -> str:
         return _file_digest(path)
     lines = []
     for file in files_below(path):
-        check_regular_file(file, inside=path)
+        try:
+            check_regular_file(file, inside=path)
+        except OSError as error:
+            raise OSError(error.errno, f"{file.name}: {error.strerror}") from None
         # Names are relative, so the digest stays when the folder is moved.
         lines.append(f"{_file_digest(file)}  {file.relative_to(path)}\n")
     return hashlib.sha256("".join(lines).encode()).hexdigest()

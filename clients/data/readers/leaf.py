@@ -23,7 +23,7 @@ from fedray.scenario.data import LeafData
 SUFFIXES = (".json",)
 MOST_DEPTH = 64
 """Most arrays and objects within each other. The parser needs memory for the square of them."""
-MOST_CLIENT_TEXT = 128 << 20
+MOST_CLIENT_TEXT = 64 << 20
 """Most bytes of the JSON of one client, which becomes up to twenty times as large in memory."""
 _CREATE = "CREATE TABLE clients(split TEXT, name TEXT, examples INTEGER, content TEXT)"
 _INSERT = "INSERT INTO clients VALUES (?, ?, ?, ?)"

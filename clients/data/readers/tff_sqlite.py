@@ -116,13 +116,13 @@ class TffSqlite:
         try:
             rows = self._connection.execute(_OF_CLIENT, (client.first, client.end))
             for row, content in rows:
-                size += len(content or b"")
-                if size > MOST_CLIENT_BYTES:
-                    raise Damaged(
-                        f"{self._name}: client {client.name!r} has more than "
-                        f"{MOST_CLIENT_BYTES:,} bytes"
-                    )
                 where = f"{self._name}: row {row} (client {client.name!r})"
+                if not isinstance(content, bytes):
+                    raise Damaged(f"{where} has no example, which would be bytes")
+                size += len(content)
+                # Many rows may share their pages, so that the file's size does not bound them.
+                if size > MOST_CLIENT_BYTES:
+                    raise Damaged(f"{where} exceeds the {MOST_CLIENT_BYTES:,} bytes of a client")
                 features = self._features(content, columns, where)
                 for column, feature in features.items():
                     found[column].append(feature)
@@ -130,9 +130,7 @@ class TffSqlite:
             raise Damaged(f"{self._name}: client {client.name!r}: {error}") from None
         return {column: _column(features) for column, features in found.items()}
 
-    def _features(self, content: object, columns: Sequence[str], where: str) -> dict[str, Feature]:
-        if not isinstance(content, bytes):
-            raise Damaged(f"{where} has no example, which would be bytes")
+    def _features(self, content: bytes, columns: Sequence[str], where: str) -> dict[str, Feature]:
         try:
             features = decode_example(content, columns)
         except ValueError as error:

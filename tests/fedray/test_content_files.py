@@ -1,0 +1,98 @@
+"""Files that the tables of a trace name: only those in the trace are read, and only if they are regular and small."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedray.clients.python_file import function_in
+from fedray.errors import InputError, ScenarioError
+from fedray.scenario import Scenario
+from fedray.scenario.availability import CustomAvailability
+
+CODE = b"def runs(*arguments):\n    return 31415\n"
+DIGEST = hashlib.sha256(CODE).hexdigest()
+Table = dict[str, Any]
+
+
+NEEDED = {"population": {"devices": 1000}, "rounds": {"count": 2, "report_goal": 100}}
+
+
+def recorded(folder: Path, **tables: Table) -> Scenario:
+    return Scenario.from_tables({**NEEDED, **tables}, directory=folder, is_recorded=True)
+
+
+def own_scenario(folder: Path) -> Scenario:
+    table = {"model": "custom", "file": "own.py"}
+    return Scenario.from_tables({**NEEDED, "availability": table}, directory=folder)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """The folder of a trace, with files outside."""
+    (tmp_path / "own.py").write_bytes(CODE)
+    np.save(tmp_path / "own.npy", np.eye(2))
+    (tmp_path / "trace").mkdir()
+    return tmp_path / "trace"
+
+
+def test_the_content_in_a_trace_is_read(trace: Path) -> None:
+    (trace / f"{DIGEST}.py").write_bytes(CODE)
+    table = {"model": "custom", "file": "own.py", "sha256": DIGEST}
+    assert recorded(trace, availability=table).availability.content == CODE  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("file", ["../own.py", "{outside}/own.py"])
+@pytest.mark.parametrize("sha256", ["", DIGEST, "0" * 64])
+def test_a_path_out_of_a_trace_is_not_followed(file: str, sha256: str, trace: Path) -> None:
+    table = {"model": "custom", "file": file.format(outside=trace.parent), "sha256": sha256}
+    with pytest.raises(ScenarioError, match=r"trace/[0-9a-f]*\.py' \(No such file") as caught:
+        recorded(trace, availability=table)
+    assert sha256 == DIGEST or DIGEST not in str(caught.value)
+
+
+def test_a_matrix_out_of_a_trace_is_not_read(trace: Path) -> None:
+    mechanism = {"kind": "matrix", "file": str(trace.parent / "own.npy")}
+    with pytest.raises(ScenarioError, match=r"trace/\.npy' cannot be read"):
+        recorded(trace, privacy={"noise_multiplier": 1.0, "mechanism": mechanism})
+
+
+SPECIAL: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "pipe": (os.mkfifo, "it is a pipe"),
+    "device": (lambda file: file.symlink_to("/dev/zero"), "it (leads out of|is a device)"),
+    "link": (lambda file: file.symlink_to("../own.py"), "it leads out of"),
+    "large": (lambda file: file.write_bytes(bytes(1 << 21)), "it has more than 1,048,576 bytes"),
+}
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_a_content_file_that_is_not_regular_inside_and_small_is_one_line(
+    kind: str, trace: Path
+) -> None:
+    put, reason = SPECIAL[kind]
+    put(trace / f"{DIGEST}.py")
+    with pytest.raises(ScenarioError, match=reason):
+        recorded(trace, availability={"model": "custom", "file": "own.py", "sha256": DIGEST})
+    if kind != "link":  # a user may name a link of their own
+        put(trace / "own.py")
+        with pytest.raises(ScenarioError, match=reason):
+            own_scenario(trace)
+
+
+@pytest.mark.parametrize("nested", ["signs", "sums"])
+def test_python_that_is_nested_beyond_the_parser_is_one_line(nested: str, trace: Path) -> None:
+    code = {"signs": b"x = " + b"-" * 200_000 + b"1", "sums": b"x = 1" + b" + 1" * 100_000}[nested]
+    (trace / "own.py").write_bytes(code)
+    with pytest.raises(ScenarioError, match="is no readable Python file"):
+        own_scenario(trace)
+    digest = hashlib.sha256(code).hexdigest()
+    (trace / f"{digest}.py").write_bytes(code)
+    kept = recorded(trace, availability={"model": "custom", "file": "own.py", "sha256": digest})
+    assert isinstance(kept.availability, CustomAvailability)
+    # As after trust_code=True.
+    with pytest.raises(InputError, match="is no readable Python file"):
+        function_in(kept.availability, "runs")
