@@ -557,8 +557,8 @@ def audit_trace(
         remedy = (
             "audit a trace in which some did"
             if probability is None
-            else f"`fedray mechanism identity --sampling {probability:g}` gives the privacy that "
-            "its samples spent all the same"
+            else "its samples spent privacy all the same: evaluate the mechanism identity at "
+            f"sampling={probability:g}"
         )
         raise InputError(
             f"trace {str(opened.path)!r}: no device took part in any of its "

@@ -443,7 +443,7 @@ def test_a_trace_in_which_nobody_took_part_has_nothing_to_audit(tmp_path: Path) 
         audit_trace(simulated(tmp_path, value))
     # The sampled guarantee follows from the probability, whoever was drawn, and is not zero.
     assert "nothing was spent" not in str(told.value)
-    assert "`fedray mechanism identity --sampling 1e-09`" in str(told.value)
+    assert "evaluate the mechanism identity at sampling=1e-09" in str(told.value)
 
 
 def test_an_empty_poisson_sample_is_a_round(tmp_path: Path) -> None:
