@@ -125,6 +125,10 @@ def composed_epsilon(
         10, epsilon above q. It is a thousandth at most, or a hundredth where n q is below 0.05 and
         n is above 1; more where that would need more than `MOST_POINTS`.
     """
+    # A device that is never sampled changes nothing, so delta covers all that it does otherwise.
+    is_ever_sampled = -math.expm1(count * math.log1p(-probability)) if probability < 1.0 else 1.0
+    if is_ever_sampled * (1.0 + 1e-12) <= delta:
+        return 0.0
     step = _step(probability, noise_multiplier, _CHARGED * delta / count)
     if count == 1:
         removing = _once(probability, noise_multiplier, delta)

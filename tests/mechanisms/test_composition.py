@@ -204,6 +204,16 @@ def test_where_delta_is_enough_alone_epsilon_is_nothing(delta: float, z: float) 
     assert composed_epsilon(0.01, z, 10, delta) == 0.0
 
 
+@pytest.mark.parametrize(("q", "n"), [(1e-6, 1), (1e-6, 100), (0.01, 1), (0.3, 3)])
+def test_a_delta_above_the_probability_of_being_sampled_at_all_needs_no_epsilon(
+    q: float, n: int
+) -> None:
+    """However little noise there is; a delta just below it has one."""
+    ever = 1.0 - (1.0 - q) ** n
+    assert composed_epsilon(q, 0.1, n, ever * (1 + 1e-9)) == 0.0
+    assert composed_epsilon(q, 0.1, n, ever * 0.9) > 1.0
+
+
 def test_epsilon_grows_with_steps_and_falls_with_noise_and_delta() -> None:
     base = composed_epsilon(0.02, 1.0, 200, 1e-9)
     assert composed_epsilon(0.02, 1.0, 220, 1e-9) > base > composed_epsilon(0.02, 1.1, 200, 1e-9)
