@@ -247,7 +247,7 @@ class CorrelatedNoise:
 
     def _checked(self, gradients: Iterable[Tensor | None]) -> list[Tensor]:
         """The gradients, if noise can be added to all of them. Raises InputError."""
-        targets = _listed(gradients)
+        targets = list(gradients)
         if len(targets) != len(self._shapes):
             raise InputError(
                 f"{len(targets)} gradients for {len(self._shapes)} parameters; give one for each, "
@@ -288,15 +288,8 @@ class CorrelatedNoise:
 
 
 def _read(strategy: Strategy | str | Path) -> Strategy:
-    """The strategy, read from its file if a path is given. Raises InputError."""
-    if isinstance(strategy, str | Path):
-        return read_strategy(strategy)
-    if not isinstance(strategy, Strategy):
-        raise InputError(
-            f"strategy={shown(strategy)} is of type {type(strategy).__name__}; give a strategy, "
-            "such as fedray.BLT(...), or the path of a mechanism file"
-        )
-    return strategy
+    """Returns the strategy, read from its file if a path is given."""
+    return read_strategy(strategy) if isinstance(strategy, str | Path) else strategy
 
 
 def _whole(seed: int) -> int:
@@ -309,13 +302,9 @@ def _whole(seed: int) -> int:
     return int(seed)
 
 
-def _listed(values: Any) -> list[Any]:
-    return list(values) if isinstance(values, Iterable) else [values]
-
-
 def _tensors(parameters: Iterable[Tensor]) -> list[Tensor]:
     """The parameters as a list. Raises InputError."""
-    tensors = _listed(parameters)
+    tensors = list(parameters)
     for each in tensors:
         if not isinstance(each, Tensor):
             raise InputError(

@@ -5,15 +5,18 @@ import re
 import sys
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
 from fedray.messages import (
     DataProgress,
+    Evaluation,
     Measured,
     RunProgress,
     TrainingEstimate,
+    TrainingMetrics,
     TrainingProgress,
 )
 from fedray.part_done import PartDone
@@ -28,8 +31,8 @@ def test_every_part_is_whole_or_not_there(width: int, monkeypatch) -> None:
     console = Console(file=out, force_terminal=True, width=width, color_system=None)
     monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
     metrics, evaluation = (
-        SimpleNamespace(train_loss=5.824),
-        SimpleNamespace(metrics={"accuracy": Measured(0.015, 0.001)}),
+        Mock(spec=TrainingMetrics, train_loss=5.824),
+        Mock(spec=Evaluation, metrics={"accuracy": Measured(0.015, 0.001)}),
     )
     seconds = 123 * 86_400 + 21 * 3600 + 5 * 60
     with run_progress(is_shown=True) as on_progress:
@@ -57,7 +60,7 @@ def test_what_is_left_follows_the_slower_of_simulation_and_training(monkeypatch)
     console = Console(file=out, force_terminal=True, width=140, color_system=None)
     monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
     monkeypatch.setattr("fedray.report.progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    metrics = cast(Any, SimpleNamespace(train_loss=5.824))
+    metrics = cast(Any, Mock(spec=TrainingMetrics, train_loss=5.824))
     with run_progress(is_shown=True) as on_progress:
         on_progress(TrainingEstimate(1000, 64, 95.0, 6500, 36_000.0))
         for seconds in range(3):
@@ -79,7 +82,7 @@ def test_the_line_shows_the_slower_of_simulation_and_training(capsys, monkeypatc
     """Also before the first round is trained; a task that is trained after the simulation counts by its own rounds."""
     clock = [0.0]
     monkeypatch.setattr("fedray.report.progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    metrics = cast(Any, SimpleNamespace(train_loss=5.824))
+    metrics = cast(Any, Mock(spec=TrainingMetrics, train_loss=5.824))
     tell = show_progress()
     for progress, expected in [
         (TrainingEstimate(980, 10, 60.0, 10, 60.0), "training: 980 rounds of 10 devices"),

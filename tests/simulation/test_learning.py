@@ -316,7 +316,7 @@ def test_the_command_accounts_for_the_noise_that_the_training_s_devices_add(
     )
     assert code == 0, err
     assumptions = json.loads(out)["audit"]["assumptions"]
-    assert any("The round with the fewest accepted devices" in each for each in assumptions)
+    assert any("the round with the fewest accepted devices" in each for each in assumptions)
 
 
 @pytest.mark.parametrize(
