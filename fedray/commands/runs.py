@@ -42,6 +42,7 @@ from fedray.commands.several_tasks import print_run_of_tasks, say_supply_of_task
 from fedray.commands.studies import reproduce_learning
 from fedray.errors import CheckpointError, InputError, RunFailed
 from fedray.part_done import PartDone
+from fedray.sustainable import check_sustainable
 
 
 def run(
@@ -109,6 +110,9 @@ def run(
             "SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or "
             "--resume DIR"
         )
+    if resume is None and value is not None:
+        # A run that cannot finish is refused before any word of compiling.
+        check_sustainable(value)
     if tensorboard is not None and isinstance(value, SeveralTasks):
         raise InputError(
             "--tensorboard would write the curves of several tasks over one another; leave it out, "
