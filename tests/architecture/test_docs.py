@@ -147,7 +147,12 @@ def test_make_help_shows_every_description_in_full() -> None:
     """Also after a colon."""
     found = re.findall(r"^([a-z-]+):.*##  ?(.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     shown = subprocess.run(
-        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        ["make", "--no-print-directory", "help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     ).stdout
     assert [tuple(line.split(maxsplit=1)) for line in shown.splitlines()] == found
     assert any(":" in description for _, description in found)
