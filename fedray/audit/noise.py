@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedray.encoding.norms import device_variance, largest_square, padded
 from fedray.encoding.tables import DiscreteGaussian
 from fedray.mechanisms.accounting.events import DiscreteGaussianSum, Event, Gaussian, Repeated
+from fedray.rounding import shown_noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,8 @@ class DeviceNoise:
         devices, reached = self.event.devices, self.noise_multiplier
         return (
             f"The round with the fewest accepted devices is round {self.round_index}, with "
-            f"{devices:,} of {self.report_goal:,}: its noise has {reached:.6g} times the inflated "
-            "norm as standard deviation, and every round is accounted for as that one."
+            f"{devices:,} of {self.report_goal:,}: its noise has {shown_noise(reached)} times "
+            "the inflated norm as standard deviation, and every round is accounted for as that one."
         )
 
 
