@@ -78,10 +78,11 @@ class Finding:
     claimed: float | str | None
     """The figure that is claimed; of a mechanism its kind."""
     found: float | str | None
-    """The true figure, or the kind of the mechanism that was used; None where it is not known."""
+    """The figure of the trace, or the kind of the mechanism that was used; None if not known. Of
+    rho and epsilon, the most that a device of the trace spent."""
     should_say: str
-    """What the claim would have had to say; empty where it holds, and where the trace does not
-    tell."""
+    """Statement that is supported in place of this one; empty if this one holds, and if nothing is
+    supported."""
     explanation: str
     """Why, in words."""
     broken_by: int = 0
@@ -307,7 +308,11 @@ def _not_refuted(finding: Finding, incomplete: str) -> Finding:
     """What an incomplete log shows can break a statement, but cannot support it."""
     if finding.verdict is Verdict.BROKEN:
         return finding
-    return replace(finding, verdict=Verdict.UNCHECKED, explanation=incomplete, should_say="")
+    # The rows that were left out may have spent more than the others.
+    found = None if finding.statement in SPENT_STATEMENTS else finding.found
+    return replace(
+        finding, verdict=Verdict.UNCHECKED, found=found, explanation=incomplete, should_say=""
+    )
 
 
 def _basis(claim: Claim, trace: Trace | ImportedTrace, enforced: Limits) -> _Basis:
@@ -495,14 +500,7 @@ def _check_spent(
     of_trace = privacy_of(released(of_this_run, found.value))
     kind = "" if found.is_exact else "at most "
     trace_text = f"the devices of this trace spent {kind}{_plain(up(of_trace))}"
-    if basis.sensitivity is None:
-        of_basis = math.inf
-        basis_text = f"nothing is proven: {basis.said}"
-    else:
-        of_basis = figure(basis.sensitivity.value)
-        bound = "" if basis.sensitivity.is_exact else "at most "
-        theorem = basis.sensitivity.theorem
-        basis_text = f"{basis.said} give {bound}{_plain(up(of_basis))} ({theorem})"
+    of_basis = math.inf if basis.sensitivity is None else figure(basis.sensitivity.value)
     # A bound that is too large refutes nothing: only what a device surely spent breaks a claim.
     if of_basis <= most:
         verdict = Verdict.HOLDS
@@ -512,17 +510,18 @@ def _check_spent(
         verdict = Verdict.UNPROVEN
     else:
         verdict = Verdict.TRACE_ONLY
-    # Where nothing is proven, what this trace spent is the only figure.
-    shown = of_basis if math.isfinite(of_basis) else of_trace
-    text = f"{basis_text}; {trace_text}"
-    advised = shown if corrected.sensitivity is None else figure(corrected.sensitivity.value)
-    if corrected is not basis and corrected.sensitivity is not None:
-        # The advice follows from other limits than the verdict, so it says from which.
-        text += (
-            f"; with the other statements put right, {corrected.limits} give {_plain(up(advised))}"
-        )
-    should_say = f"{what} = {_plain(up(advised))}"
-    return Finding(what, verdict, claimed, shown, should_say, text, 0, evidence)
+    # The limits of a claim without its broken statements matter only if they support it.
+    support, said = basis, basis.said
+    if verdict is not Verdict.HOLDS and corrected is not basis:
+        support, said = corrected, f"with the other statements put right, {corrected.limits}"
+    should_say, supported = "", f"nothing is proven: {support.said}"
+    if support.sensitivity is not None:
+        advised = _plain(up(figure(support.sensitivity.value)))
+        bound = "" if support.sensitivity.is_exact else "at most "
+        should_say = f"{what} = {advised}"
+        supported = f"{said} give {bound}{advised} ({support.sensitivity.theorem})"
+    text = f"{trace_text}; {supported}"
+    return Finding(what, verdict, claimed, of_trace, should_say, text, 0, evidence)
 
 
 def _by_server(finding: Finding, ensured: Guarantee | None) -> Finding:
@@ -539,7 +538,9 @@ def _by_server(finding: Finding, ensured: Guarantee | None) -> Finding:
     most = finding.claimed * (1 + ROUNDED[finding.statement])
     if finding.verdict is Verdict.HOLDS or spent > most:
         return finding
-    return replace(finding, verdict=Verdict.HOLDS, found=spent, explanation=text, evidence=())
+    # Figures of a trace know nothing of sampling, which makes them smaller.
+    found = min(figure for figure in (finding.found, spent) if isinstance(figure, float))
+    return replace(finding, verdict=Verdict.HOLDS, found=found, explanation=text, evidence=())
 
 
 def _plain(decimals: str) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedray.encoding.norms import device_variance, largest_square, padded
 from fedray.encoding.tables import DiscreteGaussian
 from fedray.mechanisms.accounting.events import DiscreteGaussianSum, Event, Gaussian, Repeated
+from fedray.rounding import shown_noise
 from fedray.scenario import Scenario
 
 
@@ -80,7 +81,7 @@ class DeviceNoise:
     def sentence(self) -> str:
         """How much noise the round has, and which figures rest on it."""
         of_goal = f"{self.event.devices:,} of {self.report_goal:,}"
-        noise = f"its noise has {self.noise_multiplier:.6g} times the inflated norm as "
+        noise = f"its noise has {shown_noise(self.noise_multiplier)} times the inflated norm as "
         noise += "standard deviation, and every round is accounted for as that one"
         if self.round_index is None:
             return (

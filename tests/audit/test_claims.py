@@ -15,6 +15,7 @@ from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Banded, Identity, Tree
 from fedray.mechanisms.triangular import lower_factor
+from fedray.rounding import up
 from fedray.trace.importer import import_log
 
 PATTERNS = [[0, 7, 15], [1, 9], [2], [3, 4, 5, 6], [8, 10, 11, 12, 13, 14, 16]]
@@ -97,11 +98,7 @@ def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) 
         for a, b in zip(pattern, pattern[1:], strict=False)
     )
     own = audit.mechanisms[0]
-    least = (
-        Identity().participation_sensitivity(MinSep(17, 1, 17)).value
-    )  # every limit that is claimed is broken
-    assert found["rho"].found == pytest.approx(least**2 / 50)
-    assert found["epsilon"].found > own.epsilon
+    assert (found["rho"].found, found["epsilon"].found) == (own.rho, own.epsilon)
     # The advice is for a claim in which every other statement is put right.
     advised = Identity().participation_sensitivity(MinSep(17, 1, found["max_participations"].found))
     assert float(found["rho"].should_say.removeprefix("rho = ")) == pytest.approx(
@@ -113,6 +110,44 @@ def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) 
     )
     assert f"; with the other statements put right, {put_right} give " in found["rho"].explanation
     assert found["rho"].evidence[0].rounds == own.trace.rounds
+
+
+def test_a_finding_shows_what_the_trace_has_and_what_is_supported(
+    tmp_path: Path, fedray_command
+) -> None:
+    """The participations hold and the min-sep is broken: what follows from participations at min-sep
+    1 is neither."""
+    rows = [(0, 0), (0, 3), (0, 6), (1, 1), (1, 4), (2, 2), (2, 5)]
+    (tmp_path / "log.csv").write_text("d,r\n" + "".join(f"u{d},{r}\n" for d, r in rows))
+    log = import_log(tmp_path / "log.csv", "d", "r", 7, tmp_path / "log")
+    text = 'mechanism = "tree"\nnoise_multiplier = 3.0\nmin_sep = 5\nmax_participations = 3\n'
+    audit = claimed(log, tmp_path, text + "rho = 0.1\nepsilon = 4.0\n")
+    found = by_statement(audit)
+    own = audit.mechanisms[0].observed
+    assert (found["rho"].found, found["epsilon"].found) == (own.rho, own.epsilon)
+    noise, limits = 2 * 3.0**2, MinSep(7, 3, 3)
+    supported = Tree().participation_sensitivity(limits).value ** 2 / noise
+    assert found["rho"].should_say == f"rho = {up(supported).rstrip('0')}"
+    alone = Tree().participation_sensitivity(MinSep(7, 1, 3)).value ** 2 / noise
+    assert alone > supported
+    assert "min-sep 1 " not in "".join(each.explanation for each in audit.findings)
+    given = ("--claim", str(tmp_path / "claim.toml"))
+    assert (
+        fedray_command("report", str(log.path), *given, "--out", str(tmp_path / "p.html"))[0] == 1
+    )
+    shown = fedray_command("audit", str(log.path), *given)[1] + (tmp_path / "p.html").read_text()
+    assert up(own.rho) in shown
+    assert not any(
+        f"{alone:.{digits}f}" in shown or up(alone, digits) in shown for digits in (4, 6)
+    )
+
+
+def test_what_a_log_that_lost_rows_shows_is_no_figure_of_rho(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("d,r\na,0\na,1\n,1\n")
+    log = import_log(tmp_path / "log.csv", "d", "r", 2, tmp_path / "log", leave_out_invalid=True)
+    text = 'mechanism = "tree"\nnoise_multiplier = 3.0\nmax_participations = 2\n'
+    found = by_statement(claimed(log, tmp_path, text + "rho = 9.0\n"))["rho"]
+    assert (found.verdict, found.found) == (Verdict.UNCHECKED, None)
 
 
 def test_more_bands_than_the_actual_min_sep_has_an_exact_trace_value_beside_the_bound(
