@@ -66,8 +66,8 @@ def _spends(**columns: Any) -> Callable[[Path], None]:
         _write(partial / "progress.json", _progress(facts={"rounds": rounds}))
         tables = {
             "name": "s",
-            "population": {"devices": 1000},
-            "rounds": {"count": 9, "report_goal": 5},
+            "population": {"devices": 10_000},
+            "rounds": {"count": 9, "report_goal": 100},
         }
         _write(partial / "unfinished.json", {"scenario": tables})
 
