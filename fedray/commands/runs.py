@@ -42,7 +42,6 @@ from fedray.commands.several_tasks import print_run_of_tasks, say_supply_of_task
 from fedray.commands.studies import reproduce_learning
 from fedray.errors import CheckpointError, InputError, RunFailed
 from fedray.part_done import PartDone
-from fedray.sustainable import check_sustainable
 
 
 def run(
@@ -89,6 +88,7 @@ def run(
     from fedray.report.text.training import training_text
     from fedray.scenario import SeveralTasks, read_scenario
     from fedray.several_tasks import is_unfinished_run_of_tasks, resume_tasks, run_tasks
+    from fedray.sustainable import check_sustainable
     from fedray.trace.schema import REPORT_FILE
     from fedray.trace.several_tasks import TasksRun
 
