@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from fedray.clients.trainer import GroupTrainer
 from fedray.clients.work.work import WorkOrder, WorkResult
-from fedray.messages import Clip
 from fedray.scenario import Scenario
+from fedray.scenario.clipping import Clip
 
 MOST_LENGTHS = 10.0
 """Clip norms of a canary's update; fewer where such updates would count as zero."""

@@ -15,8 +15,8 @@ from fedray.clients.population import (
     devices_of_ranks,
     present_between,
 )
-from fedray.messages import NEVER, Census, CheckInOrder
 from fedray.scenario import Scenario
+from fedray.wire.messages import NEVER, Census, CheckInOrder
 
 CENSUS_DEVICES = 65_536
 """Devices whose intervals are always listed, timer or not, to estimate how many are eligible: every

@@ -3,8 +3,8 @@ by enumeration or by thinning.
 
 An eligible device with an open timer checks in as a Poisson process whose rate the server sets per
 window. The process has no memory: what comes after a check-in is drawn when it is needed, from the
-time at which the device is free (server/selection.py). So a shard lists, for each interval, one
-check-in and no more: the first one within the window, after the timer opens.
+time at which the device is free (server/rounds/selection.py). So a shard lists, for each interval,
+one check-in and no more: the first one within the window, after the timer opens.
 
 * *Enumeration* draws the first check-in of every interval that is listed for the period.
   Cost: per device and day.
@@ -21,7 +21,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.blocks import BLOCK_DEVICES
+from fedray.base.blocks import BLOCK_DEVICES
+from fedray.base.rng import Key, address_within, draw, exponential, uniform
 from fedray.clients.availability.intervals import Intervals
 from fedray.clients.device_map import DeviceMap, value_of
 from fedray.clients.population import (
@@ -31,8 +32,7 @@ from fedray.clients.population import (
     joined_before,
     joined_in_block,
 )
-from fedray.messages import CheckInOrder, Window
-from fedray.rng import Key, address_within, draw, exponential, uniform
+from fedray.wire.messages import CheckInOrder, Window
 
 _DIGIT_BITS = 11
 _DIGITS = 1 << _DIGIT_BITS

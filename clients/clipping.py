@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.messages import Clip
+from fedray.scenario.clipping import Clip
 from fedray.scenario.privacy import Privacy
 
 _MARGIN = 1.0 - 2.0**-24

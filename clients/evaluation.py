@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource
 from fedray.clients.tasks.layout import named, tensors
 from fedray.clients.tasks.task import Task
-from fedray.messages import Evaluation, Measured
 from fedray.scenario.training import Training
+from fedray.wire.messages import Evaluation, Measured
 
 EXAMPLES_AT_ONCE = 2048
 

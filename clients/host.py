@@ -15,7 +15,9 @@ from typing import TypeVar
 
 from fedray.clients.several_tasks import TasksShard, shard_maker
 from fedray.clients.shard import PopulationShard
-from fedray.messages import (
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import scenarios_of
+from fedray.wire.messages import (
     CheckInOrder,
     CheckIns,
     Settlement,
@@ -23,8 +25,6 @@ from fedray.messages import (
     ShardUse,
     settlements_of_devices,
 )
-from fedray.scenario import Scenario, SeveralTasks
-from fedray.scenario.several_tasks import scenarios_of
 
 T = TypeVar("T")
 _AnyShard = PopulationShard | TasksShard

@@ -6,8 +6,8 @@ and spreads as in `Latency`).
 
 Half of the training time is taken to grow with the device's examples, half to be fixed cost
 (loading, compiling). The round factor and failures are drawn per attempt, for the selected alone
-(server/rounds.py). The class of a device (`population.classes`) may have another setup, and factors
-on its training time and its rates.
+(server/rounds/rounds.py). The class of a device (`population.classes`) may have another setup, and
+factors on its training time and its rates.
 """
 
 from typing import NamedTuple
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from fedray.clients.data.source import ExampleSource
 from fedray.clients.population import DeviceModel, speed_of
-from fedray.device_classes import DeviceClasses, class_of, classes_of
 from fedray.scenario import Scenario
+from fedray.wire.device_classes import DeviceClasses, class_of, classes_of
 
 MEDIAN_DEVICES = 4096
 """Devices, the first ones, whose median of examples is taken for that of all, where the data says

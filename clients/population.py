@@ -1,7 +1,7 @@
 """Who the devices are: every attribute is a pure function of (seed, device), computed when asked
 for.
 
-Devices live in fixed blocks of 65,536 ids (fedray/blocks.py). A shard is a contiguous run of
+Devices live in fixed blocks of 65,536 ids (fedray/base/blocks.py). A shard is a contiguous run of
 whole blocks; blocks never depend on shards. Where devices join, ids are dealt to the blocks in the
 order of joining, one each in turn: all blocks, and so all shards, have the same share of the
 devices at any time, and those of a block that have joined are its first ids.
@@ -14,11 +14,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.blocks import BLOCK_DEVICES
-from fedray.device_classes import DeviceClasses, class_of, classes_of, classes_on
-from fedray.rng import Key, Stream, draw, exponential, normal, share_at, stream_key, uniform
+from fedray.base.blocks import BLOCK_DEVICES
+from fedray.base.rng import Key, Stream, draw, exponential, normal, share_at, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.population import Correlation
+from fedray.wire.device_classes import DeviceClasses, class_of, classes_of, classes_on
 
 # Addresses (a, b) within Stream.DEVICE: a = 0 throughout. Within Stream.PRESENCE and Stream.TIMER:
 # (0, 0).

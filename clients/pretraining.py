@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.base.errors import InputError, ScenarioError
+from fedray.base.rng import Stream, stream_generator
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource
 from fedray.clients.evaluation import evaluate
@@ -16,11 +18,9 @@ from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.initial import parameters_in
 from fedray.clients.tasks.layout import named, tensors
 from fedray.clients.work.local import gradients_of
-from fedray.errors import InputError, ScenarioError
-from fedray.messages import Evaluation, TaskDescription
-from fedray.rng import Stream, stream_generator
 from fedray.scenario import Scenario
 from fedray.scenario.pretraining import Pretraining
+from fedray.wire.messages import Evaluation, TaskDescription
 
 
 class Step(NamedTuple):

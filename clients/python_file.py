@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeVar
 
-from fedray.errors import FedrayError, ScenarioError
+from fedray.base.errors import FedrayError, ScenarioError
 from fedray.scenario.content import PythonFile
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ import tempfile
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import RunFailed
 from fedray.clients.check_in import by_bits
-from fedray.errors import RunFailed
-from fedray.messages import Settlement
+from fedray.wire.messages import Settlement
 
 CHUNK_ROWS = 1 << 21
 _COLUMNS = {

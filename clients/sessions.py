@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import InputError
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY, Intervals, joined
 from fedray.clients.availability.model import Availability
 from fedray.clients.population import DeviceModel, Presence, are_usable, present_between
-from fedray.errors import InputError
+from fedray.imports.sessions import Sessions
 from fedray.scenario import Scenario
-from fedray.trace.sessions import Sessions
 
 BLOCK_DEVICE_DAYS = 1 << 18
 """Device-days that are in memory at once."""

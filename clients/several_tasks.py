@@ -14,12 +14,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.blocks import part_ranges
+from fedray.base.blocks import part_ranges
 from fedray.clients.check_in import FirstCheckIns
 from fedray.clients.shard import PopulationShard
-from fedray.messages import CheckInOrder, CheckIns, Settlement, ShardPart
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.participation import Participation
+from fedray.wire.messages import CheckInOrder, CheckIns, Settlement, ShardPart
 
 
 class TasksShard:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.blocks import BLOCK_DEVICES, part_ranges
+from fedray.base.blocks import BLOCK_DEVICES, part_ranges
+from fedray.base.rng import Stream, stream_key
 from fedray.clients.availability.intervals import Intervals, joined
 from fedray.clients.census import CensusSample, Remembered
 from fedray.clients.check_in import (
@@ -35,10 +36,12 @@ from fedray.clients.population import (
     usable_among,
 )
 from fedray.clients.rows import RowStore
-from fedray.clocks import ClockChanges, settings_between
-from fedray.device_classes import DeviceClasses, counts_by_class
-from fedray.history import HistoryLosses, last_loss_before, losses_between
-from fedray.messages import (
+from fedray.scenario import Scenario
+from fedray.trace.writer import encode_part, write_part
+from fedray.wire.clocks import ClockChanges, settings_between
+from fedray.wire.device_classes import DeviceClasses, counts_by_class
+from fedray.wire.history import HistoryLosses, last_loss_before, losses_between
+from fedray.wire.messages import (
     Census,
     CheckInOrder,
     CheckIns,
@@ -48,9 +51,6 @@ from fedray.messages import (
     Settlement,
     ShardPart,
 )
-from fedray.rng import Stream, stream_key
-from fedray.scenario import Scenario
-from fedray.trace.writer import encode_part, write_part
 
 KNOWN_BYTES = 160 * 2**20
 """Memory of a shard for what stays the same of devices, so that it need not be drawn at every

@@ -23,17 +23,17 @@ from fedray.clients.waiting import WaitingUpdates
 from fedray.clients.work.factory import work_of
 from fedray.clients.work.work import DeviceWork, WorkOrder, WorkResult
 from fedray.encoding.factory import encoding_of
-from fedray.messages import (
-    FIXED_POINT_BITS,
-    Clip,
+from fedray.encoding.tables import FIXED_POINT_BITS
+from fedray.scenario import Scenario
+from fedray.scenario.clipping import Clip
+from fedray.scenario.weighting import MeanWeighting
+from fedray.wire.messages import (
     DeviceMeasures,
     Evaluation,
     TaskDescription,
     TrainOrder,
     TrainReport,
 )
-from fedray.scenario import Scenario
-from fedray.scenario.weighting import MeanWeighting
 
 LONG_ENOUGH = 2.0
 """Seconds of measuring, after which a device's time is known well enough."""

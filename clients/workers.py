@@ -1,4 +1,4 @@
-"""Population shards and trainers as workers: see fedray/workers.py."""
+"""Population shards and trainers as workers: see fedray/runtime/workers.py."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -7,11 +7,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.blocks import part_count, part_ranges, shard_ranges
+from fedray.base.blocks import part_count, part_ranges, shard_ranges
+from fedray.base.errors import InputError, ShardLost, TrainerLost
+from fedray.base.threads import usable_cpus
 from fedray.clients.data.factory import build_index
 from fedray.clients.host import ShardHost
-from fedray.errors import InputError, ShardLost, TrainerLost
-from fedray.messages import (
+from fedray.runtime.placement import Placement
+from fedray.runtime.workers import (
+    ActorSpec,
+    InProcessWorker,
+    Node,
+    Pending,
+    RayWorker,
+    ThreadWorker,
+    Worker,
+    cluster_nodes,
+    shared,
+)
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.content import PythonFile
+from fedray.scenario.several_tasks import scenarios_of
+from fedray.wire.messages import (
     CheckInOrder,
     CheckIns,
     DeviceMeasures,
@@ -23,23 +39,7 @@ from fedray.messages import (
     TrainOrder,
     TrainReport,
 )
-from fedray.placement import Placement
-from fedray.protocols import History, Kept
-from fedray.scenario import Scenario, SeveralTasks
-from fedray.scenario.content import PythonFile
-from fedray.scenario.several_tasks import scenarios_of
-from fedray.threads import usable_cpus
-from fedray.workers import (
-    ActorSpec,
-    InProcessWorker,
-    Node,
-    Pending,
-    RayWorker,
-    ThreadWorker,
-    Worker,
-    cluster_nodes,
-    shared,
-)
+from fedray.wire.protocols import History, Kept
 
 LEAST_FOR_THREADS = 1 << 20
 """Devices from which on a run in one process has a shard per CPU by default: smaller ones are over
@@ -50,7 +50,7 @@ that many trainers would wait for each other."""
 
 
 class ShardWorker:
-    """A ShardHost behind fedray.protocols.Shard.
+    """A ShardHost behind fedray.wire.protocols.Shard.
 
     worker: where it runs.
     first_device, end_device: its devices, [first_device, end_device).
@@ -67,33 +67,33 @@ class ShardWorker:
         self._goes_on = worker.is_elsewhere or threads > 1
 
     def check_ins(self, order: CheckInOrder) -> Pending[CheckIns]:
-        """See fedray.protocols.Shard."""
+        """See fedray.wire.protocols.Shard."""
         return self.worker.call("check_ins", order)
 
     def prepare(self, order: CheckInOrder) -> None:
-        """See fedray.protocols.Shard. In this thread it would gain nothing."""
+        """See fedray.wire.protocols.Shard. In this thread it would gain nothing."""
         if self._goes_on:
             self.worker.call("prepare", order)
 
     def settle(self, settlements: Sequence[Settlement]) -> Pending[None]:
-        """See fedray.protocols.Shard."""
+        """See fedray.wire.protocols.Shard."""
         return self.worker.call("settle", settlements)
 
     def part_count(self) -> int:
-        """See fedray.protocols.Shard."""
+        """See fedray.wire.protocols.Shard."""
         return len(self._parts)
 
     def write_part(self, part: int, partial: str, token: str) -> Pending[ShardPart]:
-        """See fedray.protocols.Shard."""
+        """See fedray.wire.protocols.Shard."""
         return self.worker.call("write_part", part, partial, token)
 
     def use(self) -> Pending[ShardUse]:
-        """See fedray.protocols.Shard."""
+        """See fedray.wire.protocols.Shard."""
         return self.worker.call("use")
 
 
 class TrainerWorker:
-    """A LocalTrainer behind fedray.protocols.Trainer.
+    """A LocalTrainer behind fedray.wire.protocols.Trainer.
 
     worker: where it runs.
     """
@@ -102,25 +102,25 @@ class TrainerWorker:
         self.worker = worker
 
     def train(self, order: TrainOrder, parameters: Kept) -> Pending[tuple[TrainReport, Kept]]:
-        """See fedray.protocols.Trainer."""
+        """See fedray.wire.protocols.Trainer."""
         return self.worker.call_and_keep("train", order, parameters)
 
     def describe(self) -> Pending[TaskDescription]:
-        """See fedray.protocols.Trainer."""
+        """See fedray.wire.protocols.Trainer."""
         return self.worker.call("describe")
 
     def seconds_per_device(
         self, order: TrainOrder, parameters: Kept, devices_at_once: int
     ) -> Pending[float]:
-        """See fedray.protocols.Trainer."""
+        """See fedray.wire.protocols.Trainer."""
         return self.worker.call("seconds_per_device", order, parameters, devices_at_once)
 
     def evaluate(self, parameters: Kept) -> Pending[Evaluation]:
-        """See fedray.protocols.Trainer."""
+        """See fedray.wire.protocols.Trainer."""
         return self.worker.call("evaluate", parameters)
 
     def initial_parameters(self) -> Pending[NDArray[np.float32]]:
-        """See fedray.protocols.Trainer."""
+        """See fedray.wire.protocols.Trainer."""
         return self.worker.call("initial_parameters")
 
     def measure_devices(

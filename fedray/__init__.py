@@ -17,8 +17,8 @@ wrong types included, raises a `FedrayError`.
 from importlib import import_module
 from typing import Any
 
-from fedray.extras import missing_extra
-from fedray.facade import homes
+from fedray.base.extras import missing_extra
+from fedray.base.facade import homes
 
 __version__ = "0.1.0"
 
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
             f"module 'fedray' has no attribute {name!r}; it has {', '.join(__all__)}"
         )
     # It imports `inspect`, which a start of the command does without.
-    from fedray.validated import validated
+    from fedray.base.validated import validated
 
     try:
         return validated(getattr(import_module(_HOMES[name]), name))

@@ -16,24 +16,26 @@ from fedray.audit.several_tasks import TasksAudit as TasksAudit
 from fedray.audit.several_tasks import audit_tasks as audit_tasks
 from fedray.audit.statement import Statement as Statement
 from fedray.audit.statement import privacy_statement as privacy_statement
+from fedray.base.errors import AggregatorLost as AggregatorLost
+from fedray.base.errors import CheckpointError as CheckpointError
+from fedray.base.errors import FedrayError as FedrayError
+from fedray.base.errors import FitFailed as FitFailed
+from fedray.base.errors import InputError as InputError
+from fedray.base.errors import MissingExtra as MissingExtra
+from fedray.base.errors import OptimizationFailed as OptimizationFailed
+from fedray.base.errors import RunFailed as RunFailed
+from fedray.base.errors import ScenarioError as ScenarioError
+from fedray.base.errors import ShardLost as ShardLost
+from fedray.base.errors import Starved as Starved
+from fedray.base.errors import TraceCorrupt as TraceCorrupt
+from fedray.base.errors import TraceError as TraceError
+from fedray.base.errors import TraceVersion as TraceVersion
+from fedray.base.errors import TrainerLost as TrainerLost
+from fedray.base.errors import Unsustainable as Unsustainable
+from fedray.base.result import Drawing as Drawing
 from fedray.encoding.tables import *
-from fedray.errors import AggregatorLost as AggregatorLost
-from fedray.errors import CheckpointError as CheckpointError
-from fedray.errors import FedrayError as FedrayError
-from fedray.errors import FitFailed as FitFailed
-from fedray.errors import InputError as InputError
-from fedray.errors import MissingExtra as MissingExtra
-from fedray.errors import OptimizationFailed as OptimizationFailed
-from fedray.errors import RunFailed as RunFailed
-from fedray.errors import ScenarioError as ScenarioError
-from fedray.errors import ShardLost as ShardLost
-from fedray.errors import Starved as Starved
-from fedray.errors import TraceCorrupt as TraceCorrupt
-from fedray.errors import TraceError as TraceError
-from fedray.errors import TraceVersion as TraceVersion
-from fedray.errors import TrainerLost as TrainerLost
-from fedray.errors import Unsustainable as Unsustainable
-from fedray.learning import train as train
+from fedray.imports.importer import import_log as import_log
+from fedray.imports.log_records import RecordColumns as RecordColumns
 from fedray.mechanisms.accounting.events import Event as Event
 from fedray.mechanisms.accounting.events import EventRefused as EventRefused
 from fedray.mechanisms.accounting.sampled import PoissonSampling as PoissonSampling
@@ -51,21 +53,23 @@ from fedray.mechanisms.participation import MinSep as MinSep
 from fedray.mechanisms.registry import *
 from fedray.mechanisms.strategy import SensitivityUnknown as SensitivityUnknown
 from fedray.mechanisms.strategy import Strategy as Strategy
-from fedray.messages import DataProgress as DataProgress
-from fedray.messages import RunProgress as RunProgress
-from fedray.messages import TrainingEstimate as TrainingEstimate
-from fedray.messages import TrainingProgress as TrainingProgress
-from fedray.pipeline import resume_run as resume_run
-from fedray.pipeline import run_scenario as run_scenario
-from fedray.placement import Placement as Placement
-from fedray.pretraining import Pretrained as Pretrained
-from fedray.pretraining import pretrain as pretrain
+from fedray.noise import CorrelatedNoise as CorrelatedNoise
 from fedray.report.files import write_figures as write_figures
 from fedray.report.page import write_report as write_report
 from fedray.report.progress import show_progress as show_progress
 from fedray.report.several_tasks import write_tasks_report as write_tasks_report
 from fedray.report.trained_page import write_training_report as write_training_report
-from fedray.result import Drawing as Drawing
+from fedray.runs.learning import train as train
+from fedray.runs.pipeline import resume_run as resume_run
+from fedray.runs.pipeline import run_scenario as run_scenario
+from fedray.runs.pretraining import Pretrained as Pretrained
+from fedray.runs.pretraining import pretrain as pretrain
+from fedray.runs.several_tasks import resume_tasks as resume_tasks
+from fedray.runs.several_tasks import run_tasks as run_tasks
+from fedray.runs.several_tasks import simulate_tasks as simulate_tasks
+from fedray.runs.simulation import resume as resume
+from fedray.runs.simulation import simulate as simulate
+from fedray.runtime.placement import Placement as Placement
 from fedray.scenario.availability import *
 from fedray.scenario.buffer import *
 from fedray.scenario.clipping import *
@@ -88,12 +92,6 @@ from fedray.scenario.tasks import *
 from fedray.scenario.training import *
 from fedray.scenario.uploads import *
 from fedray.scenario.weighting import *
-from fedray.server.correlated_noise import CorrelatedNoise as CorrelatedNoise
-from fedray.several_tasks import resume_tasks as resume_tasks
-from fedray.several_tasks import run_tasks as run_tasks
-from fedray.several_tasks import simulate_tasks as simulate_tasks
-from fedray.simulation import resume as resume
-from fedray.simulation import simulate as simulate
 from fedray.studies.canary import Aggregates as Aggregates
 from fedray.studies.canary import CanaryResult as CanaryResult
 from fedray.studies.canary import Trains as Trains
@@ -126,10 +124,12 @@ from fedray.studies.sweep.sweep import MechanismSpec as MechanismSpec
 from fedray.studies.sweep.sweep import Sweep as Sweep
 from fedray.trace.imported import ImportedTrace as ImportedTrace
 from fedray.trace.imported import open_trace as open_trace
-from fedray.trace.importer import import_log as import_log
-from fedray.trace.log_records import RecordColumns as RecordColumns
 from fedray.trace.reader import Trace as Trace
 from fedray.trace.several_tasks import TasksRun as TasksRun
 from fedray.trace.trained import TrainedRun as TrainedRun
+from fedray.wire.messages import DataProgress as DataProgress
+from fedray.wire.messages import RunProgress as RunProgress
+from fedray.wire.messages import TrainingEstimate as TrainingEstimate
+from fedray.wire.messages import TrainingProgress as TrainingProgress
 
 __version__: str

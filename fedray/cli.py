@@ -13,6 +13,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fedray import __version__
+from fedray.base.errors import FedrayError, InputError, one_line
+from fedray.base.extras import missing_extra
 from fedray.commands.audits import audit, canary, report, statement
 from fedray.commands.caches import cache
 from fedray.commands.flags import as_key, check_numbers, in_flags, renamed, with_set
@@ -24,8 +26,6 @@ from fedray.commands.runs import fit, reproduce, run, scenarios
 from fedray.commands.schemas import init, schema
 from fedray.commands.studies import plan, stress
 from fedray.commands.watching import status, watch
-from fedray.errors import FedrayError, InputError, one_line
-from fedray.extras import missing_extra
 
 INTERRUPTED = 130
 """Exit code after an interruption or a termination, as shells have it."""

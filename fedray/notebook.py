@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pkgutil import resolve_name
 from typing import Any
 
-from fedray.errors import InputError
-from fedray.extras import missing_extra
+from fedray.base.errors import InputError
+from fedray.base.extras import missing_extra
+from fedray.base.result import Drawing, Result
+from fedray.base.rounding import given
 from fedray.report.figure import Shown
 from fedray.report.files import figure_svg
 from fedray.report.page import PageTable, render_fragment
-from fedray.result import Drawing, Result
-from fedray.rounding import given
 
 
 def html_of(result: Result) -> str:

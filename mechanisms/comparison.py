@@ -11,10 +11,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
+from fedray.base.rounding import up
 from fedray.mechanisms.loss import prefix_errors
 from fedray.mechanisms.strategy import Strategy
-from fedray.rounding import up
 
 NOT_COMPARABLE = (
     "Noise multipliers of different kinds of mechanism cannot be compared, because each multiplies "

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
+from fedray.base.result import Result
+from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.calibration import (
     check_one_target,
     least_noise_multiplier,
@@ -20,8 +22,6 @@ from fedray.mechanisms.loss import Loss, loss
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.result import Result
-from fedray.rounding import given, up
 
 HYPOTHETICAL = (
     "only if every device was Poisson-sampled as stated; devices that choose when they come are not"

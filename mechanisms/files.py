@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedray.atomic import replace_file
-from fedray.errors import InputError, shown
+from fedray.base.atomic import replace_file
+from fedray.base.errors import InputError, shown
+from fedray.base.mistakes import classes_in, explain
+from fedray.base.parsing import parse_json
 from fedray.mechanisms.registry import AnyStrategy
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.mistakes import classes_in, explain
-from fedray.parsing import parse_json
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 _KINDS = tuple(each.model_fields["kind"].default for each in classes_in(AnyStrategy))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 
 MOST_ROUNDS = 1 << 22
 """Longest run that has a meaning here; noise has no address beyond."""

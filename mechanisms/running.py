@@ -17,10 +17,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
+from fedray.base.rounding import down, up
 from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, ROUNDING, PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
-from fedray.rounding import down, up
 
 LEAST_AHEAD, SHARE_AHEAD = 64, 8
 """A horizon is LEAST_AHEAD rounds ahead, or rounds so far / SHARE_AHEAD if that is more."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.mechanisms.gram import GramTable
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, SensitivityUnknown

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from fedray.errors import InputError, shown
+from fedray.base.errors import InputError, shown
+from fedray.base.mistakes import Explained
 from fedray.mechanisms.gram import GramTable
 from fedray.mechanisms.participation import MOST_ROUNDS, MinSep
 from fedray.mechanisms.recurrence import Recurrence
-from fedray.mistakes import Explained
 
 LARGEST_NOISE_GROWTH = 1e6
 """Largest weight of a draw in C^-1 Z: beyond, float32 noise would drown itself."""

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
+from fedray.base.mistakes import explain
+from fedray.base.regular_file import check_regular_file
 from fedray.mechanisms.gram import GramTable
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs
 from fedray.mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
 from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.mistakes import explain
-from fedray.regular_file import check_regular_file
 
 MOST_ROUNDS = 20_000
 """Above, a matrix is 3.2 GB and its products take minutes; use a Toeplitz strategy or a BLT."""

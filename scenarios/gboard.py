@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.mechanisms.participation import gap_of
 from fedray.scenario import Scenario
 

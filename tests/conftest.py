@@ -30,8 +30,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 import numpy as np
 import pytest
 
-from fedray.blocks import part_ranges
-from fedray.messages import (
+from fedray.base.blocks import part_ranges
+from fedray.scenario import Scenario
+from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun, TrainedRunWriter
+from fedray.trace.writer import TraceWriter, encode_part
+from fedray.wire.messages import (
     Evaluation,
     Measured,
     Metric,
@@ -41,10 +45,6 @@ from fedray.messages import (
     TrainingMetrics,
     TrainReport,
 )
-from fedray.scenario import Scenario
-from fedray.trace.reader import Trace
-from fedray.trace.trained import TrainedRun, TrainedRunWriter
-from fedray.trace.writer import TraceWriter, encode_part
 
 # A shell starts its background jobs with SIGINT ignored. The processes that tests start would
 # inherit that, and never hear the interruption that a test sends them.
@@ -150,8 +150,8 @@ def trace_of(tmp_path: Path) -> Callable[..., Trace]:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One local Ray cluster for all tests that need one; everything is shut down at the end."""
-    from fedray.cluster import cluster
-    from fedray.placement import Placement
+    from fedray.runtime.cluster import cluster
+    from fedray.runtime.placement import Placement
 
     with cluster(Placement(object_store_megabytes=200)):
         yield

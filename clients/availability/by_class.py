@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedray.clients.availability.intervals import Intervals, joined
 from fedray.clients.availability.model import Availability
-from fedray.device_classes import DeviceClasses, classes_on
+from fedray.wire.device_classes import DeviceClasses, classes_on
 
 
 class AvailabilityByClass:

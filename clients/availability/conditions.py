@@ -16,6 +16,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.errors import ScenarioError
+from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
 from fedray.clients.availability.habit import (
     LONGEST_DAYS,
     MAX_SESSIONS,
@@ -35,14 +37,12 @@ from fedray.clients.availability.intervals import (
 )
 from fedray.clients.availability.model import NothingKnown
 from fedray.clients.population import zone_of
-from fedray.errors import ScenarioError
-from fedray.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.availability import ConditionsAvailability, Uses
 
 SHORTEST_USE_SECONDS = 2.0
 _MOST_MEANS = 22.9
-"""No draw of `fedray.rng.exponential` is larger."""
+"""No draw of `fedray.base.rng.exponential` is larger."""
 # Addresses b within Stream.USES at (device, a = day).
 _COUNT, _USE = 0, 1
 

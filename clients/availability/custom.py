@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.availability.intervals import Intervals
 from fedray.clients.availability.model import NothingKnown
 from fedray.clients.python_file import function_in
-from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.availability import CustomAvailability
 

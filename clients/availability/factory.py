@@ -5,8 +5,8 @@ from pkgutil import resolve_name
 from fedray.clients.availability.by_class import AvailabilityByClass
 from fedray.clients.availability.model import Availability
 from fedray.clients.availability.slow_days import SlowDaysModel
-from fedray.device_classes import DeviceClasses
 from fedray.scenario import Scenario
+from fedray.wire.device_classes import DeviceClasses
 
 
 def availability_of(scenario: Scenario) -> Availability:

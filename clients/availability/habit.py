@@ -24,18 +24,8 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy import special
 
-from fedray.clients.availability.intervals import (
-    DAY,
-    HOUR,
-    JOIN_SECONDS,
-    Intervals,
-    filled,
-    keep_touching,
-    merge,
-)
-from fedray.clients.population import Zones
-from fedray.errors import ScenarioError
-from fedray.rng import (
+from fedray.base.errors import ScenarioError
+from fedray.base.rng import (
     MAX_NORMAL,
     Key,
     Stream,
@@ -50,6 +40,16 @@ from fedray.rng import (
     tabulated_quantiles,
     uniform,
 )
+from fedray.clients.availability.intervals import (
+    DAY,
+    HOUR,
+    JOIN_SECONDS,
+    Intervals,
+    filled,
+    keep_touching,
+    merge,
+)
+from fedray.clients.population import Zones
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability, Habits
 
@@ -179,8 +179,8 @@ class HabitModel(NamedTuple):
 class HabitTables(NamedTuple):
     """The arrays of the model.
 
-    propensities, free_rates: tables of quantiles, for `fedray.rng.tabulated`: of the propensity,
-        and of the part of the day rate that does not follow it.
+    propensities, free_rates: tables of quantiles, for `fedray.base.rng.tabulated`: of the
+        propensity, and of the part of the day rate that does not follow it.
     zones: where devices live.
     """
 
@@ -335,7 +335,7 @@ class HabitAvailabilityModel:
 def habit_of(model, propensities, free_rates, offset, device):
     """Static habits of a device by a model, in the zone with an offset.
 
-    Propensity and day rate are drawn by tabulated inversion (fedray/rng.py) from the tables
+    Propensity and day rate are drawn by tabulated inversion (fedray/base/rng.py) from the tables
     propensities and free_rates.
     """
     words = draw(model.habit_key, device, 0, _STATIC)

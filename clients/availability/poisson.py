@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
 from fedray.clients.availability.intervals import (
     DAY,
     JOIN_SECONDS,
@@ -17,7 +18,6 @@ from fedray.clients.availability.intervals import (
     merge,
 )
 from fedray.clients.availability.model import NothingKnown
-from fedray.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.availability import PoissonAvailability
 

@@ -12,10 +12,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.rng import Key, Stream, draw, stream_key, uniform
 from fedray.clients.availability.intervals import DAY, HOUR, JOIN_SECONDS, Intervals, filled
 from fedray.clients.availability.model import NothingKnown
 from fedray.clients.population import Zones, zone_of
-from fedray.rng import Key, Stream, draw, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.availability import ReplayAvailability
 

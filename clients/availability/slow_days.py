@@ -13,9 +13,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.rng import Key, Stream, draw, stream_key, uniform
 from fedray.clients.availability.intervals import DAY, Intervals
 from fedray.clients.availability.model import Availability
-from fedray.rng import Key, Stream, draw, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.availability import SlowDays
 

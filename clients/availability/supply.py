@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY, HOUR, Intervals
 from fedray.clients.population import DeviceModel, Presence, are_usable, devices_of_ranks
-from fedray.device_classes import DeviceClasses, classes_on
 from fedray.scenario import Scenario
+from fedray.wire.device_classes import DeviceClasses, classes_on
 
 SAMPLE_DEVICES = 10_000
 """At least so many devices are looked at, where there are so many."""

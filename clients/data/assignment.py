@@ -16,15 +16,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.errors import ScenarioError
+from fedray.base.rng import Key, Stream, draw, stream_generator, stream_key, uniform
 from fedray.clients.availability.habit import HabitAvailabilityModel
 from fedray.clients.data.source import FIRST_HELD_OUT
 from fedray.clients.population import DeviceModel, Zones, speed_of, zones_on
-from fedray.device_classes import DeviceClasses, classes_of, classes_on
-from fedray.errors import ScenarioError
-from fedray.rng import Key, Stream, draw, stream_generator, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
 from fedray.scenario.data import AssignedData
+from fedray.wire.device_classes import DeviceClasses, classes_of, classes_on
 
 QUANTILE_DEVICES = 16_384
 """Devices, the first ones, whose zones, hours or speeds tell at which share of all a device is."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedray.atomic import sync_file, whole_file
-from fedray.errors import InputError
-from fedray.kept import cache_folder, keep, read_kept
-from fedray.regular_file import check_regular_file
+from fedray.base.atomic import sync_file, whole_file
+from fedray.base.errors import InputError
+from fedray.base.kept import cache_folder, keep, read_kept
+from fedray.base.regular_file import check_regular_file
 from fedray.scenario.data_file import content_digest
 
 _IN_THIS_PROCESS = threading.RLock()

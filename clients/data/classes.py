@@ -19,10 +19,10 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy import integrate, special
 
+from fedray.base.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
 from fedray.clients.data.drawn import DrawnCounts
 from fedray.clients.data.normals import fill_with_normals
 from fedray.clients.data.source import Field
-from fedray.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.data import ClassesData
 

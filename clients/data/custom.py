@@ -6,11 +6,11 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import FedrayError, ScenarioError
 from fedray.clients.data.readers.reader import Client, Column, Damaged
 from fedray.clients.data.recorded import RecordedExamples
 from fedray.clients.data.source import DamagedExamples, ExampleSource, Field
 from fedray.clients.python_file import called, function_in
-from fedray.errors import FedrayError, ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.data import CustomData
 

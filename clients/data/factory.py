@@ -6,9 +6,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from fedray.clients.data.source import ExampleSource, OnRead
-from fedray.messages import DataProgress, ProgressListener
 from fedray.scenario import Scenario
 from fedray.scenario.data import FileData, SourceCodeData
+from fedray.wire.messages import DataProgress, ProgressListener
 
 TOLD_EVERY_SECONDS = 0.2
 """How often progress is told while data is read as a whole."""

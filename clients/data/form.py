@@ -19,9 +19,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.regular_file import read_regular_file
 from fedray.clients.data.readers.reader import Column, Damaged
 from fedray.clients.data.source import Field
-from fedray.regular_file import read_regular_file
 from fedray.scenario.data import FormedData
 
 PADDING, UNKNOWN, START, END, FIRST_WORD = range(5)

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fedray.base.kept import keep, read_kept
 from fedray.clients.data.readers.reader import Client, ClientFile, Damaged
-from fedray.kept import keep, read_kept
 
 _SCHEMA = pa.schema(
     [

@@ -2,7 +2,7 @@
 
 from numba import njit
 
-from fedray.rng import draw, normal
+from fedray.base.rng import draw, normal
 
 
 @njit

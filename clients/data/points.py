@@ -12,10 +12,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.rng import Stream, stream_generator, stream_key
 from fedray.clients.data.drawn import DrawnCounts
 from fedray.clients.data.normals import fill_with_normals
 from fedray.clients.data.source import Field
-from fedray.rng import Stream, stream_generator, stream_key
 from fedray.scenario import Scenario
 from fedray.scenario.data import PointsData
 

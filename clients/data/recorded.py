@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import InputError, one_line
+from fedray.base.kept import keep, read_kept
 from fedray.clients.data.assignment import Assignment, drawn_order, held_out_places
 from fedray.clients.data.cache import content_cache
 from fedray.clients.data.form import Contents, Counting, Form
 from fedray.clients.data.index import Index, indexed
 from fedray.clients.data.readers.reader import ClientFile, Damaged
 from fedray.clients.data.source import DamagedExamples, Field, OnRead
-from fedray.errors import InputError, one_line
-from fedray.kept import keep, read_kept
 from fedray.scenario import Scenario
 from fedray.scenario.data import AnyRecordedData, AssignedData, CustomData, FormedData
 from fedray.scenario.data_file import PLACES

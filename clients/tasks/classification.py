@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.data.source import Field
 from fedray.clients.tasks.initial import Parameter, drawn, shapes_of
 from fedray.clients.tasks.task import Batch, Parameters
-from fedray.errors import ScenarioError
-from fedray.messages import Metric
+from fedray.wire.messages import Metric
 
 
 def classes_of(kind: str, fields: Mapping[str, Field]) -> tuple[tuple[int, ...], int]:

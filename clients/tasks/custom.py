@@ -8,13 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.data.source import ExampleSource, Field
 from fedray.clients.python_file import called, function_in
 from fedray.clients.tasks.layout import size_of
 from fedray.clients.tasks.task import Batch, Parameters, Task
-from fedray.errors import ScenarioError
-from fedray.messages import Metric
 from fedray.scenario.tasks import CustomTask as CustomTable
+from fedray.wire.messages import Metric
 
 T = TypeVar("T")
 METHODS = ("initial_parameters", "losses", "measure")
@@ -50,7 +50,7 @@ class CustomTask:
         names = {metric.name for metric in self.metrics if isinstance(metric, Metric)}
         # There are fewer names than metrics where two share a name, or one is no Metric.
         if not names or len(names) < len(self.metrics):
-            self._refuse("`metrics` must be fedray.messages.Metric objects of different names")
+            self._refuse("`metrics` must be fedray.wire.messages.Metric objects of different names")
         self.shapes: dict[str, tuple[int, ...]] = {
             name: tuple(int(edge) for edge in shape) for name, shape in shapes.items()
         }

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.data.source import Field
 from fedray.clients.tasks.classification import Classifier, classes_of
 from fedray.clients.tasks.initial import Draw, Parameter, constant, glorot, uniform
 from fedray.clients.tasks.task import Parameters
-from fedray.errors import ScenarioError
 from fedray.scenario.tasks import ImageCnnTask
 
 CHANNELS, UNITS = (32, 64), 128

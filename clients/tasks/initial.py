@@ -11,9 +11,9 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from fedray.errors import ScenarioError
-from fedray.regular_file import check_regular_file
-from fedray.rng import Stream, stream_generator
+from fedray.base.errors import ScenarioError
+from fedray.base.regular_file import check_regular_file
+from fedray.base.rng import Stream, stream_generator
 
 _MOST_HEADER_BYTES = 100 << 20
 """The limit of the format."""

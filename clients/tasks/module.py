@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedray.base.errors import InputError, one_line
 from fedray.clients.data.source import DamagedExamples, ExampleSource, Field
 from fedray.clients.python_file import called
 from fedray.clients.tasks.task import Batch, Parameters
-from fedray.errors import InputError, one_line
-from fedray.messages import Metric
+from fedray.wire.messages import Metric
 
 Examples = tuple[Tensor, Tensor]
 """Inputs [B, ...] and targets [B, ...] of B examples."""

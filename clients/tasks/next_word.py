@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedray.base.errors import ScenarioError
+from fedray.base.rng import Stream, stream_generator
 from fedray.clients.data.source import Field
 from fedray.clients.tasks.recurrence import recur
 from fedray.clients.tasks.task import Batch, Parameters
-from fedray.errors import ScenarioError
-from fedray.messages import Metric
-from fedray.rng import Stream, stream_generator
 from fedray.scenario.tasks import NextWordTask
+from fedray.wire.messages import Metric
 
 EMBEDDING, HIDDEN = 32, 48
 WORDS = 400

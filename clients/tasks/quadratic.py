@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.data.source import Field
 from fedray.clients.tasks.classification import described
 from fedray.clients.tasks.task import Batch, Parameters
-from fedray.errors import ScenarioError
-from fedray.messages import Metric
 from fedray.scenario.tasks import QuadraticTask
+from fedray.wire.messages import Metric
 
 
 class Quadratic:

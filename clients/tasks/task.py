@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.messages import Metric
+from fedray.wire.messages import Metric
 
 if TYPE_CHECKING:
     from torch import Tensor

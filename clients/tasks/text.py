@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.data.source import Field
 from fedray.clients.tasks.classification import described
 from fedray.clients.tasks.initial import Parameter, drawn, shapes_of
 from fedray.clients.tasks.task import Batch, Parameters
-from fedray.errors import ScenarioError
-from fedray.messages import Metric
+from fedray.wire.messages import Metric
 
 SCORES_AT_ONCE = 1 << 23
 """Most logits that a measurement holds: 32 MiB of float32."""

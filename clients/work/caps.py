@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.data.source import ExampleSource, Field
-from fedray.errors import ScenarioError
 from fedray.scenario.training import FedAvg, FedSGD
 
 READ_AT_ONCE = 1024

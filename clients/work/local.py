@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.base.errors import ScenarioError
+from fedray.base.rng import Stream, stream_key
 from fedray.clients.data.source import ExampleSource
 from fedray.clients.tasks.layout import named, repeated, tensors
 from fedray.clients.tasks.task import Task
 from fedray.clients.work.caps import usable_examples
 from fedray.clients.work.orders import example_orders
 from fedray.clients.work.work import WorkOrder, WorkResult
-from fedray.errors import ScenarioError
-from fedray.rng import Stream, stream_key
 from fedray.scenario.training import FedAvg, FedProx, FedSGD
 
 MOST_EXAMPLES_HELD = 8192

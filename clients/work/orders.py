@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from fedray.rng import draw, uniform
+from fedray.base.rng import draw, uniform
 
 
 @njit(cache=True)

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from fedray.audit.claims import Claim
+from fedray.base.facade import homes
 from fedray.cli import app
 from fedray.documents.registry import documents, rows_of
-from fedray.facade import homes
 from fedray.scenario import Scenario
 from fedray.scenario.keys import KeyTable, tables_of
 from fedray.scenario.pretraining import Pretraining
@@ -32,21 +32,21 @@ AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "running": (
         "Running and training",
         (
-            "fedray.simulation",
-            "fedray.pipeline",
-            "fedray.several_tasks",
-            "fedray.learning",
-            "fedray.pretraining",
-            "fedray.placement",
-            "fedray.messages",
+            "fedray.runs.simulation",
+            "fedray.runs.pipeline",
+            "fedray.runs.several_tasks",
+            "fedray.runs.learning",
+            "fedray.runs.pretraining",
+            "fedray.runtime.placement",
+            "fedray.wire.messages",
         ),
     ),
-    "traces": ("Traces and trained runs", ("fedray.trace",)),
-    "audits": ("Audits and reports", ("fedray.audit", "fedray.report", "fedray.result")),
-    "mechanisms": ("Mechanisms", ("fedray.mechanisms", "fedray.server.correlated_noise")),
+    "traces": ("Traces and trained runs", ("fedray.trace", "fedray.imports")),
+    "audits": ("Audits and reports", ("fedray.audit", "fedray.report", "fedray.base.result")),
+    "mechanisms": ("Mechanisms", ("fedray.mechanisms", "fedray.noise")),
     "studies": ("Studies", ("fedray.studies",)),
     "scenarios": ("Tables of scenarios", ("fedray.scenario", "fedray.encoding")),
-    "errors": ("Errors", ("fedray.errors",)),
+    "errors": ("Errors", ("fedray.base.errors",)),
 }
 """(title, modules) of every page of the Python interface. A name is on the page of its module."""
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from fedray.base.rounding import given, shown_noise
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
-from fedray.rounding import given, shown_noise
 from fedray.scenario import Scenario
 from fedray.trace.imported import Assumption, ImportedTrace
 

@@ -52,8 +52,10 @@ from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
+from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
+from fedray.base.result import DrawnResult
+from fedray.base.rounding import up
 from fedray.encoding.tables import AnyEncoding
-from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.mechanisms.accounting.events import Composed, Event
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -61,8 +63,6 @@ from fedray.mechanisms.comparison import NOT_COMPARABLE, Utility, utility
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
 from fedray.mechanisms.strategy import Strategy
-from fedray.result import DrawnResult
-from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.imported import Assumption, ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace

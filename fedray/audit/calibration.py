@@ -8,12 +8,12 @@ from typing import Any
 from fedray.audit.audit import Audit, audit_trace, other_tasks
 from fedray.audit.guarantees import Guarantee, event_of
 from fedray.audit.noise import DeviceNoise, ServerNoise
-from fedray.errors import InputError
+from fedray.base.errors import InputError
+from fedray.base.result import Result
+from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.calibration import check_one_target, noise_multiplier_for
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.mechanisms.strategy import Strategy
-from fedray.result import Result
-from fedray.rounding import given, up
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
 

@@ -17,11 +17,11 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
+from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.files import strategy_beside
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import AnyStrategy
-from fedray.table import Positive, Table, read_table_file
 
 Count = Annotated[int, Field(ge=1)]
 

@@ -29,7 +29,7 @@ from fedray.audit.findings import PRIVACY_STATEMENTS
 from fedray.audit.names import DeviceNames
 from fedray.audit.participation import CHUNK, Patterns
 from fedray.audit.waits import is_too_short, waits_between
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 from fedray.trace.row_file import ROW_SUFFIXES, RowForm, new_row_file, write_rows

@@ -12,11 +12,11 @@ from fedray.audit.guarantees import Guarantee, event_of
 from fedray.audit.noise import Noise, ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.base.rounding import up
 from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.messages import Outcome
-from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
+from fedray.wire.messages import Outcome
 
 ROUNDING = 1e-9
 """Relative size of what sums of squares in another order may differ by."""

@@ -15,11 +15,11 @@ from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import is_too_short, waits_between
+from fedray.base.rounding import counted, down, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Event
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.strategy import Sensitivity
-from fedray.rounding import counted, down, up
 from fedray.scenario.privacy import Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace

@@ -22,6 +22,7 @@ from fedray.audit.rules import ROUND_TIMES, rules_of
 from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
+from fedray.base.rounding import counted, down, shown_min_sep
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.clip_count import with_counts
 from fedray.mechanisms.accounting.events import Event, EventRefused, StrategyRelease
@@ -29,7 +30,6 @@ from fedray.mechanisms.accounting.gdp import mu_of
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.rounding import counted, down, shown_min_sep
 from fedray.scenario import Scenario
 from fedray.scenario.uploads import CyclicSchedule
 from fedray.trace.imported import ImportedTrace

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.rounding import shown_noise
 from fedray.encoding.norms import device_variance, largest_square, padded
 from fedray.encoding.tables import DiscreteGaussian
 from fedray.mechanisms.accounting.events import DiscreteGaussianSum, Event, Gaussian, Repeated
-from fedray.rounding import shown_noise
 from fedray.scenario import Scenario
 
 

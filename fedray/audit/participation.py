@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.errors import TraceError
+from fedray.base.errors import TraceError
 from fedray.scenario.buffer import Buffer, PolynomialWeighting
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedray.atomic import replace_file
-from fedray.errors import InputError
+from fedray.base.atomic import replace_file
+from fedray.base.errors import InputError
+from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.accountants import epsilon_of, every_epsilon_of
 from fedray.mechanisms.accounting.events import Event, EventRefused, read_event
 from fedray.mechanisms.accounting.limits import check_delta
@@ -19,7 +20,6 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.files import read_json, write_json
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.rounding import given, up
 
 FORMAT, VERSION = "fedray-events", 1
 

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.waits import is_first_of_upload
-from fedray.messages import Outcome
-from fedray.rounding import counted
+from fedray.base.rounding import counted
 from fedray.scenario import Scenario
 from fedray.scenario.participation import (
     MinSepPolicy,
@@ -25,6 +24,7 @@ from fedray.scenario.participation import (
     WithoutReplacementPolicy,
 )
 from fedray.trace.reader import Trace
+from fedray.wire.messages import Outcome
 
 ROUND_TIMES = ", and the times at which rounds started"
 """Ends the names of rules whose limits rest on these times."""

@@ -8,9 +8,9 @@ from fedray.mechanisms.accounting.events import Gaussian, PoissonSampled, Repeat
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
 from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.messages import Outcome
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
+from fedray.wire.messages import Outcome
 
 LEAST_PROBABILITY = 1e-12
 """Of as many uploads as a round drew, or of a more extreme number: below it the rounds were not

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.participation import Chosen, Patterns, PatternsSoFar
-from fedray.errors import InputError
+from fedray.base.errors import InputError
+from fedray.base.threads import in_order
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.sensitivity import (
     MOST_CERTIFICATES,
@@ -17,7 +18,6 @@ from fedray.mechanisms.sensitivity import (
 )
 from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
 from fedray.mechanisms.triangular import TriangularStrategy
-from fedray.threads import in_order
 
 MOST_OF_MATRICES = 8_000
 """Participations of one device that are audited with a matrix: 8,000 in 10,000 rounds take under a

@@ -23,7 +23,7 @@ from fedray.audit.distribution import CURVE_STEPS, SHARES, device_sensitivities
 from fedray.audit.guarantees import OBSERVED_CANNOT_BE_RESTED_ON
 from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns, patterns_by_part
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Event
 from fedray.mechanisms.accounting.zcdp import rho_of

@@ -14,11 +14,11 @@ from fedray.audit.audit import Audit, MechanismAudit
 from fedray.audit.findings import NOISE_STATEMENTS, PRIVACY_STATEMENTS, Verdict
 from fedray.audit.guarantees import Guarantee, described, true_positive_rate
 from fedray.audit.rules import rules_of
-from fedray.errors import InputError, shown
+from fedray.base.errors import InputError, shown
+from fedray.base.result import Result
+from fedray.base.rounding import counted, given, in_words, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed
-from fedray.result import Result
-from fedray.rounding import counted, given, in_words, up
 from fedray.scenario import Scenario
 from fedray.scenario.data import AssignedData, CustomData, FileData
 from fedray.trace.imported import ImportedTrace

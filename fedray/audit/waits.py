@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.messages import Outcome
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
+from fedray.wire.messages import Outcome
 
 Waits = Iterator[tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint32]]]
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedray.base.errors import InputError, one_line
 from fedray.commands.output import (
     FiguresOption,
     JsonFlag,
@@ -17,7 +18,6 @@ from fedray.commands.output import (
     progress_line,
     scenario_argument,
 )
-from fedray.errors import InputError, one_line
 
 MechanismOption = Annotated[
     list[Path] | None,
@@ -205,7 +205,7 @@ def _audited(
 ) -> Any:
     from fedray.audit.audit import audit_trace
     from fedray.audit.claims import read_claim
-    from fedray.design import mechanism_over
+    from fedray.studies.design import mechanism_over
 
     strategies = [mechanism_over(each, opened.committed_rounds) for each in mechanisms or ()]
     claimed = read_claim(claim) if claim is not None else None
@@ -377,7 +377,7 @@ def statement(
 def _write_statement(found: Any, folder: Path) -> None:
     import json
 
-    from fedray.atomic import write_whole
+    from fedray.base.atomic import write_whole
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

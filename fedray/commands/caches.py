@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from fedray.base.errors import InputError
+from fedray.base.kept import SORTS, cache_folder, kept_entries
 from fedray.commands.output import JsonFlag, print_json, print_table
-from fedray.errors import InputError
-from fedray.kept import SORTS, cache_folder, kept_entries
 
 
 def cache(

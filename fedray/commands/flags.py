@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args, get_type_hints
 
-from fedray.errors import InputError, shown
+from fedray.base.errors import InputError, shown
 
 OTHER_NAMES = {
     "memory": "memory_mebibytes",

@@ -163,7 +163,7 @@ def import_(
     --where outcome=accepted --rounds-file released.csv --time-column time
     --out trace
     """
-    from fedray.trace.importer import import_log
+    from fedray.imports.importer import import_log
 
     with progress_line("importing", quiet) as on_status:
         trace = import_log(

@@ -121,15 +121,15 @@ def train(
     Two trainings on one trace are paired: they differ in what was set alone.
     """
     from fedray.audit.audit import audit_trace
-    from fedray.errors import InputError
-    from fedray.learning import scenario_of
-    from fedray.learning import train as train_on
-    from fedray.placement import Placement
+    from fedray.base.errors import InputError
     from fedray.report.event_files import event_files
     from fedray.report.progress import both, run_progress
     from fedray.report.text import Paragraph
     from fedray.report.text.audits import guarantees_text
     from fedray.report.text.training import training_text
+    from fedray.runs.learning import scenario_of
+    from fedray.runs.learning import train as train_on
+    from fedray.runtime.placement import Placement
     from fedray.scenario import Scenario
     from fedray.trace.imported import open_trace
 
@@ -213,12 +213,12 @@ def pretrain(
 
     A training starts from the file that is written by training.initial.file.
     """
-    from fedray.pretraining import pretrain as pretrain_on
+    from fedray.base.table import read_table_file
     from fedray.report.text import TextTable
     from fedray.report.text.training import pretraining_rows
+    from fedray.runs.pretraining import pretrain as pretrain_on
     from fedray.scenario import Scenario
     from fedray.scenario.pretraining import Pretraining
-    from fedray.table import read_table_file
 
     # The scenario is read before the public data, because a mistake in it costs no time.
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 
 import typer
 
+from fedray.base.errors import InputError
 from fedray.commands.output import (
     DeltaOption,
     JsonFlag,
@@ -21,7 +22,6 @@ from fedray.commands.output import (
     print_pieces,
     progress_line,
 )
-from fedray.errors import InputError
 
 
 def _kinds(begun: str) -> list[str]:
@@ -85,7 +85,7 @@ def optimize(
     Ctrl-C ends the search with the best mechanism so far, which is written
     and validated as any other; it is not the optimum, and is not cached.
     """
-    from fedray.design import find_mechanism, read_request
+    from fedray.studies.design import find_mechanism, read_request
 
     request = read_request(
         kind, rounds, min_sep, max_participations, buffers, bands, objective, targets
@@ -185,8 +185,8 @@ def mechanism(
     --rounds, --min-sep and --max-participations are required. Compare the
     losses: each is the noise on the prefix sums at equal privacy.
     """
-    from fedray.design import evaluate_mechanisms
     from fedray.report.text.mechanisms import mechanisms_text
+    from fedray.studies.design import evaluate_mechanisms
 
     found = evaluate_mechanisms(
         mechanisms,
@@ -267,7 +267,7 @@ def calibrate(
     if mechanism is None:
         raise InputError("MECHANISM is missing; name one, or a trace by --trace")
     from fedray.audit.audit import DEFAULT_DELTA
-    from fedray.design import FOLLOWING_KINDS, calibrate_mechanism
+    from fedray.studies.design import FOLLOWING_KINDS, calibrate_mechanism
 
     # A directory that is called like a kind does not hide it.
     if mechanism.is_dir() and str(mechanism) not in FOLLOWING_KINDS:
@@ -301,8 +301,8 @@ def _calibrate_trace(
     as_json: bool,
 ) -> None:
     from fedray.audit.calibration import calibrate_trace
-    from fedray.design import mechanism_over
     from fedray.report.text.mechanisms import calibration_text
+    from fedray.studies.design import mechanism_over
     from fedray.trace.imported import open_trace
 
     opened = open_trace(trace)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.report.text import Paragraph, Piece, TextTable
 
 JsonFlag = Annotated[
@@ -247,8 +247,8 @@ def resumable(
         command: how the user continues the run, to which the directory is appended.
         is_quiet: whether nothing is printed.
     """
-    from fedray.messages import DataProgress
     from fedray.trace.partial import new_directory, partial_directory
+    from fedray.wire.messages import DataProgress
 
     where = directory or new_directory(name)
     is_due = not is_quiet

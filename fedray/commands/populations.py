@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedray.base.errors import InputError
 from fedray.commands.output import (
     JsonFlag,
     QuietFlag,
@@ -17,7 +18,6 @@ from fedray.commands.output import (
     progress_line,
     scenario_argument,
 )
-from fedray.errors import InputError
 
 _SETS = Annotated[
     list[str] | None,
@@ -52,7 +52,7 @@ def fit_log(
 
     Args:
         log: a CSV or Parquet file, or a directory of them.
-        columns: of `fedray.trace.log_records.RecordColumns`; None for a default.
+        columns: of `fedray.imports.log_records.RecordColumns`; None for a default.
         utc_offset: local time minus the log's clock, hours, or "unknown".
         timer: hours that a device keeps away after it took part; None for none.
         days: of a log of rounds alone.
@@ -66,7 +66,8 @@ def fit_log(
     """
     import tomli_w
 
-    from fedray.atomic import write_whole
+    from fedray.base.atomic import write_whole
+    from fedray.imports.log_records import RecordColumns
     from fedray.report.files import write_figure_files
     from fedray.report.page import write_page
     from fedray.report.text import Paragraph, TextTable
@@ -75,7 +76,6 @@ def fit_log(
     from fedray.studies.habits.page import habit_fit_figures, habit_fit_page
     from fedray.studies.habits.parameters import base_table
     from fedray.studies.habits.read import read_observed_log
-    from fedray.trace.log_records import RecordColumns
 
     # What was not given has the defaults of `RecordColumns`.
     known = {name: value for name, value in columns.items() if value is not None}
@@ -156,9 +156,9 @@ def population(
     """
     from fedray.clients.availability.supply import eligible_at_once
     from fedray.clients.sessions import population_sessions
+    from fedray.imports.sessions import form_of, write_sessions
     from fedray.report.text.habits import population_rows
     from fedray.scenario import Scenario
-    from fedray.trace.sessions import form_of, write_sessions
 
     value = Scenario.from_toml(scenario, overrides or ())
     wanted = min(value.device_ids, 100_000) if devices is None else devices
@@ -210,9 +210,9 @@ def sessions(
     Example: fedray sessions user_behavior_tiny.json --kind flash
     --out flash.parquet
     """
+    from fedray.imports.foreign_sessions import read_fedscale, read_flash
+    from fedray.imports.sessions import form_of, write_sessions
     from fedray.report.text.habits import session_rows
-    from fedray.trace.foreign_sessions import read_fedscale, read_flash
-    from fedray.trace.sessions import form_of, write_sessions
 
     if kind not in ("flash", "fedscale"):
         raise InputError(f"kind={kind!r} is none of flash, fedscale")

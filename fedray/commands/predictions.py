@@ -16,7 +16,7 @@ from fedray.commands.output import (
     refuse_existing,
     tell_results,
 )
-from fedray.placement import Placement
+from fedray.runtime.placement import Placement
 
 _SCALE, _SEEDS = 0.01, 2
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedray.base.errors import CheckpointError, InputError, RunFailed
+from fedray.base.part_done import PartDone
 from fedray.commands.learning import (
     AddressOption,
     AggregatorGpusOption,
@@ -40,8 +42,6 @@ from fedray.commands.populations import fit_log
 from fedray.commands.predictions import predict_published, vary_published
 from fedray.commands.several_tasks import print_run_of_tasks, say_supply_of_tasks
 from fedray.commands.studies import reproduce_learning
-from fedray.errors import CheckpointError, InputError, RunFailed
-from fedray.part_done import PartDone
 
 
 def run(
@@ -79,16 +79,16 @@ def run(
     """Simulate a scenario, train its model, write its trace, audit it, and write its report."""
     # Imports are inside the commands, so that those without Ray and torch start at once.
     from fedray.audit.audit import audit_trace
-    from fedray.pipeline import resume_run, run_scenario
-    from fedray.placement import Placement
     from fedray.report.event_files import event_files
     from fedray.report.page import write_report
     from fedray.report.progress import both, run_progress
     from fedray.report.text.audits import audit_text
     from fedray.report.text.training import training_text
+    from fedray.runs.pipeline import resume_run, run_scenario
+    from fedray.runs.several_tasks import is_unfinished_run_of_tasks, resume_tasks, run_tasks
+    from fedray.runs.sustainable import check_sustainable
+    from fedray.runtime.placement import Placement
     from fedray.scenario import SeveralTasks, read_scenario
-    from fedray.several_tasks import is_unfinished_run_of_tasks, resume_tasks, run_tasks
-    from fedray.sustainable import check_sustainable
     from fedray.trace.schema import REPORT_FILE
     from fedray.trace.several_tasks import TasksRun
 
@@ -308,12 +308,12 @@ def reproduce(
 ) -> None:
     """Simulate published runs at full size: observed beside published min-sep, participations, rho
     and epsilon. Or train models with every mechanism at equal privacy."""
-    from fedray.placement import Placement
+    from fedray.base.rounding import shown_min_sep
     from fedray.report.files import write_figure_files
     from fedray.report.page import render_reproduction, reproduction_figures, write_page
     from fedray.report.text import TextTable
     from fedray.report.text.studies import reproduction_rows
-    from fedray.rounding import shown_min_sep
+    from fedray.runtime.placement import Placement
     from fedray.scenarios.gboard import select
     from fedray.studies.reproduce import FIT_NOTE, GAP_NOTE, PACE_NOTE, reproduce_gboard
 

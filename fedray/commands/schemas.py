@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedray.base.errors import InputError
 from fedray.commands.output import JsonFlag, print_json, print_table
-from fedray.errors import InputError
 
 _HEAD = """\
 # A scenario of fedray. `fedray run FILE` runs it, within half a minute on two CPUs; the
@@ -66,7 +66,7 @@ def schema(
 
 def _described(name: str) -> list[dict[str, Any]]:
     """The parts of a table: one, or one per kind. Raises InputError."""
-    from fedray.mistakes import nearest_first
+    from fedray.base.mistakes import nearest_first
     from fedray.scenario.keys import tables_of
     from fedray.trace.columns import MEANINGS, columns_of
 
@@ -116,7 +116,7 @@ def init(
 
     `fedray run small` runs the same scenario.
     """
-    from fedray.atomic import write_whole
+    from fedray.base.atomic import write_whole
     from fedray.scenario import Scenario, find_scenario
     from fedray.scenario.commented import commented_toml
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
+from fedray.base.errors import InputError, RunFailed
 from fedray.commands.output import print_json, print_pieces
-from fedray.errors import InputError, RunFailed
 
 
 def print_run_of_tasks(found: Any, as_json: bool) -> None:

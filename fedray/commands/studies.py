@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedray.base.errors import InputError, shown
 from fedray.commands.learning import backend_of
 from fedray.commands.output import (
     FiguresOption,
@@ -22,7 +23,6 @@ from fedray.commands.output import (
     refuse_existing,
     scenario_argument,
 )
-from fedray.errors import InputError, shown
 
 
 def _cache_option(what: str) -> Any:
@@ -60,7 +60,7 @@ def stress(
 ) -> None:
     """Sweep settings or simulated runs, and compare in each how well mechanisms do. An
     interrupted sweep continues when it is run again."""
-    from fedray.placement import Placement
+    from fedray.runtime.placement import Placement
     from fedray.studies.sweep.sweep import Sweep, find_sweep, shipped_sweeps
 
     if sweep is None:
@@ -189,7 +189,7 @@ def plan(
 ) -> None:
     """Plan report goal, timer and noise multiplier for a target, by simulated min-seps. Exit code 1
     if nothing meets it. An interrupted plan continues when it is run again."""
-    from fedray.atomic import write_directory
+    from fedray.base.atomic import write_directory
     from fedray.report.files import write_figure_files
     from fedray.report.text import Paragraph, TextTable
     from fedray.report.text.studies import plan_rows, timer_rows
@@ -279,10 +279,10 @@ def reproduce_learning(
         quiet: whether to show no progress.
         as_json: whether to print JSON.
     """
-    from fedray.placement import Placement
     from fedray.report.files import write_figure_files
     from fedray.report.page import write_page
     from fedray.report.text.learning import learning_pieces
+    from fedray.runtime.placement import Placement
     from fedray.scenario import Scenario
     from fedray.studies.learning_curves import shipped_recipes, study_learning
     from fedray.studies.learning_page import learning_figures, learning_page

@@ -2,9 +2,9 @@
 
 from functools import cache
 
+from fedray.base.kept import SORTS
 from fedray.clients.availability.supply import Supply
 from fedray.documents.keys import JsonKey, Keys, keys_of, meaning_of, text
-from fedray.kept import SORTS
 from fedray.scenario import Scenario
 from fedray.scenario.keys import Key, KeyTable
 from fedray.trace.columns import Column

@@ -1,7 +1,7 @@
 """Keys of documents, and how they are taken from the classes of which documents are made.
 
 What a key means stands where its value is defined: below a field, in the docstring of its class, or
-in that of a property (`fedray.descriptions.attributes_of`).
+in that of a property (`fedray.base.descriptions.attributes_of`).
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
-from fedray.descriptions import attributes_of, descriptions_of
+from fedray.base.descriptions import attributes_of, descriptions_of
 
 _SYMBOLS = {"rho", "mu", "delta"}
 """First words that stay as they are, beside single letters."""

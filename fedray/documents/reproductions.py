@@ -3,7 +3,6 @@
 from fedray.documents.keys import JsonKey, Keys, keys_of, meaning_of, text
 from fedray.documents.trainings import interval_keys
 from fedray.mechanisms.participation import MinSep
-from fedray.messages import Metric
 from fedray.studies.learning_curves import (
     Comparison,
     LearningCurves,
@@ -14,6 +13,7 @@ from fedray.studies.predict import PaceScore, Prediction, PredictionStudy, Score
 from fedray.studies.published_privacy import PublishedPrivacy
 from fedray.studies.reproduce import Figure, ReproducedRun
 from fedray.studies.sensitivity import Moved
+from fedray.wire.messages import Metric
 
 
 def reproduction_keys() -> Keys:

@@ -5,12 +5,12 @@ from functools import cache
 from fedray.clients.pretraining import Step
 from fedray.documents.audits import audit_keys
 from fedray.documents.keys import JsonKey, Keys, finite_or_null, keys_of, meaning_of, text, written
-from fedray.messages import Metric, ShardUse
-from fedray.pretraining import Pretrained
+from fedray.runs.pretraining import Pretrained
 from fedray.studies.compare import Comparison, Group
 from fedray.studies.on_devices import DeviceGroup, OnDevices
 from fedray.studies.paired import MeanInterval
 from fedray.trace.trained import TrainedRun
+from fedray.wire.messages import Metric, ShardUse
 
 
 def run_keys() -> Keys:

@@ -21,13 +21,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import ScenarioError
+from fedray.base.rng import Stream, stream_key
 from fedray.encoding.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
 from fedray.encoding.encoding import SumSetting
 from fedray.encoding.norms import device_variance, largest_square
 from fedray.encoding.secagg import SecAggEncoding
 from fedray.encoding.tables import LEAST_DEVICE_VARIANCE, DiscreteGaussian
-from fedray.errors import ScenarioError
-from fedray.rng import Stream, stream_key
 
 ROOM = 9
 """Standard deviations of the sum's noise that M has room for."""

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from fedray.rng import draw
+from fedray.base.rng import draw
 
 FINENESS = 1 << 15
 """Steps of 1 / q in a standard deviation, at the least where q allows: a standard deviation is

@@ -10,8 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
-from fedray.encoding.tables import FixedPoint
-from fedray.messages import FIXED_POINT_BITS
+from fedray.encoding.tables import FIXED_POINT_BITS, FixedPoint
 
 _CHUNK = 4096
 """Coordinates of a sum that stay in a core's cache while all devices add to them."""

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.rng import Key, Stream, draw, stream_key
+from fedray.base.rng import Key, Stream, draw, stream_key
 
 
 def signs_of(seed: int, round_index: int, coordinates: int) -> NDArray[np.float64]:

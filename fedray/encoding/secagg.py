@@ -31,6 +31,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.errors import ScenarioError
+from fedray.base.rng import Stream, draw, stream_key, uniform
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.norms import (
     inflation,
@@ -41,8 +43,6 @@ from fedray.encoding.norms import (
 )
 from fedray.encoding.rotation import signs_of, walsh_hadamard
 from fedray.encoding.tables import ModularTable
-from fedray.errors import ScenarioError
-from fedray.rng import Stream, draw, stream_key, uniform
 
 MOST_BITS = 62
 """Most bits of the modulus: two residues then add up within an int64."""

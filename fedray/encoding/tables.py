@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from fedray.table import Table, told_apart_by
+from fedray.base.table import Table, told_apart_by
 
 __all__ = [
     "DiscreteGaussian",
@@ -16,6 +16,9 @@ __all__ = [
     "SecAgg",
 ]
 
+FIXED_POINT_BITS = 40
+"""Resolution of sums in fixed point: 2^40 steps per clip norm, or per unit of a loss, leave room
+for 2^22 devices in an int64 sum."""
 LEAST_DEVICE_VARIANCE = 0.25
 """Least variance of the discrete noise of one device, squared steps: a condition of the theorem on
 their sum (Kairouz, Liu and Steinke 2021, Proposition 14)."""

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedray.errors import InputError
-from fedray.messages import Progress, ProgressListener, TrainingProgress
+from fedray.base.errors import InputError
+from fedray.wire.messages import Progress, ProgressListener, TrainingProgress
 
 OF_ROUNDS = {
     "train_loss": "Mean loss of a round's devices before they trained.",

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.rounding import up
+from fedray.base.rounding import up
 
 LOG_LINES = 5.0
 """Lines get a logarithmic axis where the largest value is more than so many times the least: on a

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.audit import Audit
-from fedray.messages import Metric
+from fedray.base.rounding import given
 from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
-from fedray.rounding import given
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
+from fedray.wire.messages import Metric
 
 HOUR, DAY = 3600.0, 86_400.0
 MOST_BINS = 120

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedray.atomic import write_whole
 from fedray.audit.audit import Audit
-from fedray.errors import InputError
+from fedray.base.atomic import write_whole
+from fedray.base.errors import InputError
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace

@@ -15,16 +15,16 @@ from typing import Any
 import jinja2
 import tomli_w
 
-from fedray.atomic import write_whole
 from fedray.audit.audit import Audit
 from fedray.audit.statement import privacy_statement
-from fedray.errors import InputError
+from fedray.base.atomic import write_whole
+from fedray.base.errors import InputError
+from fedray.base.rounding import counted, given
 from fedray.report import tables
 from fedray.report.figure import Figure, Plane, Shown
 from fedray.report.files import figure_csv, plane_svg
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.tables import PageTable
-from fedray.rounding import counted, given
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 

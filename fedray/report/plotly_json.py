@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedray.parsing import finite_or_none
+from fedray.base.parsing import finite_or_none
 from fedray.report.figure import CHARACTER, PLOT, Axis, Figure, Mark, Series
 
 COLORS = ("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b")

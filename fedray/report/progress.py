@@ -18,15 +18,15 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from fedray.messages import (
+from fedray.base.part_done import PartDone
+from fedray.wire.messages import (
     DataProgress,
     ProgressListener,
     RunProgress,
     TrainingEstimate,
     TrainingProgress,
 )
-from fedray.messages import Progress as HowFar
-from fedray.part_done import PartDone
+from fedray.wire.messages import Progress as HowFar
 
 BAR, WIDE = 24, 120
 """Characters of the bar itself, and of the least terminal in which it leaves room for what is

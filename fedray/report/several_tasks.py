@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
+from fedray.base.rounding import given
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
 from fedray.report.page import render_study, write_page
 from fedray.report.tables import PageTable
@@ -16,7 +17,6 @@ from fedray.report.text.several_tasks import (
     task_rows,
     worst_rows,
 )
-from fedray.rounding import given
 
 
 def write_tasks_report(audit: TasksAudit, out: str | Path) -> Path:

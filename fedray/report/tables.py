@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedray.audit.guarantees import OBSERVED_LIMITS
+from fedray.base.rounding import down, given, in_words, up
 from fedray.report.figure import Plane
 from fedray.report.text.audits import CLASSES_NOTE, class_rows, further_guarantees, limit_cells
-from fedray.rounding import down, given, in_words, up
 
 EPSILON_DECIMALS = 4
 FINE_DECIMALS = 6

@@ -2,7 +2,7 @@
 
 Each table of the file has a module here; each key is a field, with its unit in its name or in its
 description. `fedray schema` prints the same as a JSON schema. What may only change the wall clock
-is in `fedray.placement`.
+is in `fedray.runtime.placement`.
 """
 
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES, Scenario

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from fedray.base.table import PositiveShare, Shape, Share, Spread, Table
 from fedray.mechanisms.triangular import NPY_DAMAGE
 from fedray.scenario.content import ContentFile, PythonFile
-from fedray.table import PositiveShare, Shape, Share, Spread, Table
 
 __all__ = [
     "AlwaysOn",
@@ -59,7 +59,7 @@ class AvailabilityTable(Table):
     drawn by thinning."""
     has_propensities: ClassVar[bool] = False
     """Whether devices have propensities to be eligible that rise with the third word of their draw
-    at (0, 0) of `fedray.rng.Stream.HABIT`, so that other attributes can be correlated with
+    at (0, 0) of `fedray.base.rng.Stream.HABIT`, so that other attributes can be correlated with
     them."""
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from fedray.table import Table
+from fedray.base.table import Table
 
 __all__ = [
     "Buffer",

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, Tag
 
-from fedray.errors import ScenarioError
-from fedray.messages import Clip
-from fedray.table import Positive, Table, told_apart_by
+from fedray.base.errors import ScenarioError
+from fedray.base.table import Positive, Table, told_apart_by
 
 __all__ = [
     "AdaptiveClipping",
@@ -19,6 +19,20 @@ __all__ = [
 # Andrew et al. 2021 take a standard deviation of a twentieth of the cohort.
 COUNT_NOISE_SHARE = 20
 """Reports per standard deviation of the noise on a count, where a scenario does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """How the updates of a round are clipped.
+
+    norm: the longest that a clipped update is (L2).
+    zero_above: updates longer than this count as zero; infinite where none do.
+    counted_norm: updates up to this long are counted; None where nothing is counted.
+    """
+
+    norm: float
+    zero_above: float = math.inf
+    counted_norm: float | None = None
 
 
 class Clipping(Table):

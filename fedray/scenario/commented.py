@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from fedray.errors import ScenarioError
-from fedray.mistakes import classes_in, first_sentence
+from fedray.base.errors import ScenarioError
+from fedray.base.mistakes import classes_in, first_sentence
 from fedray.scenario.keys import key_of
 from fedray.scenario.literals import literal
 from fedray.scenario.scenario import Scenario

@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
-from fedray.errors import InputError, shown
-from fedray.regular_file import check_regular_file, read_regular_file
-from fedray.table import Table
+from fedray.base.errors import InputError, shown
+from fedray.base.regular_file import check_regular_file, read_regular_file
+from fedray.base.table import Table
 
 
 class ContentFile(Table):

@@ -5,10 +5,10 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, Tag, ValidationInfo, model_validator
 
+from fedray.base.table import Positive, Share, Table, told_apart_by
 from fedray.scenario.content import PythonFile
 from fedray.scenario.data_file import Digest, NamesDataFiles
 from fedray.scenario.standard_library import standard_library
-from fedray.table import Positive, Share, Table, told_apart_by
 
 __all__ = [
     "ClassesData",

@@ -11,10 +11,10 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from fedray.errors import InputError, shown
-from fedray.kept import cache_folder, keep, read_kept
-from fedray.regular_file import check_regular_file, open_regular_file
-from fedray.table import Table
+from fedray.base.errors import InputError, shown
+from fedray.base.kept import cache_folder, keep, read_kept
+from fedray.base.regular_file import check_regular_file, open_regular_file
+from fedray.base.table import Table
 
 MOST_DATA_BYTES = 1 << 40
 """Largest data file, which is read once for its digest; larger ones are sparse files."""

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fedray.descriptions import descriptions_of
-from fedray.mistakes import classes_in
+from fedray.base.descriptions import descriptions_of
+from fedray.base.mistakes import classes_in
 from fedray.scenario.literals import literal
 from fedray.scenario.scenario import Scenario
 from fedray.scenario.several_tasks import FederatedTask

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedray.table import Spread, Table
+from fedray.base.table import Spread, Table
 
 
 class Latency(Table):

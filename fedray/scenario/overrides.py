@@ -6,11 +6,11 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
+from fedray.base.errors import ScenarioError, shown
+from fedray.base.mistakes import classes_in, with_problems
+from fedray.base.parsing import parse_toml
 from fedray.encoding.tables import AnyEncoding
-from fedray.errors import ScenarioError, shown
 from fedray.mechanisms.registry import AnyStrategy
-from fedray.mistakes import classes_in, with_problems
-from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability
 from fedray.scenario.buffer import AnyStalenessWeighting
 from fedray.scenario.clipping import AnyClipping

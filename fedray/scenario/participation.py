@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedray.table import Share, Table
+from fedray.base.table import Share, Table
 
 __all__ = [
     "DataAvailablePolicy",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from fedray.table import PositiveShare, Spread, Table
+from fedray.base.table import PositiveShare, Spread, Table
 
 
 class TimeZone(Table):

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from fedray.base.table import Positive, Table
 from fedray.scenario.data import AnyData
 from fedray.scenario.training import BelowOne, Count
-from fedray.table import Positive, Table
 
 
 class Pretraining(Table):

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from fedray.base.table import Table
 from fedray.encoding.tables import AnyEncoding, FixedPoint
 from fedray.mechanisms.accounting.calibration import largest_sensitivity
 from fedray.mechanisms.accounting.events import Gaussian
@@ -12,7 +13,6 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.files import strategy_beside
 from fedray.mechanisms.registry import BLT, AnyStrategy, Identity
 from fedray.scenario.clipping import AnyClipping, FixedClipping
-from fedray.table import Table
 
 
 class StopAt(Table):

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fedray.base.table import PositiveShare, Table
 from fedray.scenario.buffer import Buffer
 from fedray.scenario.uploads import PoissonSchedule, Uploads
-from fedray.table import PositiveShare, Table
 
 __all__ = [
     "AtLeastClosing",

@@ -13,15 +13,16 @@ import numpy as np
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from fedray.base.errors import InputError, ScenarioError
+from fedray.base.mistakes import explain, refused
+from fedray.base.parsing import parse_toml
+from fedray.base.rounding import given, up
+from fedray.base.table import Table
 from fedray.encoding.encoding import SumSetting
 from fedray.encoding.tables import FixedPoint
-from fedray.errors import InputError, ScenarioError
 from fedray.mechanisms.accounting.clip_count import update_noise_multiplier
 from fedray.mechanisms.running import check_can_be_filtered
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.mistakes import explain, refused
-from fedray.parsing import parse_toml
-from fedray.rounding import given, up
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, LanguageData
@@ -34,7 +35,6 @@ from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
 from fedray.scenario.weighting import MeanWeighting
-from fedray.table import Table
 
 TRAINED_TABLES = ("data", "training", "privacy")
 """On which no trace depends, but for the budget `privacy.stop_at`: two trainings on one trace may

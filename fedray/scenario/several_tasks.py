@@ -15,12 +15,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError
 
-from fedray.errors import ScenarioError, one_line, shown
-from fedray.mistakes import explain
+from fedray.base.errors import ScenarioError, one_line, shown
+from fedray.base.mistakes import explain
+from fedray.base.table import Table
 from fedray.scenario.content import ContentFile
 from fedray.scenario.overrides import KINDS, naming_overrides
 from fedray.scenario.scenario import NAME_PATTERN, Scenario, read_tables
-from fedray.table import Table
 
 OVERRIDDEN = ("rounds", "participation", "latency", "data", "training", "privacy")
 """Tables of the scenario of which a task may have keys of its own."""

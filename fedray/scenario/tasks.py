@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, Tag, model_validator
 
+from fedray.base.table import NonNegative, Positive, Table, told_apart_by
 from fedray.scenario.content import PythonFile
-from fedray.table import NonNegative, Positive, Table, told_apart_by
 
 __all__ = [
     "CustomTask",

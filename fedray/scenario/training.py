@@ -4,10 +4,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag, model_validator
 
+from fedray.base.table import NonNegative, Positive, Share, Table, told_apart_by
 from fedray.scenario.data_file import Digest, NamesDataFiles
 from fedray.scenario.tasks import AnyTask, NextWordTask
 from fedray.scenario.weighting import AnyWeighting, MeanWeighting
-from fedray.table import NonNegative, Positive, Share, Table, told_apart_by
 
 __all__ = [
     "FedAvg",

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag
 
-from fedray.table import PositiveShare, Table, told_apart_by
+from fedray.base.table import PositiveShare, Table, told_apart_by
 
 __all__ = [
     "CyclicSchedule",

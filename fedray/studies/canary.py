@@ -35,27 +35,27 @@ from scipy import linalg, stats
 
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.base.errors import InputError, RunFailed
+from fedray.base.part_done import PartDone
 from fedray.encoding.encoding import Encoding
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
 from fedray.encoding.tables import DiscreteGaussian, ModularTable
-from fedray.errors import InputError, RunFailed
 from fedray.mechanisms import reference
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
-from fedray.messages import Clip, TrainReport
-from fedray.part_done import PartDone
-from fedray.placement import Placement
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.buffer import PolynomialWeighting
-from fedray.scenario.clipping import AdaptiveClipping
+from fedray.scenario.clipping import AdaptiveClipping, Clip
 from fedray.scenario.training import ServerSGD
 from fedray.scenario.weighting import ClippedDenominator, FixedDenominator
-from fedray.simulation import simulate
 from fedray.studies.noise_tests import CanaryTest, examine_noise, worst_square
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
+from fedray.wire.messages import TrainReport
 
 if TYPE_CHECKING:  # loads torch, which only a run needs
     from fedray.clients.canaries import Canaries
@@ -81,7 +81,8 @@ _PRECISION = 1e-5
 
 
 class Aggregates(Protocol):
-    """What is tested: has what `fedray.server.aggregator.ModelAggregator` does in a round."""
+    """What is tested: has what `fedray.server.learning.aggregator.ModelAggregator` does in a
+    round."""
 
     def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
         """Takes the initial `parameters` [D], once, before the first round; how its updates are
@@ -674,9 +675,9 @@ def _released(
     # These load torch, which only a training needs.
     from fedray.clients.canaries import Canaries
     from fedray.clients.workers import TrainerWorker
-    from fedray.server.training import TrainingLoop
-    from fedray.server.workers import AggregatorWorker
-    from fedray.workers import InProcessWorker
+    from fedray.runtime.workers import InProcessWorker
+    from fedray.server.learning.training import TrainingLoop
+    from fedray.server.learning.workers import AggregatorWorker
 
     full, layers = setup.scenario, setup.layer_norms
     first = full.privacy.clipping.clip(full.privacy.clip_norm)
@@ -751,7 +752,7 @@ class _Watched:
 
 def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
     """The devices of a round, canaries first; as many as were accepted, with the others empty."""
-    from fedray.server.training import Cohort
+    from fedray.server.learning.training import Cohort
 
     share = recorded.shares[round_index] if recorded.shares else 1.0
     # Where they neither add noise nor are counted, devices that send nothing are not needed.
@@ -897,7 +898,7 @@ def _binding(scenario: Scenario, trace: Trace | ImportedTrace, patterns: Pattern
 
 def _real_aggregator(scenario: Scenario) -> Aggregates:
     # torch is loaded only where nobody gave an aggregator of their own.
-    from fedray.server.aggregator import ModelAggregator
+    from fedray.server.learning.aggregator import ModelAggregator
 
     return ModelAggregator(scenario)
 

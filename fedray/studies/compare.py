@@ -19,17 +19,17 @@ from typing import Any
 import pyarrow as pa
 
 from fedray.audit.audit import audit_trace
-from fedray.errors import InputError
-from fedray.messages import Metric
-from fedray.parsing import finite_or_none
-from fedray.result import DrawnResult
-from fedray.rounding import in_words, up
+from fedray.base.errors import InputError
+from fedray.base.parsing import finite_or_none
+from fedray.base.result import DrawnResult
+from fedray.base.rounding import in_words, up
 from fedray.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import CONFIDENCE, MeanInterval, mean_interval, paired_difference
 from fedray.studies.trained_scenario import scenario_of_trained
 from fedray.trace.learned_from import open_trained, trace_of
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
+from fedray.wire.messages import Metric
 
 PAIRED = (
     "A difference is the mean, over seeds that both settings have, of the difference of two runs "

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fedray.messages import Metric
+from fedray.base.rounding import given
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import PageTable, render_study
@@ -13,8 +13,8 @@ from fedray.report.text.training import (
     comparison_run_rows,
     comparison_setting_rows,
 )
-from fedray.rounding import given
 from fedray.studies.compare import COSTS, PAIRED, Comparison, Group
+from fedray.wire.messages import Metric
 
 
 def comparison_page(comparison: Comparison) -> str:

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from fedray.audit.participation import read_patterns
-from fedray.errors import FitFailed, InputError, Starved
-from fedray.placement import Placement
+from fedray.base.errors import FitFailed, InputError, Starved
+from fedray.base.result import Result
 from fedray.report.text.studies import fitted_min_sep
-from fedray.result import Result
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 
 RANGES = {"population.reach": (0.01, 1.0), "rounds.max_checkins_per_hour": (0.01, 60.0)}
 """What can be fitted, and between which values. Both let more devices check in as they grow, so

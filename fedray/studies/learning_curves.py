@@ -27,12 +27,13 @@ from typing import Any
 
 import numpy as np
 
-from fedray.atomic import write_whole
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.cluster import cluster, run_tasks
-from fedray.errors import InputError, shown
-from fedray.learning import train
+from fedray.base.atomic import write_whole
+from fedray.base.errors import InputError, shown
+from fedray.base.parsing import finite_or_none
+from fedray.base.part_done import PartDone
+from fedray.base.result import DrawnResult
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for_rho
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
@@ -48,16 +49,15 @@ from fedray.mechanisms.optimize.design import (
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
 from fedray.mechanisms.strategy import Strategy
-from fedray.messages import Metric
-from fedray.parsing import finite_or_none
-from fedray.part_done import PartDone
-from fedray.placement import Placement
-from fedray.result import DrawnResult
+from fedray.runs.learning import train
+from fedray.runs.simulation import simulate
+from fedray.runtime.cluster import cluster, run_tasks
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 from fedray.studies.paired import MeanInterval, mean_interval, paired_difference
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
+from fedray.wire.messages import Metric
 
 ORDER: tuple[Kind, ...] = ("banded-toeplitz", "blt", "tree-full", "tree", "identity")
 """The literature's order at equal privacy, the best first."""

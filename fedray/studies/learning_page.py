@@ -5,7 +5,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.messages import Metric
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import PageTable, render_study
@@ -17,6 +16,7 @@ from fedray.studies.learning_curves import (
     TrainedMechanism,
 )
 from fedray.studies.paired import MeanInterval, mean_interval
+from fedray.wire.messages import Metric
 
 FINAL = "The mean of the evaluations in the last fifth of the rounds"
 

@@ -16,20 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.participation import read_patterns
+from fedray.base.errors import InputError
+from fedray.base.parsing import finite_or_none
+from fedray.base.result import DrawnResult
+from fedray.base.rng import Stream, stream_generator
 from fedray.clients.population import Presence, devices_of_ranks, joined_before, zone_offsets_on
 from fedray.clients.workers import start_trainers
-from fedray.errors import InputError
-from fedray.learning import cohorts
-from fedray.messages import DeviceMeasures, Metric
-from fedray.parsing import finite_or_none
-from fedray.placement import Placement
-from fedray.result import DrawnResult
-from fedray.rng import Stream, stream_generator
+from fedray.runs.learning import cohorts
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies.trained_scenario import scenario_of_trained
 from fedray.trace.learned_from import open_trained, trace_of
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
+from fedray.wire.messages import DeviceMeasures, Metric
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the metric over the devices of a group."""

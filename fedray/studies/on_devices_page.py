@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from fedray.messages import Metric
 from fedray.report.figure import Axis, Figure, Series, Shown
 from fedray.report.tables import PageTable
 from fedray.report.text.training import on_devices_tables
 from fedray.report.trained_page import render_trained
 from fedray.studies.on_devices import DeviceGroup, OnDevices
+from fedray.wire.messages import Metric
 
 NORMAL_95 = 1.959964
 """Standard errors to either end of a 95 % interval of a mean over many devices."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedray.audit.participation import read_patterns
-from fedray.cluster import run_tasks
-from fedray.errors import InputError, Starved
-from fedray.placement import Placement
+from fedray.base.errors import InputError, Starved
+from fedray.runs.simulation import simulate
+from fedray.runtime.cluster import run_tasks
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 
 
 @dataclass(frozen=True, slots=True)

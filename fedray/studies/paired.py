@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedray.parsing import finite_or_none
+from fedray.base.parsing import finite_or_none
 
 CONFIDENCE = 0.95
 """Confidence of an interval, unless another is asked for: the share of samples whose interval holds

@@ -26,8 +26,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedray.cluster import TaskCounts, cluster
-from fedray.errors import InputError, Unsustainable
+from fedray.base.errors import InputError, Unsustainable
+from fedray.base.part_done import PartDone
+from fedray.base.result import DrawnResult
+from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.limits import (
@@ -39,15 +41,13 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.optimize.design import MechanismRequest, default_cache, made_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
-from fedray.part_done import PartDone
-from fedray.placement import Placement
-from fedray.result import DrawnResult
-from fedray.rounding import given, up
+from fedray.runs.sustainable import why_unsustainable
+from fedray.runtime.cluster import TaskCounts, cluster
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
 from fedray.studies.fit import scaled
 from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated_limits
-from fedray.sustainable import why_unsustainable
 
 PRECISION = 0.05
 """Relative, of report goals: between a goal that fails and one that meets the target."""

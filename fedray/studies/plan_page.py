@@ -7,10 +7,10 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
+from fedray.base.rounding import counted, given, shown_min_sep, shown_noise, up
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import PageTable, render_study
 from fedray.report.text.studies import plan_rows, timer_rows
-from fedray.rounding import counted, given, shown_min_sep, shown_noise, up
 from fedray.studies.plan import Candidate, Plan, planned_scenario
 from fedray.trace.provenance import package_versions
 

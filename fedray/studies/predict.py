@@ -18,8 +18,8 @@ from typing import Any
 
 from scipy import special
 
-from fedray.errors import InputError
-from fedray.placement import Placement
+from fedray.base.errors import InputError
+from fedray.runtime.placement import Placement
 from fedray.scenarios.gboard import PublishedRun, published_runs, select
 from fedray.studies.fit import scaled
 from fedray.studies.outcome import Outcome, outcomes_of

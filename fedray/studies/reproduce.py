@@ -8,9 +8,9 @@ from typing import Any
 
 from fedray.audit.audit import audit_trace
 from fedray.mechanisms.registry import Tree
-from fedray.placement import Placement
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenarios.gboard import PublishedRun, relative_pace, select
-from fedray.simulation import simulate
 
 
 @dataclass(frozen=True, slots=True)

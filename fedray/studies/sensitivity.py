@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedray.placement import Placement
+from fedray.runtime.placement import Placement
 from fedray.scenarios.gboard import PublishedRun, select
 from fedray.studies.fit import scaled
 from fedray.studies.outcome import outcomes_of

@@ -3,7 +3,7 @@ done, so that an interrupted study goes on.
 
 The cache (`$XDG_CACHE_HOME/fedray/stress`, else `~/.cache/fedray/stress`) is keyed by all inputs of
 an entry and by the code and libraries that compute it: a digest of the sources of every package but
-the tests. An entry whose digests (`fedray.kept`) are wrong is told of and computed anew.
+the tests. An entry whose digests (`fedray.base.kept`) are wrong is told of and computed anew.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedray.audit.participation import Patterns, read_patterns
-from fedray.cluster import ROOT, TaskCounts, run_tasks
-from fedray.errors import Starved, TraceError
-from fedray.kept import cache_folder, keep, read_kept
+from fedray.base.errors import Starved, TraceError
+from fedray.base.kept import cache_folder, keep, read_kept
 from fedray.mechanisms.participation import MinSep
-from fedray.placement import Placement
+from fedray.runs.simulation import simulate
+from fedray.runtime.cluster import ROOT, TaskCounts, run_tasks
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 from fedray.trace.provenance import package_versions
 
 _Job = TypeVar("_Job")

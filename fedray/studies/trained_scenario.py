@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedray.errors import ScenarioError
+from fedray.base.errors import ScenarioError
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun

@@ -21,8 +21,8 @@ from typing import IO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.atomic import sync_directory, write_whole
-from fedray.errors import CheckpointError, RunFailed
+from fedray.base.atomic import sync_directory, write_whole
+from fedray.base.errors import CheckpointError, RunFailed
 
 CHECKPOINTS = "checkpoints"
 VERSION = 11

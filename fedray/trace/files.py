@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedray.errors import TraceCorrupt, TraceError, shown
+from fedray.base.errors import TraceCorrupt, TraceError, shown
 from fedray.trace.schema import RUN_FILE
 
 Codes = Mapping[str, tuple[str, ...]]

@@ -28,10 +28,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.result import Result
-from fedray.rounding import counted
-from fedray.threads import in_order
+from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
+from fedray.base.result import Result
+from fedray.base.rounding import counted
+from fedray.base.threads import in_order
 from fedray.trace.files import DAMAGE, check_file, first_line, read_columns
 from fedray.trace.invariants import check_accepted
 from fedray.trace.reader import (

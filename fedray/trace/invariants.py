@@ -18,8 +18,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.errors import TraceCorrupt
-from fedray.messages import Outcome
+from fedray.base.errors import TraceCorrupt
+from fedray.wire.messages import Outcome
 
 
 def check_rounds(columns: dict[str, NDArray], source: str, *, may_be_empty: bool = False) -> None:

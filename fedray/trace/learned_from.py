@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedray.errors import InputError, TraceError
+from fedray.base.errors import InputError, TraceError
 from fedray.trace.reader import Trace, read_document
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.trained import TRAINING, TRAINING_FILE, TrainedRun

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from fedray.atomic import sync_directory, write_whole
-from fedray.errors import FedrayError, InputError, RunFailed
+from fedray.base.atomic import sync_directory, write_whole
+from fedray.base.errors import FedrayError, InputError, RunFailed
 from fedray.trace.checkpoints import CHECKPOINTS, has_checkpoint
 from fedray.trace.files import check_name
 from fedray.trace.progress import PROGRESS_FILE, ProgressFile

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from fedray.atomic import whole_file
-from fedray.parsing import finite_or_none, parse_json
-from fedray.regular_file import read_regular_file
+from fedray.base.atomic import whole_file
+from fedray.base.parsing import finite_or_none, parse_json
+from fedray.base.regular_file import read_regular_file
 
 PROGRESS_FILE = "progress.json"
 FORMAT = "fedray-progress"

@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.messages import Metric
-from fedray.parsing import parse_json
-from fedray.result import DrawnResult
-from fedray.threads import in_order
+from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
+from fedray.base.parsing import parse_json
+from fedray.base.result import DrawnResult
+from fedray.base.threads import in_order
 from fedray.trace.files import check_file, check_name, first_line, read_columns
 from fedray.trace.invariants import (
     check_accepted,
@@ -50,6 +49,7 @@ from fedray.trace.schema import (
     run_digest,
 )
 from fedray.trace.trained import METRICS_FILE, OLD_METRIC_SCHEMA, OLD_METRICS, TRAINING, TrainedRun
+from fedray.wire.messages import Metric
 
 _WRITERS = "give the directory that `fedray run` or `fedray import` wrote"
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
-from fedray.atomic import whole_file
-from fedray.errors import InputError
+from fedray.base.atomic import whole_file
+from fedray.base.errors import InputError
 from fedray.trace.files import first_line
 
 RowForm = Literal["parquet", "csv"]

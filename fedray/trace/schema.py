@@ -43,7 +43,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedray.messages import Outcome
+from fedray.wire.messages import Outcome
 
 FORMAT = "fedray-trace"
 SCHEMA_VERSION = 6

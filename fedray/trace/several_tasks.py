@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.parsing import parse_json
+from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
+from fedray.base.parsing import parse_json
 from fedray.trace.files import first_line
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.reader import Trace, check_keys

@@ -23,16 +23,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.messages import Clip, Measured, Metric, TaskDescription, TrainingMetrics
-from fedray.parsing import finite_or_none, parse_json
-from fedray.result import DrawnResult
-from fedray.rounding import up
+from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
+from fedray.base.parsing import finite_or_none, parse_json
+from fedray.base.result import DrawnResult
+from fedray.base.rounding import up
+from fedray.scenario.clipping import Clip
 from fedray.trace.checkpoints import NPZ_DAMAGE
 from fedray.trace.files import first_line, read_columns
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import DOCUMENT_DIGEST, RUN_FILE, columns_digest, document_digest
+from fedray.wire.messages import Measured, Metric, TaskDescription, TrainingMetrics
 
 FORMAT = "fedray-training"
 VERSION = 3

@@ -22,10 +22,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.atomic import write_whole
-from fedray.errors import CheckpointError
-from fedray.messages import Settlement, settlements_of_devices
-from fedray.parsing import parse_json
+from fedray.base.atomic import write_whole
+from fedray.base.errors import CheckpointError
+from fedray.base.parsing import parse_json
 from fedray.trace.checkpoints import (
     VERSION,
     Checkpoints,
@@ -36,6 +35,7 @@ from fedray.trace.checkpoints import (
     write_npz,
 )
 from fedray.trace.partial import JOURNAL, UNFINISHED_FILE, partial_directory
+from fedray.wire.messages import Settlement, settlements_of_devices
 
 FORMAT = "fedray-unfinished"
 CHECKPOINT_ROWS = 1 << 21

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedray.atomic import write_whole
-from fedray.messages import ClassCounts, ClockSettings, Losses, RoundRecord, ShardPart
+from fedray.base.atomic import write_whole
 from fedray.trace.partial import MARK, TOKEN_FILE, PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import (
@@ -35,6 +34,7 @@ from fedray.trace.schema import (
     part_file,
     run_digest,
 )
+from fedray.wire.messages import ClassCounts, ClockSettings, Losses, RoundRecord, ShardPart
 
 ROW_GROUP = 1 << 20
 

@@ -22,9 +22,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
-from fedray.errors import InputError, one_line
-from fedray.parsing import finite_or_none, parse_json
-from fedray.regular_file import read_regular_file
+from fedray.base.errors import InputError, one_line
+from fedray.base.parsing import finite_or_none, parse_json
+from fedray.base.regular_file import read_regular_file
 from fedray.scenario import Scenario
 from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.imported import IMPORT_FORMAT

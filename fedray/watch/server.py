@@ -19,9 +19,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from fedray.errors import FedrayError, InputError
-from fedray.extras import missing_extra
-from fedray.regular_file import read_regular_file
+from fedray.base.errors import FedrayError, InputError
+from fedray.base.extras import missing_extra
+from fedray.base.regular_file import read_regular_file
 from fedray.report.page import render_watch
 from fedray.report.text.runs import shown_listing
 from fedray.trace.schema import REPORT_FILE

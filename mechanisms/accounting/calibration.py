@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon, gdp_epsilon
 from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER

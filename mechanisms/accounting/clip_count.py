@@ -17,7 +17,7 @@ the counts before, because the mechanisms are Gaussian and adaptive (Denisov et 
 
 import math
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.events import Composed, StrategyRelease
 from fedray.mechanisms.accounting.limits import check_noise_multiplier
 

@@ -31,14 +31,14 @@ from pydantic import (
     model_validator,
 )
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
+from fedray.base.mistakes import Explained, explain
 from fedray.mechanisms.accounting.limits import check_noise_multiplier
 from fedray.mechanisms.files import strategy_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import AnyStrategy
 from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.mistakes import Explained, explain
 
 MOST_SENSITIVITY = 1e148
 """Beyond, no noise multiplier leaves an epsilon that is a number."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.events import (
     Composed,
     DiscreteGaussianSum,

@@ -1,6 +1,6 @@
 """The ranges of noise multipliers and deltas in which a figure of privacy means something."""
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 
 LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER = 0.01, 1e6
 LEAST_DELTA = 1e-30

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.events import Event, Gaussian, PoissonSampled, Repeated
 from fedray.mechanisms.accounting.limits import check_noise_multiplier
 from fedray.mechanisms.strategy import Strategy

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from fedray.errors import InputError, OptimizationFailed
+from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.blt import BLT
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.objective import Objective, Progress, Target

@@ -18,8 +18,8 @@ from typing import Literal, get_args
 
 from pydantic import ValidationError
 
-from fedray.errors import InputError
-from fedray.kept import keep, read_kept
+from fedray.base.errors import InputError
+from fedray.base.kept import keep, read_kept
 from fedray.mechanisms.files import document_of, strategy_of
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.objective import Objective, Progress, Target

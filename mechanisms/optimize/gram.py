@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
 from scipy.optimize import minimize
 
-from fedray.errors import InputError, OptimizationFailed
+from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.banded import Banded
 from fedray.mechanisms.dense import Dense

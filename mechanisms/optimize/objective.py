@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.mechanisms.files import read_json
 from fedray.mechanisms.participation import MinSep
 

@@ -2,13 +2,13 @@
 
 from pkgutil import resolve_name
 
-from fedray.clocks import ClockChanges
-from fedray.history import HistoryLosses
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation, TimerPolicy
 from fedray.server.policies.cap import Cap
 from fedray.server.policies.policy import ParticipationPolicy, Policies
 from fedray.server.policies.round_separation import RoundSeparation
+from fedray.wire.clocks import ClockChanges
+from fedray.wire.history import HistoryLosses
 
 
 def policies_of(scenario: Scenario) -> Policies:

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.clocks import NO_CHANGES, ClockChanges, reached_by_clock
-from fedray.history import HistoryLosses, first_loss_after
-from fedray.messages import NEVER
 from fedray.scenario.participation import Participation, PolicyTable
+from fedray.wire.clocks import NO_CHANGES, ClockChanges, reached_by_clock
+from fedray.wire.history import HistoryLosses, first_loss_after
+from fedray.wire.messages import NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class Policies:
         return max((policy.separation for policy in self.each), default=0)
 
     def reopen_times(self, attempt: Attempt) -> NDArray[np.uint32]:
-        """The latest times [S] of all policies, as `fedray.messages.Settlement` has them."""
+        """The latest times [S] of all policies, as `fedray.wire.messages.Settlement` has them."""
         times = np.zeros(attempt.size)
         for policy in self.each:
             absence = policy.absence(attempt)

@@ -42,8 +42,8 @@ def test_the_task_keeps_the_contract_and_learns(tmp_path: Path, monkeypatch) -> 
     """By the options that the page shows, on a small population."""
     from fedray.clients.tasks.contract import CHECKS
     from fedray.clients.tasks.custom import CustomTask
-    from fedray.pipeline import run_scenario
-    from fedray.placement import Placement
+    from fedray.runs.pipeline import run_scenario
+    from fedray.runtime.placement import Placement
     from fedray.scenario.tasks import CustomTask as CustomTable
 
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.extras import EXTRAS
+from fedray.base.extras import EXTRAS
 from fedray.trace.reader import Trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +73,7 @@ def test_a_wheel_has_one_top_level_name(site: Path) -> None:
         "fedray/py.typed",
         "fedray/__init__.pyi",
         "fedray/clients/shard.py",
-        "fedray/server/coordinator.py",
+        "fedray/server/rounds/coordinator.py",
         "fedray/mechanisms/blt.py",
         "fedray/scenarios/quickstart.toml",
         "fedray/scenarios/gboard/published.csv",

@@ -14,7 +14,7 @@ from fedray.audit.ledger import privacy_over_rounds
 from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.errors import InputError, TraceCorrupt
+from fedray.base.errors import InputError, TraceCorrupt
 from fedray.mechanisms import reference
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import (

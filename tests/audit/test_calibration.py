@@ -18,12 +18,12 @@ from fedray.audit.calibration import (
     TraceCalibration,
     calibrate_trace,
 )
-from fedray.errors import InputError, TraceError
+from fedray.base.errors import InputError, TraceError
+from fedray.imports.importer import import_log
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.reference import gaussian_delta, strategy_matrix
 from fedray.mechanisms.registry import BLT, Banded, Identity, Tree, TreeFull
 from fedray.mechanisms.strategy import Strategy
-from fedray.trace.importer import import_log
 
 PATTERNS = [[0, 4, 9], [1, 6], [2], [3, 11], [5], [7], [8], [10]]
 ROUNDS = 12

@@ -10,13 +10,13 @@ import pytest
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import Claim, read_claim
 from fedray.audit.findings import Finding, Verdict
-from fedray.errors import InputError
+from fedray.base.errors import InputError
+from fedray.base.rounding import up
+from fedray.imports.importer import import_log
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Banded, Identity, Tree
 from fedray.mechanisms.triangular import lower_factor
-from fedray.rounding import up
-from fedray.trace.importer import import_log
 
 PATTERNS = [[0, 7, 15], [1, 9], [2], [3, 4, 5, 6], [8, 10, 11, 12, 13, 14, 16]]
 HONEST = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nrounds = 17\nmin_sep = 1\nmax_participations = 7\n'

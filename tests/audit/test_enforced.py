@@ -16,12 +16,12 @@ from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.findings import Verdict
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
-from fedray.errors import Starved
+from fedray.base.errors import Starved
 from fedray.mechanisms.reference import strategy_matrix
 from fedray.mechanisms.registry import Identity
-from fedray.placement import Placement
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 from fedray.trace.reader import Trace
 
 HERE = Placement(1, "in-process")

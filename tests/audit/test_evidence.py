@@ -13,9 +13,9 @@ from fedray.audit.claims import Claim
 from fedray.audit.evidence import write_evidence
 from fedray.audit.findings import Verdict
 from fedray.audit.participation import read_patterns
-from fedray.errors import InputError
+from fedray.base.errors import InputError
+from fedray.imports.importer import import_log
 from fedray.mechanisms.registry import Tree
-from fedray.trace.importer import import_log
 
 COLUMNS = "statement device first_round last_round first_log_round last_log_round found claimed"
 

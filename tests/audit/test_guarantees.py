@@ -13,10 +13,10 @@ from fedray.audit.claims import Claim
 from fedray.audit.guarantees import allowed, true_positive_rate
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Tree
-from fedray.placement import Placement
 from fedray.report.text.audits import participation_rows
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 
 TREE = Tree()
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.released import read_events
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.mechanisms.registry import BLT, Dense, Tree
 
 MECHANISMS = [

@@ -8,13 +8,13 @@ import pytest
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.statement import UNSEEN, Line, privacy_statement
-from fedray.errors import InputError
+from fedray.base.errors import InputError
+from fedray.base.rounding import up
+from fedray.imports.importer import import_log
 from fedray.mechanisms.registry import Tree
 from fedray.report.page import render
 from fedray.report.text.audits import audit_text, guarantee_rows
-from fedray.rounding import up
 from fedray.trace.imported import ImportedTrace
-from fedray.trace.importer import import_log
 
 PATTERNS = [[0, 3, 6], [1, 4], [2, 5]]
 CHECKLIST = [

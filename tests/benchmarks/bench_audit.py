@@ -50,7 +50,7 @@ def write_log(path: Path, rows: int) -> None:
 
 IMPORT = """
 import json, resource, sys, time
-from fedray.trace.importer import import_log
+from fedray.imports.importer import import_log
 start = time.perf_counter()
 time_column = sys.argv[2] or None
 trace = import_log(f"{sys.argv[1]}/log.parquet", "device", "round", None, f"{sys.argv[1]}/trace{sys.argv[2]}", renumber=True,
@@ -80,7 +80,7 @@ print(json.dumps({"seconds": time.perf_counter() - start, "min_sep": audit.min_s
 """
 SWEEP = """
 import json, sys, time
-from fedray.placement import Placement
+from fedray.runtime.placement import Placement
 from fedray.studies.sweep.run import run_sweep
 from fedray.studies.sweep.sweep import Sweep
 from pathlib import Path

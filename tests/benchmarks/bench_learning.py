@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from fedray.messages import TrainReport
-from fedray.placement import Placement
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
+from fedray.wire.messages import TrainReport
 
 MECHANISMS = {
     "identity": {"kind": "identity"},
@@ -55,7 +55,7 @@ def scenario(hidden: int, vocabulary: int, devices: int, **client: Any) -> Scena
 
 def cohort(devices: int, round_index: int) -> Any:
     """The devices of a round, as the training loop takes them."""
-    from fedray.server.training import Cohort
+    from fedray.server.learning.training import Cohort
 
     drawn = np.random.default_rng(round_index).choice(100_000, devices, replace=False)
     return Cohort(np.sort(drawn).astype(np.uint64))
@@ -90,9 +90,9 @@ def overhead(devices: int, small: bool) -> None:
     from fedray.clients.work.local import LocalTraining
     from fedray.clients.workers import start_trainers
     from fedray.encoding.fixed_point import FixedPointEncoding
-    from fedray.server import aggregator, noise, optimizers
-    from fedray.server.training import TrainingLoop
-    from fedray.server.workers import start_aggregator
+    from fedray.server.learning import aggregator, noise, optimizers
+    from fedray.server.learning.training import TrainingLoop
+    from fedray.server.learning.workers import start_aggregator
 
     hidden, vocabulary = (20, 100) if small else (670, 10_000)
     value = scenario(hidden, vocabulary, devices, local_steps=2, batch_size=16)
@@ -138,7 +138,7 @@ def _size(value: Any) -> int:
 @contextlib.contextmanager
 def _counted() -> Iterator[Counter[str]]:
     """Within: bytes that calls of Ray workers send from here and bring here."""
-    from fedray.workers import RayAnswer, RayWorker
+    from fedray.runtime.workers import RayAnswer, RayWorker
 
     before, found = (RayWorker.call, RayWorker.call_and_keep, RayAnswer.result), Counter()
 
@@ -164,9 +164,9 @@ def _counted() -> Iterator[Counter[str]]:
 
 def driver(devices: int, small: bool) -> None:
     from fedray.clients.workers import start_trainers
-    from fedray.cluster import cluster
-    from fedray.server.training import TrainingLoop
-    from fedray.server.workers import start_aggregator
+    from fedray.runtime.cluster import cluster
+    from fedray.server.learning.training import TrainingLoop
+    from fedray.server.learning.workers import start_aggregator
 
     # A process that trains takes seconds to start, so that one is enough to see that it runs.
     here = Placement(backend="ray", trainers=1 if small else 2)
@@ -205,7 +205,7 @@ def memory(devices: int, small: bool) -> None:
 
 def measure_memory(mechanism: str, dimension: int) -> None:
     """Peak memory of three rounds of an aggregator, beyond what the process had before."""
-    from fedray.server.aggregator import ModelAggregator
+    from fedray.server.learning.aggregator import ModelAggregator
 
     tables = scenario(8, 10, 10).to_tables()
     value = Scenario.from_tables({**tables, "privacy": {"mechanism": MECHANISMS[mechanism]}})

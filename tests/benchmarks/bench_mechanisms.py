@@ -21,7 +21,7 @@ from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.gram import optimize_banded
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.sensitivity import PatternSensitivities
-from fedray.server.noise import BuffersNoise, noise_stream
+from fedray.server.learning.noise import BuffersNoise, noise_stream
 
 FOUR = BLT(theta=(0.99, 0.9, 0.6, 0.2), omega=(0.1, 0.1, 0.1, 0.1))
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from fedray.placement import Placement
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 from fedray.trace.reader import Trace
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "scenarios" / "gboard" / "nwp_pt_br.toml"
@@ -59,7 +59,7 @@ def measured(toml: str, shards: int, backend: str) -> tuple[float, float]:
     """What `in_own_process` runs."""
     import tomllib
 
-    from fedray.cluster import cluster
+    from fedray.runtime.cluster import cluster
 
     value = Scenario.from_tables(tomllib.loads(toml))
     placement = Placement(shards, backend)  # pyright: ignore[reportArgumentType]
@@ -136,10 +136,10 @@ NODES = """
 import logging, os, sys, tempfile, time, tomllib
 import ray
 from ray.cluster_utils import Cluster
-from fedray.cluster import ROOT
-from fedray.placement import Placement
+from fedray.runtime.cluster import ROOT
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
+from fedray.runs.simulation import simulate
 os.environ["PYTHONPATH"] = str(ROOT)
 count, memory = int(sys.argv[1]), 80 * 2**20
 value = Scenario.from_tables(tomllib.loads(sys.stdin.read()))
@@ -214,9 +214,9 @@ def published(repeats: int, divide: int) -> None:
 
 PUBLISHED_RUN = """
 import json, sys, time
-from fedray.placement import Placement
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
+from fedray.runs.simulation import simulate
 value = Scenario.from_toml(f"{sys.argv[1]}/run.toml")
 start = time.perf_counter()
 run = simulate(value, Placement(2), f"{sys.argv[1]}/trace").run
@@ -294,7 +294,7 @@ def actor_per_device(devices: int, rounds: int) -> float:
     """One actor per device, each asked once a round whether it is eligible."""
     import ray
 
-    from fedray.cluster import cluster
+    from fedray.runtime.cluster import cluster
 
     class Device:
         def __init__(self, seed: int) -> None:

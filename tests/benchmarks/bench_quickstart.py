@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedray.audit.audit import audit_trace
-from fedray.pipeline import run_scenario
-from fedray.placement import Placement
+from fedray.runs.pipeline import run_scenario
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 from fedray.trace.reader import Trace
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "quickstart.toml"

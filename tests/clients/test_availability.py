@@ -11,6 +11,8 @@ import pytest
 from numba import njit
 from scipy import stats
 
+from fedray.base.errors import ScenarioError
+from fedray.base.rng import draw, exponential, normal, uniform
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.habit import (
     MAX_SESSIONS,
@@ -22,8 +24,6 @@ from fedray.clients.availability.habit import (
 )
 from fedray.clients.availability.intervals import DAY, HOUR
 from fedray.clients.population import DeviceModel, are_usable, zone_of
-from fedray.errors import ScenarioError
-from fedray.rng import draw, exponential, normal, uniform
 from fedray.scenario import Scenario
 
 

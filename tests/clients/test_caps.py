@@ -7,13 +7,13 @@ import pytest
 import torch
 from small_tasks import TEXT, RandomExamples, made
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.data.source import DamagedExamples, Field
 from fedray.clients.trainer import LocalTrainer
 from fedray.clients.work import caps
 from fedray.clients.work.caps import usable_examples
 from fedray.clients.work.local import LocalTraining, OneGradient
 from fedray.clients.work.work import WorkOrder, WorkResult
-from fedray.errors import ScenarioError
 from fedray.scenario.tasks import KeyboardLstmTask
 from fedray.scenario.training import FedAvg, FedProx, FedSGD
 

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from fedray.audit.audit import audit_trace
+from fedray.base.errors import ScenarioError
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.habit import HabitAvailabilityModel
 from fedray.clients.availability.intervals import DAY
@@ -15,16 +16,15 @@ from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.data.factory import source_of
 from fedray.clients.latency import LatencyModel, work_seconds
 from fedray.clients.population import zone_offsets_on
-from fedray.device_classes import DeviceClasses, classes_on
-from fedray.errors import ScenarioError
-from fedray.placement import Placement
 from fedray.report.page import render
 from fedray.report.text import TextTable
 from fedray.report.text.audits import audit_text
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.server.rounds import FateModel, Selected, draw_fates
-from fedray.simulation import simulate
+from fedray.server.rounds.rounds import FateModel, Selected, draw_fates
 from fedray.trace.schema import OUTCOMES
+from fedray.wire.device_classes import DeviceClasses, classes_on
 
 DEVICES = np.arange(20_000, dtype=np.uint64)
 CLASSES = (

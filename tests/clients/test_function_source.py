@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedray.base.errors import InputError
 from fedray.clients.data.source import DamagedExamples
 from fedray.clients.tasks.module import FunctionSource
-from fedray.errors import InputError
 
 DEVICES = np.arange(2, dtype=np.uint64)
 FIRST_TWO = np.array([[0, 1], [0, 1]])

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import fedray.clients.shard
-from fedray.blocks import shard_ranges
+from fedray.base.blocks import shard_ranges
+from fedray.base.errors import ScenarioError
 from fedray.clients.check_in import by_bits
 from fedray.clients.host import ShardHost
 from fedray.clients.shard import PopulationShard
 from fedray.clients.workers import _shares
-from fedray.errors import ScenarioError
-from fedray.messages import CheckInOrder, CheckIns, Outcome, Settlement, Window
+from fedray.runtime.workers import Node
 from fedray.scenario import Scenario
-from fedray.workers import Node
+from fedray.wire.messages import CheckInOrder, CheckIns, Outcome, Settlement, Window
 
 DEVICES = 140_000
 HOUR = 3600.0

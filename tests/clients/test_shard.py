@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedray.blocks import shard_ranges
+from fedray.base.blocks import shard_ranges
+from fedray.base.errors import InputError
+from fedray.base.rng import Stream, stream_key
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.check_in import CheckInProcess, draw_candidates
 from fedray.clients.device_map import DeviceMap
@@ -27,10 +29,8 @@ from fedray.clients.population import (
 from fedray.clients.rows import RowStore
 from fedray.clients.several_tasks import TasksShard
 from fedray.clients.shard import PopulationShard
-from fedray.errors import InputError
-from fedray.messages import Census, CheckInOrder, CheckIns, Outcome, Settlement, Window
-from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario, SeveralTasks
+from fedray.wire.messages import Census, CheckInOrder, CheckIns, Outcome, Settlement, Window
 
 HOUR = 3600.0
 ATTEMPTS = itertools.count()

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY, Intervals, joined
-from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
 
 DEVICES = np.arange(150, dtype=np.uint64) * 1009 + 3

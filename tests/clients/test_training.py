@@ -10,19 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fedray.base.errors import ScenarioError
 from fedray.clients import waiting
 from fedray.clients.clipping import Clipped, Clipper, clip_factors
 from fedray.clients.data.language import LENGTH, START, WORDS, Language
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.encoding import ClippedUpdates
 from fedray.encoding.fixed_point import FixedPointEncoding
-from fedray.errors import ScenarioError
-from fedray.messages import FIXED_POINT_BITS, Clip, TrainOrder, TrainReport
-from fedray.placement import Placement
-from fedray.scenario.clipping import FixedClipping, PerLayerClipping
+from fedray.encoding.tables import FIXED_POINT_BITS
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
+from fedray.scenario.clipping import Clip, FixedClipping, PerLayerClipping
 from fedray.scenario.data import LanguageData
 from fedray.scenario.privacy import Privacy
-from fedray.simulation import simulate
+from fedray.wire.messages import TrainOrder, TrainReport
 
 
 @pytest.fixture

@@ -9,15 +9,16 @@ import torch
 from scipy import stats
 from torch import nn
 
+from fedray.base.rng import Stream, stream_key
 from fedray.clients.data.source import DamagedExamples, Field
 from fedray.clients.tasks.layout import named
 from fedray.clients.tasks.module import FunctionSource, ModuleTask
 from fedray.clients.trainer import LocalTrainer
 from fedray.clients.work.orders import example_orders
 from fedray.clients.work.work import WorkOrder, WorkResult
-from fedray.messages import FIXED_POINT_BITS, Metric, TrainOrder
-from fedray.rng import Stream, stream_key
+from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.scenario.training import FedAvg, FedProx, FedSGD
+from fedray.wire.messages import Metric, TrainOrder
 
 HELD = np.array([5, 12, 3, 40], np.int64)
 DEVICES = np.arange(HELD.size, dtype=np.uint64)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY
-from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.availability import _in_order
 

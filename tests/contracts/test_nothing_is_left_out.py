@@ -15,10 +15,11 @@ from pydantic import BaseModel
 from fedray.audit.rules import POLICY_RULES
 from fedray.scenario import Scenario
 from fedray.scenario.overrides import KINDS
-from fedray.server import clip_rule, closing
-from fedray.server.estimator import ESTIMATORS
-from fedray.server.optimizers import OPTIMIZERS
-from fedray.server.schedules import SCHEDULES
+from fedray.server.learning import clip_rule
+from fedray.server.learning.estimator import ESTIMATORS
+from fedray.server.learning.optimizers import OPTIMIZERS
+from fedray.server.rounds import closing
+from fedray.server.rounds.schedules import SCHEDULES
 
 TESTS = Path(__file__).parents[1]
 REGISTRIES: dict[str, Mapping[str, Any]] = {

@@ -12,7 +12,7 @@ from small_tasks import CASES, EXAMPLES, TEXT, VECTORS, RandomExamples, made
 from fedray.clients.data import contract as of_data
 from fedray.clients.data.source import FIRST_HELD_OUT, Field
 from fedray.clients.tasks import contract as of_tasks
-from fedray.messages import Metric
+from fedray.wire.messages import Metric
 
 Change = Callable[[Any], dict[str, Any]]
 """What is wrong: attributes by name, for the right task or source that they replace them in."""

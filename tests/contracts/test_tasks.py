@@ -10,7 +10,7 @@ from small_tasks import CASES, RandomExamples, made
 from torch import nn
 from torch.func import functional_call
 
-from fedray import simulation
+from fedray.base.errors import InputError, ScenarioError
 from fedray.clients.data.contract import CHECKS as SOURCE_CHECKS
 from fedray.clients.data.factory import source_of
 from fedray.clients.tasks.contract import CHECKS, check_the_metric_loss_is_the_loss
@@ -18,14 +18,15 @@ from fedray.clients.tasks.custom import CustomTask
 from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.module import ModuleTask
 from fedray.clients.trainer import LocalTrainer
-from fedray.errors import InputError, ScenarioError
-from fedray.learning import train
-from fedray.messages import FIXED_POINT_BITS, TrainOrder
-from fedray.pipeline import resume_run, run_scenario
-from fedray.placement import Placement
+from fedray.encoding.tables import FIXED_POINT_BITS
+from fedray.runs import simulation
+from fedray.runs.learning import train
+from fedray.runs.pipeline import resume_run, run_scenario
+from fedray.runs.simulation import read_unfinished_scenario, simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.tasks import CustomTask as CustomTable
-from fedray.simulation import read_unfinished_scenario, simulate
+from fedray.wire.messages import TrainOrder
 
 HERE = Placement(1, "in-process")
 MODULE = """
@@ -53,7 +54,7 @@ PLAIN = """
 import numpy as np
 import torch
 from fedray.clients.data.source import Field
-from fedray.messages import Metric
+from fedray.wire.messages import Metric
 
 class Draws:
     fields = {"points": Field((3,), "real")}

@@ -26,9 +26,9 @@ import yaml
 from processes import children_of
 from shown import commands_of
 
-from fedray.placement import Placement
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 from fedray.trace.reader import Trace
 
 ROOT = Path(__file__).resolve().parents[2]

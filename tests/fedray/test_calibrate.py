@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.errors import ScenarioError
+from fedray.base.errors import ScenarioError
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.figures import calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import write_strategy

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 
 SMALL_RUN = [
     "--set",
@@ -24,8 +24,8 @@ SMALL_RUN = [
 
 @pytest.fixture(scope="module")
 def trace(small, tmp_path_factory) -> Path:
-    from fedray.placement import Placement
-    from fedray.simulation import simulate
+    from fedray.runs.simulation import simulate
+    from fedray.runtime.placement import Placement
 
     return simulate(
         small(), Placement(1, "in-process"), tmp_path_factory.mktemp("cli") / "trace"
@@ -107,7 +107,7 @@ def test_a_run_that_is_refused_or_quiet_does_not_say_how_to_continue_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("s.toml").write_text(small().to_toml())
-    monkeypatch.setattr("fedray.simulation.check_memory", _refused)
+    monkeypatch.setattr("fedray.runs.simulation.check_memory", _refused)
     code, _, err = fedray_command("run", "s.toml", "--in-process")
     assert (code, err.count("\n")) == (2, 1)
     assert not Path("runs").exists()

@@ -11,9 +11,9 @@ import typer.main
 from typer.testing import CliRunner
 
 import fedray
+from fedray.base.kept import keep, read_kept
 from fedray.cli import app
 from fedray.commands.flags import RENAMED
-from fedray.kept import keep, read_kept
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]

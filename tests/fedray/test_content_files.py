@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedray.base.errors import InputError, ScenarioError
 from fedray.clients.python_file import function_in
-from fedray.errors import InputError, ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.availability import CustomAvailability
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedray.descriptions import Described, descriptions_of
+from fedray.base.descriptions import Described, descriptions_of
 from fedray.mechanisms.registry import BLT
 from fedray.scenario import Scenario
 

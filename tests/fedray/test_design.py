@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from fedray.audit.audit import audit_trace
-from fedray.errors import ScenarioError
+from fedray.base.errors import ScenarioError
 from fedray.mechanisms import reference
 from fedray.mechanisms.files import read_strategy, write_strategy
 from fedray.mechanisms.registry import Banded, Identity, Matrix, Toeplitz
 from fedray.mechanisms.triangular import lower_factor
-from fedray.placement import Placement
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 
 SETTING = ["--rounds", "60", "--min-sep", "12", "--max-participations", "4"]
 KEYS = (

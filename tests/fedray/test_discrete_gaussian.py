@@ -15,6 +15,8 @@ from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.noise import DeviceNoise
 from fedray.audit.statement import privacy_statement
+from fedray.base.errors import ScenarioError
+from fedray.base.rng import Stream, stream_key
 from fedray.clients.clipping import clip_factors
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.discrete_gaussian import DiscreteGaussianEncoding
@@ -23,16 +25,14 @@ from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import device_variance, inflation, largest_square, padded
 from fedray.encoding.tables import DiscreteGaussian
-from fedray.errors import ScenarioError
-from fedray.learning import train
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Repeated
 from fedray.mechanisms.registry import Identity
-from fedray.messages import TrainOrder
-from fedray.placement import Placement
-from fedray.rng import Stream, stream_key
-from fedray.server.aggregator import ModelAggregator
-from fedray.simulation import simulate
+from fedray.runs.learning import train
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
+from fedray.server.learning.aggregator import ModelAggregator
+from fedray.wire.messages import TrainOrder
 
 HERE = Placement(1, "in-process")
 ALARM, DRAWS = 1e-4, 200_000

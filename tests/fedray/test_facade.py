@@ -20,13 +20,13 @@ import pytest
 from pydantic import BaseModel
 
 import fedray
-from fedray import errors
 from fedray.audit.participation import Patterns
-from fedray.facade import homes
+from fedray.base import errors
+from fedray.base.facade import homes
+from fedray.base.result import DrawnResult, Result
 from fedray.notebook import FIGURES, TABLES
 from fedray.report.figures import figures_of
 from fedray.report.text.audits import guarantee_rows, participation_rows
-from fedray.result import DrawnResult, Result
 from fedray.studies.plan import Candidate
 from fedray.studies.sweep.run import CellResult
 from fedray.trace.schema import ROUND_SCHEMA

@@ -3,9 +3,9 @@
 import pytest
 import typer.main
 
+from fedray.base.errors import InputError
 from fedray.cli import app
 from fedray.commands.flags import OTHER_NAMES, check_numbers, in_flags
-from fedray.errors import InputError
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -17,7 +17,7 @@ from fedray.mechanisms.files import read_strategy
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism
 from fedray.mechanisms.participation import MinSep
-from fedray.workers import ThreadWorker
+from fedray.runtime.workers import ThreadWorker
 
 
 @pytest.fixture

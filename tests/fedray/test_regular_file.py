@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.regular_file import check_regular_file, open_regular_file, read_regular_file
+from fedray.base.regular_file import check_regular_file, open_regular_file, read_regular_file
 
 
 def make_pipe(file: Path) -> None:

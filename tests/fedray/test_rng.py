@@ -8,7 +8,7 @@ import pytest
 from numba import njit
 from scipy import stats
 
-from fedray.rng import (
+from fedray.base.rng import (
     MAX_NORMAL,
     Stream,
     draw,

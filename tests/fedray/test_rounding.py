@@ -6,8 +6,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray import rounding
-from fedray.rounding import counted, down, in_words, up
+from fedray.base import rounding
+from fedray.base.rounding import counted, down, in_words, up
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 12))

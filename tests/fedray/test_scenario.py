@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.errors import ScenarioError
+from fedray.base.errors import ScenarioError
 from fedray.scenario import Scenario, find_scenario, read_scenario, shipped_scenarios
 from fedray.scenario.overrides import apply_override
 

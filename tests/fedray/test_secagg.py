@@ -11,6 +11,8 @@ import pytest
 from scipy import stats
 from scipy.linalg import hadamard
 
+from fedray.base.errors import ScenarioError
+from fedray.base.rng import Stream, draw, stream_key, uniform
 from fedray.clients.clipping import clip_factors
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding import secagg
@@ -20,14 +22,12 @@ from fedray.encoding.norms import inflation, largest_coordinate, largest_square,
 from fedray.encoding.rotation import signs_of, walsh_hadamard
 from fedray.encoding.secagg import SecAggEncoding
 from fedray.encoding.tables import FixedPoint, SecAgg
-from fedray.errors import ScenarioError
-from fedray.learning import train
-from fedray.messages import TrainOrder, TrainReport
-from fedray.placement import Placement
-from fedray.rng import Stream, draw, stream_key, uniform
-from fedray.server.aggregator import ModelAggregator
-from fedray.simulation import simulate
+from fedray.runs.learning import train
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
+from fedray.server.learning.aggregator import ModelAggregator
 from fedray.studies.canary import check_aggregator
+from fedray.wire.messages import TrainOrder, TrainReport
 
 HERE = Placement(1, "in-process")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.errors import InputError, ScenarioError, TraceError
+from fedray.base.errors import InputError, ScenarioError, TraceError
 from fedray.scenario import Scenario, SeveralTasks, read_scenario
 from fedray.trace.imported import open_trace
 

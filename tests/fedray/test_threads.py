@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedray.threads import AHEAD, MOST_THREADS, in_order
+from fedray.base.threads import AHEAD, MOST_THREADS, in_order
 
 
 def test_answers_come_in_the_order_of_their_parts() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.atomic import whole_directory
-from fedray.errors import InputError, ScenarioError, one_line, shown
+from fedray.base.atomic import whole_directory
+from fedray.base.errors import InputError, ScenarioError, one_line, shown
 from fedray.report.page import write_page
 from fedray.scenario import Scenario
 from fedray.trace.partial import new_directory
@@ -215,8 +215,8 @@ def test_a_page_that_cannot_be_written_leaves_the_trace_and_its_figures(
     fedray_command, scenario: Path, monkeypatch
 ) -> None:
     """As on a disk that the trace has filled."""
-    import fedray.simulation as simulation
-    from fedray.placement import Placement
+    import fedray.runs.simulation as simulation
+    from fedray.runtime.placement import Placement
 
     def refuse(*_: object) -> Path:
         raise InputError(
@@ -371,7 +371,7 @@ def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
 
 
 def test_a_resumed_run_asks_before_it_runs_code(tmp_path: Path, monkeypatch) -> None:
-    from fedray import simulation
+    from fedray.runs import simulation
 
     (tmp_path / "mine.py").write_text(CODE)
     (tmp_path / "s.toml").write_text(CUSTOM)

@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 import fedray
-from fedray.validated import validated
+from fedray.base.validated import validated
 
 SECONDS = 20
 """Longest call; a longer one counts as a hang."""

@@ -40,12 +40,27 @@ from fedray.audit.audit import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.participation import read_patterns
 from fedray.audit.released import read_events
+from fedray.base.errors import FedrayError, InputError, one_line
+from fedray.base.table import read_table_file
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples
-from fedray.design import evaluate_mechanisms, read_request
-from fedray.errors import FedrayError, InputError, one_line
+from fedray.imports.foreign_sessions import read_fedscale, read_flash
+from fedray.imports.importer import import_log
+from fedray.imports.log_records import RecordColumns
 from fedray.mechanisms.registry import Tree
-from fedray.messages import (
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.pretraining import Pretraining
+from fedray.scenarios.gboard import select
+from fedray.studies.design import evaluate_mechanisms, read_request
+from fedray.studies.habits.read import read_observed_log
+from fedray.studies.sweep.sweep import Sweep
+from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.reader import Trace
+from fedray.trace.several_tasks import TASKS_FILE, TasksRun
+from fedray.trace.trained import TRAINING, TrainedRunWriter
+from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
+from fedray.trace.writer import TraceWriter, encode_part
+from fedray.wire.messages import (
     Evaluation,
     Measured,
     Metric,
@@ -56,21 +71,6 @@ from fedray.messages import (
     TrainingMetrics,
     TrainReport,
 )
-from fedray.scenario import Scenario, SeveralTasks
-from fedray.scenario.pretraining import Pretraining
-from fedray.scenarios.gboard import select
-from fedray.studies.habits.read import read_observed_log
-from fedray.studies.sweep.sweep import Sweep
-from fedray.table import read_table_file
-from fedray.trace.foreign_sessions import read_fedscale, read_flash
-from fedray.trace.imported import ImportedTrace, open_trace
-from fedray.trace.importer import import_log
-from fedray.trace.log_records import RecordColumns
-from fedray.trace.reader import Trace
-from fedray.trace.several_tasks import TASKS_FILE, TasksRun
-from fedray.trace.trained import TRAINING, TrainedRunWriter
-from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
-from fedray.trace.writer import TraceWriter, encode_part
 
 SECONDS = 60
 """Most seconds of one case."""

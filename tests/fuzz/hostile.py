@@ -32,12 +32,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedray.base.errors import FedrayError
 from fedray.clients.data import custom  # noqa: F401  (imported before the processes are forked)
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.readers import leaf, parquet, pfl_hdf5, tff_sqlite  # noqa: F401
 from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples
 from fedray.clients.python_file import function_in
-from fedray.errors import FedrayError
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
 

@@ -31,18 +31,20 @@ from fedray.audit.evidence import write_evidence
 from fedray.audit.participation import read_patterns
 from fedray.audit.several_tasks import audit_tasks
 from fedray.audit.statement import privacy_statement
+from fedray.base.errors import InputError, ScenarioError, Starved
 from fedray.cli import _exit_code, app
-from fedray.design import calibrate_mechanism, evaluate_mechanisms, find_mechanism
-from fedray.errors import InputError, ScenarioError, Starved
+from fedray.imports.importer import import_log
+from fedray.imports.log_records import RecordColumns
 from fedray.mechanisms.figures import Figures
 from fedray.mechanisms.files import strategy_of
 from fedray.mechanisms.optimize.design import KINDS, MechanismRequest
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
-from fedray.pipeline import resume_run, run_scenario
-from fedray.placement import Placement
+from fedray.runs.pipeline import resume_run, run_scenario
+from fedray.runs.several_tasks import run_tasks
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.several_tasks import run_tasks
+from fedray.studies.design import calibrate_mechanism, evaluate_mechanisms, find_mechanism
 from fedray.studies.fit import RANGES, fit_min_sep
 from fedray.studies.habits.fit import fit_habits
 from fedray.studies.habits.read import read_observed_log
@@ -50,8 +52,6 @@ from fedray.studies.plan import PlanTarget, make_plan
 from fedray.studies.sweep.run import run_sweep
 from fedray.studies.sweep.sweep import Sweep
 from fedray.trace.imported import ImportedTrace
-from fedray.trace.importer import import_log
-from fedray.trace.log_records import RecordColumns
 from fedray.trace.reader import Trace
 
 BASE: dict[str, Any] = {

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.optimize import minimize_scalar
 
-from fedray.errors import FedrayError
+from fedray.base.errors import FedrayError
 from fedray.mechanisms.accounting.accountants import ACCOUNTANTS, epsilon_of
 from fedray.mechanisms.accounting.events import (
     Composed,

@@ -3,9 +3,9 @@
 import pytest
 
 from fedray.audit.audit import Audit, audit_trace
-from fedray.pipeline import run_scenario
-from fedray.placement import Placement
 from fedray.report.page import render
+from fedray.runs.pipeline import run_scenario
+from fedray.runtime.placement import Placement
 from fedray.trace.reader import Trace
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
+from fedray.imports.importer import import_log
 from fedray.report.figure import Axis, Figure, Plane, Series, needs_log
 from fedray.report.page import render, render_reproduction, render_study
 from fedray.report.tables import PageTable
-from fedray.trace.importer import import_log
 
 pytestmark = [
     pytest.mark.slow,

@@ -28,8 +28,7 @@ from fedray.encoding.tables import DiscreteGaussian, SecAgg
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
-from fedray.messages import ClassCounts, Evaluation, Measured, Metric, ShardUse
-from fedray.pretraining import Pretrained
+from fedray.runs.pretraining import Pretrained
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies import learning_curves
 from fedray.studies.canary import CanaryResult
@@ -50,6 +49,7 @@ from fedray.studies.sweep.sweep import Sweep
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun
 from fedray.watch.entries import Entry, Listing, Privacy, TaskSoFar
+from fedray.wire.messages import ClassCounts, Evaluation, Measured, Metric, ShardUse
 
 PATTERNS = [[0, 2], [1, 3], [0], [1, 2], [3]]
 KINDS: Mapping[str, type | tuple[type, ...]] = {
@@ -261,8 +261,8 @@ def test_the_reference_of_runs_and_trainings_is_that_of_their_documents(
     trained: Trace, fedray_command, monkeypatch
 ) -> None:
     """What the commands print of a run that is there already."""
-    monkeypatch.setattr("fedray.pipeline.run_scenario", lambda *_: trained)
-    monkeypatch.setattr("fedray.learning.train", lambda *_, **__: trained.trained)
+    monkeypatch.setattr("fedray.runs.pipeline.run_scenario", lambda *_: trained)
+    monkeypatch.setattr("fedray.runs.learning.train", lambda *_, **__: trained.trained)
     run = printed(fedray_command, "run", "quickstart", "--json", "--quiet")
     check("fedray run", run, has_base=False)
     check("fedray train", printed(fedray_command, "train", str(trained.path), "--json", "--quiet"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.placement import Placement
-from fedray.simulation import simulate
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 

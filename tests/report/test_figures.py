@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedray.audit.distribution import CURVE_STEPS
 from fedray.audit.ledger import LedgerEntry
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, log_ticks, needs_log
 from fedray.report.figures import (
     eligible_by_hour,

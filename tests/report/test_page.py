@@ -14,13 +14,13 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
-from fedray.errors import InputError
-from fedray.placement import Placement
+from fedray.base.errors import InputError
+from fedray.imports.importer import import_log
 from fedray.report.figure import Axis, Plane
 from fedray.report.page import About, render, render_audit, render_study, write_report
 from fedray.report.tables import PageTable
-from fedray.simulation import simulate
-from fedray.trace.importer import import_log
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.trace.reader import Trace
 
 

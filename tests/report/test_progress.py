@@ -10,7 +10,9 @@ from unittest.mock import Mock
 import pytest
 from rich.console import Console
 
-from fedray.messages import (
+from fedray.base.part_done import PartDone
+from fedray.report.progress import estimate_text, run_progress, show_progress, study_progress
+from fedray.wire.messages import (
     DataProgress,
     Evaluation,
     Measured,
@@ -19,8 +21,6 @@ from fedray.messages import (
     TrainingMetrics,
     TrainingProgress,
 )
-from fedray.part_done import PartDone
-from fedray.report.progress import estimate_text, run_progress, show_progress, study_progress
 
 PARTS = ["day 123 21:05", "eligible 12,345,678", "train loss 5.824", "accuracy 0.015"]
 

@@ -7,9 +7,9 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.mechanisms.registry import Tree
-from fedray.placement import Placement
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 
 DIVIDE = 1 if "FEDRAY_FULL_SIZE" in os.environ else 10
 """How many times fewer devices there are, and devices per round; `make laws` has all. What is

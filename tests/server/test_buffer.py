@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from fedray.device_classes import DeviceClasses
-from fedray.history import HistoryLosses
-from fedray.messages import NEVER, Census, CheckIns, Outcome, Settlement, Window
-from fedray.rng import Stream, draw, exponential, normal, stream_key, uniform
+from fedray.base.rng import Stream, draw, exponential, normal, stream_key, uniform
 from fedray.scenario.buffer import AnyStalenessWeighting, ConstantWeighting, PolynomialWeighting
-from fedray.server.buffer import EXHAUSTED, Buffer, BufferRules
 from fedray.server.policies.cap import Cap
 from fedray.server.policies.policy import Policies
 from fedray.server.policies.round_separation import RoundSeparation
 from fedray.server.policies.timer import Timer
-from fedray.server.rounds import FateModel
+from fedray.server.rounds.buffer import EXHAUSTED, Buffer, BufferRules
+from fedray.server.rounds.rounds import FateModel
+from fedray.wire.device_classes import DeviceClasses
+from fedray.wire.history import HistoryLosses
+from fedray.wire.messages import NEVER, Census, CheckIns, Outcome, Settlement, Window
 
 SPEED, FAILURES = 0.4, 0.2
 WEIGHTINGS = [ConstantWeighting(), PolynomialWeighting(), PolynomialWeighting(exponent=3.0)]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedray.base.rng import Stream
 from fedray.mechanisms import reference
 from fedray.mechanisms.accounting.clip_count import update_noise_multiplier, with_counts
 from fedray.mechanisms.accounting.events import StrategyRelease
@@ -17,12 +18,12 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Restarted, Tree
 from fedray.mechanisms.strategy import Strategy
-from fedray.messages import Clip, TrainReport
-from fedray.rng import Stream
 from fedray.scenario import Scenario
-from fedray.server.aggregator import ModelAggregator
-from fedray.server.clip_rule import ClipRule, clip_rule_of
-from fedray.server.noise import noise_stream
+from fedray.scenario.clipping import Clip
+from fedray.server.learning.aggregator import ModelAggregator
+from fedray.server.learning.clip_rule import ClipRule, clip_rule_of
+from fedray.server.learning.noise import noise_stream
+from fedray.wire.messages import TrainReport
 
 CPU = torch.device("cpu")
 TREE = "privacy.mechanism={kind='tree',restarts=[8,20,30]}"

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fedray.audit.audit import audit_trace
-from fedray.errors import ScenarioError
-from fedray.learning import cohorts, train
-from fedray.pipeline import run_scenario
-from fedray.placement import Placement
+from fedray.base.errors import ScenarioError
+from fedray.runs.learning import cohorts, train
+from fedray.runs.pipeline import run_scenario
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.server.aggregator import ModelAggregator
-from fedray.server.closing import AtGoal, AtLeast, closing_rule_of
-from fedray.simulation import simulate
+from fedray.server.learning.aggregator import ModelAggregator
+from fedray.server.rounds.closing import AtGoal, AtLeast, closing_rule_of
 
 REPORTS = np.array([130.0, 110.0, np.inf, 120.0, 140.0, 120.0])
 """Report times of a round that started at 100 s."""

@@ -14,7 +14,7 @@ from torch import Tensor
 import fedray
 from fedray.mechanisms import reference
 from fedray.mechanisms.strategy import Strategy
-from fedray.server.draws import NormalDraws
+from fedray.server.learning.draws import NormalDraws
 
 SHAPES = ((3, 4), (), (5,))
 BLT = MECHANISMS["blt"]

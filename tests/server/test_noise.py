@@ -10,7 +10,8 @@ import torch
 from example_mechanisms import MECHANISMS, ROUNDS
 from numpy.typing import NDArray
 
-from fedray.errors import CheckpointError, InputError
+from fedray.base.errors import CheckpointError, InputError
+from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.mechanisms import reference
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs, Recurrence
@@ -20,10 +21,10 @@ from fedray.mechanisms.registry import (
     Tree,
 )
 from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.messages import FIXED_POINT_BITS, TrainReport
-from fedray.server.aggregator import ModelAggregator
-from fedray.server.draws import BLOCK, VIRTUAL, NormalDraws
-from fedray.server.noise import NoiseStream, buffered_step, noise_stream
+from fedray.server.learning.aggregator import ModelAggregator
+from fedray.server.learning.draws import BLOCK, VIRTUAL, NormalDraws
+from fedray.server.learning.noise import NoiseStream, buffered_step, noise_stream
+from fedray.wire.messages import TrainReport
 
 CPU = torch.device("cpu")
 BLT_STREAM = MECHANISMS["blt"]
@@ -297,7 +298,7 @@ def test_a_state_of_another_kind_of_device_is_refused(aggregator) -> None:
 
 def test_an_aggregator_without_a_gpu_of_its_own_sees_none(small, monkeypatch) -> None:
     """Whatever the node has. One that reserves a GPU is left what Ray gives it, and refuses to run where torch has none."""
-    from fedray.workers import _ActorBody
+    from fedray.runtime.workers import _ActorBody
 
     def body_of(device: str) -> _ActorBody:
         scenario = small("training.enabled=true")

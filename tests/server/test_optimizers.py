@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedray.scenario.training import Schedule
-from fedray.server.optimizers import optimizer_of, schedule_factor
-from fedray.server.training import greedy_shares
+from fedray.server.learning.optimizers import optimizer_of, schedule_factor
+from fedray.server.learning.training import greedy_shares
 
 UPDATES = [0.5, -0.25, 0.125, 0.0, -1.0]
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedray.clocks import ClockChanges, reached_by_clock, settings_between
-from fedray.history import HistoryLosses, first_loss_after, last_loss_before, losses_between
-from fedray.messages import NEVER
-from fedray.rng import Stream, stream_key
+from fedray.base.rng import Stream, stream_key
 from fedray.server.policies.cap import Cap
 from fedray.server.policies.factory import policies_of
 from fedray.server.policies.policy import Attempt, ParticipationPolicy, Policies
 from fedray.server.policies.round_separation import RoundSeparation
 from fedray.server.policies.timer import Timer
 from fedray.server.policies.without_replacement import WithoutReplacement
+from fedray.wire.clocks import ClockChanges, reached_by_clock, settings_between
+from fedray.wire.history import HistoryLosses, first_loss_after, last_loss_before, losses_between
+from fedray.wire.messages import NEVER
 
 KEY = stream_key(1, Stream.HISTORY)
 NO_LOSSES = HistoryLosses(KEY, math.inf)

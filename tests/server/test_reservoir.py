@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedray.errors import ScenarioError
-from fedray.placement import Placement
-from fedray.rng import Stream, stream_key
-from fedray.server.reservoir import drawn_cohort
-from fedray.simulation import resume, simulate
+from fedray.base.errors import ScenarioError
+from fedray.base.rng import Stream, stream_key
+from fedray.runs.simulation import resume, simulate
+from fedray.runtime.placement import Placement
+from fedray.server.rounds.reservoir import drawn_cohort
 from fedray.trace.reader import Trace
 
 KEY = stream_key(1, Stream.RESERVOIR)

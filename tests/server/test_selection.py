@@ -10,16 +10,13 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import stats
 
-from fedray.device_classes import DeviceClasses
-from fedray.history import HistoryLosses
-from fedray.messages import NEVER, Census, CheckIns, Outcome, Window
-from fedray.rng import Stream, draw, exponential, stream_key
-from fedray.server.closing import AtGoal
+from fedray.base.rng import Stream, draw, exponential, stream_key
 from fedray.server.policies.cap import Cap
 from fedray.server.policies.policy import Policies
 from fedray.server.policies.round_separation import RoundSeparation
 from fedray.server.policies.timer import Timer
-from fedray.server.rounds import (
+from fedray.server.rounds.closing import AtGoal
+from fedray.server.rounds.rounds import (
     FateModel,
     Fates,
     RoundRules,
@@ -27,7 +24,10 @@ from fedray.server.rounds import (
     draw_fates,
     resolve_reporting,
 )
-from fedray.server.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT, Selection
+from fedray.server.rounds.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT, Selection
+from fedray.wire.device_classes import DeviceClasses
+from fedray.wire.history import HistoryLosses
+from fedray.wire.messages import NEVER, Census, CheckIns, Outcome, Window
 
 ONE_CLASS = DeviceClasses(stream_key(1, Stream.DEVICE_CLASS), np.ones(1))
 FATES = FateModel(stream_key(1, Stream.TRAINING_TIME), 0.3, ONE_CLASS, np.array([0.03]))

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from fedray.device_classes import DeviceClasses
-from fedray.history import HistoryLosses
-from fedray.messages import Census, CheckIns, Window
-from fedray.rng import Stream, draw, exponential, stream_key, stream_seed
+from fedray.base.rng import Stream, draw, exponential, stream_key, stream_seed
 from fedray.scenario import SeveralTasks
-from fedray.server.closing import AtGoal
-from fedray.server.joint_selection import JointSelection
 from fedray.server.policies.policy import Policies
 from fedray.server.policies.round_separation import RoundSeparation
-from fedray.server.rounds import FateModel, RoundRules
-from fedray.server.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT
+from fedray.server.rounds.closing import AtGoal
+from fedray.server.rounds.joint_selection import JointSelection
+from fedray.server.rounds.rounds import FateModel, RoundRules
+from fedray.server.rounds.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT
+from fedray.wire.device_classes import DeviceClasses
+from fedray.wire.history import HistoryLosses
+from fedray.wire.messages import Census, CheckIns, Window
 
 SEED = 1
 RETURN = stream_key(SEED, Stream.RETURN)

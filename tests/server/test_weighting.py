@@ -9,18 +9,19 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from fedray.audit.audit import audit_trace
+from fedray.base.errors import ScenarioError
 from fedray.clients.trainer import LocalTrainer
-from fedray.errors import ScenarioError
-from fedray.learning import cohorts, train
+from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
-from fedray.messages import FIXED_POINT_BITS, TrainOrder, TrainReport
-from fedray.pipeline import run_scenario
-from fedray.placement import Placement
+from fedray.runs.learning import cohorts, train
+from fedray.runs.pipeline import run_scenario
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.weighting import AnyWeighting
-from fedray.server.aggregator import ModelAggregator
-from fedray.server.estimator import ClippedBelow, estimator_of
+from fedray.server.learning.aggregator import ModelAggregator
+from fedray.server.learning.estimator import ClippedBelow, estimator_of
+from fedray.wire.messages import TrainOrder, TrainReport
 
 HERE = Placement(1, "in-process")
 ROUNDS, GOAL, PROBABILITY = 6, 20, 0.02

@@ -13,17 +13,17 @@ from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.errors import InputError, ScenarioError
-from fedray.learning import train
+from fedray.base.errors import InputError, ScenarioError
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.pipeline import resume_run, run_scenario
-from fedray.placement import Placement
+from fedray.runs.learning import train
+from fedray.runs.pipeline import resume_run, run_scenario
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.server.budget import Budget
-from fedray.server.coordinator import Coordinator
-from fedray.simulation import simulate
+from fedray.server.rounds.budget import Budget
+from fedray.server.rounds.coordinator import Coordinator
 from fedray.trace.reader import Trace
 
 HERE = Placement(1, "in-process")

@@ -11,23 +11,23 @@ import pytest
 import torch
 
 from fedray.audit.audit import audit_trace
+from fedray.base.errors import AggregatorLost, ScenarioError, TraceCorrupt
 from fedray.clients.data.factory import source_of
 from fedray.clients.workers import start_trainers
-from fedray.errors import AggregatorLost, ScenarioError, TraceCorrupt
-from fedray.learning import train
 from fedray.mechanisms.reference import strategy_matrix
 from fedray.mechanisms.registry import Toeplitz, Tree
-from fedray.messages import Outcome, Progress, RunProgress, TrainingProgress
-from fedray.pipeline import resume_run, run_scenario
-from fedray.placement import Placement
+from fedray.runs.learning import train
+from fedray.runs.pipeline import resume_run, run_scenario
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
+from fedray.runtime.workers import InProcessWorker, Ready
 from fedray.scenario import Scenario
-from fedray.server.noise import noise_stream
-from fedray.server.training import Cohort, TrainingLoop
-from fedray.server.workers import start_aggregator
-from fedray.simulation import simulate
+from fedray.server.learning.noise import noise_stream
+from fedray.server.learning.training import Cohort, TrainingLoop
+from fedray.server.learning.workers import start_aggregator
 from fedray.studies.fit import scaled
 from fedray.trace.reader import Trace
-from fedray.workers import InProcessWorker, Ready
+from fedray.wire.messages import Outcome, Progress, RunProgress, TrainingProgress
 
 HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
 BUFFERED = (
@@ -370,7 +370,7 @@ def test_an_aggregator_that_dies_is_told_the_older_versions_again(
     reference: Trace, tmp_path: Path, monkeypatch, call: str
 ) -> None:
     """One that is lost at "older_version" is lost while it is brought back, so another call must lose it first."""
-    monkeypatch.setattr("fedray.server.workers.InProcessWorker", DyingWorker)
+    monkeypatch.setattr("fedray.server.learning.workers.InProcessWorker", DyingWorker)
     monkeypatch.setattr(DyingWorker, "method", call)
     monkeypatch.setattr(DyingWorker, "deaths", 2)
 

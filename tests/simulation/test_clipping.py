@@ -8,13 +8,13 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.statement import privacy_statement
-from fedray.learning import train
-from fedray.messages import Progress
-from fedray.placement import Placement
 from fedray.report.trained_page import _clip_norm, render_trained, trained_figures
-from fedray.simulation import simulate
+from fedray.runs.learning import train
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
+from fedray.wire.messages import Progress
 
 HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
 ADAPTIVE = (

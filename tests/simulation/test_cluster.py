@@ -16,20 +16,20 @@ import numpy as np
 import pytest
 from processes import children_of
 
-from fedray.errors import InputError
-from fedray.pipeline import run_scenario
-from fedray.placement import Placement
+from fedray.base.errors import InputError
+from fedray.runs.pipeline import run_scenario
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 
 PROGRAM = """
 import json, logging, os, sys
 sys.path[:0] = [sys.argv[1], sys.argv[5]]
 os.environ["PYTHONPATH"] = sys.argv[1]
-from fedray.errors import InputError
-from fedray.placement import Placement
+from fedray.base.errors import InputError
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
+from fedray.runs.simulation import simulate
 from processes import lose
 from ray.cluster_utils import Cluster
 import ray
@@ -255,7 +255,7 @@ import json, logging, os, sys, threading
 sys.path[:0] = [sys.argv[1], sys.argv[5]]
 os.environ["PYTHONPATH"] = sys.argv[1]
 from pathlib import Path
-from fedray.placement import Placement
+from fedray.runtime.placement import Placement
 from fedray.studies.sweep.run import run_sweep
 from fedray.studies.sweep.sweep import Sweep
 from processes import lose

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.learning import train
-from fedray.pipeline import run_scenario
-from fedray.placement import Placement
+from fedray.runs.learning import train
+from fedray.runs.pipeline import run_scenario
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 

@@ -11,9 +11,9 @@ import pytest
 from fedray.audit.audit import audit_trace
 from fedray.mechanisms.accounting.events import Event
 from fedray.mechanisms.accounting.moments import moments_epsilon
-from fedray.placement import Placement
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 
 
 def event_of_run(folder: Path, probability: float, rounds: int) -> Event:

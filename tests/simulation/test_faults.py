@@ -20,15 +20,22 @@ import numpy as np
 import pytest
 from processes import children_of
 
-from fedray.errors import AggregatorLost, CheckpointError, InputError, RunFailed, ShardLost, Starved
-from fedray.messages import Progress, RunProgress, TrainingProgress
-from fedray.pipeline import resume_run, run_scenario
-from fedray.placement import Placement
+from fedray.base.errors import (
+    AggregatorLost,
+    CheckpointError,
+    InputError,
+    RunFailed,
+    ShardLost,
+    Starved,
+)
+from fedray.runs.pipeline import resume_run, run_scenario
+from fedray.runtime.placement import Placement
+from fedray.runtime.workers import InProcessWorker, Ready
 from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.partial import MARK, TOKEN_FILE
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TRAINING
-from fedray.workers import InProcessWorker, Ready
+from fedray.wire.messages import Progress, RunProgress, TrainingProgress
 
 OVERRIDES = (
     "population.devices=100000", "rounds.count=18", "participation.timer_hours=1.0", "participation.round_separation=4", "rounds.look_ahead_minutes=2.0",
@@ -227,7 +234,7 @@ def test_an_aggregator_that_dies_at_any_call_is_started_anew(
     if call == "load":
         with pytest.raises(KeyboardInterrupt):
             run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(8, TrainingProgress))
-    monkeypatch.setattr("fedray.server.workers.InProcessWorker", DyingWorker)
+    monkeypatch.setattr("fedray.server.learning.workers.InProcessWorker", DyingWorker)
     monkeypatch.setattr(DyingWorker, "method", call)
     monkeypatch.setattr(DyingWorker, "deaths", 2)
     once = Placement(1, "in-process")
@@ -241,7 +248,7 @@ def test_an_aggregator_that_dies_at_any_call_is_started_anew(
 
 
 def test_an_aggregator_that_never_starts_ends_the_run(small, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("fedray.server.workers.InProcessWorker", DyingWorker)
+    monkeypatch.setattr("fedray.server.learning.workers.InProcessWorker", DyingWorker)
     monkeypatch.setattr(DyingWorker, "deaths", 100)
     with pytest.raises(AggregatorLost, match="after 5 restarts"):
         run_scenario(small(*OVERRIDES), Placement(1, "in-process"), tmp_path / "t")
@@ -250,9 +257,9 @@ def test_an_aggregator_that_never_starts_ends_the_run(small, tmp_path: Path, mon
 DRIVER = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from fedray.placement import Placement
-from fedray.messages import RunProgress
-from fedray.pipeline import resume_run, run_scenario
+from fedray.runtime.placement import Placement
+from fedray.wire.messages import RunProgress
+from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.scenario import Scenario
 placement = Placement(1, "in-process", checkpoint_seconds=0.0)
 def die(progress):
@@ -467,9 +474,9 @@ def interrupt_at(rounds: int, kind: type[Progress] = RunProgress) -> Callable[[P
 ORPHANED = """
 import os, sys
 from pathlib import Path
-from fedray.messages import TrainingProgress
-from fedray.pipeline import run_scenario
-from fedray.placement import Placement
+from fedray.wire.messages import TrainingProgress
+from fedray.runs.pipeline import run_scenario
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.trace.unfinished import Journal
 Journal.save_if_due = lambda *arguments: None
@@ -722,7 +729,9 @@ def test_a_run_goes_on_only_on_the_kind_of_device_it_was_started_on(
     with pytest.raises(KeyboardInterrupt):
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(8, TrainingProgress))
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("fedray.server.aggregator._kind_of", lambda device: "cuda NVIDIA H200")
+        elsewhere.setattr(
+            "fedray.server.learning.aggregator._kind_of", lambda device: "cuda NVIDIA H200"
+        )
         with pytest.raises(
             CheckpointError,
             match="trained on 'cpu', and its noise goes on only there; .* on 'cuda NVIDIA H200'",

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 from fedray.audit.audit import audit_trace
-from fedray.errors import InputError, ScenarioError
-from fedray.learning import train
+from fedray.base.errors import InputError, ScenarioError
 from fedray.mechanisms import reference
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.registry import BLT
 from fedray.mechanisms.running import SensitivityFilter
-from fedray.messages import Outcome
-from fedray.pipeline import resume_run
-from fedray.placement import Placement
+from fedray.runs.learning import train
+from fedray.runs.pipeline import resume_run
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 from fedray.trace.reader import Trace
+from fedray.wire.messages import Outcome
 
 HERE = Placement(1, "in-process")
 OVERRIDES = (

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from fedray.base.errors import InputError, ScenarioError
 from fedray.clients.trainer import LocalTrainer
-from fedray.errors import InputError, ScenarioError
-from fedray.learning import train
-from fedray.pipeline import run_scenario
-from fedray.placement import Placement
+from fedray.runs.learning import train
+from fedray.runs.pipeline import run_scenario
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.trace.trained import TrainedRun
 

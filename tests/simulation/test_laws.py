@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.audit.participation import read_patterns
-from fedray.errors import Starved
-from fedray.placement import Placement
+from fedray.base.errors import Starved
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 from fedray.trace.reader import Trace
 from fedray.trace.schema import OUTCOMES
 

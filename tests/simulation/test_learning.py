@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedray.base.errors import CheckpointError, InputError, ScenarioError
+from fedray.base.threads import usable_cpus
 from fedray.clients.trainer import LocalTrainer
-from fedray.errors import CheckpointError, InputError, ScenarioError
-from fedray.learning import cohorts, predicted_seconds, resolved, train
-from fedray.messages import Progress, TrainingEstimate, TrainingProgress
-from fedray.pipeline import run_scenario
-from fedray.placement import Placement
-from fedray.server.training import cohort_places
-from fedray.simulation import simulate
-from fedray.threads import usable_cpus
-from fedray.trace.importer import import_log
+from fedray.imports.importer import import_log
+from fedray.runs.learning import cohorts, predicted_seconds, resolved, train
+from fedray.runs.pipeline import run_scenario
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
+from fedray.server.learning.training import cohort_places
 from fedray.trace.reader import Trace
+from fedray.wire.messages import Progress, TrainingEstimate, TrainingProgress
 
 HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
 TRAINED = (

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from fedray.audit.audit import audit_trace
 from fedray.audit.guarantees import enforced_limits
 from fedray.audit.participation import read_patterns
-from fedray.errors import ScenarioError, Starved, TraceCorrupt
-from fedray.messages import Outcome
-from fedray.placement import Placement
+from fedray.base.errors import ScenarioError, Starved, TraceCorrupt
 from fedray.report.text.audits import participation_rows
+from fedray.runs.simulation import resume, simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.participation import MinSepPolicy, Participation
-from fedray.simulation import resume, simulate
 from fedray.trace.reader import Trace
+from fedray.wire.messages import Outcome
 
 IN_PROCESS = Placement(shards=1, backend="in-process")
 SWOR = {"kind": "swor", "period_hours": 20.0}

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from fedray.audit.participation import read_patterns
-from fedray.errors import CheckpointError, Starved
-from fedray.messages import RunProgress
-from fedray.placement import Placement
-from fedray.server.pace import Pace
-from fedray.simulation import resume, simulate
+from fedray.base.errors import CheckpointError, Starved
+from fedray.runs.simulation import resume, simulate
+from fedray.runtime.placement import Placement
+from fedray.server.rounds.pace import Pace
 from fedray.trace.reader import Trace
 from fedray.trace.schema import OUTCOMES
+from fedray.wire.messages import RunProgress
 
 IN_PROCESS = Placement(1, "in-process")
 HOUR = 3600.0
@@ -328,7 +328,7 @@ def test_a_checkpoint_of_other_predicted_costs_is_refused(
     scenario = small("rounds.look_ahead_minutes=2.0", "population.devices=60000")
     with pytest.raises(KeyboardInterrupt):
         simulate(scenario, Placement(1, "in-process", checkpoint_seconds=0.0), tmp_path / "t", stop)
-    monkeypatch.setattr("fedray.server.pace.COSTS_VERSION", 99)
+    monkeypatch.setattr("fedray.server.rounds.pace.COSTS_VERSION", 99)
     with pytest.raises(CheckpointError, match="predicted costs of version 1, this release has 99"):
         resume(tmp_path / "t", IN_PROCESS)
 
@@ -367,6 +367,6 @@ def test_a_run_without_supply_at_all_leaves_nothing(small, tmp_path: Path) -> No
 
 
 def _census(open_eligible: int):
-    from fedray.messages import Census
+    from fedray.wire.messages import Census
 
     return Census(open_eligible, open_eligible, open_eligible, open_eligible)

@@ -10,13 +10,13 @@ import pytest
 import safetensors
 import torch
 
+from fedray.base.errors import InputError, RunFailed, ScenarioError
 from fedray.clients.data.classes import Classes
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples
 from fedray.clients.pretraining import Pretrainer
 from fedray.clients.trainer import LocalTrainer
-from fedray.errors import InputError, RunFailed, ScenarioError
-from fedray.pretraining import pretrain
+from fedray.runs.pretraining import pretrain
 from fedray.scenario import Scenario
 from fedray.scenario.data import ClassesData, LanguageData, PointsData, SourceCodeData
 from fedray.scenario.pretraining import Pretraining
@@ -42,7 +42,7 @@ def test_the_loss_falls_and_a_training_starts_from_the_file(small, tmp_path: Pat
     evaluation = trainer.evaluate(trainer.initial_parameters())
     assert evaluation.metrics["loss"].value == pytest.approx(losses[-1], rel=1e-6)
     with safetensors.safe_open(found.path, "numpy") as file:
-        assert json.loads(file.metadata()["fedray.pretraining"])["steps"] == 60
+        assert json.loads(file.metadata()["fedray.runs.pretraining"])["steps"] == 60
     again = pretrain(small(*CLASSES), TABLE, tmp_path / "again.safetensors")
     assert again.sha256 == found.sha256
     onwards = pretrain(fine, TABLE, tmp_path / "onwards.safetensors")

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedray.errors import CheckpointError, Starved
-from fedray.messages import Progress, RunProgress
-from fedray.placement import Placement
+from fedray.base.errors import CheckpointError, Starved
+from fedray.runs.several_tasks import resume_tasks, run_tasks, simulate_tasks
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.several_tasks import resume_tasks, run_tasks, simulate_tasks
-from fedray.simulation import simulate
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun
+from fedray.wire.messages import Progress, RunProgress
 
 HERE = Placement(1, "in-process")
 RULES = (

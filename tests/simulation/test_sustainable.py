@@ -8,14 +8,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-import fedray.simulation
-from fedray.errors import Starved, Unsustainable
-from fedray.messages import RunProgress
-from fedray.placement import Placement
+import fedray.runs.simulation
+from fedray.base.errors import Starved, Unsustainable
+from fedray.runs.several_tasks import resume_tasks, simulate_tasks
+from fedray.runs.simulation import simulate
+from fedray.runs.sustainable import check_sustainable, why_unsustainable
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.several_tasks import resume_tasks, simulate_tasks
-from fedray.simulation import simulate
-from fedray.sustainable import check_sustainable, why_unsustainable
+from fedray.wire.messages import RunProgress
 
 HERE = Placement(1, "in-process")
 RANDOM_RUNS = 120
@@ -94,7 +94,7 @@ def completes(scenario: Scenario) -> bool:
 @pytest.mark.slow
 def test_no_scenario_that_can_finish_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random scenarios of every mode and rule near their limit: none completes that is refused, and most others do."""
-    monkeypatch.setattr(fedray.simulation, "check_sustainable", lambda scenario: None)
+    monkeypatch.setattr(fedray.runs.simulation, "check_sustainable", lambda scenario: None)
     rng = np.random.default_rng(31)
     outcomes = {True: [], False: []}
     for _ in range(RANDOM_RUNS):

@@ -17,21 +17,21 @@ from fedray.audit.rules import violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.schedule import following_rounds
 from fedray.audit.waits import waits_between
-from fedray.errors import InputError, ScenarioError, Starved
-from fedray.learning import train
+from fedray.base.errors import InputError, ScenarioError, Starved
 from fedray.mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
 from fedray.mechanisms.accounting.pld import pld_epsilon
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Tree
 from fedray.mechanisms.strategy import Strategy
-from fedray.messages import Outcome, RunProgress
-from fedray.pipeline import run_scenario
-from fedray.placement import Placement
 from fedray.report.page import render
+from fedray.runs.learning import train
+from fedray.runs.pipeline import run_scenario
+from fedray.runs.simulation import resume, simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.server.schedules import Cyclic, Poisson, Unresolved
-from fedray.simulation import resume, simulate
+from fedray.server.rounds.schedules import Cyclic, Poisson, Unresolved
 from fedray.trace.reader import Trace
+from fedray.wire.messages import Outcome, RunProgress
 
 HERE = Placement(1, "in-process")
 MIN_SEP, ROUNDS = 5, 22

@@ -22,7 +22,7 @@ from fedray.mechanisms.registry import (
 )
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
-from fedray.server.aggregator import ModelAggregator
+from fedray.server.learning.aggregator import ModelAggregator
 
 ROUNDS, DIMENSION, ALARM = 30, 20_000, 1e-5
 STRATEGIES: dict[str, Strategy] = {

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from fedray.clients.shard import PopulationShard
-from fedray.messages import CheckInOrder, CheckIns, Window
 from fedray.scenario import Scenario
+from fedray.wire.messages import CheckInOrder, CheckIns, Window
 
 HOUR = 3600.0
 FALSE_ALARM = 1e-4
@@ -75,8 +75,8 @@ def test_both_samplers_draw_the_same_process(model: str, window: int, rate: floa
 @pytest.mark.slow
 def test_whole_runs_of_both_samplers_agree(small, tmp_path) -> None:
     """Pace, supply and drop-outs of runs by either sampler: times to commit within 4 standard errors of five seeds' spread."""
-    from fedray.placement import Placement
-    from fedray.simulation import simulate
+    from fedray.runs.simulation import simulate
+    from fedray.runtime.placement import Placement
 
     def hours(sampler: str, seed: int) -> float:
         scenario = small(

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedray.base.errors import InputError, RunFailed
 from fedray.clients.canaries import Canaries, CanaryTrainer
 from fedray.clients.clipping import Clipped, ClippedGroup, clip_factors
-from fedray.errors import InputError, RunFailed
 from fedray.mechanisms import reference
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import (
@@ -37,7 +37,7 @@ from fedray.mechanisms.registry import (
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import lower_factor
 from fedray.scenario import Scenario
-from fedray.server.aggregator import ModelAggregator
+from fedray.server.learning.aggregator import ModelAggregator
 from fedray.studies.canary import CanaryResult, check_aggregator, run_canary
 from fedray.studies.noise_tests import ALARM
 

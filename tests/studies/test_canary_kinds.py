@@ -15,17 +15,17 @@ import pytest
 
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.base.errors import InputError, RunFailed
 from fedray.clients.canaries import Canaries, CanaryTrainer
 from fedray.encoding import secagg
 from fedray.encoding.discrete_gaussian import DiscreteGaussianEncoding
 from fedray.encoding.norms import inflation
-from fedray.errors import InputError, RunFailed
-from fedray.placement import Placement
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.buffer import PolynomialWeighting
-from fedray.server.aggregator import ModelAggregator
-from fedray.server.estimator import ClippedBelow, Fixed, Mean
-from fedray.simulation import simulate
+from fedray.server.learning.aggregator import ModelAggregator
+from fedray.server.learning.estimator import ClippedBelow, Fixed, Mean
 from fedray.studies.canary import CanaryResult, Recorded, check_training, run_canary
 
 SEEDS = 100 if os.environ.get("FEDRAY_ALL_SEEDS") else 3

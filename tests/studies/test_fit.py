@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from fedray.audit.participation import read_patterns
-from fedray.errors import FitFailed
-from fedray.placement import Placement
+from fedray.base.errors import FitFailed
 from fedray.report import figures
 from fedray.report.text.studies import fitted_min_sep
-from fedray.simulation import simulate
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.studies.fit import FittedRun, fit_min_sep
 from fedray.studies.reproduce import Figure
 

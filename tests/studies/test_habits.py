@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedray.base.errors import InputError
 from fedray.clients.availability.habit import HabitTables
-from fedray.errors import InputError
+from fedray.imports.log_records import RecordColumns, read_log_records
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies.habits.columns import NIGHT_SHARES, interval_sums, point_sums
@@ -20,7 +21,6 @@ from fedray.studies.habits.page import habit_fit_figures
 from fedray.studies.habits.parameters import PARAMETERS, RATE, start_values, table_of
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.habits.statistics import BOOTSTRAP_DRAWS, Summary
-from fedray.trace.log_records import RecordColumns, read_log_records
 
 ALL_SEEDS = "FEDRAY_ALL_SEEDS" in os.environ
 TRUTH = HabitAvailability(

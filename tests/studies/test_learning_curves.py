@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from fedray.audit.audit import audit_trace
-from fedray.errors import InputError
-from fedray.messages import Metric
-from fedray.placement import Placement
+from fedray.base.errors import InputError
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies.learning_curves import (
     NO_NOISE,
@@ -27,6 +26,7 @@ from fedray.studies.learning_page import learning_figures, learning_page
 from fedray.studies.paired import MeanInterval, mean_interval
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
+from fedray.wire.messages import Metric
 
 pytestmark = pytest.mark.slow  # nearly all read one study, which trains models for seconds
 HERE = Placement(backend="in-process")

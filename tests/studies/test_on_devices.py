@@ -12,7 +12,7 @@ from fedray.clients.data.factory import source_of
 from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.layout import named
 from fedray.clients.trainer import LocalTrainer
-from fedray.placement import Placement
+from fedray.runtime.placement import Placement
 from fedray.studies.on_devices import QUANTILES, _bins
 from fedray.studies.on_devices_page import on_devices_figures, on_devices_page
 from fedray.trace.reader import Trace

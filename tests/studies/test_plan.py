@@ -11,11 +11,11 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import read_claim
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.mechanisms.participation import MinSep
-from fedray.placement import Placement
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
 from fedray.studies import plan as planning
 from fedray.studies.plan import (
     Candidate,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.report.text import TextTable
 from fedray.report.text.predictions import prediction_pieces
 from fedray.scenario import Scenario

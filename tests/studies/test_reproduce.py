@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedray.mechanisms.participation import gap_of
-from fedray.placement import Placement
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenarios.gboard import published_runs, relative_pace, select
 from fedray.studies.reproduce import reproduce_gboard

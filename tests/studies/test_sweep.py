@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.errors import InputError, Unsustainable
+from fedray.base.errors import InputError, Unsustainable
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.design import MechanismRequest, optimize_mechanism
 from fedray.mechanisms.optimize.objective import Target as Outcome
 from fedray.mechanisms.participation import MinSep
-from fedray.placement import Placement
 from fedray.report.figure import Plane
 from fedray.report.files import figure_csv, figure_svg
 from fedray.report.text.studies import sweep_rows
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies import simulated as simulated_runs
 from fedray.studies.sweep import run as stress_run

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.messages import FIXED_POINT_BITS, TaskDescription, TrainingMetrics, TrainReport
+from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.trace.trained import TrainedRun, TrainedRunWriter
+from fedray.wire.messages import TaskDescription, TrainingMetrics, TrainReport
 
 
 def trained_with(directory: Path, losses, not_finite: int = 0) -> TrainedRun:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.participation import read_patterns
-from fedray.errors import InputError, TraceCorrupt
+from fedray.base.errors import InputError, TraceCorrupt
+from fedray.imports.importer import REPEATED, import_log
 from fedray.mechanisms.registry import BLT, Tree
 from fedray.trace.imported import ImportedTrace, open_trace
-from fedray.trace.importer import REPEATED, import_log
 
 NAMES = {
     "integers": lambda device: 3 * device + 2**63,
@@ -91,11 +91,11 @@ def test_an_imported_log_has_the_log_s_patterns(
         folder / "log", [name_of(device) for device, _ in rows], [index for _, index in rows], kind
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedray.trace.importer.PART_ROWS", part_rows)
-        patch.setattr("fedray.trace.importer.NAMES_PER_GROUP", group)
+        patch.setattr("fedray.imports.importer.PART_ROWS", part_rows)
+        patch.setattr("fedray.imports.importer.NAMES_PER_GROUP", group)
         patch.setattr("fedray.trace.imported.NAMES_PER_GROUP", group)
-        patch.setattr("fedray.trace.importer.BATCH_ROWS", 7)
-        patch.setattr("fedray.trace.log.BATCH_ROWS", 7)
+        patch.setattr("fedray.imports.importer.BATCH_ROWS", 7)
+        patch.setattr("fedray.imports.log.BATCH_ROWS", 7)
         trace = import_log(
             log,
             "dev",
@@ -143,13 +143,13 @@ def test_ranks_and_repeats_are_what_counting_by_hand_gives(
     )
     numbers = sorted({number for _, number in rows})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedray.trace.importer.PART_ROWS", part_rows)
-        patch.setattr("fedray.trace.log.BATCH_ROWS", 7)
-        patch.setattr("fedray.trace.importer.BATCH_ROWS", 7)
+        patch.setattr("fedray.imports.importer.PART_ROWS", part_rows)
+        patch.setattr("fedray.imports.log.BATCH_ROWS", 7)
+        patch.setattr("fedray.imports.importer.BATCH_ROWS", 7)
         trace = import_log(
             log, "dev", "round", None, folder / "trace", renumber=True, repeats=repeats
         )
-        patch.setattr("fedray.trace.importer.BATCH_ROWS", 3)
+        patch.setattr("fedray.imports.importer.BATCH_ROWS", 3)
         again = import_log(
             log, "dev", "round", None, folder / "again", renumber=True, repeats=repeats
         )
@@ -357,7 +357,7 @@ def test_memory_that_makes_no_sense_is_refused(tmp_path: Path, memory: int) -> N
 
 
 def test_an_import_that_lost_a_part_or_a_name_is_noticed(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("fedray.trace.importer.PART_ROWS", 2)
+    monkeypatch.setattr("fedray.imports.importer.PART_ROWS", 2)
     log = write_log(tmp_path / "log", ["a", "a", "b", "b", "c"], [0, 1, 0, 1, 0], "strings")
     trace = import_log(log, "dev", "round", 2, tmp_path / "t")
     document = json.loads((trace.path / "run.json").read_text())

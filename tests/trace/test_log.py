@@ -15,13 +15,13 @@ import pytest
 from fedray.audit.names import DeviceNames
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.errors import InputError, RunFailed, TraceCorrupt, TraceVersion
+from fedray.base.errors import InputError, RunFailed, TraceCorrupt, TraceVersion
+from fedray.imports import importer
+from fedray.imports.importer import UNRELEASED, import_log
+from fedray.imports.log_times import shown_range
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Tree
-from fedray.trace import importer
 from fedray.trace.imported import ImportedTrace, open_trace
-from fedray.trace.importer import UNRELEASED, import_log
-from fedray.trace.log_times import shown_range
 from fedray.trace.schema import columns_digest, document_digest
 
 START = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
@@ -776,7 +776,7 @@ def test_a_header_that_is_not_utf8_is_one_line(tmp_path: Path, fedray_command) -
 
 
 def test_newlines_in_quotes_across_blocks_are_part_of_the_value(log, monkeypatch) -> None:
-    monkeypatch.setattr("fedray.trace.log.BLOCK_BYTES", 64)
+    monkeypatch.setattr("fedray.imports.log.BLOCK_BYTES", 64)
     lines = "".join(f'"line\none of\n{place}",{place}\n' for place in range(50))
     trace = log("dev,round\n" + lines, 50)
     assert sorted(index for _, index in rows_of(trace)) == list(range(50))
@@ -798,7 +798,7 @@ def test_a_sort_that_lacks_memory_says_so_in_one_line_and_leaves_nothing(
     log, monkeypatch, tmp_path: Path
 ) -> None:
     """Little memory means one thread, which 10^7 rows pass with 64 MiB; less than any thread needs is refused by DuckDB."""
-    monkeypatch.setattr("fedray.trace.importer.LEAST_MEMORY", 1)
+    monkeypatch.setattr("fedray.imports.importer.LEAST_MEMORY", 1)
     text = "dev,round\n" + "".join(
         f"a rather long name of a device {place},0\n" for place in range(60_000)
     )

@@ -10,10 +10,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from fedray.base.errors import InputError
 from fedray.clients.sessions import population_sessions
-from fedray.errors import InputError
-from fedray.trace.foreign_sessions import read_fedscale, read_flash
-from fedray.trace.sessions import Sessions, form_of, joined_sessions, write_sessions
+from fedray.imports.foreign_sessions import read_fedscale, read_flash
+from fedray.imports.sessions import Sessions, form_of, joined_sessions, write_sessions
 
 BLOCKS = (
     Sessions(0, 3, np.array([0, 0, 2]), np.array([1.5, 10.0, 0.1]), np.array([2.0, 20.0, 0.3])),
@@ -160,9 +160,9 @@ def test_a_long_time_is_listed_as_a_short_one(small, table: str) -> None:
 @pytest.mark.slow
 def test_what_is_exported_is_replayed_to_the_same_trace(small, tmp_path: Path) -> None:
     """Byte for byte: same devices, those without a session included, same rounds, same digest."""
-    from fedray.placement import Placement
+    from fedray.runs.simulation import simulate
+    from fedray.runtime.placement import Placement
     from fedray.scenario import Scenario
-    from fedray.simulation import simulate
 
     scenario = small("population.unreachable=0.1", "rounds.max_days=6.0")
     file = tmp_path / "s.parquet"
@@ -348,7 +348,7 @@ SLOW = ("hash of a doubled tuple", "lists that all clients share", "deep lists")
 def test_a_hostile_pickle_is_refused_in_one_line_and_runs_nothing(
     tmp_path: Path, name: str, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fedray.trace.foreign_sessions._PICKLE_SECONDS", 1)
+    monkeypatch.setattr("fedray.imports.foreign_sessions._PICKLE_SECONDS", 1)
     mark = tmp_path / "mark"
     (tmp_path / "t").write_bytes(hostile(mark)[name])
     with pytest.raises(InputError, match="cannot be read: ") as caught:

@@ -11,20 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.blocks import BLOCK_DEVICES, MAX_PARTS, part_devices, part_ranges
-from fedray.errors import InputError, RunFailed, TraceCorrupt, TraceError, TraceVersion
-from fedray.messages import (
-    FIXED_POINT_BITS,
-    Evaluation,
-    Measured,
-    Metric,
-    TaskDescription,
-    TrainingMetrics,
-    TrainReport,
-)
+from fedray.base.blocks import BLOCK_DEVICES, MAX_PARTS, part_devices, part_ranges
+from fedray.base.errors import InputError, RunFailed, TraceCorrupt, TraceError, TraceVersion
+from fedray.encoding.tables import FIXED_POINT_BITS
+from fedray.imports.importer import import_log
 from fedray.trace.checkpoints import npz_bytes
 from fedray.trace.files import read_columns
-from fedray.trace.importer import import_log
 from fedray.trace.learned_from import open_trained
 from fedray.trace.learned_from import trace_of as learned_from
 from fedray.trace.reader import Trace
@@ -44,6 +36,14 @@ from fedray.trace.trained import (
 )
 from fedray.trace.unfinished import read_unfinished
 from fedray.trace.writer import TraceWriter
+from fedray.wire.messages import (
+    Evaluation,
+    Measured,
+    Metric,
+    TaskDescription,
+    TrainingMetrics,
+    TrainReport,
+)
 
 PATTERNS = [[0, 3], [1], [2, 4], [0, 1, 2, 3, 4]]
 

@@ -13,11 +13,11 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
-from fedray.errors import InputError
-from fedray.placement import Placement
+from fedray.base.errors import InputError
+from fedray.runs.several_tasks import simulate_tasks
+from fedray.runs.simulation import resume, simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import SeveralTasks
-from fedray.several_tasks import simulate_tasks
-from fedray.simulation import resume, simulate
 from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.partial import partial_directory
 from fedray.trace.progress import PROGRESS_FILE, Process, read_progress

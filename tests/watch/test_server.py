@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.watch.entries import Runs
 from fedray.watch.server import WatchServer, inside
 

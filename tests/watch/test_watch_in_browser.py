@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from fedray.placement import Placement
 from fedray.report.page import render_watch, write_page
 from fedray.report.text.runs import shown_listing
-from fedray.simulation import simulate
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.watch.entries import Runs
 from fedray.watch.server import WatchServer
 

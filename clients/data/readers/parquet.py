@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from fedray.base.quiet_duckdb import connected
 from fedray.clients.data.cache import made_once
 from fedray.clients.data.readers.files import split_files
 from fedray.clients.data.readers.reader import (
@@ -27,7 +28,6 @@ from fedray.clients.data.readers.reader import (
     Column,
     Damaged,
 )
-from fedray.quiet_duckdb import connected
 from fedray.scenario.data import ParquetData
 
 SUFFIXES = (".parquet",)

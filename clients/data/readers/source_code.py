@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fedray.base.errors import InputError
 from fedray.clients.data.readers.reader import Client, Column, Damaged
-from fedray.errors import InputError
 from fedray.scenario.data import SourceCodeData
 from fedray.scenario.standard_library import StandardLibrary, standard_library
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedray.audit.guarantees import OBSERVED_LIMITS
+from fedray.base.rounding import counted, down, given, shown_min_sep, shown_noise, up
 from fedray.report.text import Paragraph, Piece, TextTable
-from fedray.rounding import counted, down, given, shown_min_sep, shown_noise, up
 
 MOST_ROUNDS_SHOWN = 12
 """Most rounds that are shown as the evidence for a finding."""

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedray.base.rounding import counted, given, shown_noise, up
 from fedray.report.text import Paragraph, Piece, TextTable
 from fedray.report.text.studies import significant
-from fedray.rounding import counted, given, shown_noise, up
 
 Document = Mapping[str, Any]
 CONVENTIONS = (

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedray.base.rounding import counted, down, exact, given, in_words, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.text import Paragraph, Piece, TextTable
 from fedray.report.text.audits import SENSITIVITY_HEADING, enforced_sentence, sensitivity_cells
-from fedray.rounding import counted, down, exact, given, in_words, up
 
 MOST_SHOWN = 8
 """Most values of a list that are shown."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedray.base.rounding import given, up
 from fedray.report.progress import duration
 from fedray.report.text import Paragraph, Piece, TextTable
-from fedray.rounding import given, up
 
 Document = Mapping[str, Any]
 _NOT_KNOWN: Document = {"rho": None, "epsilon": None, "limit": {}}

@@ -4,9 +4,9 @@ them."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedray.base.rounding import given, shown_min_sep, up
 from fedray.report.text import Paragraph, Piece, TextTable
 from fedray.report.text.audits import audit_text
-from fedray.rounding import given, shown_min_sep, up
 
 
 def tasks_text(document: Mapping[str, Any]) -> Iterator[Piece]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedray.rounding import given, shown_min_sep, shown_noise, up
+from fedray.base.rounding import given, shown_min_sep, shown_noise, up
 
 Document = Mapping[str, Any]
 DIGITS = 5

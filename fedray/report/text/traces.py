@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from fedray.rounding import counted
+from fedray.base.rounding import counted
+from fedray.imports.log_times import shown_range
 from fedray.trace.imported import ImportedTrace
-from fedray.trace.log_times import shown_range
 
 
 def import_rows(trace: ImportedTrace) -> list[tuple[str, str]]:

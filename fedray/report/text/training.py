@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedray.base.rounding import in_words, up
 from fedray.report.text import Paragraph, Piece, TextTable
-from fedray.rounding import in_words, up
 
 Document = Mapping[str, Any]
 

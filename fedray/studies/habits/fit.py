@@ -27,9 +27,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from fedray.errors import FitFailed, InputError, ScenarioError
-from fedray.part_done import PartDone
-from fedray.result import DrawnResult
+from fedray.base.errors import FitFailed, InputError, ScenarioError
+from fedray.base.part_done import PartDone
+from fedray.base.result import DrawnResult
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator
 from fedray.studies.habits.parameters import (

@@ -10,11 +10,11 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy import special
 
+from fedray.base.rng import Key, Stream, draw, exponential, stream_key, tabulated_quantiles
 from fedray.clients.availability.habit import HabitAvailabilityModel, HabitTables
 from fedray.clients.availability.intervals import DAY, HOUR
 from fedray.clients.population import Zones
 from fedray.clients.sessions import long_intervals
-from fedray.rng import Key, Stream, draw, exponential, stream_key, tabulated_quantiles
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies.habits.columns import interval_sums, point_sums

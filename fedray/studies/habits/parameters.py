@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from scipy import special
 
-from fedray.errors import InputError
+from fedray.base.errors import InputError
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fedray.base.errors import InputError
 from fedray.clients.availability.intervals import DAY, HOUR
-from fedray.errors import InputError
+from fedray.imports.log_records import LogRecords, RecordColumns, read_log_records
+from fedray.imports.sessions import joined_sessions
 from fedray.studies.habits.observed import Layout, ObservedLog, Records, seen
 from fedray.studies.habits.parameters import Kind
-from fedray.trace.log_records import LogRecords, RecordColumns, read_log_records
-from fedray.trace.sessions import joined_sessions
 
 _EPOCH_WEEKDAY = 3
 """1970-01-01 was a Thursday; 0 is a Monday."""

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.rng import Stream, stream_generator
+from fedray.base.rng import Stream, stream_generator
 from fedray.studies.habits.columns import (
     COUNT_RATES,
     DAY_RATES,

@@ -13,13 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.atomic import write_directory
-from fedray.errors import Unsustainable, shown
+from fedray.base.atomic import write_directory
+from fedray.base.errors import Unsustainable, shown
+from fedray.base.result import DrawnResult
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.mechanisms.optimize.design import default_cache as designs_cache
 from fedray.mechanisms.participation import MinSep
-from fedray.placement import Placement
-from fedray.result import DrawnResult
+from fedray.runs.sustainable import why_unsustainable
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies.simulated import (
     StudyCache,
@@ -31,7 +32,6 @@ from fedray.studies.simulated import (
 )
 from fedray.studies.sweep.cells import Row, assumed, judge
 from fedray.studies.sweep.sweep import Cell, Sweep
-from fedray.sustainable import why_unsustainable
 
 Progress = Callable[[str], None]
 LESS_IS_BETTER = (

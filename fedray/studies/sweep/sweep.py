@@ -30,14 +30,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fedray.errors import InputError, ScenarioError
+from fedray.base.errors import InputError, ScenarioError
+from fedray.base.mistakes import nearest_first
+from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
 from fedray.mechanisms.optimize.design import Kind, MechanismRequest
 from fedray.mechanisms.optimize.objective import Objective
 from fedray.mechanisms.participation import MOST_ROUNDS, MinSep
-from fedray.mistakes import nearest_first
 from fedray.scenario import Scenario
-from fedray.table import Positive, Table, read_table_file
 
 Count = Annotated[int, Field(ge=1)]
 MadeFor = Literal["estimate", "truth", "distribution"]

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from fedray.clients.workers import start_trainers
-from fedray.cluster import cluster
-from fedray.placement import Placement
+from fedray.runtime.cluster import cluster
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.server.training import Cohort, TrainingLoop
-from fedray.server.workers import start_aggregator
+from fedray.server.learning.training import Cohort, TrainingLoop
+from fedray.server.learning.workers import start_aggregator
 
 HERE = Path(__file__).parent
 DATA = """

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.availability.habit import HabitAvailabilityModel
 from fedray.clients.data.assignment import Assignment, held_out_places
 from fedray.clients.data.source import FIRST_HELD_OUT
 from fedray.clients.population import DeviceModel, Zones, speed_of, zone_of
-from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.data import AssignedData
 

@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedray.audit.audit import audit_trace
+from fedray.base.errors import InputError, ScenarioError
 from fedray.clients.data import cache as data_cache
 from fedray.clients.data import factory
 from fedray.clients.data.factory import source_of
 from fedray.clients.latency import LatencyModel, work_seconds
-from fedray.errors import InputError, ScenarioError
-from fedray.messages import DataProgress, Progress
-from fedray.pipeline import run_scenario
-from fedray.placement import Placement
+from fedray.runs.pipeline import run_scenario
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, data_file
-from fedray.simulation import simulate
+from fedray.wire.messages import DataProgress, Progress
 
 HERE = Placement(1, "in-process")
 COUNTS = [1, 5, 9, 60, 200]

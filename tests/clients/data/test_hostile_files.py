@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedray.base.errors import InputError
 from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource
-from fedray.errors import InputError
 
 CLIENTS = {name: {"x": [[1.0 * number, 2.0]], "y": [number]} for number, name in enumerate("abcd")}
 

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedray.base.errors import InputError
 from fedray.clients.data import recorded
 from fedray.clients.data.contract import CHECKS
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.form import END, PADDING, START, UNKNOWN
 from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples
 from fedray.clients.tasks.keyboard_lstm import KeyboardLstm
-from fedray.errors import InputError
 from fedray.scenario.tasks import KeyboardLstmTask
 
 Clients = dict[str, dict[str, list]]

@@ -3,8 +3,8 @@
 import pytest
 from small_tasks import IMAGES, POINTS, TEXT, VECTORS, made
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.data.source import Field
-from fedray.errors import ScenarioError
 from fedray.scenario.tasks import (
     ImageCnnTask,
     KeyboardLstmTask,

@@ -1,0 +1,37 @@
+"""Packages that only some uses of fedray need, and the extra of `pip install` that brings each."""
+
+from fedray.base.errors import MissingExtra
+
+EXTRAS = {
+    "ray": "simulate",
+    "numba": "simulate",
+    "torch": "train",
+    "h5py": "train",
+    "ijson": "train",
+    "PIL": "train",
+    "safetensors": "train",
+    "jax": "optimize",
+    "matplotlib": "figures",
+    "tensorboard": "tensorboard",
+}
+"""The extra of `pyproject.toml` by the name under which a package is imported."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
+    """What to tell a user of a module that was not found.
+
+    Args:
+        error: of an import that failed.
+
+    Returns:
+        An error that names the command which installs the module; None if the module is of no
+        extra, so that its absence is a defect.
+    """
+    # A module within a package comes with the extra of the package.
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return None
+    return MissingExtra(
+        f"package {package!r} is not installed, and this needs it; "
+        f"`pip install 'fedray[{EXTRAS[package]}]'` installs it"
+    )

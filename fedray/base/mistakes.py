@@ -1,0 +1,323 @@
+"""What is wrong with a table of a file, in words: every problem with its key, its value, the rule
+and the remedy.
+
+Pydantic finds the problems. It names them by the tags of unions and by its own error codes; here
+they are named as the file has them, with the nearest key that exists.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from fedray.base.descriptions import Described, descriptions_of
+from fedray.base.errors import InputError, one_line, shown
+
+_TAGS = ("kind", "model")
+"""Keys that say which of several tables is meant."""
+_TOLD_ALONE = {
+    "extra_forbidden",
+    "missing",
+    "union_tag_invalid",
+    "union_tag_not_found",
+    "value_error",
+}
+"""Problems that are not told as a value and the rule that it breaks."""
+
+
+class Explained(Described):
+    """A value that is checked where it is made: what is wrong is told in one line.
+
+    The constructor raises `refusal`. `model_validate` raises pydantic's ValidationError still, so
+    that whoever reads a file can say which file it is.
+    """
+
+    refusal: ClassVar[type[InputError]] = InputError
+    """What the constructor raises."""
+
+    def __init__(self, *unnamed: Any, **values: Any) -> None:
+        if unnamed:
+            example = next(iter(type(self).model_fields), "KEY")
+            raise self.refusal(
+                f"{type(self).__name__}: tables take keyword arguments, such as {example}=VALUE; "
+                f"name the key of {shown(unnamed[0])}"
+            )
+        # In a file a path is text, and so it is here whatever it was given as.
+        values = {key: _as_text(value) for key, value in values.items()}
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            kind = type(self)
+            raise refused(self.refusal, kind.__name__, error, kind, values) from None
+
+    # Pydantic then validates tables within tables itself, and not by way of this constructor, so
+    # that the problems of all of them are told together.
+    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+_Refusal = TypeVar("_Refusal", bound=InputError)
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def refused(
+    refusal: type[_Refusal], source: str, error: ValidationError, kind: Any, tables: Any
+) -> _Refusal:
+    """The error to raise of a table that is refused: its message is one line, and its `problems`
+    have a line each.
+
+    Args:
+        refusal: the class of the error.
+        source: what the table is, such as its file; every line begins with it.
+        error: what validation raised.
+        kind: the class of the whole, or a union of classes that a tag tells apart.
+        tables: what was validated, as a parser gives it.
+    """
+    lines = _lines(error, kind, tables)
+    found = refusal(one_line(f"{source}: {_joined(lines)}"))
+    found.problems = tuple(one_line(f"{source}: {line}") for line in lines)
+    return found
+
+
+def with_problems(refusal: type[_Refusal], problems: Sequence[str]) -> _Refusal:
+    """The error of a class `refusal` that has these `problems`, lines that say of what they are;
+    its message is one line."""
+    found = refusal(one_line(_joined(problems)))
+    found.problems = tuple(map(one_line, problems))
+    return found
+
+
+def explain(error: ValidationError, kind: Any, tables: Any) -> str:
+    """All problems as one line.
+
+    Args:
+        error: what validation raised.
+        kind: the class of the whole, or a union of classes that a tag tells apart.
+        tables: what was validated, as a parser gives it.
+
+    Returns:
+        For each problem its key, the value given, the rule and the remedy; numbered if there are
+        several.
+    """
+    return _joined(_lines(error, kind, tables))
+
+
+def _joined(lines: Sequence[str]) -> str:
+    if len(lines) == 1:
+        return lines[0]
+    numbered = [f"({place}) {line}" for place, line in enumerate(lines, 1)]
+    return f"{len(lines)} problems: " + "; ".join(numbered)
+
+
+def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
+    """The line of every problem, without those that follow from another one."""
+    problems = [_Problem(each, kind, tables) for each in error.errors(include_url=False)]
+    meant = {each.meant for each in problems}
+    told: list[_Problem] = []
+    for each in problems:
+        # A misspelt key is also one that is missing: that is one mistake.
+        if each.kind == "missing" and tuple(each.location) in meant:
+            continue
+        # A list whose items are wrong is told to be too short as well.
+        if each.kind == "too_short" and len(problems) > 1:
+            continue
+        # A value that may be of several types has a problem for each of them.
+        same = next((other for other in told if each.shares_value_with(other)), None)
+        if same is not None:
+            same.rules += [rule.removeprefix("input should be ") for rule in each.rules]
+            continue
+        told.append(each)
+    # Unknown keys come first, because they are often why others are missing.
+    told.sort(key=lambda each: each.kind != "extra_forbidden")
+    return [each.line for each in told]
+
+
+def classes_in(annotation: Any) -> list[type[BaseModel]]:
+    """The classes of tables in an annotation, such as those of a union, in order."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [table for each in get_args(annotation) for table in classes_in(each)]
+
+
+def first_sentence(description: str) -> str:
+    """The first sentence of a description on one line, without its full stop."""
+    # A sentence ends before a capital, and "et al. 2018" does not.
+    return re.split(r"\.\s+(?=[A-Z`])", " ".join(description.split()))[0].rstrip(".")
+
+
+def nearest_first(word: str, known: Iterable[str]) -> list[str]:
+    """The `known` words, those first that are spelt most like `word`; else as they came."""
+    # difflib remembers what it finds out of `b`, so the known words take turns as `a`.
+    compared = difflib.SequenceMatcher(b=word)
+
+    def likeness(each: str) -> float:
+        compared.set_seq1(each)
+        return compared.ratio()
+
+    return sorted(known, key=likeness, reverse=True)
+
+
+class _Problem:
+    """One entry of pydantic's list."""
+
+    def __init__(self, problem: Any, root: Any, tables: Any) -> None:
+        self.kind: str = problem["type"]
+        self.location = _key_path(problem["loc"], tables)
+        # Pydantic's messages are sentences, which go on after a colon here.
+        self.rules = [problem["msg"][0].lower() + problem["msg"][1:]]
+        if self.kind in ("bool_type", "bool_parsing"):
+            self.rules = ["input should be true or false, in lower case"]
+        self._problem = problem
+        self._root = root
+        self._tables = tables
+        parent = _class_at(root, self.location[:-1], tables)
+        self._known = list(parent.model_fields) if parent is not None else []
+
+    @property
+    def meant(self) -> tuple[Any, ...] | None:
+        """The key that an unknown one is a misspelling of."""
+        if self.kind != "extra_forbidden":
+            return None
+        close = difflib.get_close_matches(str(self.location[-1]), self._known, n=1)
+        return (*self.location[:-1], close[0]) if close else None
+
+    def shares_value_with(self, other: "_Problem") -> bool:
+        """Whether both say which rule the same value breaks."""
+        return self.location == other.location and not {self.kind, other.kind} & _TOLD_ALONE
+
+    @property
+    def line(self) -> str:
+        """The problem in one line: the key, its value, the rule that it breaks, and the remedy."""
+        key = ".".join(map(str, self.location))
+        given = self._problem["input"]
+        match self.kind:
+            case "extra_forbidden":
+                return self._line_of_unknown(key, given)
+            case "missing":
+                about = self._description
+                return f"{key} is missing; add it" + (f" ({about})" if about else "")
+            case "union_tag_invalid" | "union_tag_not_found":
+                return self._line_of_tag(key, given)
+            # A validator of ours has told the rule and the remedy already.
+            case "value_error":
+                rule = self._problem["msg"].removeprefix("Value error, ")
+                return f"{key}: {rule}" if key else rule
+            case _:
+                about = self._description
+                remedy = f"correct it ({about})" if about else "correct it"
+                rules = " or ".join(self.rules)
+                return f"{key or 'the file'} = {shown(given)}: {rules}; {remedy}"
+
+    def _line_of_unknown(self, key: str, given: Any) -> str:
+        table = ".".join(map(str, self.location[:-1]))
+        where = f"[{table}]" if self.location[:-1] else "the top level"
+        if self.meant:
+            remedy = f"did you mean {self.meant[-1]!r}?"
+        elif self._known:
+            remedy = f"the keys here are {', '.join(self._known)}"
+        else:
+            remedy = "leave it out"
+        return f"unknown key {key} = {shown(given)} in {where}; {remedy}"
+
+    def _line_of_tag(self, key: str, given: Any) -> str:
+        names = _tags_of(_annotation_at(self._root, self.location, self._tables))
+        tag = next(iter(names), "kind")
+        full = f"{key}.{tag}" if key else tag
+        known = list(names.get(tag, ()))
+        if self.kind == "union_tag_not_found":
+            return f"{full} is missing; it is one of {', '.join(known)}"
+        value = given.get(tag) if isinstance(given, dict) else given
+        close = difflib.get_close_matches(str(value), known, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else "take one of them"
+        return f"{full} = {shown(value)} is not one of {', '.join(known)}; {remedy}"
+
+    @property
+    def _description(self) -> str:
+        """The first sentence of the key's description, which says what it is; else of the nearest
+        table's above it."""
+        description = ""
+        # The walk goes from the top down, so that the nearest description is the last.
+        for place, part in enumerate(self.location):
+            table = _class_at(self._root, self.location[:place], self._tables)
+            if _field(table, part) is not None:
+                description = descriptions_of(table).get(part, "")
+        return first_sentence(description)
+
+
+def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
+    """Pydantic's location without the tags that it inserts for unions: only what the file itself
+    contains."""
+    path: list[Any] = []
+    node: Any = tables
+    for position, part in enumerate(location):
+        is_last = position == len(location) - 1
+        # The last part may be a key that is missing, and so in no table.
+        if isinstance(node, dict) and (part in node or (is_last and part not in _tags_in(node))):
+            path.append(part)
+            node = node.get(part)
+        elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
+            path.append(part)
+            node = node[part]
+    return path
+
+
+def _tags_in(node: dict[str, Any]) -> tuple[Any, ...]:
+    """What pydantic inserts for the union whose table a node is, if it is one."""
+    # Pydantic inserts the default where the file leaves the model out.
+    tags = node.get("kind"), node.get("model", "habit"), node.get("task")
+    # Python may pass values that cannot be compared, such as arrays.
+    return tuple(tag for tag in tags if isinstance(tag, str))
+
+
+def _field(table: type[BaseModel] | None, key: Any) -> Any:
+    return table.model_fields.get(str(key)) if table is not None else None
+
+
+def _annotation_at(root: Any, path: list[Any], tables: Any) -> Any:
+    """The annotation of what stands at a path."""
+    if not path:
+        return root
+    # An element of a list: the list's annotation has the element's class inside.
+    if isinstance(path[-1], int):
+        return _annotation_at(root, path[:-1], tables)
+    field = _field(_class_at(root, path[:-1], tables), path[-1])
+    return field.annotation if field is not None else None
+
+
+def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None:
+    """The class of the table at a path; None where it is no table, or nothing says of which class
+    it is."""
+    # Of a union, the tag in the file says which class is meant.
+    classes = classes_in(_annotation_at(root, path, tables))
+    if len(classes) == 1:
+        return classes[0]
+    node: Any = tables
+    for part in path:
+        node = node.get(part) if isinstance(node, dict) else node[part]
+    if not isinstance(node, dict):
+        return None
+    for table in classes:
+        if any(node.get(tag) in names for tag, names in _tags_of(table).items()):
+            return table
+    # Without a tag it is the class of the default, if it has one.
+    if not path or any(tag in node for tag in _TAGS):
+        return None
+    field = _field(_class_at(root, path[:-1], tables), path[-1])
+    default = type(getattr(field, "default", None))
+    return default if default in classes else None
+
+
+def _tags_of(annotation: Any) -> dict[str, tuple[Any, ...]]:
+    """The keys that tell classes of a union apart, with their values in order."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for table in classes_in(annotation):
+        for tag in _TAGS:
+            field = table.model_fields.get(tag)
+            if field is not None and get_origin(field.annotation) is Literal:
+                found[tag] = (*found.get(tag, ()), *get_args(field.annotation))
+    return found

@@ -1,0 +1,71 @@
+"""What every table of a file is: a frozen value that refuses what it does not know; the number
+types of its keys; reading one."""
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import ConfigDict, Discriminator, Field, ValidationError
+
+from fedray.base.errors import InputError, ScenarioError
+from fedray.base.mistakes import Explained, refused
+from fedray.base.parsing import parse_toml
+
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+Spread = Annotated[float, Field(ge=0, le=3)]
+Shape = Annotated[float, Field(ge=0.01, le=1000)]
+
+
+class Table(Explained):
+    """A table of a scenario: frozen; unknown keys, NaN, infinities and wrong types are refused.
+
+    Tables of other files say which error they raise (`refusal`).
+    """
+
+    refusal: ClassVar[type[InputError]] = ScenarioError
+
+    # Validators are built when they are first needed, since few processes need many.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
+    )
+
+
+def told_apart_by(key: str, default: str) -> Discriminator:
+    """Tells the tables of a union apart by the value of a key.
+
+    Args:
+        key: such as "kind".
+        default: its value where it is left out.
+    """
+
+    def tag(value: Any) -> Any:
+        # What is validated may be the table of a file, or a value that was made before.
+        given = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
+        return default if given is None else given
+
+    return Discriminator(tag)
+
+
+_Table = TypeVar("_Table", bound=Table)
+
+
+def read_table_file(kind: type[_Table], file: str | Path, what: str) -> _Table:
+    """A TOML file that is one table; validators are told its directory. Raises InputError: one line
+    that names every problem."""
+    path = Path(file)
+    try:
+        tables = parse_toml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"{what} {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file"
+        ) from None
+    except ValueError as error:  # of the syntax, of UTF-8, of numbers or nesting beyond reason
+        raise InputError(
+            f"{what} {str(path)!r} is not valid TOML ({error}); correct that place"
+        ) from None
+    try:
+        return kind.model_validate(tables, context={"directory": path.parent})
+    except ValidationError as error:
+        raise refused(InputError, f"{what} {str(path)!r}", error, kind, tables) from None

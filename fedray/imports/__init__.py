@@ -1,0 +1,1 @@
+"""Logs and recordings of others: import as a trace, sessions, published traces."""

@@ -1,0 +1,701 @@
+"""Learning: what a model learns from a trace, under a noise mechanism.
+
+Who takes part does not depend on what is learned. So a model is trained from a trace: the accepted
+devices of round t are the cohort of step t. `train` reads a finished trace; `LiveTraining` is told
+the rounds of a simulation as they are committed, and gives the same model, bit for bit.
+
+    TRAINED.partial/
+      unfinished.json                 what is trained
+      checkpoints/NUMBER-DIGEST.npz   the last two checkpoints: the loop's whole state
+"""
+
+import contextlib
+import math
+import os
+import queue
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.clients.data.factory import build_index, source_of
+from fedray.clients.workers import TrainerWorker, start_trainers, trains_as_fast_here
+from fedray.runtime.cluster import cluster
+from fedray.encoding.factory import encoding_of
+from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
+from fedray.mechanisms.triangular import MatrixFile
+from fedray.wire.messages import (
+    ProgressListener,
+    TrainingEstimate,
+    TrainingProgress,
+    TrainOrder,
+)
+from fedray.base.parsing import finite_or_none
+from fedray.runtime.placement import Placement
+from fedray.scenario import TRAINED_TABLES, Scenario
+from fedray.scenario.tasks import CustomTask
+from fedray.scenario.training import FedAvg
+from fedray.server.learning.training import Cohort, Loads, TrainingLoop, cohort_places
+from fedray.server.learning.workers import AggregatorWorker, start_aggregator
+from fedray.base.table import Table
+from fedray.trace.checkpoints import Checkpoints, has_checkpoint
+from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.partial import new_directory, partial_directory, with_resume_hint
+from fedray.trace.reader import Trace
+from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter
+from fedray.trace.unfinished import read_unfinished, write_unfinished
+
+TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
+"""Keys of a scenario on which no trace depends, but for the budget `privacy.stop_at`. (`name` and
+`description` are for people.)"""
+MEASURED_DEVICES = 4
+"""Devices that are timed at once where the size of groups is found in the first round."""
+
+
+def train(
+    trace: Trace | ImportedTrace | str | Path,
+    scenario: Scenario | None = None,
+    placement: Placement | None = None,
+    out: str | Path | None = None,
+    on_progress: ProgressListener | None = None,
+    *,
+    is_resumed: bool = False,
+    trust_code: bool = False,
+) -> TrainedRun:
+    """Trains a model on the participations of a trace.
+
+    The model is a function of the trace and of the scenario's tables `data`, `training` and
+    `privacy`.
+
+    Args:
+        trace: of `simulate`; of a log there are no devices that hold data.
+        scenario: what is trained, on which data, and under which mechanism; by default what the
+            trace was simulated with. Its other tables must be those of the trace.
+        placement: where; may change the wall clock alone, but for the kind of aggregator_gpus.
+        out: a new directory; by default one under runs/.
+        on_progress: is told how far the training is, after every round.
+        is_resumed: whether to go on from the last checkpoint of a training that was to be `out`.
+        trust_code: whether the code of a custom task that came with the trace may be run.
+
+    Raises:
+        InputError: the scenario is of another population, `out` cannot be used, or the code is
+            not trusted.
+        CheckpointError: there is nothing to go on with, or it is another training's.
+        AggregatorLost, TrainerLost: a worker was lost too often.
+    """
+    opened = open_trace(trace) if isinstance(trace, str | Path) else trace
+    value = _scenario_to_train(opened, scenario)
+    # Code that came with a trace may be somebody else's.
+    if not trust_code:
+        value.demand_trust_of_training()
+    # The trace of a log has no scenario, and was refused for it.
+    assert isinstance(opened, Trace)
+    directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
+    # Data that was never read is read here once, where its progress can be told.
+    build_index(value, on_progress)
+    time_of_devices = DeviceTime(value)
+    # How long the training takes decides whether it is worth starting Ray.
+    here = resolved(
+        placement or Placement(), value, lambda: predicted_seconds(value, time_of_devices)
+    )
+    partial = partial_directory(Path(os.path.abspath(directory)))
+    try:
+        return _train(
+            opened, value, here, directory, None, is_resumed, on_progress, time_of_devices
+        )
+    except (FedrayError, KeyboardInterrupt) as error:
+        # A mistake of the caller ends nothing that could be gone on with as it was.
+        if isinstance(error, InputError) or not has_checkpoint(partial):
+            raise
+        raise with_resume_hint(error, directory) from None
+
+
+def scenario_of(trace: Trace | ImportedTrace) -> Scenario:
+    """What a trace was simulated with.
+
+    Args:
+        trace: of a simulation.
+
+    Raises:
+        InputError: the trace is of a log.
+    """
+    if isinstance(trace, ImportedTrace):
+        raise InputError(
+            f"trace {str(trace.path)!r} was imported from a log, whose devices hold no data here; "
+            "train on the trace of a simulation"
+        )
+    return Scenario.from_tables(
+        trace.scenario, source=str(trace.path), directory=trace.path, is_recorded=True
+    )
+
+
+def finish_training(
+    trace: Trace,
+    placement: Placement,
+    on_progress: ProgressListener | None = None,
+    scenario: Scenario | None = None,
+    *,
+    trust_code: bool = False,
+) -> TrainedRun:
+    """Trains the model of a run whose trace is whole, from its last checkpoint if there is one.
+
+    Args:
+        trace: of the run.
+        placement: where.
+        on_progress: is told how far the training is.
+        scenario: what the run was started with. Its code is the user's own.
+        trust_code: whether the code of a custom task that came with the trace may be run.
+
+    Raises:
+        InputError: the code is not trusted.
+        FedrayError: as `train`.
+    """
+    # A live training is made beside the trace, and moves into it when it is done.
+    partial = _live_partial(trace.path)
+    is_resumed = has_checkpoint(partial)
+    value = _scenario_to_train(trace, None)
+    # Whoever gives the same scenario has its code already, and runs it knowingly.
+    is_given = scenario is not None and scenario.digest == value.digest
+    if not (trust_code or is_given):
+        value.demand_trust_of_training()
+    time_of_devices = DeviceTime(value)
+    placement = resolved(placement, value, lambda: predicted_seconds(value, time_of_devices))
+    directory = trace.path / TRAINING
+    return _train(
+        trace, value, placement, directory, partial, is_resumed, on_progress, time_of_devices
+    )
+
+
+class DeviceTime:
+    """How long a device of a scenario trains, which is measured at most once.
+
+    A placement that is decided here is on this machine, so what decided it is told to the user too.
+
+    Args:
+        scenario: what is trained.
+
+    group: devices that are timed at once.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        at_once = scenario.training.devices_at_once
+        size = MEASURED_DEVICES if at_once == "measured" else at_once
+        self.group = min(size, scenario.training.cohort_sample)
+        self._scenario = scenario
+        self._seconds: float | None = None
+
+    def measured_by(self, trainers: Sequence[TrainerWorker]) -> float:
+        """Seconds of a device, measured by the first trainer unless they are known."""
+        if self._seconds is None:
+            # Spread over the population, because devices that joined together may be alike.
+            last = self._scenario.population.devices - 1
+            device_ids = np.linspace(0, last, self.group).astype(np.uint64)
+            parameters = trainers[0].initial_parameters().result()
+            order = TrainOrder(0, [device_ids])
+            answer = trainers[0].seconds_per_device(order, parameters, self.group)
+            self._seconds = answer.result()
+        return self._seconds
+
+
+def resolved(
+    placement: Placement, scenario: Scenario, seconds_here: Callable[[], float]
+) -> Placement:
+    """A placement whose backend is "ray" or "in-process"; see Placement.resolved.
+
+    Args:
+        placement: as the user gave it.
+        scenario: what is simulated, trained, or both.
+        seconds_here: how long that takes in this process; is asked only where it decides.
+    """
+    if not scenario.training.enabled or trains_as_fast_here(scenario):
+        return placement.resolved()
+    return placement.resolved(seconds_here)
+
+
+def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = None) -> float:
+    """How long a training takes in this process, by training some of its devices here.
+
+    Args:
+        scenario: what is trained.
+        time_of_devices: of the scenario; keeps what is measured. None: it is not needed again.
+
+    Returns:
+        Seconds, of all rounds. No result depends on it.
+    """
+    here = Placement(backend="in-process")
+    trainers = start_trainers(scenario.for_trainers(), here, cpus=1)
+    per_device = time_of_devices or DeviceTime(scenario)
+    try:
+        return _estimate(scenario, trainers, scenario.rounds.count, per_device).sample_seconds
+    finally:
+        for trainer in trainers:
+            trainer.worker.close()
+
+
+def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
+    """The cohorts of all committed rounds, in order.
+
+    The trace is read part by part; what is held is the cohorts alone.
+
+    Args:
+        trace: of the rounds.
+        scenario: says how many of the accepted devices are trained.
+
+    Yields:
+        (round, its cohort, sorted by id).
+    """
+    rounds = trace.rounds
+    # State 0 is committed; abandoned attempts have no cohort.
+    is_committed = rounds["state"] == 0
+    accepted = rounds["accepted"][is_committed].astype(np.int64)
+    # Parts come in order of devices: the p-th accepted device of a round is in the part in which
+    # the count of its accepted devices passes p.
+    of_rounds = [cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)]
+    sizes = [each.size for each in of_rounds]
+    # A trace without a round has nothing to join, for which the empty array is there.
+    places = np.concatenate([np.empty(0, np.int64), *of_rounds])
+    rounds_of = np.repeat(np.arange(accepted.size), sizes)
+    chosen = np.zeros(places.size, np.uint64)
+    versions = np.zeros(places.size, np.uint32) if trace.is_buffered else None
+    seen = np.zeros(accepted.size, np.int64)
+    """Accepted devices of each round in the parts before."""
+    for part in trace.accepted():
+        # Within a part, rows of a round come in order of device, as places count them.
+        in_order = np.argsort(part.rounds, kind="stable")
+        counts = np.bincount(part.rounds, minlength=accepted.size)
+        starts = np.cumsum(counts) - counts
+        # A negative place lies in an earlier part, and one that is too large in a later one.
+        within = places - seen[rounds_of]
+        is_here = (within >= 0) & (within < counts[rounds_of])
+        found = in_order[(starts[rounds_of] + within)[is_here]]
+        chosen[is_here] = part.device_ids[found]
+        if versions is not None:
+            assert part.versions is not None
+            versions[is_here] = part.versions[found]
+        seen += counts
+    ends = np.cumsum(sizes)
+    for index, (begin, end) in enumerate(zip(ends - sizes, ends, strict=True)):
+        of_cohort = None if versions is None else versions[begin:end]
+        yield index, Cohort(chosen[begin:end], of_cohort, int(accepted[index]))
+
+
+class LiveTraining:
+    """Trains the rounds of a simulation while it goes on, in a thread of its own.
+
+    A context. `add` is told what is committed; `finish` waits until all is trained.
+
+    Args:
+        scenario: what is simulated and trained.
+        placement: where.
+        trace_directory: where the trace will be; the trained run will be in it.
+        is_resumed: whether the simulation goes on from a checkpoint. The training then goes on
+            from its own, if there is one.
+        on_progress: is told how far the training is, from the thread.
+        time_of_devices: of the scenario, where it was measured for the placement.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        placement: Placement,
+        trace_directory: Path,
+        is_resumed: bool = False,
+        on_progress: ProgressListener | None = None,
+        time_of_devices: DeviceTime | None = None,
+    ) -> None:
+        self._scenario = scenario
+        self._trace_directory = Path(os.path.abspath(trace_directory))
+        partial = _live_partial(self._trace_directory)
+        self._partial = partial
+        self._stack = contextlib.ExitStack()
+        # Nothing is made yet: that begins when the context is entered.
+        self._made_within = _training(
+            scenario,
+            placement,
+            self._trace_directory / TRAINING,
+            partial,
+            is_resumed and has_checkpoint(partial),
+            on_progress,
+            time_of_devices or DeviceTime(scenario),
+        )
+        self._rounds: queue.SimpleQueue[tuple[int, Cohort] | None]
+        self._rounds = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._is_over = False
+        # A daemon thread does not keep alive a process that is being ended.
+        self._thread = threading.Thread(target=self._work, name="training", daemon=True)
+
+    def __enter__(self) -> Self:
+        if has_checkpoint(self._partial) and not self._is_trace_kept:
+            # Its process was killed before the simulation had a checkpoint.
+            directory = self._trace_directory / TRAINING
+            with TrainedRunWriter(directory, is_resumed=True, partial=self._partial) as orphan:
+                orphan.discard()
+        self._training = self._stack.enter_context(self._made_within)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # What is still in the queue is not trained, whether all went well or not.
+        self._is_over = True
+        self._rounds.put(None)
+        self._thread.join()
+        if not self._is_trace_kept:
+            self._training.writer.discard()
+        self._stack.__exit__(kind, value, traceback)
+
+    @property
+    def _is_trace_kept(self) -> bool:
+        """Whether there is a trace, or a checkpoint of one: without it no training can continue."""
+        trace_partial = partial_directory(self._trace_directory)
+        return self._trace_directory.exists() or has_checkpoint(trace_partial)
+
+    def add(
+        self,
+        round_index: int,
+        accepted_device_ids: NDArray[np.uint64],
+        versions: NDArray[np.uint32],
+    ) -> None:
+        """Takes a committed round, which is trained in the thread.
+
+        Args:
+            round_index: rounds come in order.
+            accepted_device_ids: [A], sorted.
+            versions: of the model that each was sent [A]; empty unless rounds are buffered.
+
+        Raises:
+            FedrayError: what the thread raised since.
+        """
+        self._raise()
+        places = cohort_places(self._scenario, round_index, accepted_device_ids.size)
+        is_buffered = self._scenario.rounds.buffer is not None
+        # Only in buffered rounds may devices have an older model than the newest.
+        of_cohort = versions[places] if is_buffered else None
+        cohort = Cohort(accepted_device_ids[places], of_cohort, accepted_device_ids.size)
+        self._rounds.put((round_index, cohort))
+
+    def finish(self, trace: Trace) -> TrainedRun:
+        """Waits until every round is trained, and puts the trained run into the trace.
+
+        Args:
+            trace: what was simulated, whole by now.
+
+        Raises:
+            FedrayError: what the thread raised.
+        """
+        self._rounds.put(None)
+        # In short steps, so that an interrupt is heard.
+        while self._thread.is_alive():
+            self._thread.join(timeout=0.2)
+        self._raise()
+        return self._training.finish(trace)
+
+    def _work(self) -> None:
+        try:
+            while (item := self._rounds.get()) is not None and not self._is_over:
+                self._training.train(*item)
+        except BaseException as error:
+            # The caller's thread raises it, when it adds the next round or finishes.
+            self._error = error
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+class _Training:
+    """One training: its loop, its checkpoints, and the directory that is made."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        placement: Placement,
+        trainers: Sequence[TrainerWorker],
+        aggregator: AggregatorWorker,
+        writer: TrainedRunWriter,
+        checkpoints: Checkpoints,
+        state: dict[str, NDArray],
+        on_progress: ProgressListener | None,
+        time_of_devices: DeviceTime,
+    ) -> None:
+        self.writer = writer
+        self._scenario = scenario
+        self._placement = placement
+        self._trainers = trainers
+        self._aggregator = aggregator
+        self._checkpoints = checkpoints
+        self._on_progress = on_progress or (lambda progress: None)
+        self._loop = TrainingLoop(scenario, trainers, aggregator, _loads_of(scenario))
+        if state:
+            self._loop.load(state)
+        self._description = trainers[0].describe().result()
+        rounds_left = scenario.rounds.count - self._loop.next_round
+        # An estimate trains some devices, so it is made only for somebody who hears it.
+        if on_progress is not None and rounds_left:
+            on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
+        # The time of the estimate is not that of the training.
+        self._begun = time.monotonic()
+        self._last_checkpoint = self._begun
+        writer.progress.begin("training", self._loop.next_round, scenario.rounds.count)
+        self._seconds_of_rounds: list[float] = []
+        """How long each round took, of those since this began or went on."""
+
+    def train(self, round_index: int, cohort: Cohort) -> None:
+        """Trains a round, unless that was done before the last checkpoint."""
+        # A simulation that goes on tells all of its rounds again, from the first.
+        if round_index < self._loop.next_round:
+            return
+        # A live training also waits for its rounds, so its whole time would not do.
+        before = time.monotonic()
+        self._loop.train(round_index, cohort)
+        self._seconds_of_rounds.append(time.monotonic() - before)
+        self._tell()
+        if time.monotonic() - self._last_checkpoint >= self._placement.checkpoint_seconds:
+            self._checkpoints.save(self._loop.state())
+            self._last_checkpoint = time.monotonic()
+
+    def _tell(self) -> None:
+        loop = self._loop
+        count = self._scenario.rounds.count
+        progress = TrainingProgress(
+            loop.next_round, count, loop.metrics[-1], loop.last_evaluation, loop.evaluated
+        )
+        self._on_progress(progress)
+        self.writer.progress.tell(loop.next_round, lambda: self._facts(progress))
+
+    def _facts(self, progress: TrainingProgress) -> dict[str, Any]:
+        """What the progress file tells of a training beside its rounds."""
+        evaluation = progress.evaluation
+        measures = {} if evaluation is None else evaluation.metrics
+        return {
+            "train_loss": finite_or_none(progress.metrics.train_loss),
+            "evaluation": {name: finite_or_none(each.value) for name, each in measures.items()},
+            "evaluated": progress.evaluated,
+            "trainers": len(self._trainers),
+        }
+
+    def finish(self, trace: Trace) -> TrainedRun:
+        """Writes the trained run."""
+        model = self._loop.finish()
+        # Evaluations that were under way, the last one included, are in by now.
+        self._tell()
+        workers = [*self._trainers, self._aggregator]
+        document = {
+            "trace_digest": trace.digest,
+            "rounds": self._loop.next_round,
+            "seed": self._scenario.training_seed,
+            **self._scenario.to_document(),
+            "aggregator_device": str(model["device"]),
+            "devices_at_once": self._loop.devices_at_once,
+            "encoding": _encoding_figures(self._scenario, model["parameters"].size),
+            "trainers": len(self._trainers),
+            "restarts": sum(each.worker.restarts for each in workers),
+            "notes": self._checkpoints.notes,
+            "written": datetime.now(UTC).isoformat(timespec="seconds"),
+            "wall_seconds": round(time.monotonic() - self._begun, 3),
+            "seconds_per_round": self._seconds_per_round(),
+        }
+        path = self.writer.finish(
+            self._loop.metrics, self._description, model["parameters"], document
+        )
+        return TrainedRun.open(path)
+
+    def _seconds_per_round(self) -> float | None:
+        """The median, since the first round compiles; None where no round was left to train."""
+        seconds = self._seconds_of_rounds
+        return round(statistics.median(seconds), 6) if seconds else None
+
+
+def _encoding_figures(scenario: Scenario, dimension: int) -> dict[str, Any]:
+    """What the encoding is for a model of D parameters, as training.json records it."""
+    table = scenario.privacy.encoding
+    encoding = encoding_of(table, scenario.sum_setting(dimension))
+    return {
+        "kind": table.kind,
+        "bits_per_parameter": encoding.bits_per_parameter,
+        "inflation": encoding.contribution_norm(1.0),
+    }
+
+
+def _train(
+    trace: Trace,
+    scenario: Scenario,
+    placement: Placement,
+    directory: Path,
+    partial: Path | None,
+    is_resumed: bool,
+    on_progress: ProgressListener | None,
+    time_of_devices: DeviceTime,
+) -> TrainedRun:
+    with _training(
+        scenario, placement, directory, partial, is_resumed, on_progress, time_of_devices
+    ) as training:
+        for round_index, cohort in cohorts(trace, scenario):
+            training.train(round_index, cohort)
+        return training.finish(trace)
+
+
+@contextlib.contextmanager
+def _training(
+    scenario: Scenario,
+    placement: Placement,
+    directory: Path,
+    partial: Path | None,
+    is_resumed: bool,
+    on_progress: ProgressListener | None,
+    time_of_devices: DeviceTime,
+) -> Iterator[_Training]:
+    """Within: the workers are there, and the directory is being made."""
+    is_of_run = partial is not None
+    partial = partial or partial_directory(Path(os.path.abspath(directory)))
+    state: dict[str, NDArray] = {}
+    run = ""
+    if is_resumed:
+        _, document, run = read_unfinished(partial)
+        if document.get("scenario_digest") != scenario.digest:
+            raise CheckpointError(
+                f"{str(partial)!r} is a training of another scenario (digest "
+                f"{str(document.get('scenario_digest'))[:12]}) than this one "
+                f"({scenario.digest[:12]}); give the one it was started with"
+            )
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(
+            TrainedRunWriter(directory, is_resumed=is_resumed, partial=partial)
+        )
+        # A training that goes on has its files and its identity in the directory.
+        if not is_resumed:
+            run = write_unfinished(partial, scenario.to_document())
+            for table in scenario.training_files:
+                writer.save_content(table.content_name, table.content)
+            mechanism = scenario.privacy.mechanism
+            # The matrix of a run's own mechanism is in its trace already.
+            if isinstance(mechanism, MatrixFile) and not is_of_run:
+                writer.save_content(mechanism.content_name, mechanism.content)
+        checkpoints = Checkpoints(partial, run)
+        if is_resumed:
+            state = checkpoints.newest()
+        cpus = stack.enter_context(cluster(placement))
+        # What is pushed on the stack last is closed first: workers before their cluster.
+        aggregator = start_aggregator(scenario.for_aggregator(), placement)
+        stack.callback(aggregator.worker.close)
+        trainers = start_trainers(scenario.for_trainers(), placement, cpus)
+        for trainer in trainers:
+            stack.callback(trainer.worker.close)
+        # The code of a user may fail at once, and the shipped code is tested.
+        if scenario.training_files:
+            _rehearse(trainers[0])
+        yield _Training(
+            scenario,
+            placement,
+            trainers,
+            aggregator,
+            writer,
+            checkpoints,
+            state,
+            on_progress,
+            time_of_devices,
+        )
+
+
+def _estimate(
+    scenario: Scenario,
+    trainers: Sequence[TrainerWorker],
+    rounds: int,
+    time_of_devices: DeviceTime,
+) -> TrainingEstimate:
+    """How long so many rounds take these trainers, by what some devices take the first one."""
+    sample = scenario.trained_devices
+    accepted = scenario.rounds.report_goal
+    group = time_of_devices.group
+    per_device = time_of_devices.measured_by(trainers)
+
+    def seconds(devices: int) -> float:
+        # Groups are dealt evenly, so whoever has one more than others ends last.
+        groups = math.ceil(devices / group)
+        groups_of_the_busiest = math.ceil(groups / len(trainers))
+        devices_of_the_busiest = min(devices, groups_of_the_busiest * group)
+        return rounds * per_device * devices_of_the_busiest
+
+    return TrainingEstimate(rounds, sample, seconds(sample), accepted, seconds(accepted))
+
+
+def _rehearse(trainer: TrainerWorker) -> None:
+    """Raises ScenarioError if a user's code fails at once, before anything long is begun."""
+    parameters = trainer.initial_parameters().result()
+    trainer.evaluate(parameters).result()
+    # Every population has the device 0.
+    trainer.train(TrainOrder(0, [np.zeros(1, np.uint64)]), parameters).result()
+
+
+def _loads_of(scenario: Scenario) -> Loads | None:
+    """What devices cost where they train for different times; None where they do not."""
+    client = scenario.training.client
+    # Steps by number take every device as long, epochs and one gradient of all examples do not.
+    is_even = isinstance(client, FedAvg) and client.epochs is None
+    # A user's task may bring its data, which is not opened here.
+    is_custom = isinstance(scenario.training.task, CustomTask)
+    if is_even or is_custom:
+        return None
+    return source_of(scenario).examples_on
+
+
+def _live_partial(trace_directory: Path) -> Path:
+    """Where the model of a run is made while its trace may not be whole yet: beside the trace."""
+    return partial_directory(trace_directory.with_name(f"{trace_directory.name}.training"))
+
+
+def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Scenario:
+    """The trace's own scenario, with the tables that may differ as they are given."""
+    kept = scenario_of(trace)
+    given = kept if scenario is None else scenario
+    # Tables with every default are compared, so that what is left out counts as its default.
+    before = kept.to_tables()
+    after = given.to_tables()
+    for table in after.keys() | before.keys():
+        if table in TRAINING_KEYS or before.get(table) == after.get(table):
+            continue
+        # One key that differs says more than two whole tables.
+        key, was, now = _first_difference(table, before.get(table), after.get(table))
+        raise InputError(
+            f"{key}={shown(now)} but the trace was simulated with {shown(was)}; only the tables "
+            "data, training and privacy may differ: leave the others as they are, or simulate anew"
+        )
+    # These keys of `privacy` decide who takes part, so they belong to the trace.
+    for key in ("stop_at", "at_limit"):
+        was, now = (getattr(each.privacy, key) for each in (kept, given))
+        if was != now:
+            raise InputError(
+                f"privacy.{key}={_as_table(now)} but the trace was simulated with "
+                f"{_as_table(was)}; a budget ends a simulation or excludes its devices, and a "
+                "training takes the rounds of its trace: leave it as it is, or simulate anew"
+            )
+    # With training enabled, what is trained is validated too.
+    trained = given.with_overrides("training.enabled=true")
+    trained_tables = {name: getattr(trained, name) for name in TRAINED_TABLES}
+    # Whatever decides who takes part stays that of the trace.
+    return kept.model_copy(update=trained_tables)
+
+
+def _as_table(value: Table | str | None) -> str:
+    """A value of a scenario as its file has it."""
+    return shown(value.model_dump(exclude_none=True) if isinstance(value, Table) else value)
+
+
+def _first_difference(key: str, before: Any, after: Any) -> tuple[str, Any, Any]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                return _first_difference(f"{key}.{name}", before.get(name), after.get(name))
+    return key, before, after

@@ -1,0 +1,161 @@
+"""Scenarios that cannot finish: their rules and their population do not allow the rounds that they
+ask for. Every refusal is a theorem about all runs of the scenario, whatever its seed draws, so a
+scenario that passes may still starve."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fedray.base.errors import Unsustainable
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.uploads import CyclicSchedule
+
+
+class _Bound(NamedTuple):
+    """Times that one device can contribute to a run, and the rule that says so."""
+
+    most: int
+    rule: str
+    remedy: str
+
+
+def check_sustainable(scenario: Scenario | SeveralTasks) -> None:
+    """Checks that the rules of a scenario leave enough devices for its rounds.
+
+    Args:
+        scenario: one task or several, before it is run.
+
+    Raises:
+        Unsustainable: no run of the scenario, or of one of its tasks, can commit all rounds.
+    """
+    if isinstance(scenario, Scenario):
+        if reason := why_unsustainable(scenario):
+            raise Unsustainable(reason)
+        return
+    for task in scenario.tasks:
+        if reason := why_unsustainable(task.scenario):
+            raise Unsustainable(f"task {task.name}: {reason}")
+
+
+def why_unsustainable(scenario: Scenario) -> str | None:
+    """Why no run of a scenario can commit all of its rounds, in one line; None if one might."""
+    privacy = scenario.privacy
+    # A budget may end the run long before its last round, and that is no failure.
+    if privacy.stop_at is not None and privacy.at_limit == "stop":
+        return None
+    return next(_reasons(scenario), None)
+
+
+def _reasons(scenario: Scenario) -> Iterator[str]:
+    uploads = scenario.rounds.uploads
+    if uploads is None:
+        yield from _too_close_together(scenario)
+        yield from _too_many_contributions(scenario, scenario.rounds.count, "rounds")
+        yield from _too_slow(scenario)
+    elif isinstance(uploads.schedule, CyclicSchedule):
+        # Groups have the same size, so each window needs report_goal uploads for every group.
+        groups = uploads.schedule.min_sep
+        rule = f"rounds.uploads.schedule.min_sep={groups}: a window is split into {groups:,} groups"
+        yield from _too_few_devices(scenario, groups, rule, "min_sep")
+        yield from _too_many_contributions(scenario, groups * uploads.windows, "groups")
+
+
+def _too_close_together(scenario: Scenario) -> Iterator[str]:
+    """No device is in two of s rounds in a row, so that these need different devices."""
+    participation = scenario.participation
+    apart = min(participation.separation, scenario.rounds.count)
+    # A device that has lost its history may come again at once.
+    if participation.history_loss_per_day is not None or apart < 2:
+        return
+    rule = (
+        f"{participation.keys_by_rule['rounds']}: no device takes part twice in {apart:,} rounds "
+        "in a row"
+    )
+    yield from _too_few_devices(scenario, apart, rule, "the separation")
+
+
+def _too_few_devices(scenario: Scenario, parts: int, rule: str, lowered: str) -> Iterator[str]:
+    goal, devices = scenario.rounds.report_goal, _most_devices(scenario)
+    if parts * goal > devices:
+        yield (
+            f"{rule}, each of which needs rounds.report_goal={goal} devices: {parts:,} x {goal:,} "
+            f"= {parts * goal:,}, and population.devices={scenario.population.devices} has "
+            f"{devices:,} usable ones at most; lower {lowered} to {devices // goal:,} or the goal "
+            f"to {devices // parts:,}, or raise the population"
+        )
+
+
+def _too_many_contributions(scenario: Scenario, parts: int, name: str) -> Iterator[str]:
+    goal, devices = scenario.rounds.report_goal, _most_devices(scenario)
+    needed = parts * goal
+    for bound in _contributions_of_a_device(scenario):
+        if needed > devices * bound.most:
+            yield (
+                f"{bound.rule}: {parts:,} {name} of rounds.report_goal={goal} need {needed:,} "
+                f"contributions, and population.devices={scenario.population.devices} has "
+                f"{devices:,} x {bound.most:,} = {devices * bound.most:,} at most; {bound.remedy}, "
+                "lower rounds.count or the goal, or raise the population"
+            )
+
+
+def _contributions_of_a_device(scenario: Scenario) -> Iterator[_Bound]:
+    participation = scenario.participation
+    # A device that has lost its history no longer knows how often or when it took part.
+    if participation.history_loss_per_day is not None:
+        return
+    cap = participation.max_participations
+    if cap is not None:
+        yield _Bound(cap, f"participation.max_participations={cap}", "raise the cap")
+    # Clocks that are wrong, and devices that ignore the timer, may come at any time.
+    is_kept = (
+        participation.timer_violators == 0.0
+        and participation.clock_skew_hours == 0.0
+        and participation.clock_changes_per_day is None
+    )
+    wait = participation.wait_seconds
+    if is_kept and wait > 0.0:
+        most = math.floor(_last_report(scenario) / wait) + 1
+        days = scenario.rounds.max_days
+        rule = (
+            f"{participation.keys_by_rule['time']} lets a device take part {most:,} "
+            f"time{'s' if most > 1 else ''} at most in rounds.max_days={days:g}"
+        )
+        yield _Bound(most, rule, "shorten the wait or raise max_days")
+
+
+def _too_slow(scenario: Scenario) -> Iterator[str]:
+    """Rounds that start too far apart for the days of the run."""
+    rounds = scenario.rounds
+    minutes = rounds.min_minutes_between
+    if minutes is None:
+        return
+    last = (rounds.count - 1) * minutes * 60.0
+    if last > _last_start(scenario):
+        yield (
+            f"rounds.min_minutes_between={minutes:g}: the last of {rounds.count:,} rounds starts "
+            f"on day {last / 86_400.0:,.1f} at the earliest, and rounds.max_days="
+            f"{rounds.max_days:g}; lower it or rounds.count, or raise max_days"
+        )
+
+
+def _last_start(scenario: Scenario) -> float:
+    """Latest time at which a round can start, seconds since start: the end of the last window."""
+    rounds = scenario.rounds
+    # One window more makes up for max_days that end within a window, and for rounding.
+    return 86_400.0 * rounds.max_days + 60.0 * rounds.look_ahead_minutes
+
+
+def _last_report(scenario: Scenario) -> float:
+    """Latest time of a contribution that counts, seconds since start."""
+    return _last_start(scenario) + 60.0 * scenario.rounds.report_timeout_minutes
+
+
+def _most_devices(scenario: Scenario) -> int:
+    """Most usable devices that a population has, those included that join during the run.
+
+    Devices are usable independently of each other, so by Bernstein's inequality a population has
+    more than this with a probability below 1e-20.
+    """
+    devices, share = scenario.device_ids, scenario.usable_share
+    slack = 40.0 + 10.0 * math.sqrt(devices * share * (1.0 - share))
+    return min(devices, math.floor(devices * share + slack))

@@ -1,0 +1,1 @@
+"""Where code runs: workers, the Ray cluster, placement."""

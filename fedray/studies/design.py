@@ -1,0 +1,330 @@
+"""Finding and evaluating mechanisms for the command line: what users give, checked; what they get,
+as values."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from fedray.base.errors import InputError, OptimizationFailed
+from fedray.mechanisms.accounting.sampled import PoissonSampling
+from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
+from fedray.mechanisms.files import read_strategy, write_strategy
+from fedray.mechanisms.optimize.design import (
+    FOLLOWING_KINDS,
+    KINDS,
+    Kind,
+    MechanismRequest,
+    cached_mechanism,
+    default_cache,
+    optimize_mechanism,
+)
+from fedray.mechanisms.optimize.objective import Objective, Progress, read_targets
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A mechanism with its figures; for weighted outcomes those of the weightiest first, then of
+    the others."""
+
+    figures: Figures
+    others: tuple[Figures, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object, with `targets` where there are others."""
+        targets = (
+            {"targets": [each.to_json() for each in (self.figures, *self.others)]}
+            if self.others
+            else {}
+        )
+        return {**self.figures.to_json(), **targets}
+
+
+def read_request(
+    kind: str,
+    rounds: int | None,
+    min_sep: int | None,
+    max_participations: int | None,
+    buffers: int | None,
+    bands: int | None,
+    objective: str | None,
+    targets: Path | None,
+) -> MechanismRequest:
+    """Makes a request of what the options of `fedray optimize` ask for.
+
+    Args:
+        kind: of the mechanism, such as "blt".
+        rounds: n, rounds that are released.
+        min_sep: b, least difference of two rounds of one device.
+        max_participations: k, most rounds of one device.
+        buffers: of a blt; None for the usual number.
+        bands: of a banded kind; None for the kind's default.
+        objective: "max" or "rms"; None for the kind's default.
+        targets: a JSON file of weighted outcomes, in place of rounds, min_sep and
+            max_participations.
+
+    Raises:
+        InputError: if the options contradict each other, or some are missing.
+    """
+    with _inputs():
+        if targets is None:
+            participation, outcomes = _participation(rounds, min_sep, max_participations), ()
+        else:
+            if (rounds, min_sep, max_participations) != (None, None, None):
+                raise ValueError(
+                    f"targets={str(targets)!r} names the rounds, min-seps and participations; "
+                    "leave out the three beside it"
+                )
+            outcomes = read_targets(targets)
+            # A request needs one setting even where outcomes are weighted: the weightiest.
+            participation = max(outcomes, key=lambda target: target.weight).participation
+        return MechanismRequest(
+            cast(Kind, kind),
+            participation,
+            buffers,
+            bands,
+            cast(Objective | None, objective),
+            outcomes,
+        )
+
+
+def find_mechanism(
+    request: MechanismRequest,
+    noise_multiplier: float | None,
+    delta: float,
+    out: Path | None,
+    has_cache: bool,
+    on_progress: Progress,
+) -> Found:
+    """Optimises or builds what is asked for, and writes it if `out` is given.
+
+    Args:
+        request: what is asked for.
+        noise_multiplier: z of mu, rho and epsilon; None for a mechanism without them.
+        delta: of epsilon.
+        out: JSON file of the mechanism; None for no file.
+        has_cache: whether to keep mechanisms, and to take those that were kept.
+        on_progress: hears how far the optimisation is.
+
+    Raises:
+        InputError: if the request is impossible, or `out` cannot be written.
+        OptimizationFailed: if no mechanism was found that is valid.
+    """
+    with _inputs():
+        _check_out(out)
+        strategy = (
+            cached_mechanism(request, default_cache(), on_progress)
+            if has_cache
+            else optimize_mechanism(request, on_progress)
+        )
+        participations = [target.participation for target in request.targets] or [
+            request.participation
+        ]
+        # The figures of the request's own participation come first.
+        participations.sort(key=lambda participation: participation != request.participation)
+        first, *others = (
+            mechanism_figures(strategy, participation, noise_multiplier, delta)
+            for participation in participations
+        )
+        # The file comes last, so that a mechanism whose figures fail leaves none.
+        if out is not None:
+            write_strategy(strategy, out)
+        return Found(first, tuple(others))
+
+
+def evaluate_mechanisms(
+    given: Sequence[Path],
+    rounds: int | None,
+    min_sep: int | None,
+    max_participations: int | None,
+    noise_multiplier: float | None,
+    delta: float,
+    probability: float | None = None,
+    partitions: int | None = None,
+) -> dict[str, Figures]:
+    """Computes all figures of mechanisms at one setting; with a sampling probability also amplified
+    ones.
+
+    Args:
+        given: the mechanisms: files (JSON or .npy), or kinds in FOLLOWING_KINDS.
+        rounds: n, rounds that are released.
+        min_sep: b, least difference of two rounds of one device.
+        max_participations: k, most rounds of one device.
+        noise_multiplier: z of mu, rho and epsilon; None for figures without them.
+        delta: of epsilon.
+        probability: with which each device is sampled in its turn; None for no sampling.
+        partitions: parts of the population that take turns; None for one.
+
+    Returns:
+        The figures of each, by what was given for it.
+
+    Raises:
+        InputError: if the setting is impossible, or nothing is proven for it.
+    """
+    with _inputs():
+        participation = _participation(rounds, min_sep, max_participations)
+        sampling = _sampling(participation.rounds, probability, partitions)
+        if sampling is not None and noise_multiplier is None:
+            raise ValueError(
+                f"sampling={probability:g} amplifies an epsilon, which needs a noise multiplier; "
+                "give one"
+            )
+        strategies = {str(each): _strategy(each, participation) for each in given}
+        found = {}
+        for name, strategy in strategies.items():
+            try:
+                found[name] = mechanism_figures(
+                    strategy, participation, noise_multiplier, delta, sampling
+                )
+            except InputError as error:
+                raise InputError(f"mechanism {name!r}: {error}") from None
+        return found
+
+
+def calibrate_mechanism(
+    given: Path,
+    rounds: int | None,
+    min_sep: int | None,
+    max_participations: int | None,
+    delta: float,
+    epsilon: float | None,
+    rho: float | None,
+    probability: float | None = None,
+    partitions: int | None = None,
+) -> Figures:
+    """Computes all figures of a mechanism at the least noise multiplier that gives epsilon or rho.
+
+    Args:
+        given: the mechanism: a file (JSON or .npy), or a kind in FOLLOWING_KINDS.
+        rounds: n, rounds that are released.
+        min_sep: b, least difference of two rounds of one device.
+        max_participations: k, most rounds of one device.
+        delta: of epsilon.
+        epsilon: the most that is allowed. Give this or rho.
+        rho: the most that is allowed.
+        probability: with which each device is sampled in its turn; None for no sampling.
+        partitions: parts of the population that take turns; None for one.
+
+    Raises:
+        InputError: if the setting is impossible, or nothing is proven for it.
+    """
+    with _inputs():
+        participation = _participation(rounds, min_sep, max_participations)
+        sampling = _sampling(participation.rounds, probability, partitions)
+        return calibrated_figures(
+            _strategy(given, participation),
+            participation,
+            delta,
+            epsilon=epsilon,
+            rho=rho,
+            sampling=sampling,
+        )
+
+
+def mechanism_over(given: Path, rounds: int) -> Strategy:
+    """The mechanism of a file, or of a kind that rounds alone determine, for the rounds of a trace.
+
+    Args:
+        given: a file (JSON or .npy), or tree, tree-full or identity.
+        rounds: n, committed rounds of the trace.
+
+    Raises:
+        InputError: it is none of these, cannot be read, or is for fewer rounds.
+    """
+    with _inputs():
+        # Of the kinds that follow from a setting, these follow from min-sep and participations too.
+        if str(given) in ("band-fhu", "bisr") and not given.is_file():
+            raise ValueError(
+                f"mechanism {str(given)!r} is a kind whose bands follow from a setting, and a "
+                f"trace has several; make one with `fedray optimize {given}`, and give its file"
+            )
+        # A trace without rounds is refused where it is used, which says why.
+        n = max(rounds, 1)
+        found = _strategy(given, MinSep(n, 1, n))
+        if found.most_rounds is not None and found.most_rounds < n:
+            raise ValueError(
+                f"mechanism {str(given)!r} is for {found.most_rounds:,} rounds, and the trace has "
+                f"{n:,}; make one for as many"
+            )
+        return found
+
+
+def _strategy(given: Path, participation: MinSep) -> Strategy:
+    """The mechanism of a file, or of a kind that a setting determines."""
+    kind = str(given)
+    # A path of one word without a suffix may be meant for a kind; files of `--out` have a suffix.
+    if given.is_file() or given.suffix or given.name != kind:
+        return read_strategy(given)
+    if kind in FOLLOWING_KINDS:
+        return optimize_mechanism(MechanismRequest(cast(Kind, kind), participation))
+    if kind in KINDS:
+        raise ValueError(
+            f"mechanism {kind!r} is a kind that is optimised for a setting; make one with "
+            f"`fedray optimize {kind}`, and give the file that it writes"
+        )
+    raise ValueError(
+        f"mechanism {kind!r} is neither a file nor one of the kinds that follow from the setting, "
+        f"{', '.join(FOLLOWING_KINDS)}; correct it"
+    )
+
+
+def _sampling(
+    rounds: int, probability: float | None, partitions: int | None
+) -> PoissonSampling | None:
+    if probability is None:
+        if partitions is not None:
+            raise ValueError(
+                f"partitions={partitions} are parts that are sampled in turn; give the sampling "
+                "probability too"
+            )
+        return None
+    return PoissonSampling(rounds, probability, 1 if partitions is None else partitions)
+
+
+def _participation(
+    rounds: int | None, min_sep: int | None, max_participations: int | None
+) -> MinSep:
+    if rounds is None or min_sep is None or max_participations is None:
+        given = {
+            "rounds": rounds,
+            "min_sep": min_sep,
+            "max_participations": max_participations,
+        }
+        missing = ", ".join(f"{name}=None" for name, value in given.items() if value is None)
+        raise ValueError(
+            f"{missing} must be given: a mechanism's sensitivity and loss depend on all three"
+        )
+    return MinSep(rounds, min_sep, max_participations)
+
+
+def _check_out(out: Path | None) -> None:
+    """Before minutes are spent on what could not be written."""
+    if out is None:
+        return
+    if out.suffix == ".npy":
+        raise ValueError(
+            f"out={str(out)!r} names the JSON file; a matrix is written beside it as .npy, so "
+            "choose another suffix"
+        )
+    if out.is_dir() or not out.parent.is_dir():
+        raise ValueError(
+            f"out={str(out)!r} cannot be written; name a file in a directory that exists"
+        )
+
+
+@contextmanager
+def _inputs() -> Iterator[None]:
+    """What the mathematics refuses is the caller's mistake here."""
+    try:
+        yield
+    except InputError:
+        # An InputError is a ValueError too, and says already what to do.
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    except ArithmeticError as error:
+        # An optimisation whose numbers fail is no mistake of the caller.
+        raise OptimizationFailed(str(error)) from None

@@ -1,0 +1,1 @@
+"""What clients and server exchange, and what both know of devices."""

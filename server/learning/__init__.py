@@ -1,0 +1,1 @@
+"""How a model is trained: cohorts, aggregation, noise, clipping, optimizers."""

@@ -1,0 +1,195 @@
+"""The aggregator: sums encoded updates exactly, adds the mechanism's noise, takes the server step.
+Plain Python.
+
+Round t releases sum_t + z * norm * share * (C^-1 Z)[t], divided by the devices in the sum, or by
+what else the estimator says (server/learning/estimator.py). `norm` is the most that a device can
+contribute to the sum, which the encoding says: the round's clip norm, or more where encoding makes
+updates longer. z is the noise multiplier of the scenario, or what a count of short updates leaves
+of it. `share` is the estimator's: where only a sample of the accepted devices trains, noise of the
+sample's share keeps the signal-to-noise ratio of the round's full cohort (the practice of DP-FTRL
+studies). The privacy claimed is that of the full cohort. Where devices add the noise themselves
+(the encoding says that too), the server adds none.
+
+Sums are kept on the CPU whatever the device: they come from there, and are decoded once a round.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedray.base.errors import CheckpointError, InputError
+from fedray.encoding.factory import encoding_of
+from fedray.scenario import Scenario
+from fedray.scenario.clipping import Clip
+from fedray.server.learning.clip_rule import clip_rule_of
+from fedray.server.learning.draws import kind_of_device
+from fedray.server.learning.estimator import estimator_of
+from fedray.server.learning.noise import NoiseStream, noise_stream
+from fedray.server.learning.optimizers import optimizer_of
+from fedray.trace.checkpoints import prefixed, under
+from fedray.wire.messages import TrainReport
+
+
+class ModelAggregator:
+    """Parameters, noise and optimiser of one run, on one device ("cpu", "cuda"). Raises InputError
+    where that is not there.
+
+    device_kind: "cpu", or "cuda" and the model of GPU. Noise is the same on devices of one kind,
+        and differs between kinds.
+    """
+
+    def __init__(self, scenario: Scenario, device: str = "cpu") -> None:
+        self._device = torch.device(device)
+        self.device_kind = _kind_of(self._device)
+        self._scenario = scenario
+        self._noise_multiplier = scenario.update_noise_multiplier
+        self._estimator = estimator_of(scenario)
+        self._max_staleness = scenario.rounds.max_staleness
+        self._older: dict[int, NDArray[np.float32]] = {}
+        """The versions of the model before the newest from which devices may still train: [D] each,
+        by how many rounds they were trained on."""
+
+    def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
+        """Takes the initial parameters [D], and gives them back; see `commit`."""
+        dimension = parameters.size
+        self._parameters_D = torch.tensor(parameters, device=self._device)
+        self._encoding = encoding_of(
+            self._scenario.privacy.encoding, self._scenario.sum_setting(dimension)
+        )
+        self._total_P = self._encoding.zero_sum()
+        self._noise: NoiseStream = noise_stream(
+            self._scenario.privacy.mechanism,
+            self._scenario.training_seed,
+            dimension,
+            self._device,
+            self._scenario.rounds.count,
+        )
+        self._optimizer = optimizer_of(self._scenario, dimension, self._device)
+        self._rule = clip_rule_of(self._scenario)
+        self._older.clear()
+        return self._rule.clip(), self._parameters()
+
+    def add(self, total: NDArray[np.int64]) -> None:
+        """Adds a trainer's sum [P] of encoded updates to that of the round."""
+        self._encoding.add(self._total_P, total)
+
+    def draw_noise(self) -> None:
+        """Draws the noise of the next round, which `commit` would do otherwise: while devices
+        train, there is time."""
+        self._noise.draw_ahead()
+
+    def commit(self, report: TrainReport) -> tuple[Clip, NDArray[np.float32]]:
+        """Ends a round: noise, and the server step.
+
+        Args:
+            report: what became of the round's cohort; rounds come in order.
+
+        Returns:
+            How the next round's updates are to be clipped, and the new parameters [D]. On the CPU
+            the next commit changes them.
+
+        Raises:
+            ValueError: a round is skipped or repeated.
+        """
+        if report.round_index != self._noise.next_round:
+            raise ValueError(
+                f"round_index={report.round_index} but round {self._noise.next_round} is next; "
+                "noise rows are used once"
+            )
+        # Before the step, which changes the parameters in place.
+        self._keep_version(report.round_index)
+        # What depends on secrets (the scale) comes before the noise; the divisor comes after it,
+        # and is no secret.
+        released_D = self.release(
+            self._estimator.scale(report), self._estimator.noise_share(report)
+        )
+        mean_D = released_D.div_(self._estimator.divisor(report))
+        self._optimizer.apply(self._parameters_D, mean_D, report.round_index)
+        # This comes after the release, whose noise is measured by the norm of this round.
+        self._rule.commit(report)
+        return self._rule.clip(), self._parameters()
+
+    def older_version(self, version: int) -> tuple[int, NDArray[np.float32]]:
+        """An older version of the model from which devices may still train: its number, and its
+        parameters [D]."""
+        return version, self._older[version]
+
+    def _keep_version(self, version: int) -> None:
+        """Keeps the newest version, which is about to change, as long as devices may have it."""
+        if not self._max_staleness:
+            return
+        self._older[version] = self._parameters().copy()
+        # A report from this version would be too stale from now on.
+        self._older.pop(version - self._max_staleness, None)
+
+    def release(self, scale: float = 1.0, noise_share: float = 1.0) -> torch.Tensor:
+        """The noised sum [D] of the next round; advances the noise and begins another sum.
+
+        Args:
+            scale: by what the sum is multiplied before noise is added; at most 1.
+            noise_share: of the noise that the norm of a contribution asks for.
+        """
+        clip_norm = self._rule.clip().norm
+        round_index = self._noise.next_round
+        # Before the sum is decoded, so that not both need their memory at once.
+        noise_D = self._noise.next()
+        decoded_D = self._encoding.decode(self._total_P, clip_norm, round_index)
+        # The sum is decoded by now, and its memory serves the next round.
+        self._total_P.fill(0)
+        released_D = torch.from_numpy(decoded_D).to(self._device).mul_(scale)
+        # The round's own draws were taken all the same: rows of noise count rounds.
+        if self._encoding.adds_noise:
+            return released_D
+        norm = self._encoding.contribution_norm(clip_norm)
+        deviation = self._noise_multiplier * norm * noise_share
+        return released_D.add_(noise_D, alpha=deviation)
+
+    def state(self) -> dict[str, NDArray]:
+        """The whole state as named arrays."""
+        noise = prefixed("noise.", self._noise.state())
+        optimizer = prefixed("optimizer.", self._optimizer.state())
+        rule = prefixed("clip.", self._rule.state())
+        # On the CPU it would be a view of what the next step changes, so it is copied.
+        parameters = self._parameters_D.cpu().numpy().copy()
+        older = {f"older.{version}": kept for version, kept in self._older.items()}
+        return {
+            "parameters": parameters,
+            **older,
+            "device": np.array(self.device_kind),
+            **noise,
+            **optimizer,
+            **rule,
+        }
+
+    def load(self, state: dict[str, NDArray]) -> tuple[Clip, NDArray[np.float32]]:
+        """Takes up a checkpoint of the same scenario, and gives its parameters [D]; see `commit`.
+
+        Raises CheckpointError if another kind of device wrote it.
+        """
+        if str(state["device"]) != self.device_kind:
+            raise CheckpointError(
+                f"the model was trained on {str(state['device'])!r}, and its noise goes on only "
+                "there; this aggregator is on "
+                f"{self.device_kind!r}: give it the same number of GPUs as before, of that model"
+            )
+        # `start` makes every part anew, so that nothing of another state is left.
+        self.start(state["parameters"].astype(np.float32))
+        self._noise.load(under("noise.", state))
+        self._optimizer.load(under("optimizer.", state))
+        self._rule.load(under("clip.", state))
+        self._older = {int(version): kept for version, kept in under("older.", state).items()}
+        return self._rule.clip(), self._parameters()
+
+    def _parameters(self) -> NDArray[np.float32]:
+        # On the CPU it is a view of what the next step changes.
+        return self._parameters_D.cpu().numpy()
+
+
+def _kind_of(device: torch.device) -> str:
+    """The kind of a device that is there. Raises InputError."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            "aggregator_gpus is not 0 but torch sees no GPU; install torch's CUDA build, or leave "
+            "it out for the CPU"
+        )
+    return kind_of_device(device)

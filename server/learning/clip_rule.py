@@ -1,0 +1,140 @@
+"""Clip rules: by which norm the updates of each round are clipped. To add one: ARCHITECTURE.md, "To
+add".
+"""
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedray.base.rng import Stream
+from fedray.scenario import Scenario
+from fedray.scenario.clipping import AdaptiveClipping, AnyClipping, Clip
+from fedray.server.learning.noise import noise_stream
+from fedray.trace.checkpoints import prefixed, under
+from fedray.wire.messages import TrainReport
+
+LEAST_NORM, MOST_NORM = 1e-6, 1e6
+"""Limits of a clip norm, as of `privacy.clip_norm`."""
+
+
+class ClipRule(Protocol):
+    """Chooses the clip norm of each round.
+
+    A norm may follow from what was released before alone. It is constant between two rounds in
+    which the mechanism begins anew, because the noise of such a segment is measured by one norm.
+    """
+
+    def clip(self) -> Clip:
+        """How the updates of the next round are clipped."""
+        ...
+
+    def commit(self, report: TrainReport) -> None:
+        """Ends a round; rounds come in order.
+
+        Args:
+            report: what became of the round's devices.
+        """
+        ...
+
+    def state(self) -> dict[str, NDArray]:
+        """Named arrays from which `load` restores the rule."""
+        ...
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """Restores a state."""
+        ...
+
+
+class FixedRule:
+    """The scenario's clip norm in every round."""
+
+    def __init__(self, table: AnyClipping, scenario: Scenario) -> None:
+        self._clip = table.clip(scenario.privacy.clip_norm)
+
+    def clip(self) -> Clip:
+        """See `ClipRule`."""
+        return self._clip
+
+    def commit(self, report: TrainReport) -> None:
+        """See `ClipRule`."""
+
+    def state(self) -> dict[str, NDArray]:
+        """See `ClipRule`."""
+        return {}
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """See `ClipRule`."""
+
+
+class AdaptiveRule:
+    """The norm follows a quantile, by counts to which noise was added (Xu et al. 2023, Algorithm
+    1); see `fedray.scenario.clipping.AdaptiveClipping`.
+
+    The noise on the counts is that of the run's mechanism, of its own stream of draws. In each
+    round it is scaled by the share of the accepted devices that train, as that on the sums is.
+    """
+
+    def __init__(self, table: AdaptiveClipping, scenario: Scenario) -> None:
+        rounds, goal = scenario.rounds.count, scenario.rounds.report_goal
+        mechanism = scenario.privacy.mechanism
+        self._table, self._first_norm = table, scenario.privacy.clip_norm
+        self._recurrence = mechanism.recurrence(rounds)
+        self._deviation = table.noise_on_count(goal)
+        seed, cpu = scenario.training_seed, torch.device("cpu")
+        # The counts have a stream of their own, or their noise would be that of the first
+        # coordinate.
+        self._noise = noise_stream(mechanism, seed, 1, cpu, rounds, stream=Stream.CLIP_COUNT)
+        self._shares = 0.0
+        """Sum of the rounds' shares of short updates, noise included."""
+        self._norm = self._first_norm
+
+    def clip(self) -> Clip:
+        """See `ClipRule`."""
+        return self._table.clip(self._norm, self._estimate())
+
+    def commit(self, report: TrainReport) -> None:
+        """See `ClipRule`. Devices that sent nothing count half, so that one device that is zeroed
+        out changes the count by 1/2 at most."""
+        silent = report.devices - report.short - report.long
+        noise = report.sampled_share * self._deviation * float(self._noise.next()[0])
+        self._shares += (report.short + silent / 2.0 + noise) / report.devices
+        next_round = self._noise.next_round
+        # Noise of one segment is measured by one norm, so the norm changes between two alone.
+        if self._recurrence.begins_anew(next_round):
+            self._norm = self._estimate()
+
+    def state(self) -> dict[str, NDArray]:
+        """See `ClipRule`."""
+        own = {"shares": np.array(self._shares), "norm": np.array(self._norm)}
+        return {**own, **prefixed("noise.", self._noise.state())}
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """See `ClipRule`."""
+        self._shares, self._norm = float(state["shares"]), float(state["norm"])
+        self._noise.load(under("noise.", state))
+
+    def _estimate(self) -> float:
+        """C_t before round t: all that it follows from was released."""
+        excess = self._shares - self._noise.next_round * self._table.quantile
+        logarithm = math.log(self._first_norm) - self._table.learning_rate * excess
+        least, most = math.log(LEAST_NORM), math.log(MOST_NORM)
+        # Before the first count it is the scenario's norm, to the bit.
+        return math.exp(min(max(logarithm, least), most)) if excess else self._first_norm
+
+
+RULES: dict[str, Callable[..., ClipRule]] = {
+    "adaptive": AdaptiveRule,
+    "fixed": FixedRule,
+    "per_layer": FixedRule,
+}
+"""The clip rules by `privacy.clipping.kind`; they take their table and the scenario."""
+
+
+def clip_rule_of(scenario: Scenario) -> ClipRule:
+    """The rule of a scenario's table `privacy.clipping`."""
+    table = scenario.privacy.clipping
+    return RULES[table.kind](table, scenario)

@@ -1,0 +1,119 @@
+"""Addressed standard normals for the aggregator's noise: a row is a function of (seed, round,
+level, coordinate).
+
+On a CPU, coordinates come in blocks of 2^18, each from numpy's generator under a 128-bit key of its
+own: any split of the coordinates into shards at whole blocks gives the same numbers, and two
+addresses never share a stream. On a GPU, the device's Philox generator is keyed by (seed, first
+coordinate) in 64 bits, and (round, level) are positions 2^34 apart in its stream, so that within a
+run no two rows share a draw; the numbers depend on the model of GPU.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.base.rng import Stream, stream_generator, stream_seed
+from fedray.mechanisms.participation import MOST_ROUNDS
+
+BLOCK = 1 << 18
+LEVELS = 128
+"""Addresses per round: a tree's nodes by height, and from VIRTUAL on its virtual subtrees."""
+VIRTUAL = 64
+_POSITIONS = 1 << 34
+
+
+class NormalDraws:
+    """Draws of one run for coordinates [first, first + D), for one purpose.
+
+    Args:
+        seed: of the run's noise.
+        first_coordinate: a multiple of BLOCK.
+        device: where the draws are made, and the noise is added.
+        stream: the purpose.
+
+    Raises:
+        ValueError: the first coordinate lies within a block.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        first_coordinate: int,
+        device: torch.device,
+        stream: Stream = Stream.NOISE,
+    ) -> None:
+        if first_coordinate % BLOCK:
+            raise ValueError(
+                f"first_coordinate={first_coordinate} must be a multiple of {BLOCK}; shards are "
+                "split at whole blocks"
+            )
+        self._seed = seed
+        self._first = first_coordinate
+        self._device = device
+        self._stream = stream
+        if device.type == "cuda":
+            self._generator = torch.Generator(device)
+            self._key = stream_seed(seed, stream, first_coordinate)
+
+    def fill(self, out_D: Tensor, round_index: int, level: int = 0) -> None:
+        """Overwrites a row with the standard normals of (round, level).
+
+        Args:
+            out_D: the row, float32 [D], on the device of the draws.
+            round_index: the round, below MOST_ROUNDS.
+            level: below LEVELS; tells rows of one round apart.
+
+        Raises:
+            ValueError: the round or the level has no address.
+        """
+        has_address = 0 <= round_index < MOST_ROUNDS and 0 <= level < LEVELS
+        if not has_address:
+            raise ValueError(
+                f"round {round_index} or level {level} has no address; at most {MOST_ROUNDS} "
+                f"rounds, {LEVELS} levels"
+            )
+        if self._device.type == "cuda":
+            row = round_index * LEVELS + level
+            # The position is set for every row, so that a row does not depend on which rows were
+            # drawn before.
+            self._generator.set_state(_cuda_state(self._key, row * _POSITIONS))
+            out_D.normal_(generator=self._generator)
+            return
+        values = out_D.numpy()
+        blocks: list[tuple[np.ndarray, int, int, int]] = []
+        for start in range(0, values.size, BLOCK):
+            place = (self._first + start) // BLOCK
+            blocks.append((values[start : start + BLOCK], place, round_index, level))
+        if len(blocks) == 1:
+            self._fill_block(blocks[0])
+        else:
+            # In threads, because numpy draws without Python's lock. The list waits for all.
+            list(_threads().map(self._fill_block, blocks))
+
+    def _fill_block(self, block: tuple[np.ndarray, int, int, int]) -> None:
+        values, place, round_index, level = block
+        # A generator for each block: threads may fill blocks in any order, and get the same
+        # numbers.
+        generator = stream_generator(self._seed, self._stream, round_index, level, place)
+        generator.standard_normal(out=values, dtype=np.float32)
+
+
+def _cuda_state(key: int, position: int) -> Tensor:
+    """torch's CUDA generator state: its seed and its offset, eight bytes each."""
+    words = np.array([key, position], np.uint64)
+    return torch.from_numpy(words.view(np.uint8).copy())
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="noise")
+
+
+def kind_of_device(device: torch.device) -> str:
+    """What draws depend on beside their address: "cpu", or "cuda" and the model of GPU."""
+    if device.type != "cuda":
+        return device.type
+    return f"cuda {torch.cuda.get_device_name(device)}"

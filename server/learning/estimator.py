@@ -1,0 +1,119 @@
+"""The door for estimators: how a round's noised sum of updates becomes the server's step, and how
+much noise that takes.
+
+The noise of a round is measured by what one device may change of the estimate. Here that is told as
+a share of what it may change of the sum, the norm of a contribution.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, Self
+
+from fedray.scenario import Scenario
+from fedray.scenario.weighting import ClippedDenominator, FixedDenominator, MeanWeighting
+from fedray.wire.messages import TrainReport
+
+
+class Estimator(Protocol):
+    """Of the mean update: (scale * sum + noise_share * noise) / divisor."""
+
+    def noise_share(self, report: TrainReport) -> float:
+        """How much a round takes of the noise that the norm of a contribution asks for; a function
+        of what is no secret."""
+        ...
+
+    def scale(self, report: TrainReport) -> float:
+        """By what the sum of a round is multiplied, before noise is added."""
+        ...
+
+    def divisor(self, report: TrainReport) -> float:
+        """By what the noised sum is divided; a function of what is no secret."""
+        ...
+
+
+class Mean:
+    """The mean over the devices that were asked.
+
+    Where only a sample of the cohort trains, noise of the sample's share keeps the signal-to-noise
+    ratio of the full cohort. That is the round's own, which may have more devices than the goal.
+    """
+
+    @classmethod
+    def of(cls, table: MeanWeighting, scenario: Scenario) -> "Mean":
+        """The estimator of a `table` of a `scenario`."""
+        del table, scenario
+        return cls()
+
+    def noise_share(self, report: TrainReport) -> float:
+        """See `Estimator`."""
+        return report.sampled_share
+
+    def scale(self, report: TrainReport) -> float:
+        """See `Estimator`."""
+        return 1.0
+
+    def divisor(self, report: TrainReport) -> float:
+        """See `Estimator`. Devices that failed count: the sensitivity of the mean must not depend
+        on what they computed."""
+        return float(report.devices)
+
+
+class Fixed:
+    """A denominator q W that is the same in all rounds.
+
+    Args:
+        denominator: q W.
+    """
+
+    noise_factor = FixedDenominator.noise_factor
+
+    @classmethod
+    def of(cls, table: FixedDenominator | ClippedDenominator, scenario: Scenario) -> Self:
+        """The estimator of a `table` of a `scenario`."""
+        return cls(scenario.rounds.report_goal * table.denominator_per_device)
+
+    def __init__(self, denominator: float) -> None:
+        self._denominator = denominator
+
+    def noise_share(self, report: TrainReport) -> float:
+        """See `Estimator`; the same in all rounds, since the number of devices is secret."""
+        return self.noise_factor
+
+    def scale(self, report: TrainReport) -> float:
+        """See `Estimator`."""
+        return 1.0
+
+    def divisor(self, report: TrainReport) -> float:
+        """See `Estimator`."""
+        return self._denominator
+
+
+class ClippedBelow(Fixed):
+    """The sum of the round's weights, or a least denominator q W_min.
+
+    The weights are secret, so the division comes before the noise: the sum is multiplied by q W_min
+    / max(q W_min, sum of w), and what is released is divided by q W_min.
+
+    Args:
+        denominator: q W_min.
+    """
+
+    noise_factor = ClippedDenominator.noise_factor
+
+    def scale(self, report: TrainReport) -> float:
+        """See `Estimator`."""
+        # The factor is at most 1, so that no contribution grows before noise is added.
+        return self._denominator / max(self._denominator, report.weights)
+
+
+ESTIMATORS: dict[str, Callable[..., Estimator]] = {
+    "clipped": ClippedBelow.of,
+    "fixed": Fixed.of,
+    "mean": Mean.of,
+}
+"""The estimators by `training.weighting.kind`; they take their table and the scenario."""
+
+
+def estimator_of(scenario: Scenario) -> Estimator:
+    """The estimator of a scenario's table `training.weighting`."""
+    table = scenario.training.weighting
+    return ESTIMATORS[table.kind](table, scenario)

@@ -1,0 +1,388 @@
+"""Streams of correlated noise: row t of C^-1 Z (of a tree: of its decoder times Z), in torch, one
+class per recurrence of mechanisms/recurrence.py.
+
+    IndependentNoise    Independent: no state
+    BuffersNoise        Buffers: one row of state per (theta, omega)
+    OutputsNoise        Outputs: the last `bands - 1` rows
+    DrawsNoise          Draws: the last draws, one fewer than there are coefficients
+    ForestNoise         Forest: one row per height, and the last prefix's noise
+
+A stream is made for a number of rounds and refuses to go beyond: a row that was accounted for
+nowhere, or given twice, would break the guarantee. Rows are in place: what `next` returns is
+overwritten by the next call. State is float32 [.., D], and every step reads and writes it once,
+near the memory's bandwidth. Statistics and recurrences are held to mechanisms/reference.py by
+tests/server/test_noise.py and tests/statistical.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedray.base.errors import InputError
+from fedray.base.rng import Stream
+from fedray.mechanisms.recurrence import Buffers, Draws, Forest, Independent, Outputs, Restarting
+from fedray.mechanisms.strategy import Strategy
+from fedray.server.learning.draws import VIRTUAL, NormalDraws
+
+
+class NoiseStream(ABC):
+    """Noise of unit scale for rounds 0 .. rounds-1 of one run, on coordinates [first, first + D);
+    each row is given once."""
+
+    def __init__(
+        self,
+        recurrence: Restarting,
+        draws: NormalDraws,
+        dimension: int,
+        device: torch.device,
+        rounds: int,
+    ) -> None:
+        self._recurrence = recurrence
+        self._draws, self._rounds = draws, rounds
+        self._out = torch.empty(dimension, device=device)
+        self._is_drawn = False
+        """Whether `_out` has the noise of the next round already."""
+        self.next_round = 0
+
+    def next(self) -> Tensor:
+        """The next round's noise [D]; the tensor is reused by the next call. Raises InputError
+        after the last round."""
+        self.draw_ahead()
+        self._is_drawn = False
+        self.next_round += 1
+        return self._out
+
+    def draw_ahead(self) -> None:
+        """Draws what `next` is to give, unless that is done. Until then there is no state to take.
+        Raises InputError after the last round."""
+        if self._is_drawn:
+            return
+        if self.next_round >= self._rounds:
+            raise InputError(
+                f"round {self.next_round} has no noise: this stream was made for {self._rounds} "
+                "rounds, which is what is accounted "
+                "for, and a repeated row would reveal differences; plan for more rounds"
+            )
+        # At a restart the noise of earlier rounds must not carry over: C is block diagonal there.
+        start = self._recurrence.start_of(self.next_round)
+        if start == self.next_round:
+            self._buffers().zero_()
+        self._row(self.next_round, self.next_round - start)
+        self._is_drawn = True
+
+    def state(self) -> dict[str, NDArray]:
+        """Named arrays from which `load` restores the stream. Raises ValueError where noise was
+        drawn ahead, because the buffers are those of a later round then."""
+        if self._is_drawn:
+            raise ValueError(
+                f"the noise of round {self.next_round} is drawn ahead; take the state after next()"
+            )
+        return {
+            "next_round": np.array(self.next_round),
+            "buffers": self._buffers().cpu().numpy().copy(),
+        }
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """Restores a state of a stream of the same strategy, rounds, seed and coordinates. Raises
+        InputError."""
+        # Torch would broadcast a state of one row over all of them without an error.
+        expected, found = tuple(self._buffers().shape), state["buffers"].shape
+        if expected != found:
+            raise InputError(
+                f"buffers have shape {found}, this stream has {expected}; load the state of the "
+                "same scenario"
+            )
+        if not 0 <= int(state["next_round"]) <= self._rounds:
+            raise InputError(
+                f"next_round={int(state['next_round'])} is not among this stream's {self._rounds} "
+                "rounds; load its own state"
+            )
+        self.next_round = int(state["next_round"])
+        self._is_drawn = False
+        self._buffers().copy_(torch.from_numpy(np.array(state["buffers"])))
+
+    @abstractmethod
+    def _row(self, round_index: int, place: int) -> None:
+        """Writes the round's noise to `_out`; `place` counts rounds from the latest start."""
+
+    @abstractmethod
+    def _buffers(self) -> Tensor:
+        """The state, [.., D]."""
+
+    def _zeros(self, rows: int) -> Tensor:
+        return torch.zeros(rows, self._out.numel(), device=self._out.device)
+
+
+class IndependentNoise(NoiseStream):
+    """C = I."""
+
+    def _row(self, round_index: int, place: int) -> None:
+        del place
+        self._draws.fill(self._out, round_index)
+
+    def _buffers(self) -> Tensor:
+        # There is nothing to remember: a row without numbers stands for the state.
+        return self._out[None, :0]
+
+
+class BuffersNoise(NoiseStream):
+    """out_t = z_t - omega' S; S = diag(theta) S + out_t. S is [buffers, D]."""
+
+    def __init__(
+        self,
+        recurrence: Buffers,
+        draws: NormalDraws,
+        dimension: int,
+        device: torch.device,
+        rounds: int,
+    ) -> None:
+        super().__init__(recurrence, draws, dimension, device, rounds)
+        self._theta, self._omega = recurrence.theta, recurrence.omega
+        self._S = self._zeros(len(recurrence.theta))
+
+    def _row(self, round_index: int, place: int) -> None:
+        del place
+        self._draws.fill(self._out, round_index)
+        self.step()
+
+    def step(self) -> None:
+        """The recurrence alone, on the draw in `_out`."""
+        if self._out.device.type == "cpu":
+            # Weights have the type of the state, so that the loops stay in float32.
+            theta, omega = np.array(self._theta, np.float32), np.array(self._omega, np.float32)
+            _buffered_step(self._S.numpy(), self._out.numpy(), theta, omega)
+        else:
+            self._fused(self._S, self._out, self._theta, self._omega)
+
+    @cached_property
+    def _fused(self) -> Callable[..., None]:
+        return torch.compile(
+            buffered_step, dynamic=False
+        )  # one kernel: every buffer is read and written once
+
+    def _buffers(self) -> Tensor:
+        return self._S
+
+
+CHUNK = 4096
+"""Coordinates of one pass: the buffers' chunk stays in the core's cache between reading and
+writing."""
+
+
+@numba.njit(parallel=True, cache=True, error_model="numpy")
+def _buffered_step(S, out, theta, omega):
+    for chunk in numba.prange((out.size + CHUNK - 1) // CHUNK):
+        low, high = chunk * CHUNK, min(out.size, (chunk + 1) * CHUNK)
+        o = out[low:high]
+        # All buffers are subtracted before any changes, because each then takes up the whole row.
+        for b in range(S.shape[0]):
+            s, weight = S[b, low:high], omega[b]
+            for i in range(high - low):
+                o[i] -= weight * s[i]
+        for b in range(S.shape[0]):
+            s, weight = S[b, low:high], theta[b]
+            for i in range(high - low):
+                s[i] = weight * s[i] + o[i]
+
+
+def buffered_step(
+    S_bD: Tensor, out_D: Tensor, theta: Sequence[float], omega: Sequence[float]
+) -> None:
+    """The same step for a compiler to fuse: all of it elementwise over coordinates."""
+    total_D = out_D
+    for buffer_D, weight in zip(S_bD, omega, strict=True):
+        total_D = total_D - weight * buffer_D
+    for buffer_D, weight in zip(S_bD, theta, strict=True):
+        buffer_D.copy_(weight * buffer_D + total_D)
+    out_D.copy_(total_D)
+
+
+class _Ring(NoiseStream):
+    """A stream whose state is its last `memory` rows: row r stands in slot r modulo memory."""
+
+    def __init__(
+        self,
+        memory: int,
+        recurrence: Restarting,
+        draws: NormalDraws,
+        dimension: int,
+        device: torch.device,
+        rounds: int,
+    ) -> None:
+        super().__init__(recurrence, draws, dimension, device, rounds)
+        self._ring = self._zeros(memory)
+
+    def _add_weighted(self, place: int, weights: NDArray[np.float64]) -> None:
+        """Adds weights[j - 1] times the row of place - j, for j = 1 .. min(place, memory)."""
+        memory = len(self._ring)
+        # Weights are put in the order of the slots, so that all rows are added by one product.
+        by_slot = np.zeros(memory)
+        lags = np.arange(1, min(place, memory) + 1)
+        by_slot[(place - lags) % memory] = weights[: lags.size]
+        self._out.addmv_(
+            self._ring.T, torch.tensor(by_slot, dtype=torch.float32, device=self._out.device)
+        )
+
+    def _keep(self, place: int, row_D: Tensor) -> None:
+        self._ring[place % len(self._ring)].copy_(row_D)
+
+    def _buffers(self) -> Tensor:
+        return self._ring
+
+
+class OutputsNoise(_Ring):
+    """out_t = (z_t - sum_{j >= 1} C[t, t-j] out_{t-j}) / C[t, t]: forward substitution."""
+
+    def __init__(
+        self,
+        recurrence: Outputs,
+        draws: NormalDraws,
+        dimension: int,
+        device: torch.device,
+        rounds: int,
+    ) -> None:
+        super().__init__(recurrence.bands - 1, recurrence, draws, dimension, device, rounds)
+        self._row_of_C = recurrence.row
+
+    def _row(self, round_index: int, place: int) -> None:
+        weights = self._row_of_C(place)
+        self._draws.fill(self._out, round_index)
+        if len(self._ring):
+            self._add_weighted(place, -weights[1:])
+        if weights[0] != 1.0:
+            self._out.div_(float(weights[0]))
+        if len(self._ring):
+            # Later rounds substitute the noise that was given out, so it is kept after the
+            # division.
+            self._keep(place, self._out)
+
+
+class DrawsNoise(_Ring):
+    """out_t = sum_j d_j z_{t-j}, d_0 = 1."""
+
+    def __init__(
+        self,
+        recurrence: Draws,
+        draws: NormalDraws,
+        dimension: int,
+        device: torch.device,
+        rounds: int,
+    ) -> None:
+        # A ring of no slots has no place modulo its length; one slot with weight 0 changes nothing.
+        memory = max(1, len(recurrence.coefficients) - 1)
+        super().__init__(memory, recurrence, draws, dimension, device, rounds)
+        self._inverse = recurrence.coefficients
+        self._draw = torch.empty_like(self._out)
+
+    def _row(self, round_index: int, place: int) -> None:
+        self._draws.fill(self._draw, round_index)
+        # The coefficient d_0 is 1, so the round's own draw is taken as it is.
+        self._out.copy_(self._draw)
+        self._add_weighted(place, np.append(self._inverse[1:], [0.0])[: len(self._ring)])
+        # Later rounds weigh draws, so the draw is kept and not the noise.
+        self._keep(place, self._draw)
+
+
+class ForestNoise(NoiseStream):
+    """Binary tree with Honaker's estimate from below: the noise of the prefix sum minus that of the
+    one before.
+
+    A complete node's estimate joins its own noise and its children's estimates by inverse variance.
+    Buffer h holds the estimate of the complete node of height h that the present prefix uses; the
+    last buffer holds the previous prefix's noise.
+    """
+
+    def __init__(
+        self,
+        recurrence: Forest,
+        draws: NormalDraws,
+        dimension: int,
+        device: torch.device,
+        rounds: int,
+    ) -> None:
+        super().__init__(recurrence, draws, dimension, device, rounds)
+        self._completed_ends = recurrence.completed_ends
+        self._variances = recurrence.variances
+        self._slots = self._zeros(len(recurrence.variances))
+
+    def _row(self, round_index: int, place: int) -> None:
+        previous = self._slots[-1]
+        # The node is built where the row will be. The other vector is freed with this call: the
+        # peak of a round's memory comes later, and is lower without it.
+        other = torch.empty_like(self._out)
+        self._draws.fill(self._out, round_index)
+        height = 0
+        while place >> height & 1:  # the node's left sibling is complete: so is their parent
+            self._join(round_index, height, self._slots[height], other)
+            height += 1
+        self._slots[height].copy_(self._out)
+        if round_index + 1 in self._completed_ends:
+            self._complete(round_index, place, height, other)
+        else:
+            # The prefix's other complete nodes are those of the bits that are set above.
+            for higher in range(height + 1, place.bit_length()):
+                if place >> higher & 1:
+                    self._out.add_(self._slots[higher])
+        other.copy_(self._out)
+        self._out.sub_(previous)
+        previous.copy_(other)
+
+    def _join(self, round_index: int, height: int, sibling_D: Tensor, draw_D: Tensor) -> None:
+        """Makes of the node at `height`, in `_out`, and its sibling their parent."""
+        # The node's own draw has variance 1: its weight is the variance of the joint estimate.
+        weight = self._variances[height + 1]
+        self._out.add_(sibling_D).mul_(1.0 - weight)
+        self._draws.fill(draw_D, round_index, height + 1)
+        self._out.add_(draw_D, alpha=weight)
+
+    def _complete(self, round_index: int, place: int, height: int, draw_D: Tensor) -> None:
+        """Goes on to the root of the next power of two; a virtual sibling's whole estimate is one
+        draw of its variance."""
+        while place >> height:
+            if place >> height & 1:
+                sibling = self._slots[height]
+            else:
+                sibling = torch.empty_like(self._out)
+                self._draws.fill(sibling, round_index, VIRTUAL + height)
+                sibling.mul_(self._variances[height] ** 0.5)
+            self._join(round_index, height, sibling, draw_D)
+            height += 1
+
+    def _buffers(self) -> Tensor:
+        return self._slots
+
+
+def noise_stream(
+    strategy: Strategy,
+    seed: int,
+    dimension: int,
+    device: torch.device,
+    rounds: int,
+    first_coordinate: int = 0,
+    stream: Stream = Stream.NOISE,
+) -> NoiseStream:
+    """The stream of a strategy for so many rounds, on coordinates [first, first + dimension) of the
+    model, from the draws of one purpose.
+
+    Raises InputError for a strategy of fewer rounds.
+    """
+    strategy.check_rounds(rounds)
+    where = (NormalDraws(seed, first_coordinate, device, stream), dimension, device, rounds)
+    recurrence = strategy.recurrence(rounds)
+    match recurrence:
+        case Independent():
+            return IndependentNoise(recurrence, *where)
+        case Buffers():
+            return BuffersNoise(recurrence, *where)
+        case Outputs():
+            return OutputsNoise(recurrence, *where)
+        case Draws():
+            return DrawsNoise(recurrence, *where)
+        case Forest():
+            return ForestNoise(recurrence, *where)

@@ -1,0 +1,351 @@
+"""The training side of committed rounds: fixed groups are trained, and the aggregator adds them up.
+
+A round's cohort is a sample of its accepted devices, or all of them. It is drawn from how many
+there are, so that it can be drawn while the run is simulated or afterwards, from the trace.
+"""
+
+import dataclasses
+import heapq
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.base.errors import AggregatorLost
+from fedray.base.rng import Stream, stream_generator
+from fedray.runtime.workers import ArgumentLost, Pending
+from fedray.scenario import Scenario
+from fedray.scenario.clipping import Clip
+from fedray.trace.checkpoints import prefixed, under
+from fedray.wire.messages import Evaluation, Measured, TrainingMetrics, TrainOrder, TrainReport
+from fedray.wire.protocols import Aggregator, Kept, Trainer
+
+SIZES = (1, 4, 16, 32, 64)
+"""Sizes of groups that are tried where the scenario leaves the size open. The smallest is a loop
+over devices, which is the fastest for large models on a CPU."""
+Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
+"""What each device [G] costs to train, in any unit."""
+
+
+def cohort_places(scenario: Scenario, round_index: int, accepted: int) -> NDArray[np.int64]:
+    """Which of a round's accepted devices train: sorted places [cohort_sample] in order of id.
+
+    They are drawn without replacement. The draw is addressed by seed and round. Of a Poisson sample
+    all train.
+
+    accepted: how many devices were accepted.
+    """
+    if scenario.trains_whole_rounds:
+        # To train only some of a Poisson sample would change the sampling probability.
+        return np.arange(accepted)
+    generator = stream_generator(scenario.training_seed, Stream.COHORT, round_index)
+    return np.sort(generator.choice(accepted, scenario.training.cohort_sample, replace=False))
+
+
+class Cohort(NamedTuple):
+    """The devices of a round that train.
+
+    device_ids: [cohort_sample], sorted.
+    versions: of the model that each was sent, [cohort_sample]; None where all have the newest.
+    accepted: devices that the round accepted; None where all of them train.
+    """
+
+    device_ids: NDArray[np.uint64]
+    versions: NDArray[np.uint32] | None = None
+    accepted: int | None = None
+
+
+class _Group(NamedTuple):
+    """Devices of a cohort that are trained together, from one version of the model."""
+
+    device_ids: NDArray[np.uint64]
+    version: int
+
+
+class TrainingLoop:
+    """Trains the model round by round.
+
+    An aggregator that is lost is started anew from its last known state, and the rounds since are
+    trained again. That gives the same bits, because training is a function of parameters, round
+    and devices, and noise of the round. Where rounds are buffered, handles of the last
+    max_staleness + 1 versions of the parameters are kept, since devices train from these.
+
+    Args:
+        scenario: what is trained.
+        trainers: the pool.
+        aggregator: the model.
+        loads: tells what devices cost, so that the trainers end together; None: all the same.
+
+    metrics: a row per round so far.
+    last_evaluation: of these rows; None before the first.
+    evaluated: rounds that its model was trained on; 0 before the first.
+    devices_at_once: devices in a group; 0 until that is known.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        trainers: Sequence[Trainer],
+        aggregator: Aggregator,
+        loads: Loads | None = None,
+    ) -> None:
+        self._scenario, self._trainers, self._aggregator = scenario, trainers, aggregator
+        self._loads = loads
+        self._versions: dict[int, Kept] = {}
+        """Parameters by version, which is how many rounds they were trained on: the newest, and
+        those from which devices may still train."""
+        self._buffer = scenario.rounds.buffer
+        self._clip: Clip
+        """How the next round's updates are clipped, as the aggregator says."""
+        self._is_aggregator_up = False
+        """Whether the aggregator has been told of the model; it is when it is first needed."""
+        self.metrics: list[TrainingMetrics] = []
+        self.last_evaluation: Evaluation | None = None
+        self.evaluated = 0
+        at_once = scenario.training.devices_at_once
+        self.devices_at_once = 0 if at_once == "measured" else at_once
+        self._evaluations: dict[int, Pending[Evaluation]] = {}
+        self._aggregator_state: dict[str, NDArray] = {}
+        """As it was last asked for; empty before. `_since` has the rounds after it."""
+        self._since: list[tuple[int, Cohort]] = []
+
+    @property
+    def next_round(self) -> int:
+        """The round that is to be trained next."""
+        return len(self.metrics)
+
+    def train(self, round_index: int, cohort: Cohort) -> TrainingMetrics:
+        """One round, on the devices of its cohort.
+
+        Its evaluation, if it is due, is awaited a round later at the most.
+        """
+        self._steadily(lambda: self._train(round_index, cohort))
+        # It is noted after it was trained, because until then `_steadily` repeats it.
+        self._since.append((round_index, cohort))
+        if (round_index + 1) % self._scenario.training.checkpoint_every == 0:
+            self._steadily(self._fetch_state)
+        return self.metrics[-1]
+
+    def finish(self) -> dict[str, NDArray]:
+        """Evaluates the last round too. Returns the aggregator's state."""
+        self._steadily(self._fetch_state)
+        self._collect_evaluations()
+        if self.metrics[-1].evaluation is None:
+            parameters = self._aggregator_state["parameters"]
+            self._evaluations[self.next_round - 1] = self._trainers[-1].evaluate(parameters)
+            self._collect_evaluations()
+        return self._aggregator_state
+
+    def state(self) -> dict[str, NDArray]:
+        """Everything, between two rounds."""
+        # Evaluations are awaited first, so that the rows that are kept have them.
+        self._collect_evaluations()
+        self._steadily(self._fetch_state)
+        return {
+            "devices_at_once": np.array(self.devices_at_once),
+            "metrics": np.array(_text_of(self.metrics)),
+            **prefixed("aggregator.", self._aggregator_state),
+        }
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """Takes up a state."""
+        self._aggregator_state = under("aggregator.", state)
+        # They say the version of the model that the aggregator takes up.
+        self.metrics = _metrics_of(str(state["metrics"]))
+        self._steadily(lambda: None)  # so that a state that the aggregator refuses is refused now
+        self.devices_at_once = int(state["devices_at_once"])
+        # The latest evaluation is told until there is another.
+        for row in self.metrics:
+            if row.evaluation is not None:
+                self.last_evaluation, self.evaluated = row.evaluation, row.round_index + 1
+
+    def _steadily(self, act: Callable[[], None]) -> None:
+        """Acts; when the aggregator is lost, brings it back, as often as it may, and acts again."""
+        while True:
+            try:
+                if not self._is_aggregator_up:
+                    self._catch_up()
+                    self._is_aggregator_up = True
+                return act()
+            except (AggregatorLost, ArgumentLost):  # what it had kept is gone with its machine
+                self._is_aggregator_up = False
+                self._aggregator.restart()  # raises when it was lost too often
+
+    def _catch_up(self) -> None:
+        """Tells a new aggregator the last known state, and trains the rounds since again."""
+        if self._aggregator_state:
+            answer = self._aggregator.load(self._aggregator_state)
+        else:
+            answer = self._aggregator.start(self._trainers[0].initial_parameters().result())
+        self._clip, newest = answer.result()
+        # The state is from before the first round of `_since`; a version's number is how many
+        # rounds it was trained on.
+        version = self._since[0][0] if self._since else self.next_round
+        self._versions = {version: newest}
+        for number in self._older_versions():
+            self._versions[number] = self._aggregator.older_version(number).result()[1]
+        if self._since:
+            first = self._since[0][0]
+            # These rounds are trained again, and append their rows again, to the same bits.
+            del self.metrics[first:]
+            self._evaluations = {
+                index: pending for index, pending in self._evaluations.items() if index < first
+            }
+        for round_index, cohort in self._since:
+            self._train(round_index, cohort)
+
+    def _fetch_state(self) -> None:
+        self._aggregator_state = self._aggregator.state().result()
+        self._since.clear()
+
+    def _older_versions(self) -> list[int]:
+        """The versions that the aggregator's last known state has beside the newest."""
+        return sorted(int(number) for number in under("older.", self._aggregator_state))
+
+    def _train(self, round_index: int, cohort: Cohort) -> None:
+        # A Poisson sample may be empty.
+        if not self.devices_at_once and cohort.device_ids.size:
+            self.devices_at_once = self._fastest_size(round_index, cohort.device_ids)
+        groups = self._groups(round_index, cohort)
+        pending = [
+            trainer.train(order, self._versions[version])
+            for trainer, share in zip(self._trainers, self._shares(groups), strict=False)
+            for version, order in self._orders(round_index, share)
+        ]
+        # The trainers are at work, and the aggregator has nothing to add yet.
+        self._aggregator.draw_noise()
+        reports, added = [], []
+        for answer in pending:
+            # The aggregator adds a sum while later trainers still train. Sums of integers do not
+            # depend on their order.
+            report, total = answer.result()
+            reports.append(report)
+            added.append(self._aggregator.add(total))
+        # Every sum must have arrived before the round is committed.
+        for answer in added:
+            answer.result()
+        # The commit replaces it by how the next round is clipped.
+        clip = self._clip
+        asked = TrainReport.of(round_index, reports)
+        accepted = asked.devices if cohort.accepted is None else cohort.accepted
+        report = dataclasses.replace(asked, accepted=accepted)
+        self._clip, newest = self._aggregator.commit(report).result()
+        self._versions[round_index + 1] = newest
+        # A device that starts from the newest version may be used up to max_staleness versions
+        # later; no device may still train from an older one than this.
+        oldest = round_index + 1 - self._scenario.rounds.max_staleness
+        self._versions = {
+            number: kept for number, kept in self._versions.items() if number >= oldest
+        }
+        self._collect_evaluations()
+        if (round_index + 1) % self._scenario.training.evaluate_every == 0:
+            # It is awaited a round later, so that it runs beside the next round.
+            self._evaluations[round_index] = self._trainers[-1].evaluate(newest)
+        self.metrics.append(TrainingMetrics(report, clip=clip))
+
+    def _groups(self, round_index: int, cohort: Cohort) -> list[_Group]:
+        """The cohort, cut into groups: version by version, and in order of device in each."""
+        size = self.devices_at_once
+        versions = cohort.versions
+        if versions is None:
+            versions = np.full(cohort.device_ids.size, round_index, np.uint32)
+        groups = []
+        # Devices of different versions start from different parameters, so no group mixes them.
+        for version in np.unique(versions).tolist():
+            device_ids = cohort.device_ids[versions == version]
+            # Groups of one size, so that no trainer has a group of a few devices left over.
+            cut = np.array_split(device_ids, math.ceil(device_ids.size / size))
+            groups += [_Group(group, version) for group in cut]
+        return groups
+
+    def _orders(self, round_index: int, groups: list[_Group]) -> Iterator[tuple[int, TrainOrder]]:
+        """The orders for one trainer, with the version of each: one for every version."""
+        for version in sorted({group.version for group in groups}):
+            device_ids = [group.device_ids for group in groups if group.version == version]
+            weight = self._weight(round_index - version)
+            # All devices of an order start from the same parameters and have the same weight.
+            yield version, TrainOrder(round_index, device_ids, self._clip, version, weight)
+
+    def _weight(self, staleness: int) -> float:
+        """By what the clipped updates of so stale reports are scaled."""
+        if self._buffer is None:
+            return 1.0
+        return float(self._buffer.weighting.weights(np.array([staleness]))[0])
+
+    def _shares(self, groups: list[_Group]) -> list[list[_Group]]:
+        """The groups of each trainer that gets any."""
+        loads = self._loads or np.ones_like
+        costs = [float(loads(group.device_ids).sum()) for group in groups]
+        shares = greedy_shares(costs, len(self._trainers))
+        return [[groups[index] for index in share] for share in shares if share]
+
+    def _fastest_size(self, round_index: int, cohort: NDArray[np.uint64]) -> int:
+        """The size of groups that takes the trainers the least time, by trying them with devices
+        [cohort_sample]."""
+        newest = self._versions[max(self._versions)]
+        # All trainers try at once, because they share caches and, as threads, Python's lock. All
+        # sizes train the same devices, so that their times can be compared.
+        tried = cohort[: max(SIZES) * len(self._trainers)]
+        parts = [part for part in np.array_split(tried, len(self._trainers)) if part.size]
+        seconds = {}
+        for size in SIZES:
+            if size > parts[0].size:
+                break
+            answers = [
+                trainer.seconds_per_device(
+                    TrainOrder(round_index, [part], self._clip), newest, size
+                )
+                for trainer, part in zip(self._trainers, parts, strict=False)
+            ]
+            seconds[size] = max(answer.result() for answer in answers)
+        return min(seconds, key=seconds.__getitem__)
+
+    def _collect_evaluations(self) -> None:
+        for round_index, pending in self._evaluations.items():
+            self.last_evaluation, self.evaluated = pending.result(), round_index + 1
+            self.metrics[round_index] = dataclasses.replace(
+                self.metrics[round_index], evaluation=self.last_evaluation
+            )
+        self._evaluations.clear()
+
+
+def greedy_shares(costs: Sequence[float], workers: int) -> list[list[int]]:
+    """Jobs for each of some workers: the longest first, each to whoever has the least so far
+    (Graham 1969: at most 4/3 of the best possible).
+
+    Returns:
+        The places of each worker's jobs in `costs`, sorted.
+    """
+    shares: list[list[int]] = [[] for _ in range(workers)]
+    queue = [(0.0, worker) for worker in range(workers)]
+    for job in sorted(range(len(costs)), key=lambda each: -costs[each]):
+        cost, worker = heapq.heappop(queue)
+        shares[worker].append(job)
+        # Ties go to the lower worker number, so that shares do not depend on the heap's layout.
+        heapq.heappush(queue, (cost + costs[job], worker))
+    return [sorted(share) for share in shares]
+
+
+def _text_of(metrics: Sequence[TrainingMetrics]) -> str:
+    """Metrics as JSON: whole numbers of any size, and floats, come back as they were."""
+    return json.dumps([dataclasses.asdict(row) for row in metrics])
+
+
+def _metrics_of(text: str) -> list[TrainingMetrics]:
+    """The inverse of `_text_of`."""
+    return [
+        TrainingMetrics(
+            TrainReport(**row["report"]), _evaluation_of(row["evaluation"]), Clip(**row["clip"])
+        )
+        for row in json.loads(text)
+    ]
+
+
+def _evaluation_of(table: dict[str, Any] | None) -> Evaluation | None:
+    if table is None:
+        return None
+    metrics = {name: Measured(*figures) for name, figures in table["metrics"].items()}
+    return Evaluation(metrics, table["devices"], table["examples"])

@@ -1,0 +1,1 @@
+"""How rounds are formed: coordinators, selection, closing, pace, budgets."""

@@ -1,0 +1,200 @@
+"""The check-ins of a window in order of time, and tables of devices: what the compiled loops of
+selection and of buffers have in common.
+
+The shards list the first check-in of each eligible interval. The next one is drawn here, from the
+time on at which the device could be taken.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedray.base.rng import address_within, draw, exponential
+from fedray.wire.messages import CheckIns
+
+EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
+"""The device id of an entry that is nobody's."""
+_HASH = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+
+
+class Arrivals(NamedTuple):
+    """The check-ins of a window: the list of first ones [A], and a heap, by time, of the next ones
+    of its rows.
+
+    counts: [rows of the list that have come, entries of the heap]. It is an array, because compiled
+        code changes it, and a tuple's own numbers are fixed.
+    next_times, next_rows: the heap [A]; a row has at most one entry, because its device checks in
+        again only after its last check-in was dealt with.
+    The other columns are those of `fedray.wire.messages.CheckIns`.
+    """
+
+    device_ids: NDArray[np.uint64]
+    times: NDArray[np.float64]
+    interval_ends: NDArray[np.float64]
+    fixed_seconds: NDArray[np.float32]
+    training_seconds: NDArray[np.float32]
+    upload_seconds: NDArray[np.float32]
+    last_rounds: NDArray[np.int32]
+    timer_seconds: NDArray[np.float64]
+    contributions: NDArray[np.uint32]
+    counts: NDArray[np.int64]
+    next_times: NDArray[np.float64]
+    next_rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, check_ins: CheckIns) -> "Arrivals":
+        """A list of which nothing has come yet."""
+        size = check_ins.device_ids.size
+        return cls(
+            device_ids=check_ins.device_ids,
+            times=check_ins.times,
+            interval_ends=check_ins.interval_ends,
+            fixed_seconds=check_ins.fixed_seconds,
+            training_seconds=check_ins.training_seconds,
+            upload_seconds=check_ins.upload_seconds,
+            last_rounds=check_ins.last_rounds,
+            timer_seconds=check_ins.timer_seconds,
+            contributions=check_ins.contributions,
+            counts=np.zeros(2, np.int64),
+            next_times=np.empty(size),
+            next_rows=np.empty(size, np.int64),
+        )
+
+
+def empty_table(entries: int, kind: np.dtype) -> NDArray[np.void]:
+    """A hash table of devices with room for some entries.
+
+    Args:
+        entries: most devices that it will have.
+        kind: of an entry; it has a field `device_id`.
+    """
+    # A third to two thirds full: a larger table would be searched faster, but less of it would
+    # stay in the cache.
+    size = 1 << max(6, (3 * entries // 2).bit_length())
+    table = np.zeros(size, kind)
+    table["device_id"] = EMPTY
+    return table
+
+
+def columns_of(records: NDArray[np.void]) -> dict[str, NDArray]:
+    """Copies of the fields of records, by name, for a checkpoint."""
+    return {name: records[name].copy() for name in records.dtype.names or ()}
+
+
+def entries_of(columns: dict[str, NDArray], kind: np.dtype) -> NDArray[np.void]:
+    """The inverse of `columns_of`.
+
+    Args:
+        columns: by field.
+        kind: of a record; it has a field `device_id`.
+    """
+    records = np.zeros(columns["device_id"].size, kind)
+    for name in kind.names or ():
+        records[name] = columns[name]
+    return records
+
+
+@njit(inline="always")
+def find(table, device):
+    """The device's slot in the table, or the empty slot where it belongs.
+
+    Args:
+        table: of `empty_table`.
+        device: its id.
+    """
+    # Multiplicative hashing by 2^64 over the golden ratio (Knuth 1998, section 6.4).
+    mask = np.uint64(table.size - 1)
+    slot = ((device * _HASH) >> _HALF) & mask
+    while table[slot].device_id != EMPTY and table[slot].device_id != device:
+        slot = (slot + np.uint64(1)) & mask
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def carry_over(old, new, stays):
+    """Copies entries from one table to another.
+
+    Args:
+        old: the records; a table or a list of entries.
+        new: the table; it has room for them.
+        stays: [records of old]; which are copied.
+    """
+    for slot in range(old.size):
+        if stays[slot]:
+            place = find(new, old[slot].device_id)
+            new[place] = old[slot]
+
+
+@njit(forceinline=True)
+def next_time(return_key, window, device, end, free_time):
+    """The next check-in of a device after it is free; infinity if it does not come in time.
+
+    Args:
+        return_key: of the draws.
+        window: the present one.
+        device: its id.
+        end: of its interval, seconds since start.
+        free_time: from when on it may be taken, seconds since start.
+    """
+    until = min(end, window.ask_until_time)
+    if free_time >= until or window.check_ins_per_hour == 0.0:
+        return np.inf
+    address = address_within(free_time, window.start_time, window.end_time)
+    word, _, _, _ = draw(return_key, device, window.number, address)
+    gap_seconds = exponential(word) * (3600.0 / window.check_ins_per_hour)
+    # At least a millisecond later, so that the next draw has another address.
+    time = free_time + max(1e-3, gap_seconds)
+    return time if time < until else np.inf
+
+
+@njit(forceinline=True)
+def push(counts, times, rows, time, row):
+    """Adds an entry to the heap of next check-ins.
+
+    Args:
+        counts: of `Arrivals`, like the next two.
+        times: of the heap.
+        rows: of the heap.
+        time: of the check-in, seconds since start.
+        row: of the window's list.
+    """
+    # The entry rises from the last place until its parent comes no later.
+    slot = counts[1]
+    counts[1] += 1
+    while slot > 0:
+        parent = (slot - 1) // 2
+        if times[parent] <= time:
+            break
+        times[slot], rows[slot] = times[parent], rows[parent]
+        slot = parent
+    times[slot], rows[slot] = time, row
+
+
+@njit(forceinline=True)
+def pop(counts, times, rows):
+    """Removes the first entry of the heap of next check-ins.
+
+    Args:
+        counts: of `Arrivals`, like the others.
+        times: of the heap.
+        rows: of the heap.
+    """
+    counts[1] -= 1
+    count = counts[1]
+    # The last entry fills the hole at the top, and sinks until no child comes before it.
+    time, row = times[count], rows[count]
+    slot = 0
+    while True:
+        child = 2 * slot + 1
+        if child >= count:
+            break
+        if child + 1 < count and times[child + 1] < times[child]:
+            child += 1
+        if times[child] >= time:
+            break
+        times[slot], rows[slot] = times[child], rows[child]
+        slot = child
+    times[slot], rows[slot] = time, row

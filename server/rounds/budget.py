@@ -1,0 +1,79 @@
+"""The privacy budget of a run: whether the next round may be committed, or who may be in it."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.base.rounding import up
+from fedray.mechanisms.running import RunningSensitivity, SensitivityFilter
+from fedray.scenario import Scenario
+
+
+class Budget:
+    """Decides from who was accepted so far, and in the next round, whether that round may be
+    committed: whether the worst device stays within `privacy.stop_at`.
+
+    It is a decision on participation alone, which is not protected; no update is looked at.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        privacy = scenario.privacy
+        self._privacy = privacy
+        limit = privacy.largest_sensitivity
+        assert limit is not None
+        self._running = RunningSensitivity(privacy.mechanism, scenario.rounds.count, limit)
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "Budget | None":
+        """The budget of a scenario, if it has one that ends the run."""
+        privacy = scenario.privacy
+        ends_the_run = privacy.stop_at is not None and privacy.at_limit == "stop"
+        return cls(scenario) if ends_the_run else None
+
+    def add(self, accepted_device_ids: NDArray[np.uint64]) -> None:
+        """Takes a round that was committed, with its accepted devices [A]."""
+        self._running.add(accepted_device_ids)
+
+    def refusal(self, accepted_device_ids: NDArray[np.uint64]) -> str:
+        """Why the next round, with these accepted devices [A], may not be committed; empty if it
+        may, and then it is taken as committed."""
+        self._running.add(accepted_device_ids)
+        beyond = self._running.beyond()
+        if beyond is None:
+            return ""
+        reached = [
+            f"{what}={up(spent, 6)}, above privacy.stop_at.{what}={most:g}"
+            for what, most, spent in self._privacy.beyond_budget(beyond)
+        ]
+        return (
+            f"round {self._running.rounds - 1} would have brought a device to {', '.join(reached)}"
+        )
+
+
+def filter_of(scenario: Scenario) -> SensitivityFilter | None:
+    """The filter of a scenario that excludes devices at their limit (`privacy.at_limit`); None of
+    others.
+
+    It is a privacy filter for each device (Rogers, Roth, Ullman and Vadhan 2016; Feldman and Zrnic
+    2021, individual filters). Row t of the release is sum_i C[t, i] X_i + z N(0, I) with fresh
+    noise (Denisov et al. 2022), so a device with the rounds pi changes it by at most (sum_{i in pi}
+    C[t, i]) clip norms, given all that was released before. The squares of these changes sum up to
+    s_N(pi)^2. The filter keeps that below the limit in every possible run. So the whole release is
+    at worst a Gaussian mechanism of that sensitivity, also if taking part depends on models that
+    were released before (fully adaptive composition; Smith and Thakurta 2022 for Gaussian DP).
+
+    Two things differ from the individual filters of Feldman and Zrnic. There a step costs what a
+    device's own gradient costs, which is secret, and so is who was excluded. Here it costs the clip
+    norm for whoever takes part: exclusion follows from the device's own participations and the
+    round's number alone, and is the same if the device's updates are replaced by zeros. So nothing
+    is learned of data from who was excluded. And noise is correlated here, so a participation costs
+    something in all later rounds: it is charged for all of them at once.
+
+    The server's ledger decides, not the history that devices keep: a device that has lost its
+    history is held to the limit all the same.
+    """
+    privacy = scenario.privacy
+    if privacy.stop_at is None or privacy.at_limit != "exclude":
+        return None
+    limit = privacy.largest_sensitivity
+    assert limit is not None
+    return SensitivityFilter(privacy.mechanism, scenario.rounds.count, limit)

@@ -1,0 +1,608 @@
+"""Buffers of buffered asynchronous rounds, compiled: who trains, and whose report is in the buffer
+(FedBuff, Nguyen et al. 2022, Algorithm 1; Papaya, Huba et al. 2022, section 4).
+tests/server/test_buffer.py holds it to a readable twin.
+
+Check-ins come in order of time. A device that checks in while fewer than `concurrency` train, and
+that is free, starts at once from the newest version of the model. What becomes of it is drawn then:
+it reports, or it fails, or its interval ends first. A report is accepted if at most
+`max_staleness` versions were released since its device started, and turned away otherwise. The
+buffer is full with its report_goal-th accepted report. A device has at most one accepted report in
+a buffer: whoever has one is turned away until the buffer is released.
+
+What devices remember of their attempt is decided in Python, for many of them at once: at the latest
+when one of them checks in again, and when the buffer is full.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedray.base.errors import InputError
+from fedray.base.rng import Key, address_within, draw
+from fedray.scenario import Scenario
+from fedray.server.policies.factory import policies_of
+from fedray.server.policies.policy import Attempt, Policies
+from fedray.server.rounds.arrivals import (
+    EMPTY,
+    Arrivals,
+    carry_over,
+    columns_of,
+    empty_table,
+    entries_of,
+    find,
+    next_time,
+    pop,
+    push,
+)
+from fedray.server.rounds.rounds import FateModel, fate, outages_of
+from fedray.trace.checkpoints import prefixed, under
+from fedray.wire.device_classes import class_of
+from fedray.wire.messages import NO_WINDOW, CheckIns, Outcome, Settlement, Window
+
+EXHAUSTED, RELEASED = 0, 1
+_UNSETTLED = 2
+"""How `Buffer.advance` ends; and, inside the kernel alone, that devices must be settled first."""
+_ACCEPTED = np.uint8(Outcome.ACCEPTED)
+_LATE = np.uint8(Outcome.LATE)
+_DROPPED = np.uint8(Outcome.DROPPED)
+_FAILED = np.uint8(Outcome.FAILED)
+_NOT_YET = np.iinfo(np.int32).max
+"""As the first window whose lists account for an entry: none that is known yet."""
+_LEAST_ROOM = 1024
+"""Devices that may end before they are settled, at least."""
+
+_ENTRY = np.dtype(
+    [
+        ("device_id", np.uint64),
+        ("busy_until", np.float64),
+        ("reopen_time", np.float64),
+        ("known_from", np.int32),
+        ("last_round", np.int32),
+        ("accepted_round", np.int32),
+        ("contributions", np.uint32),
+        ("is_unsettled", np.bool_),
+    ],
+    align=True,
+)
+"""An entry of the hash table of devices that the shards' lists do not account for.
+
+busy_until: it trains until then.
+reopen_time: the timer opens then.
+known_from: first window whose lists account for timer, last round and contributions.
+last_round: that it remembers; -1 for none.
+accepted_round: last round that accepted its report; -1 for none.
+contributions: accepted reports.
+is_unsettled: it has started, and what it remembers of that is not decided yet.
+"""
+_STARTED = np.dtype(
+    [
+        ("device_id", np.uint64),
+        ("start_time", np.float64),
+        ("end_time", np.float64),
+        ("upload_time", np.float64),
+        ("timer_seconds", np.float64),
+        ("version", np.uint32),
+        ("contributions", np.uint32),
+        ("outcome", np.uint8),
+    ],
+    align=True,
+)
+"""A device that was started. Its outcome is ACCEPTED as long as it trains and will report.
+
+end_time: when it is done, one way or another.
+upload_time: when its upload would start.
+version: of the model that it was sent.
+contributions: accepted reports before.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRules:
+    """The scenario's rules of buffered rounds.
+
+    report_goal: accepted reports of a buffer.
+    concurrency: most devices that train at once.
+    max_staleness: of an accepted report.
+    timer_seconds: how long a device keeps away after its timer starts, where it does not say so
+        itself.
+    policies: what devices remember of an attempt.
+    fates: how attempts go for devices.
+    outages: [O, 2]; start and end of each, seconds since start, in order and apart.
+    """
+
+    report_goal: int
+    concurrency: int
+    max_staleness: int
+    timer_seconds: float
+    policies: Policies
+    fates: FateModel
+    outages: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "BufferRules":
+        """The rules of a scenario.
+
+        Raises:
+            InputError: its rounds are not buffered.
+        """
+        buffer = scenario.rounds.buffer
+        if buffer is None:
+            raise InputError("rounds.buffer is none, so rounds are not buffered; add the table")
+        return cls(
+            report_goal=scenario.rounds.report_goal,
+            concurrency=buffer.concurrency,
+            max_staleness=buffer.max_staleness,
+            timer_seconds=scenario.participation.timer_seconds,
+            policies=policies_of(scenario),
+            fates=FateModel.of(scenario),
+            outages=outages_of(scenario),
+        )
+
+
+class _Rules(NamedTuple):
+    """What compiled code needs of `BufferRules`; separation and return_key as in
+    server/rounds/selection.py."""
+
+    report_goal: int
+    concurrency: int
+    max_staleness: int
+    timer_seconds: float
+    separation: int
+    return_key: Key
+    fates: FateModel
+
+
+class _InFlight(NamedTuple):
+    """The devices that train: a heap of slots by the end of their work, and the slots.
+
+    counts: [devices that train, free slots, devices that ended unsettled, reports in the buffer].
+    heap: [concurrency] slots of those that train.
+    free: [concurrency] slots of nobody.
+    slots: [concurrency] records of `_STARTED`.
+    ended: [room] those that ended and are not settled yet, in order of time.
+    """
+
+    counts: NDArray[np.int64]
+    heap: NDArray[np.int64]
+    free: NDArray[np.int64]
+    slots: NDArray[np.void]
+    ended: NDArray[np.void]
+
+    @classmethod
+    def of(cls, concurrency: int) -> "_InFlight":
+        """Room for `concurrency` devices; nobody trains."""
+        return cls(
+            counts=np.array([0, concurrency, 0, 0]),
+            heap=np.zeros(concurrency, np.int64),
+            free=np.arange(concurrency),
+            slots=np.zeros(concurrency, _STARTED),
+            ended=np.zeros(max(_LEAST_ROOM, concurrency), _STARTED),
+        )
+
+
+class _Settled(NamedTuple):
+    """Devices [S] of the present buffer whose attempt is over, and what they remember of it; the
+    columns are those of `fedray.wire.messages.Settlement`."""
+
+    rows: NDArray[np.void]
+    reopen_times: NDArray[np.uint32]
+    remembers_round: NDArray[np.bool_]
+    forget_times: NDArray[np.uint32]
+
+
+class Buffer:
+    """The server's view of who trains, who is not free, and what is in the present buffer.
+
+    Args:
+        rules: of the rounds.
+        return_key: of the draws of next check-ins.
+    """
+
+    def __init__(self, rules: BufferRules, return_key: Key) -> None:
+        self._policies = rules.policies
+        self._rules = _Rules(
+            report_goal=rules.report_goal,
+            concurrency=rules.concurrency,
+            max_staleness=rules.max_staleness,
+            timer_seconds=rules.timer_seconds,
+            separation=rules.policies.separation,
+            return_key=return_key,
+            fates=rules.fates,
+        )
+        self._outages = rules.outages
+        self._flight = _InFlight.of(rules.concurrency)
+        self._table = _table(64)
+        self._arrivals: Arrivals | None = None
+        self._window = NO_WINDOW
+        self._round_index = 0
+        self._settled: list[_Settled] = []
+
+    def start_window(self, check_ins: CheckIns, window: Window) -> None:
+        """Goes on to a window; forgets what its lists account for.
+
+        Args:
+            check_ins: the window's first check-ins.
+            window: the next one.
+        """
+        stays = _stays(self._table, window.number, window.start_time, self._round_index)
+        # Whoever checks in may get an entry: the table never grows within a window.
+        table = _table(int(stays.sum()) + check_ins.device_ids.size)
+        carry_over(self._table, table, stays)
+        self._table = table
+        self._arrivals = Arrivals.of(check_ins)
+        self._window = window
+
+    def advance(self) -> tuple[int, float]:
+        """Goes on until the buffer is full (RELEASED) or the window ends (EXHAUSTED).
+
+        Returns:
+            Which of the two, and its time, seconds since start.
+        """
+        assert self._arrivals is not None
+        while True:
+            status, time = _advance(
+                self._arrivals,
+                self._window,
+                self._round_index,
+                self._outages,
+                self._rules,
+                self._flight,
+                self._table,
+            )
+            # Devices that have ended stay unsettled until one of them checks in, or the buffer is
+            # full.
+            if status == EXHAUSTED:
+                return status, time
+            self._settle()
+            if status == RELEASED:
+                return status, time
+
+    def release(self) -> Settlement:
+        """Empties the full buffer, and goes on to the next one: a version is released.
+
+        Returns:
+            Every device whose attempt ended while the buffer was filled, in order of (device,
+            check-in): the accepted ones, those whose report was too stale (late), and those that
+            failed or dropped out. A device may have several rows, of which one is accepted.
+        """
+        settled, self._settled = self._settled, []
+        rows = np.concatenate([each.rows for each in settled])
+        # By device and not in order of time: the trace is sorted so, and the order must not tell
+        # how often Python settled.
+        order = np.lexsort((rows["start_time"], rows["device_id"]))
+        forget_times = np.concatenate([each.forget_times for each in settled])
+        rows = rows[order]
+        is_report = (rows["outcome"] == _ACCEPTED) | (rows["outcome"] == _LATE)
+        settlement = Settlement(
+            attempt=self._round_index,
+            round_index=self._round_index,
+            device_ids=rows["device_id"].copy(),
+            check_in_times=rows["start_time"].copy(),
+            report_times=np.where(is_report, rows["end_time"], np.nan),
+            outcomes=rows["outcome"].copy(),
+            reopen_times=np.concatenate([each.reopen_times for each in settled])[order],
+            remembers_round=np.concatenate([each.remembers_round for each in settled])[order],
+            forget_times=forget_times[order] if forget_times.size else forget_times,
+            versions=rows["version"].copy(),
+        )
+        # The next window's lists account for them.
+        _set_known(self._table, settlement.device_ids, self._window.number + 1)
+        self._flight.counts[3] = 0
+        self._round_index += 1
+        return settlement
+
+    def state(self) -> dict[str, NDArray]:
+        """Everything, as named arrays, for a checkpoint between two windows."""
+        # Settling now spares the state the rows that have ended and wait for Python.
+        self._settle()
+        flight = self._flight
+        slots = flight.slots[flight.heap[: flight.counts[0]]]
+        entries = self._table[self._table["device_id"] != EMPTY]
+        settled = self._settled
+        rows = np.concatenate([slots[:0], *(each.rows for each in settled)])
+        return {
+            **prefixed("entries.", columns_of(entries)),
+            **prefixed("training.", columns_of(slots)),
+            **prefixed("settled.", columns_of(rows)),
+            "reopen_times": _joined([each.reopen_times for each in settled], np.uint32),
+            "remembers_round": _joined([each.remembers_round for each in settled], np.bool_),
+            "forget_times": _joined([each.forget_times for each in settled], np.uint32),
+            "counts": np.array([self._round_index, flight.counts[3]]),
+        }
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """Takes up a state.
+
+        Args:
+            state: what the `state` of a buffer with the same rules gave.
+        """
+        self._round_index, in_buffer = state["counts"].tolist()
+        entries = entries_of(under("entries.", state), _ENTRY)
+        self._table = _table(entries.size)
+        carry_over(entries, self._table, np.ones(entries.size, np.bool_))
+        training = entries_of(under("training.", state), _STARTED)
+        flight, count = self._flight, training.size
+        flight.slots[:count] = training
+        flight.counts[:] = count, flight.heap.size - count, 0, in_buffer
+        # A sorted list is a heap.
+        flight.heap[:count] = np.lexsort((training["device_id"], training["end_time"]))
+        flight.free[: flight.heap.size - count] = np.arange(count, flight.heap.size)
+        rows = entries_of(under("settled.", state), _STARTED)
+        memory = (state[name] for name in _Settled._fields[1:])
+        self._settled = [_Settled(rows, *memory)] if rows.size else []
+
+    def _settle(self) -> None:
+        """Decides what those remember that have ended; it does not matter when."""
+        flight = self._flight
+        rows = flight.ended[: flight.counts[2]].copy()
+        flight.counts[2] = 0
+        if not rows.size:
+            return
+        is_accepted = rows["outcome"] == _ACCEPTED
+        has_reported = is_accepted | (rows["outcome"] == _LATE)
+        # The server aborts no upload but those of stale reports, which it turns away.
+        is_lost_on_the_way = ~has_reported & (rows["upload_time"] < rows["end_time"])
+        attempt = Attempt(
+            started=rows["start_time"],
+            device_ids=rows["device_id"],
+            report_times=np.where(has_reported, rows["end_time"], np.inf),
+            upload_times=rows["upload_time"],
+            has_reported=has_reported,
+            has_arrived=is_accepted,
+            has_uploaded=is_accepted | is_lost_on_the_way,
+            timer_seconds=rows["timer_seconds"],
+            contributions=rows["contributions"],
+        )
+        reopen_times = self._policies.reopen_times(attempt)
+        remembers = self._policies.remembers_round(attempt)
+        forget_times = self._policies.forget_times(attempt)
+        last_rounds = np.where(remembers, self._round_index, -1).astype(np.int32)
+        contributions = rows["contributions"] + is_accepted.astype(np.uint32)
+        _note(self._table, rows["device_id"], reopen_times, last_rounds, contributions)
+        self._settled.append(_Settled(rows, reopen_times, remembers, forget_times))
+
+
+def _table(entries: int) -> NDArray[np.void]:
+    table = empty_table(entries, _ENTRY)
+    table["last_round"] = -1
+    table["accepted_round"] = -1
+    return table
+
+
+def _joined(parts: list[NDArray], kind: type) -> NDArray:
+    return np.concatenate([np.empty(0, kind), *parts])
+
+
+@njit(cache=True, nogil=True)
+def _stays(table, window, window_start, round_index):
+    """Which entries the lists of a window do not account for."""
+    stays = np.zeros(table.size, np.bool_)
+    for slot in range(table.size):
+        entry = table[slot]
+        if entry.device_id == EMPTY:
+            continue
+        is_known = entry.known_from <= window
+        is_open = entry.reopen_time <= window_start
+        is_in_buffer = entry.accepted_round == round_index
+        remembers_nothing = entry.last_round < 0 and entry.contributions == 0
+        holds_nothing = is_open and remembers_nothing and not is_in_buffer
+        stays[slot] = entry.is_unsettled or not (is_known or holds_nothing)
+    return stays
+
+
+@njit(cache=True, nogil=True)
+def _note(table, device_ids, reopen_times, last_rounds, contributions):
+    """Enters what devices remember of an attempt."""
+    for settled in range(device_ids.size):
+        entry = table[find(table, device_ids[settled])]
+        entry.is_unsettled = False
+        entry.reopen_time = max(entry.reopen_time, np.float64(reopen_times[settled]))
+        entry.last_round = max(entry.last_round, last_rounds[settled])
+        entry.contributions = contributions[settled]
+
+
+@njit(cache=True, nogil=True)
+def _set_known(table, device_ids, window):
+    """The lists from a window on account for devices, unless they have started again."""
+    for settled in range(device_ids.size):
+        entry = table[find(table, device_ids[settled])]
+        # A device that has started again holds news that the next lists lack: its entry stays.
+        if entry.device_id == device_ids[settled] and not entry.is_unsettled:
+            entry.known_from = window
+
+
+@njit(cache=True, nogil=True)
+def _advance(arrivals, window, round_index, outages, rules, flight, table):
+    """See `Buffer.advance`: goes through check-ins and ends of work in order of time."""
+    # Arrays are taken out of their tuples once: see server/rounds/selection.py.
+    device_ids = arrivals.device_ids
+    times = arrivals.times
+    ends = arrivals.interval_ends
+    fixed_seconds = arrivals.fixed_seconds
+    training_seconds = arrivals.training_seconds
+    uploads = arrivals.upload_seconds
+    last_rounds = arrivals.last_rounds
+    timers = arrivals.timer_seconds
+    reports = arrivals.contributions
+    counts = arrivals.counts
+    next_times = arrivals.next_times
+    next_rows = arrivals.next_rows
+    flying = flight.counts
+    heap = flight.heap
+    free = flight.free
+    slots = flight.slots
+    ended = flight.ended
+    fate_key, speed_within, classes, failure_probabilities = rules.fates
+    class_key, class_edges = classes
+    while True:
+        # The next check-in is the list's or the heap's, whichever comes first; at equal times the
+        # list's.
+        time = times[counts[0]] if counts[0] < times.size else window.end_time
+        is_next = counts[1] > 0 and next_times[0] < time
+        if is_next:
+            time = next_times[0]
+        # Whoever is done makes room before a device that checks in at the same time is looked at.
+        if flying[0] > 0 and slots[heap[0]].end_time <= time:
+            done = slots[heap[0]]
+            # Whoever ends after the window waits for the next one: check-ins before that end are
+            # not listed yet.
+            if done.end_time < window.end_time:
+                # The room for those that ended is full. Python settles them, and calls again.
+                if flying[2] == ended.size:
+                    return _UNSETTLED, done.end_time
+                if done.outcome == _ACCEPTED:
+                    # Staleness is that at the time of the report: versions that were released while
+                    # the device trained.
+                    if round_index - np.int64(done.version) > rules.max_staleness:
+                        done.outcome = _LATE
+                    else:
+                        flying[3] += 1
+                        table[find(table, done.device_id)].accepted_round = round_index
+                ended[flying[2]] = done
+                flying[2] += 1
+                end_time = done.end_time
+                _remove_first(flying, heap, free, slots)
+                if flying[3] == rules.report_goal:
+                    return RELEASED, end_time
+                continue
+        # All check-ins come before the window's end, so that none is left.
+        if time >= window.end_time:
+            return EXHAUSTED, window.end_time
+        row = next_rows[0] if is_next else counts[0]
+        device = device_ids[row]
+        entry = table[find(table, device)]
+        has_entry = entry.device_id == device
+        free_time = _down_until(outages, time)
+        if free_time < 0.0 and has_entry:
+            if entry.busy_until > time:
+                free_time = entry.busy_until
+            elif entry.is_unsettled:
+                # The check-in stays where it is until it is known what the device remembers.
+                return _UNSETTLED, time
+            elif entry.reopen_time > time:
+                free_time = entry.reopen_time
+        if is_next:
+            pop(counts, next_times, next_rows)
+        else:
+            counts[0] += 1
+        if free_time < 0.0:
+            # It starts, or it is turned away and may try again at once.
+            free_time = time
+            last_round = np.int64(last_rounds[row]) if last_rounds.size else -1
+            if has_entry:
+                last_round = max(last_round, np.int64(entry.last_round))
+            is_near = last_round >= 0 and round_index - last_round < rules.separation
+            is_in_buffer = has_entry and entry.accepted_round == round_index
+            if not is_near and not is_in_buffer and flying[0] < rules.concurrency:
+                # What the device says counts; where the lists say nothing, all keep the timer,
+                # uploads do not matter and nobody counts.
+                contributions = np.uint32(0)
+                if reports.size:
+                    contributions = max(entry.contributions, reports[row])
+                upload_seconds = np.float64(uploads[row]) if uploads.size else 0.0
+                flying[1] -= 1
+                slot = free[flying[1]]
+                started = slots[slot]
+                started.device_id = device
+                started.start_time = time
+                started.timer_seconds = timers[row] if timers.size else rules.timer_seconds
+                started.version = round_index
+                started.contributions = contributions
+                fixed, training = np.float64(fixed_seconds[row]), np.float64(training_seconds[row])
+                # A device may start several times in a window, so its window alone is no address.
+                address = address_within(time, window.start_time, window.end_time)
+                words = draw(fate_key, device, window.number, address)
+                fails = failure_probabilities[class_of(class_key, class_edges, device)]
+                work_seconds, failure_seconds = fate(speed_within, fails, words, fixed, training)
+                started.upload_time = time + work_seconds - upload_seconds
+                _decide(started, work_seconds, failure_seconds, ends[row], outages)
+                entry.device_id = device
+                entry.busy_until = started.end_time
+                entry.is_unsettled = True
+                # No list accounts for it before its buffer is released, and nobody knows when that
+                # is.
+                entry.known_from = _NOT_YET
+                entry.contributions = contributions
+                free_time = started.end_time
+                _add(flying, heap, slots, slot)
+        # Whatever became of it, the device comes again once it is free, if its interval lasts.
+        time = next_time(rules.return_key, window, device, ends[row], free_time)
+        if time < np.inf:
+            push(counts, next_times, next_rows, time, row)
+
+
+@njit(forceinline=True)
+def _down_until(outages, time):
+    """When the outage is over in which a moment lies; -1 where there is none."""
+    for outage in range(outages.shape[0]):
+        if outages[outage, 0] <= time < outages[outage, 1]:
+            return outages[outage, 1]
+    return -1.0
+
+
+@njit(forceinline=True)
+def _decide(started, work_seconds, failure_seconds, interval_end, outages):
+    """When a device that starts will be done, and how; as server/rounds/rounds.py resolves it."""
+    report_time = started.start_time + work_seconds
+    failure_time = started.start_time + failure_seconds
+    # A server that is down takes no report, and a report is not sent again: the device fails then.
+    if _down_until(outages, report_time) >= 0.0:
+        failure_time = min(failure_time, report_time)
+        report_time = np.inf
+    if failure_time < report_time and failure_time <= interval_end:
+        started.end_time = failure_time
+        started.outcome = _FAILED
+    elif report_time <= interval_end:
+        started.end_time = report_time
+        started.outcome = _ACCEPTED
+    else:
+        started.end_time = interval_end
+        started.outcome = _DROPPED
+
+
+@njit(forceinline=True)
+def _comes_before(slots, one, other):
+    """Whether a slot's device is done before another's; at equal times in order of id."""
+    a, b = slots[one], slots[other]
+    if a.end_time != b.end_time:
+        return a.end_time < b.end_time
+    return a.device_id < b.device_id
+
+
+@njit(forceinline=True)
+def _add(counts, heap, slots, slot):
+    # The new slot rises in the heap until its parent is done before it.
+    hole = counts[0]
+    counts[0] += 1
+    while hole > 0:
+        parent = (hole - 1) // 2
+        if _comes_before(slots, heap[parent], slot):
+            break
+        heap[hole] = heap[parent]
+        hole = parent
+    heap[hole] = slot
+
+
+@njit(forceinline=True)
+def _remove_first(counts, heap, free, slots):
+    free[counts[1]] = heap[0]
+    counts[1] += 1
+    counts[0] -= 1
+    count = counts[0]
+    # The last slot fills the hole at the top, and sinks until no child is done before it.
+    moved = heap[count]
+    hole = 0
+    while True:
+        child = 2 * hole + 1
+        if child >= count:
+            break
+        if child + 1 < count and _comes_before(slots, heap[child + 1], heap[child]):
+            child += 1
+        if not _comes_before(slots, heap[child], moved):
+            break
+        heap[hole] = heap[child]
+        hole = child
+    heap[hole] = moved

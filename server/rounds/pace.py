@@ -1,0 +1,222 @@
+"""Pace steering: how often, and until when in a window, devices are asked to check in (Bonawitz et
+al. 2019, section 2.3); and by which of the two samplers the shards draw the check-ins, by predicted
+cost. Functions of the scenario and of the census alone.
+
+Both samplers draw the same process, but not the same draws of it. So the predicted costs, which
+choose between them, are part of what makes a trace, as the seed is: they are constants, never
+measured at run time, and run.json records their version.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.base.errors import CheckpointError
+from fedray.scenario import Scenario
+from fedray.wire.messages import Census, CheckInOrder, Window
+
+COSTS_VERSION = 1
+"""Version of the three costs below. Whoever changes one of them raises it: another choice of
+sampler is another trace."""
+ENUMERATED_DEVICE_COST = 700.0
+"""The cost of enumeration: to list one device's eligible intervals over one period. Costs are
+relative; one machine took so many nanoseconds."""
+CANDIDATE_COST = 450.0
+"""The cost of thinning: one candidate on a usable device."""
+UNUSABLE_CANDIDATE_COST = 40.0
+"""The cost of thinning: one candidate on a device that is not usable."""
+QUIET_LOCAL_HOUR = 14.0
+"""Periods of enumeration end then, local time of the largest zone: the fewest intervals go on."""
+
+
+class Pace:
+    """The orders that shards get.
+
+    window_seconds: length of every look-ahead window.
+    listed_from, listed_until: start and end of the period for which the shards have listed
+        intervals, seconds since start; part of a checkpoint's state.
+    is_small: whether devices are so few that they are asked to come together.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self.window_seconds = scenario.rounds.look_ahead_minutes * 60.0
+        self.listed_from = 0.0
+        self.listed_until = 0.0
+        windows_per_day = round(86_400.0 / self.window_seconds)
+        # Most devices live there, so that its nights decide how many intervals go on.
+        largest = max(scenario.population.time_zones, key=lambda zone: zone.share)
+        quiet_hour = (QUIET_LOCAL_HOUR - largest.utc_offset_hours) % 24.0
+        self._windows_per_day = windows_per_day
+        self._quiet_window = round(quiet_hour * 3600.0 / self.window_seconds) % windows_per_day
+        rounds = scenario.rounds
+        usable_devices = scenario.population.devices * scenario.usable_share
+        # Buffered rounds take devices as they come, so nobody needs to come together.
+        is_selected_together = rounds.mode == "on-device"
+        most_of_small = rounds.small_population * rounds.wanted_at_once
+        self.is_small = is_selected_together and usable_devices < most_of_small
+
+    def census_only(self) -> CheckInOrder:
+        """The order that asks for the first window's census, and for nobody to come."""
+        return CheckInOrder(
+            window=Window(0, 0.0, self.window_seconds, self.window_seconds, 0.0),
+            round_index=0,
+            # Thinning costs nothing where nobody is asked, but some models can only be enumerated.
+            is_enumerated=not self._scenario.availability.can_be_thinned,
+            list_from_time=0.0,
+            list_until_time=self._period_end(0),
+            settlements=(),
+        )
+
+    def order(self, window: int, census: Census, round_index: int) -> CheckInOrder:
+        """The order for a window, without settlements.
+
+        Args:
+            window: its number.
+            census: of the window before.
+            round_index: the round that is being formed.
+        """
+        start = window * self.window_seconds
+        end = start + self.window_seconds
+        rate = self.rate(census.free_eligible)
+        ask_until = end
+        # Few devices come together at the window's start, or they would hardly ever wait at once;
+        # the higher rate makes up for the shorter time.
+        if self.is_small:
+            ask_until = min(end, start + 60.0 * self._scenario.rounds.together_minutes)
+            rate *= self.window_seconds / (ask_until - start)
+        # The same number of check-ins, spread over the whole window.
+        mean_rate = rate * (ask_until - start) / self.window_seconds
+        is_enumerated = self._is_enumerated(window, start, mean_rate, census)
+        return CheckInOrder(
+            window=Window(window, start, end, ask_until, rate),
+            round_index=round_index,
+            is_enumerated=is_enumerated,
+            list_from_time=self.listed_from if is_enumerated else start,
+            list_until_time=self.listed_until if is_enumerated else self._period_end(window),
+            settlements=(),
+        )
+
+    def rate(self, free_eligible: int) -> float:
+        """Check-ins per device and hour: those of the devices that may take part are a small
+        multiple of what rounds at full speed could select.
+
+        Devices whose last round is too near are asked at the same rate, since only they know that;
+        they are turned away.
+
+        Args:
+            free_eligible: devices that may take part, at the start of the window before.
+        """
+        rounds, latency = self._scenario.rounds, self._scenario.latency
+        # A round takes about as long as a device that is one deviation slower than the median. The
+        # log-deviations between devices and within one are independent: their squares add up.
+        deviation = math.hypot(latency.speed_between, latency.speed_within)
+        # In buffered rounds a place is free again after the mean time; the factor is log-normal.
+        factor = math.exp(deviation if rounds.buffer is None else deviation**2 / 2.0)
+        work_seconds = latency.fixed_seconds + latency.train_seconds * factor
+        busy_seconds = latency.slowdown * work_seconds
+        demand_per_hour = rounds.wanted_at_once * 3600.0 / busy_seconds
+        # Nobody may be free at all; the largest rate bounds what follows from that.
+        per_device = rounds.pace_multiple * demand_per_hour / max(1, free_eligible)
+        return min(rounds.max_checkins_per_hour, per_device)
+
+    def _is_enumerated(
+        self,
+        window: int,
+        start: float,
+        rate_per_hour: float,
+        census: Census,
+    ) -> bool:
+        """Whether the window's check-ins are enumerated: until the period's end, once it is begun.
+
+        What is predicted is the rest of the period at the present rate; blocks are alike, so that
+        it holds for each of them.
+        """
+        # The intervals of this period are listed already, so drawing from them costs little.
+        if start < self.listed_until:
+            return True
+        scenario = self._scenario
+        period_end = self._period_end(window)
+        match scenario.rounds.sampler:
+            case "enumeration":
+                is_cheaper = True
+            case "thinning":
+                is_cheaper = False
+            case _ if not scenario.availability.can_be_thinned:
+                is_cheaper = True
+            case _:
+                population = scenario.population
+                joined = population.joins_per_day * start / 86_400.0
+                devices = min(population.devices + joined, scenario.device_ids)
+                candidates = devices * rate_per_hour * (period_end - start) / 3600.0
+                usable_cost = scenario.usable_share * CANDIDATE_COST
+                unusable_cost = (1.0 - scenario.usable_share) * UNUSABLE_CANDIDATE_COST
+                candidate_cost = usable_cost + unusable_cost
+                thinning_cost = candidates * candidate_cost
+                enumeration_cost = census.listed * ENUMERATED_DEVICE_COST
+                is_cheaper = enumeration_cost < thinning_cost
+        # A period begins with this window, and the windows that follow in it find it begun.
+        if is_cheaper:
+            self.listed_from = start
+            self.listed_until = period_end
+        return is_cheaper
+
+    def _period_end(self, window: int) -> float:
+        """Seconds at which the period that a window lies in ends: the next quiet hour."""
+        # It is from 1 to a day's windows: a period that begins at the quiet hour lasts a day.
+        windows = (self._quiet_window - window - 1) % self._windows_per_day + 1
+        return (window + windows) * self.window_seconds
+
+
+class UploadPace(Pace):
+    """The orders where uploads are stored: nobody waits for others, so devices come at the highest
+    rate."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self.is_small = False
+
+    def rate(self, free_eligible: int) -> float:
+        """The highest; see `Pace.rate`."""
+        del free_eligible
+        return self._scenario.rounds.max_checkins_per_hour
+
+
+class Samplers:
+    """How many windows were drawn by enumeration and by thinning."""
+
+    def __init__(self) -> None:
+        self._windows = {True: 0, False: 0}
+
+    def count(self, is_enumerated: bool) -> None:
+        """Counts a window."""
+        self._windows[is_enumerated] += 1
+
+    @property
+    def document(self) -> dict[str, int]:
+        """The counts, and the version of the predicted costs that chose; for run.json."""
+        return {
+            "costs_version": COSTS_VERSION,
+            "enumerated_windows": self._windows[True],
+            "thinned_windows": self._windows[False],
+        }
+
+    def state(self) -> NDArray[np.int64]:
+        """The values of `document`, in their order."""
+        return np.array(list(self.document.values()))
+
+    def load(self, state: NDArray[np.int64]) -> None:
+        """Takes up a state.
+
+        Raises:
+            CheckpointError: the samplers were chosen by other predicted costs, so that the rest of
+                the run would not be the same.
+        """
+        version, self._windows[True], self._windows[False] = state.tolist()
+        if version != COSTS_VERSION:
+            raise CheckpointError(
+                f"the checkpoint was written with predicted costs of version {version}, this "
+                f"release has {COSTS_VERSION}; go on "
+                "with the release that began the run, or run it again"
+            )

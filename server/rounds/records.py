@@ -1,0 +1,36 @@
+"""Records of attempts as an array, for checkpoints."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.wire.messages import RoundRecord
+
+
+def records_array(records: Sequence[RoundRecord]) -> NDArray[np.float64]:
+    """Records as an array [records, fields]; `records_of` reads it."""
+    names = [field.name for field in dataclasses.fields(RoundRecord)]
+    rows = [[getattr(record, name) for name in names] for record in records]
+    return np.array(rows, np.float64).reshape(len(rows), len(names))
+
+
+def records_of(array: NDArray[np.float64]) -> list[RoundRecord]:
+    """The inverse of `records_array`."""
+    return [_record(row) for row in array.tolist()]
+
+
+def _record(row: list[float]) -> RoundRecord:
+    index, opened, started, closed, selected, reported, accepted, is_committed, eligible = row
+    return RoundRecord(
+        int(index),
+        opened,
+        started,
+        closed,
+        int(selected),
+        int(reported),
+        int(accepted),
+        bool(is_committed),
+        int(eligible),
+    )

@@ -1,0 +1,382 @@
+"""The life of a round, pure: what becomes of the selected devices, when the round closes, and what
+its devices remember.
+
+Selection -> reporting -> closed (committed or abandoned), Bonawitz et al. 2019, sections 2 and 4.
+All fates are fixed when a round starts, because a device's work, failure and session end are; so
+reporting is resolved at once.
+"""
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedray.base.rng import Key, Stream, draw, normal, stream_key, uniform
+from fedray.scenario import Scenario
+from fedray.server.policies.factory import policies_of
+from fedray.server.policies.policy import Attempt, Policies
+from fedray.server.rounds.closing import ClosingRule, closing_rule_of
+from fedray.wire.device_classes import DeviceClasses, class_of, classes_of
+from fedray.wire.messages import NEVER, Outcome, Settlement
+
+
+class FateModel(NamedTuple):
+    """What compiled code needs to draw how an attempt goes for a device.
+
+    key: of the draws.
+    speed_within: log-standard deviation of the training time between rounds of one device.
+    classes: of the devices.
+    failure_probabilities: [K]; that a device of each class fails for a reason of its own.
+    """
+
+    key: Key
+    speed_within: float
+    classes: DeviceClasses
+    failure_probabilities: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "FateModel":
+        """The fate model of a scenario."""
+        # A class that gives no probability of its own has that of all devices.
+        given = [each.failure_probability for each in classes_of(scenario)]
+        of_all = scenario.latency.failure_probability
+        return cls(
+            key=stream_key(scenario.seed, Stream.TRAINING_TIME),
+            speed_within=scenario.latency.speed_within,
+            classes=DeviceClasses.of(scenario),
+            failure_probabilities=np.array([of_all if own is None else own for own in given]),
+        )
+
+
+def outages_of(scenario: Scenario) -> NDArray[np.float64]:
+    """Start and end of every outage of a scenario, [O, 2] seconds since start, in order."""
+    outages = [
+        (3600.0 * outage.start_hours, 3600.0 * (outage.start_hours + outage.hours))
+        for outage in scenario.rounds.outages
+    ]
+    # The two columns are there without any outage too, so that loops need no special case.
+    return np.array(outages, np.float64).reshape(-1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRules:
+    """The scenario's rules of a round.
+
+    selection_target: devices that must wait at once for a round to start, and that it selects.
+    waiting_room: devices that may wait at once.
+    least_to_start: devices that must wait for it to start after the selection timeout.
+    selection_timeout_seconds: longest wait for them.
+    report_timeout_seconds: longest wait for the reports.
+    timer_seconds: how long a device keeps away after its timer starts, where it does not say so
+        itself.
+    closing: when a round closes.
+    policies: what devices remember of a round, so that they keep away from later ones.
+    fates: how attempts go for devices.
+    outages: [O, 2]; start and end of each, seconds since start, in order and apart.
+    """
+
+    selection_target: int
+    waiting_room: int
+    least_to_start: int
+    selection_timeout_seconds: float
+    report_timeout_seconds: float
+    timer_seconds: float
+    closing: ClosingRule
+    policies: Policies
+    fates: FateModel
+    outages: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "RoundRules":
+        """The rules of a scenario."""
+        rounds = scenario.rounds
+        return cls(
+            selection_target=rounds.selection_target,
+            waiting_room=rounds.waiting_room,
+            least_to_start=rounds.least_to_start,
+            selection_timeout_seconds=rounds.selection_timeout_minutes * 60.0,
+            report_timeout_seconds=rounds.report_timeout_minutes * 60.0,
+            timer_seconds=scenario.participation.timer_seconds,
+            closing=closing_rule_of(scenario),
+            policies=policies_of(scenario),
+            fates=FateModel.of(scenario),
+            outages=outages_of(scenario),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The devices a round starts with, sorted by device id; [S] each.
+
+    device_ids: who they are.
+    check_in_times: when each checked in, seconds since start.
+    interval_ends: when each stops being eligible, seconds since start.
+    fixed_seconds, training_seconds: the device's own parts of its work; see
+        `fedray.wire.messages.CheckIns`.
+    upload_seconds: of the fixed ones, those of the upload, which comes last; 0 where no policy
+        counts uploads.
+    timer_seconds: how long each waits before it may be selected again.
+    contributions: reports that arrived in time so far; 0 where they are not counted.
+    list_rows: rows of the present window's list; -1 for devices that have waited longer.
+    """
+
+    device_ids: NDArray[np.uint64]
+    check_in_times: NDArray[np.float64]
+    interval_ends: NDArray[np.float64]
+    fixed_seconds: NDArray[np.float32]
+    training_seconds: NDArray[np.float32]
+    upload_seconds: NDArray[np.float32]
+    timer_seconds: NDArray[np.float64]
+    contributions: NDArray[np.uint32]
+    list_rows: NDArray[np.int64]
+
+    def take(self, chosen: NDArray[np.bool_]) -> "Selected":
+        """Some of the devices.
+
+        Args:
+            chosen: [S]; whether each is meant.
+        """
+        return Selected(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Fates:
+    """How an attempt goes for its devices [S], if they stay eligible; seconds since selection.
+
+    work_seconds: until the device reports.
+    failure_seconds: until it fails for a reason of its own; infinity for no failure.
+    """
+
+    work_seconds: NDArray[np.float64]
+    failure_seconds: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Reporting:
+    """What became of a round.
+
+    is_committed: whether the goal was met before the deadline.
+    closed: when the round closed, seconds since start.
+    reported: devices that reported at all, late ones included.
+    accepted_device_ids: [A], sorted; none of a round that was abandoned.
+    settlement: what the shards are told.
+    busy_until: [S]; when each device is done with the round, one way or another, seconds since
+        start.
+    attempted: how it went, as policies see it.
+    """
+
+    is_committed: bool
+    closed: float
+    reported: int
+    accepted_device_ids: NDArray[np.uint64]
+    settlement: Settlement
+    busy_until: NDArray[np.float64]
+    attempted: Attempt
+
+
+def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
+    """Draws when the selected would report, and whether and when they fail, at addresses (device,
+    attempt).
+
+    Args:
+        selected: [S] devices.
+        attempt: number of the attempt, which counts abandoned ones too: a round that is tried again
+            has other fates.
+        model: of the scenario.
+    """
+    return Fates(
+        *_draw_fates(
+            selected.device_ids, selected.fixed_seconds, selected.training_seconds, attempt, model
+        )
+    )
+
+
+@njit(cache=True, nogil=True)
+def _draw_fates(device_ids, fixed, training, attempt, model):
+    key, speed_within, classes, failure_probabilities = model
+    class_key, class_edges = classes
+    work, failure = np.empty(device_ids.size), np.empty(device_ids.size)
+    for chosen in range(device_ids.size):
+        device = device_ids[chosen]
+        words = draw(key, device, attempt, 0)
+        fails = failure_probabilities[class_of(class_key, class_edges, device)]
+        work[chosen], failure[chosen] = fate(
+            speed_within, fails, words, fixed[chosen], training[chosen]
+        )
+    return work, failure
+
+
+@njit(forceinline=True)
+def fate(speed_within, failure_probability, words, fixed, training):
+    """(seconds until a device reports, seconds until it fails for a reason of its own; infinity if
+    it does not).
+
+    Args:
+        speed_within: of the fate model.
+        failure_probability: of the device.
+        words: drawn for the device and its attempt.
+        fixed: seconds that do not vary between attempts.
+        training: seconds of training, which vary.
+    """
+    w0, w1, w2, _ = words
+    work_seconds = fixed + training * math.exp(speed_within * normal(w0))
+    failure_seconds = np.inf
+    if uniform(w1) < failure_probability:  # at a uniform share of the work
+        failure_seconds = work_seconds * uniform(w2)
+    return work_seconds, failure_seconds
+
+
+def resolve_reporting(
+    selected: Selected,
+    fates: Fates,
+    started: float,
+    attempt: int,
+    round_index: int,
+    rules: RoundRules,
+) -> Reporting:
+    """Closes a round, as the closing rule says, and settles what its devices remember.
+
+    A device reports when its work is done, unless it fails or stops being eligible before, or the
+    server is down then, which counts as a failure. Reports after closing are late.
+
+    Args:
+        selected: [S] devices.
+        fates: theirs, [S].
+        started: when the round started, seconds since start.
+        attempt: number of the attempt.
+        round_index: the round that is attempted.
+        rules: of the scenario.
+    """
+    report_times, failure_times = lost_in_outages(
+        started + fates.work_seconds, started + fates.failure_seconds, rules.outages
+    )
+    # A device that leaves before it would fail has dropped out: only the first event counts.
+    fails = (failure_times < report_times) & (failure_times <= selected.interval_ends)
+    reports = ~fails & (report_times <= selected.interval_ends)
+    deadline = started + rules.report_timeout_seconds
+
+    # Who neither reports nor fails is away when its interval ends.
+    free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
+    # What would have come after a device left or failed never comes.
+    report_times = np.where(reports, report_times, np.inf)
+    closing = rules.closing.close(report_times, started, deadline)
+    if closing.is_committed:
+        arrived = int(np.count_nonzero(closing.has_arrived))
+        # What trains is a sample of at least so many.
+        assert arrived >= rules.closing.report_goal, f"a committed round kept {arrived} reports"
+
+    # In this order: a device that reports has not failed, and one on time has reported.
+    outcomes = np.full(reports.size, Outcome.DROPPED, np.uint8)
+    outcomes[fails] = Outcome.FAILED
+    outcomes[reports] = Outcome.LATE
+    # The device cannot tell the two apart: in either case its report arrived in time.
+    kept = Outcome.ACCEPTED if closing.is_committed else Outcome.ABANDONED
+    outcomes[closing.has_arrived] = kept
+
+    upload_times = started + fates.work_seconds - selected.upload_seconds
+    # The server aborts the uploads that go on when the round closes.
+    is_lost_on_the_way = ~reports & (upload_times < free) & (free < closing.time)
+    attempted = Attempt(
+        started=started,
+        device_ids=selected.device_ids,
+        report_times=report_times,
+        upload_times=upload_times,
+        has_reported=reports,
+        has_arrived=closing.has_arrived,
+        has_uploaded=closing.has_arrived | is_lost_on_the_way,
+        timer_seconds=selected.timer_seconds,
+        contributions=selected.contributions,
+    )
+    settlement = Settlement(
+        attempt=attempt,
+        round_index=round_index,
+        device_ids=selected.device_ids,
+        check_in_times=selected.check_in_times,
+        report_times=np.where(reports, report_times, np.nan),
+        outcomes=outcomes,
+        reopen_times=rules.policies.reopen_times(attempted),
+        remembers_round=rules.policies.remembers_round(attempted),
+        forget_times=rules.policies.forget_times(attempted),
+    )
+    return Reporting(
+        # The budget may still turn this into an abandoned round: see `withheld`.
+        is_committed=closing.is_committed,
+        closed=closing.time,
+        reported=int(np.count_nonzero(reports)),
+        accepted_device_ids=selected.device_ids[outcomes == Outcome.ACCEPTED],
+        settlement=settlement,
+        busy_until=free,
+        attempted=attempted,
+    )
+
+
+def withheld(reporting: Reporting) -> Reporting:
+    """A round that was to be committed, and is abandoned with all its reports instead.
+
+    Nothing of it is released. The devices cannot know, so they keep away as after any report that
+    arrived in time.
+    """
+    return replace(
+        reporting,
+        is_committed=False,
+        accepted_device_ids=np.empty(0, np.uint64),
+        settlement=without_commit(reporting.settlement),
+    )
+
+
+def without_commit(settlement: Settlement) -> Settlement:
+    """A settlement whose accepted reports were not used after all."""
+    outcomes = settlement.outcomes
+    # Timers and remembered rounds stay: see `withheld`.
+    abandoned = np.where(outcomes == Outcome.ACCEPTED, np.uint8(Outcome.ABANDONED), outcomes)
+    return replace(settlement, outcomes=abandoned)
+
+
+def exclusion(
+    excluded: Selected, attempt: int, round_index: int, *, keeps_losses: bool
+) -> Settlement:
+    """What becomes of devices that are not selected, now or later, whatever they remember.
+
+    Args:
+        excluded: [S]; who they are.
+        attempt: number of the attempt, of which there is no other settlement.
+        round_index: the round that is being formed.
+        keeps_losses: whether devices may lose their history.
+    """
+    size = excluded.device_ids.size
+    return Settlement(
+        attempt=attempt,
+        round_index=round_index,
+        device_ids=excluded.device_ids,
+        check_in_times=excluded.check_in_times,
+        report_times=np.full(size, np.nan),
+        outcomes=np.full(size, Outcome.EXCLUDED, np.uint8),
+        reopen_times=np.full(size, NEVER, np.uint32),
+        remembers_round=np.zeros(size, np.bool_),
+        # Nothing is written down that could be lost.
+        forget_times=np.zeros(size if keeps_losses else 0, np.uint32),
+    )
+
+
+def lost_in_outages(
+    report_times: NDArray[np.float64],
+    failure_times: NDArray[np.float64],
+    outages: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times [S] of reports and failures, where a report that comes while the server is down is a
+    failure instead.
+
+    Args:
+        report_times: [S]; infinity for no report. Seconds since start.
+        failure_times: [S]; infinity for no failure.
+        outages: [O, 2]; start and end of each.
+    """
+    for outage_start, outage_end in outages:
+        # The device learns that its report is lost when it sends it, unless it failed before.
+        is_lost = (outage_start <= report_times) & (report_times < outage_end)
+        failure_times = np.where(is_lost, np.minimum(failure_times, report_times), failure_times)
+        report_times = np.where(is_lost, np.inf, report_times)
+    return report_times, failure_times

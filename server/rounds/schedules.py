@@ -1,0 +1,169 @@
+"""The door for schedules: which stored uploads take part in a round.
+
+All draws are addressed by device and window or attempt, so that they do not depend on how devices
+are split over shards.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedray.base.rng import Stream, draw, stream_key
+from fedray.scenario import Scenario
+from fedray.scenario.uploads import CyclicSchedule, PoissonSchedule
+
+
+class Schedule(Protocol):
+    """Who of the uploads of a window takes part in a round."""
+
+    def start_window(self, window: int, device_ids: NDArray[np.uint64]) -> None:
+        """Takes the uploads of a window, by their devices [U], sorted, each once."""
+        ...
+
+    def eligible(self, round_index: int) -> NDArray[np.int64]:
+        """The uploads that may take part in a round, as sorted places among those of the window."""
+        ...
+
+    def least_eligible(self) -> int:
+        """Fewest uploads with which a round can be drawn."""
+        ...
+
+    def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
+        """Those of the eligible uploads that are drawn for an attempt, sorted places too."""
+        ...
+
+
+class Cyclic:
+    """Groups of the same size, whose turn it is one after the other.
+
+    Args:
+        seed: of the draws.
+        groups: how many; the least difference between two rounds of an upload.
+        drawn: uploads of a round, without replacement.
+    """
+
+    @classmethod
+    def of(cls, table: CyclicSchedule, scenario: Scenario) -> "Cyclic":
+        """The schedule of a `table` of a `scenario`."""
+        return cls(scenario.seed, table.min_sep, scenario.rounds.report_goal)
+
+    def __init__(self, seed: int, groups: int, drawn: int) -> None:
+        self._shuffle_key = stream_key(seed, Stream.UPLOAD_SHUFFLE)
+        self._draw_key = stream_key(seed, Stream.UPLOAD_DRAW)
+        self._groups, self._drawn = groups, drawn
+        self._order = np.empty(0, np.int64)
+        self._device_ids = np.empty(0, np.uint64)
+
+    def start_window(self, window: int, device_ids: NDArray[np.uint64]) -> None:
+        """See `Schedule`."""
+        self._device_ids = device_ids
+        # To sort by independent random words is a uniform shuffle, and needs no shared generator.
+        words = _words(self._shuffle_key, device_ids, window)
+        self._order = np.argsort(words, kind="stable")
+
+    def eligible(self, round_index: int) -> NDArray[np.int64]:
+        """See `Schedule`. What is left over by equal groups is in none."""
+        size = self._order.size // self._groups
+        # By the number of the round, not of the attempt: a round that is repeated draws from the
+        # same group.
+        start = size * (round_index % self._groups)
+        # The shuffle only forms the groups; within one, places are in order.
+        return np.sort(self._order[start : start + size])
+
+    def least_eligible(self) -> int:
+        """See `Schedule`."""
+        return self._drawn
+
+    def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
+        """See `Schedule`. The least words of a group are a uniform sample of it."""
+        words = _words(self._draw_key, self._device_ids[eligible], attempt)
+        return np.sort(eligible[np.argsort(words, kind="stable")[: self._drawn]])
+
+
+class Poisson:
+    """Every upload, with the same probability and independently.
+
+    Args:
+        seed: of the draws.
+        probability: q; what is drawn has it rounded down to whole 2^-64.
+    """
+
+    @classmethod
+    def of(cls, table: PoissonSchedule, scenario: Scenario) -> "Poisson":
+        """The schedule of a `table` of a `scenario`."""
+        return cls(scenario.seed, table.probability)
+
+    def __init__(self, seed: int, probability: float) -> None:
+        self._key = stream_key(seed, Stream.UPLOAD_DRAW)
+        self._probability = probability
+        self._device_ids = np.empty(0, np.uint64)
+
+    def start_window(self, window: int, device_ids: NDArray[np.uint64]) -> None:
+        """See `Schedule`."""
+        self._device_ids = device_ids
+
+    def eligible(self, round_index: int) -> NDArray[np.int64]:
+        """See `Schedule`: all of them."""
+        return np.arange(self._device_ids.size)
+
+    def least_eligible(self) -> int:
+        """See `Schedule`: a Poisson sample may be empty."""
+        return 0
+
+    def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
+        """See `Schedule`."""
+        # The address has the attempt: what a failed attempt drew tells nothing of the next draw.
+        words = _words(self._key, self._device_ids[eligible], attempt)
+        return eligible[_happens(words, self._probability)]
+
+
+class Unresolved:
+    """Which of the uploads that were drawn cannot be read.
+
+    Args:
+        seed: of the draws.
+        share: probability of that.
+    """
+
+    def __init__(self, seed: int, share: float) -> None:
+        self._key = stream_key(seed, Stream.UPLOAD_UNRESOLVED)
+        self._share = share
+
+    def among(self, device_ids: NDArray[np.uint64], attempt: int) -> NDArray[np.bool_]:
+        """Whether each upload, by its device [S], cannot be read in an attempt."""
+        return _happens(_words(self._key, device_ids, attempt), self._share)
+
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "cyclic": Cyclic.of,
+    "poisson": Poisson.of,
+}
+"""The schedules by `rounds.uploads.schedule.kind`; they take their table and the scenario."""
+
+
+def schedule_of(scenario: Scenario) -> Schedule:
+    """The schedule of a scenario's table `rounds.uploads`."""
+    uploads = scenario.rounds.uploads
+    assert uploads is not None
+    return SCHEDULES[uploads.schedule.kind](uploads.schedule, scenario)
+
+
+def _happens(words: NDArray[np.uint64], probability: float) -> NDArray[np.bool_]:
+    """Whether events of a probability happen, by a word each; never with a larger probability."""
+    # 2^64 itself is no uint64. Scaling a float by a power of two is exact.
+    if probability >= 1.0:
+        return np.ones(words.size, np.bool_)
+    return words < np.uint64(int(probability * 2.0**64))
+
+
+@njit(cache=True, nogil=True)
+def _words(key, device_ids, address):
+    """A word of 64 bits for each device at an address."""
+    words = np.empty(device_ids.size, np.uint64)
+    for place in range(device_ids.size):
+        w0, w1, _, _ = draw(key, device_ids[place], address, 0)
+        words[place] = (w0 << np.uint64(32)) | w1
+    return words

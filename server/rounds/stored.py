@@ -1,0 +1,408 @@
+"""Upload, then train: devices upload once per window, and a program on the server that is trusted
+draws rounds from what is stored.
+
+An upload is a device's contribution in time: participation policies hold for it, and for nothing
+else. Who takes part in a round is the schedule's decision (server/rounds/schedules.py). So a device
+needs to be eligible once, and the least separation between two of its rounds in a window is what
+the schedule says, not what its habits are.
+
+In the trace a row is an upload that was drawn for a round; its times are those of the upload. A
+round is opened when its window ends.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.base.errors import Starved
+from fedray.scenario import Scenario
+from fedray.scenario.uploads import most_unresolved
+from fedray.server.policies.policy import Attempt
+from fedray.server.rounds.budget import Budget
+from fedray.server.rounds.coordinator import ClosedRound, Supply, WindowOver
+from fedray.server.rounds.pace import Samplers, UploadPace
+from fedray.server.rounds.records import records_array, records_of
+from fedray.server.rounds.rounds import RoundRules, Selected, draw_fates, lost_in_outages
+from fedray.server.rounds.schedules import Unresolved, schedule_of
+from fedray.server.rounds.shards import Shards
+from fedray.wire.messages import (
+    NEVER,
+    NO_WINDOW,
+    Census,
+    CheckIns,
+    Outcome,
+    RoundRecord,
+    Settlement,
+    Window,
+)
+from fedray.wire.protocols import Shard
+
+MOST_FAILURES = 100
+"""Attempts at a round that may fail for unresolved uploads, one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """The uploads of a look-ahead window are settled; `settlement` tells their devices."""
+
+    settlement: Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Uploads that a server holds, in order of device; [U] each.
+
+    device_ids: whose they are; each device has one.
+    check_in_times: when each checked in to upload, seconds since start.
+    report_times: when its upload was complete.
+    """
+
+    device_ids: NDArray[np.uint64]
+    check_in_times: NDArray[np.float64]
+    report_times: NDArray[np.float64]
+
+    def with_more(self, more: "Stored") -> "Stored":
+        """These uploads and others, of other devices."""
+        device_ids = np.concatenate([self.device_ids, more.device_ids])
+        order = np.argsort(device_ids, kind="stable")
+        check_ins = np.concatenate([self.check_in_times, more.check_in_times])
+        reports = np.concatenate([self.report_times, more.report_times])
+        return Stored(device_ids[order], check_ins[order], reports[order])
+
+
+NOTHING = Stored(np.empty(0, np.uint64), np.empty(0), np.empty(0))
+
+
+class StoredCoordinator:
+    """Collects uploads window by window, and forms the rounds of each window when it is over.
+
+    It is driven as `fedray.server.rounds.coordinator.Coordinator` is.
+
+    Args:
+        scenario: says windows, schedule and policies.
+        shards: of the population, in order of their devices.
+
+    records: every attempt so far, in order of time.
+    stopped: why the budget ended the run; empty as long as it did not.
+    """
+
+    def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
+        uploads = scenario.rounds.uploads
+        assert uploads is not None
+        self._scenario, self._uploads = scenario, uploads
+        self._rules = RoundRules.of(scenario)
+        self._shards = Shards(shards)
+        self._pace = UploadPace(scenario)
+        self._samplers = Samplers()
+        self._budget = Budget.of(scenario)
+        self.stopped = ""
+        self._schedule = schedule_of(scenario)
+        self._unresolved = Unresolved(scenario.seed, uploads.unresolved_share)
+        self._ahead_per_window = round(uploads.seconds / self._pace.window_seconds)
+        """Look-ahead windows of an upload window."""
+        self._window = NO_WINDOW
+        self._census = Census(0, 0, 0, 0)
+        self._attempt = 0
+        """Of uploads and rounds together: shards apply each number once."""
+        self._round_index = 0
+        self._stored = NOTHING
+        """Of the present upload window."""
+        self._outcomes = np.zeros((uploads.windows, len(Outcome)), np.int64)
+        """How many attempts to upload had each outcome, by upload window."""
+        self.records: list[RoundRecord] = []
+
+    def events(self) -> Iterator[ClosedRound | Uploaded | WindowOver]:
+        """Yields what was uploaded in every look-ahead window, and its end; and after each upload
+        window every attempt at one of its rounds.
+
+        Raises:
+            Starved: a window has too few uploads, or a round failed too often.
+        """
+        if self._window.number < 0:
+            # The first look-ahead window needs a census before there was any.
+            self._census = self._shards.check_ins(self._pace.census_only()).census
+        ahead = self._uploads.windows * self._ahead_per_window
+        for number in range(self._window.number + 1, ahead):
+            yield Uploaded(self._collect(number, is_last=number + 1 == ahead))
+            if (number + 1) % self._ahead_per_window == 0:
+                yield from self._rounds_of_window(number // self._ahead_per_window)
+                if self.stopped:
+                    return
+            yield WindowOver(self._window.end_time)
+
+    @property
+    def supply(self) -> Supply:
+        """Devices at the start of the present look-ahead window. Rounds wait for the end of an
+        upload window, which is no shortage."""
+        return Supply(self._census.eligible, self._census.free_eligible, "")
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What run.json says of how the trace was made: by which sampler check-ins were drawn, how
+        uploads went, and who drew the rounds."""
+        counts = self._uploads.rounds_of_windows(self._scenario.rounds.count)
+        names = [outcome.name.lower() for outcome in Outcome]
+        return {
+            "samplers": self._samplers.document,
+            "uploads": [
+                {
+                    "window": window,
+                    "rounds": counts[window],
+                    "stored": int(outcomes[Outcome.ACCEPTED]),
+                    **{
+                        names[each]: int(outcomes[each])
+                        for each in (Outcome.LATE, Outcome.DROPPED, Outcome.FAILED)
+                    },
+                }
+                for window, outcomes in enumerate(self._outcomes)
+            ],
+            "sampling": self._uploads.schedule.model_dump(mode="json"),
+        }
+
+    def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
+        """Takes up a round that was committed before, with its accepted devices [A]; in order."""
+        if self._budget is not None:
+            self._budget.add(accepted_device_ids)
+
+    def finish(self) -> None:
+        """Tells the shards what they have not heard yet; is called once, when no more rounds are
+        wanted."""
+        self._shards.tell_now()
+
+    def state(self) -> dict[str, NDArray]:
+        """Everything but the settlements, as named arrays; may be asked for between two look-ahead
+        windows."""
+        return {
+            "window": np.array(self._window, np.float64),
+            "census": np.array(
+                [getattr(self._census, name) for name in Census.__dataclass_fields__]
+            ),
+            "listed": np.array([self._pace.listed_from, self._pace.listed_until]),
+            "samplers": self._samplers.state(),
+            "attempt": np.array([self._attempt]),
+            "round": np.array([self._round_index]),
+            "stored.device_ids": self._stored.device_ids,
+            "stored.check_in_times": self._stored.check_in_times,
+            "stored.report_times": self._stored.report_times,
+            "outcomes": self._outcomes,
+            "records": records_array(self.records),
+        }
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """Takes up a state. The shards must have been told of every settlement before it.
+
+        Args:
+            state: what `state` gave.
+
+        Raises:
+            CheckpointError: the samplers were chosen by other predicted costs.
+        """
+        self._samplers.load(state["samplers"])
+        number, *seconds = state["window"].tolist()
+        self._window = Window(int(number), *seconds)
+        self._census = Census(*state["census"].tolist())
+        self._pace.listed_from, self._pace.listed_until = state["listed"].tolist()
+        self._attempt, self._round_index = int(state["attempt"][0]), int(state["round"][0])
+        names = ("device_ids", "check_in_times", "report_times")
+        self._stored = Stored(*(state[f"stored.{name}"] for name in names))
+        self._outcomes = state["outcomes"]
+        self.records = records_of(state["records"])
+
+    def _collect(self, number: int, is_last: bool) -> Settlement:
+        """Takes the uploads of a look-ahead window, and settles what their devices remember."""
+        order = self._pace.order(number, self._census, 0)
+        check_ins = self._shards.check_ins(order)
+        self._window, self._census = order.window, check_ins.census
+        self._samplers.count(order.is_enumerated)
+        # Shards draw the next window while this one is settled. After the last one nobody would
+        # take the answer.
+        if not is_last:
+            self._shards.prepare(self._pace.order(number + 1, self._census, 0))
+        upload_window = number // self._ahead_per_window
+        settlement = self._settle(check_ins, (upload_window + 1) * self._uploads.seconds)
+        # Every outcome has a count, also one that nobody had in this window.
+        counts = np.bincount(settlement.outcomes, minlength=self._outcomes.shape[1])
+        self._outcomes[upload_window] += counts
+        accepted = settlement.has_arrived
+        more = Stored(
+            settlement.device_ids[accepted],
+            settlement.check_in_times[accepted],
+            settlement.report_times[accepted],
+        )
+        # No device is in both: a device whose upload is stored keeps away until the window ends.
+        self._stored = self._stored.with_more(more)
+        self._shards.tell(settlement)
+        return settlement
+
+    def _settle(self, check_ins: CheckIns, window_end: float) -> Settlement:
+        """How uploads go: each device's first check-in of the list is its try.
+
+        An upload takes the part of a device's work that is no training. It is complete then, unless
+        the device fails or stops being eligible before, or the server is down; after the window's
+        end it is late, and the server aborts it.
+        """
+        tried = self._tried(check_ins)
+        fates = draw_fates(tried, self._attempt, self._rules.fates)
+        started = tried.check_in_times
+        report_times, failure_times = lost_in_outages(
+            started + fates.work_seconds, started + fates.failure_seconds, self._rules.outages
+        )
+        fails = (failure_times < report_times) & (failure_times <= tried.interval_ends)
+        is_complete = ~fails & (report_times <= tried.interval_ends)
+        free = np.where(is_complete, report_times, np.where(fails, failure_times, np.inf))
+        # Who neither completes the upload nor fails is gone when its interval ends.
+        free = np.minimum(free, tried.interval_ends)
+        is_stored = is_complete & (report_times <= window_end)
+        outcomes = np.full(started.size, Outcome.DROPPED, np.uint8)
+        outcomes[fails] = Outcome.FAILED
+        outcomes[is_complete] = Outcome.LATE
+        outcomes[is_stored] = Outcome.ACCEPTED
+
+        upload_times = started + fates.work_seconds - tried.upload_seconds
+        is_lost_on_the_way = ~is_complete & (upload_times < free) & (free < window_end)
+        attempted = Attempt(
+            started=started,
+            device_ids=tried.device_ids,
+            # Policies are given infinity for no report, and the trace has NaN for it below.
+            report_times=np.where(is_complete, report_times, np.inf),
+            upload_times=upload_times,
+            has_reported=is_complete,
+            has_arrived=is_stored,
+            has_uploaded=is_stored | is_lost_on_the_way,
+            timer_seconds=tried.timer_seconds,
+            contributions=tried.contributions,
+        )
+        # The server takes one upload of a device in a window, whatever the device remembers.
+        again = np.minimum(np.ceil(np.where(is_stored, window_end, free)), float(NEVER))
+        policies = self._rules.policies
+        settlement = Settlement(
+            attempt=self._attempt,
+            round_index=Settlement.NO_ROUND,
+            device_ids=tried.device_ids,
+            check_in_times=started,
+            report_times=np.where(is_complete, report_times, np.nan),
+            outcomes=outcomes,
+            reopen_times=np.maximum(policies.reopen_times(attempted), again.astype(np.uint32)),
+            # Rounds are the schedule's business, so devices that upload remember none.
+            remembers_round=np.zeros(started.size, np.bool_),
+            forget_times=policies.forget_times(attempted),
+        )
+        self._attempt += 1
+        return settlement
+
+    def _tried(self, check_ins: CheckIns) -> Selected:
+        """The devices that try to upload, each at its first check-in; sorted by device id."""
+        is_up = np.ones(check_ins.times.size, np.bool_)
+        for outage_start, outage_end in self._rules.outages:
+            is_up &= (check_ins.times < outage_start) | (check_ins.times >= outage_end)
+        up = np.flatnonzero(is_up)
+        # The list is in order of time, and `unique` gives the first place of each.
+        device_ids, places = np.unique(check_ins.device_ids[up], return_index=True)
+        rows = up[places]
+
+        def column(values: NDArray, otherwise: float) -> NDArray:
+            """Of a column that may be empty, which stands for the same value everywhere."""
+            return values[rows] if values.size else np.full(rows.size, otherwise, values.dtype)
+
+        return Selected(
+            device_ids=device_ids,
+            check_in_times=check_ins.times[rows],
+            interval_ends=check_ins.interval_ends[rows],
+            fixed_seconds=check_ins.fixed_seconds[rows],
+            # No device trains here, so an upload takes the fixed seconds alone.
+            training_seconds=np.zeros(rows.size, np.float32),
+            upload_seconds=column(check_ins.upload_seconds, 0.0),
+            timer_seconds=column(check_ins.timer_seconds, self._rules.timer_seconds),
+            contributions=column(check_ins.contributions, 0),
+            list_rows=rows,
+        )
+
+    def _rounds_of_window(self, window: int) -> Iterator[ClosedRound]:
+        """The rounds on the uploads of a window, which is over."""
+        # A window's uploads are of no use to the next one, whose rounds draw from its own.
+        stored, self._stored = self._stored, NOTHING
+        self._schedule.start_window(window, stored.device_ids)
+        count = self._uploads.rounds_of_windows(self._scenario.rounds.count)[window]
+        first_round = self._round_index
+        failures = 0
+        while self._round_index < first_round + count:
+            closed = self._draw_round(stored, window)
+            self.records.append(closed.record)
+            yield closed
+            # No order comes before the window's rounds are over, and whoever goes on after a loss
+            # of a shard has heard of this round by now.
+            self._shards.tell_if_many()
+            if self.stopped:
+                return
+            # An attempt that failed has a number of its own, so that the next draw of this round is
+            # another.
+            failures = 0 if closed.record.is_committed else failures + 1
+            self._round_index += closed.record.is_committed
+            if failures == MOST_FAILURES:
+                raise Starved(
+                    f"{failures} attempts at round {self._round_index} had more than a tenth of "
+                    "their uploads unresolved; lower rounds.uploads.unresolved_share="
+                    f"{self._uploads.unresolved_share:g}"
+                )
+
+    def _draw_round(self, stored: Stored, window: int) -> ClosedRound:
+        """One attempt at a round, after the last one."""
+        eligible = self._schedule.eligible(self._round_index)
+        least = self._schedule.least_eligible()
+        if eligible.size < least:
+            raise Starved(
+                f"upload window {window} stored {stored.device_ids.size} uploads, so that "
+                f"{eligible.size} are eligible in round {self._round_index}, fewer than "
+                f"rounds.report_goal={least}; lower it, or raise rounds.uploads.window_hours or "
+                f"population.devices={self._scenario.population.devices}"
+            )
+        drawn = self._schedule.draw(eligible, self._attempt)
+        device_ids = stored.device_ids[drawn]
+        # Whether an upload can be read turns out only once it is drawn.
+        is_unresolved = self._unresolved.among(device_ids, self._attempt)
+        unresolved = int(np.count_nonzero(is_unresolved))
+        is_committed = unresolved <= most_unresolved(drawn.size)
+        accepted = device_ids[~is_unresolved] if is_committed else np.empty(0, np.uint64)
+        if is_committed and self._budget is not None:
+            self.stopped = self._budget.refusal(accepted)
+            is_committed = not self.stopped
+        kept = Outcome.ACCEPTED if is_committed else Outcome.ABANDONED
+        outcomes = np.where(is_unresolved, Outcome.FAILED, kept).astype(np.uint8)
+        opened = (window + 1) * self._uploads.seconds
+        # Rounds on the server are drawn one after the other.
+        started = max(opened, self.records[-1].closed if self.records else 0.0)
+        record = RoundRecord(
+            round_index=self._round_index,
+            opened=opened,
+            started=started,
+            closed=started + 60.0 * self._uploads.round_minutes,
+            selected=drawn.size,
+            reported=drawn.size - unresolved,
+            accepted=drawn.size - unresolved if is_committed else 0,
+            is_committed=is_committed,
+            eligible_estimate=eligible.size,
+        )
+        settlement = self._settlement_of_round(stored, drawn, outcomes)
+        self._shards.tell(settlement)
+        self._attempt += 1
+        return ClosedRound(record, accepted if is_committed else accepted[:0], settlement)
+
+    def _settlement_of_round(
+        self, stored: Stored, drawn: NDArray[np.int64], outcomes: NDArray[np.uint8]
+    ) -> Settlement:
+        """The rows of an attempt at a round, of which its devices hear nothing."""
+        has_losses = self._rules.policies.losses.happen
+        return Settlement(
+            attempt=self._attempt,
+            round_index=self._round_index,
+            device_ids=stored.device_ids[drawn],
+            check_in_times=stored.check_in_times[drawn],
+            report_times=stored.report_times[drawn],
+            outcomes=outcomes,
+            reopen_times=np.zeros(drawn.size, np.uint32),
+            remembers_round=np.zeros(drawn.size, np.bool_),
+            forget_times=np.zeros(drawn.size if has_losses else 0, np.uint32),
+        )
