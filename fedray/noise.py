@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.base.errors import InputError, shown
+from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.limits import check_noise_multiplier
 from fedray.mechanisms.figures import Figures, mechanism_figures
 from fedray.mechanisms.files import read_strategy
@@ -158,9 +158,11 @@ class CorrelatedNoise:
                 below 1, or no theorem gives the sensitivity (`SensitivityUnknown`).
         """
         if participation.rounds != self._steps:
-            raise InputError(
-                f"participation.rounds={participation.rounds} must be steps={self._steps}, for "
-                f"which this noise was planned; give MinSep(rounds={self._steps}, ...)"
+            raise InputError.of(
+                "participation.rounds",
+                participation.rounds,
+                f"must be steps={self._steps}, for which this noise was planned",
+                f"give MinSep(rounds={self._steps}, ...)",
             )
         return mechanism_figures(self._strategy, participation, self._noise_multiplier, delta)
 
@@ -207,9 +209,11 @@ class CorrelatedNoise:
             InputError: the state is of another setting, or noise was given here already.
         """
         if self.next_step:
-            raise InputError(
-                f"next_step={self.next_step}: noise was given here already, and steps of two "
-                "states do not make one mechanism; load the state into a new CorrelatedNoise"
+            raise InputError.of(
+                "next_step",
+                self.next_step,
+                "is not 0: noise was drawn here already, and two states do not make one mechanism",
+                "load the state into a new CorrelatedNoise",
             )
         setting = self._setting()
         missing = {*setting, "seed", "next_step", "buffers"} - state.keys()
@@ -296,8 +300,8 @@ def _whole(seed: int) -> int:
     """The seed as an int. Raises InputError."""
     # A key is made of the seed's digits, so 3, 3.0 and True would be three seeds.
     if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-        raise InputError(
-            f"seed={shown(seed)} must be a whole number from 0; leave it out to draw a secret one"
+        raise InputError.of(
+            "seed", seed, "must be a whole number from 0", "leave it out to draw a secret one"
         )
     return int(seed)
 
@@ -334,4 +338,4 @@ def _device_of(tensors: list[Tensor]) -> torch.device:
 
 def _check_positive(name: str, value: float) -> None:
     if not (value > 0 and math.isfinite(value)):
-        raise InputError(f"{name}={value} must be positive and finite; correct it")
+        raise InputError.of(name, value, "must be positive and finite", "correct it")

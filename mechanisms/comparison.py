@@ -78,9 +78,11 @@ def utility(
     """
     for what, value in (("sensitivity", sensitivity), ("rho", rho)):
         if not 0 < value < math.inf:
-            raise InputError(
-                f"{what}={value} must be positive and finite for mechanisms to be compared; leave "
-                "the comparison out"
+            raise InputError.of(
+                what,
+                value,
+                "must be positive and finite for mechanisms to be compared",
+                "leave the comparison out",
             )
     max_error, rms_error = prefix_errors(strategy, rounds)
     noise_multiplier = sensitivity / math.sqrt(2.0 * rho)

@@ -229,8 +229,8 @@ def calibrated_figures(
         sensitivity = loss(strategy, participation).sensitivity
         z = noise_multiplier_for(sensitivity.value, delta, epsilon=epsilon, rho=rho)
     elif rho is not None:
-        raise InputError(
-            f"rho={rho} with sampling: no zCDP is proven for sampled mechanisms; give epsilon"
+        raise InputError.of(
+            "rho", rho, "with sampling: no zCDP is proven for sampled mechanisms", "give epsilon"
         )
     else:
         assert epsilon is not None

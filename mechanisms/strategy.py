@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from fedray.base.errors import InputError, shown
+from fedray.base.errors import InputError
 from fedray.base.mistakes import Explained
 from fedray.mechanisms.gram import GramTable
 from fedray.mechanisms.participation import MOST_ROUNDS, MinSep
@@ -80,16 +80,17 @@ class Strategy(Explained, ABC):
         """Raises InputError unless 1 <= `rounds` <= most_rounds, for noise beyond its rounds would
         repeat rows or have none."""
         if rounds < 1:
-            raise InputError(
-                f"rounds={rounds} must be at least 1; nothing is released in no rounds"
+            raise InputError.of(
+                "rounds", rounds, "must be at least 1", "nothing is released in no rounds"
             )
         if rounds > MOST_ROUNDS:
-            raise InputError(f"rounds={shown(rounds)} must not exceed {MOST_ROUNDS:,}; lower it")
+            raise InputError.of("rounds", rounds, f"must not exceed {MOST_ROUNDS:,}", "lower it")
         if self.most_rounds is not None and rounds > self.most_rounds:
-            raise InputError(
-                f"rounds={rounds} is more than this {self.kind} strategy has ({self.most_rounds}); "
-                "noise beyond would repeat "
-                "rows or have none: optimise it for more rounds"
+            raise InputError.of(
+                "rounds",
+                rounds,
+                f"is more than this {self.kind} strategy has ({self.most_rounds})",
+                "noise beyond would repeat rows or have none: optimise it for more rounds",
             )
 
     @abstractmethod

@@ -148,9 +148,12 @@ class _Traits:
         self._train_factors = np.array([each.train_time_factor for each in each_class])
         has_own = any(each.availability or each.time_zones for each in each_class)
         if table.tie in ("hour", "zone") and has_own:
-            raise ScenarioError(
-                f"data.tie={table.tie!r}: classes have an availability or time zones of their own, "
-                "so that hours and zones of devices are not in one order; take another tie"
+            raise ScenarioError.of(
+                "data.tie",
+                table.tie,
+                "is ambiguous: with an availability or time zones per class, hours and zones of "
+                "devices are not in one order",
+                "take another tie",
             )
         if table.tie == "hour":
             if not isinstance(scenario.availability, HabitAvailability):

@@ -35,10 +35,12 @@ def classes_of(kind: str, fields: Mapping[str, Field]) -> tuple[tuple[int, ...],
     has_inputs = inputs is not None and inputs.kind == "real"
     has_classes = targets is not None and targets.kind == "whole" and targets.shape == ()
     if inputs is None or targets is None or not (has_inputs and has_classes):
-        raise ScenarioError(
-            f"training.task.kind={kind!r} needs data with real `inputs`, and `targets` that are "
-            f"one class number each; the data has {described(fields)}; take other data or another "
-            "task"
+        raise ScenarioError.of(
+            "training.task.kind",
+            kind,
+            "needs data with real `inputs`, and `targets` that are one class number each; the "
+            f"data has {described(fields)}",
+            "take other data or another task",
         )
     return inputs.shape, targets.values
 

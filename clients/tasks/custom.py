@@ -118,7 +118,9 @@ class CustomTask:
         return called(f"training.task.file={self._file!r}: {name}()", call)
 
     def _refuse(self, rule: str) -> NoReturn:
-        raise ScenarioError(f"training.task.file={self._file!r}: {rule}; correct it") from None
+        raise ScenarioError.of(
+            "training.task.file", self._file, f"is not a task: {rule}", "correct it"
+        ) from None
 
 
 def _seeded(make: Callable[[int], Task], seed: int) -> Task:

@@ -48,10 +48,12 @@ class ImageCnn(Classifier):
         # A grey image has one channel. What is no image is refused as one without pixels.
         height, width, channels = (*shape, 1)[:3] if is_image else (0, 0, 0)
         if min(height, width) < LEAST_PIXELS:
-            raise ScenarioError(
-                f"training.task.kind={table.kind!r} needs images [height, width, channels] of at "
-                f"least {LEAST_PIXELS} x {LEAST_PIXELS} pixels; the data has `inputs` "
-                f"{list(shape)}; give them another data.shape, or take mlp"
+            raise ScenarioError.of(
+                "training.task.kind",
+                table.kind,
+                f"needs images [height, width, channels] of at least {LEAST_PIXELS} x "
+                f"{LEAST_PIXELS} pixels; the data has `inputs` {list(shape)}",
+                "give them another data.shape, or take mlp",
             )
         self._is_gray = len(shape) == 2
         first, second = CHANNELS

@@ -111,24 +111,29 @@ def parameters_in(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> NDArray[
         check_regular_file(file, most_bytes=8 * numbers + _MOST_HEADER_BYTES)
         found = safetensors.numpy.load_file(file)
     except (OSError, SafetensorError) as error:
-        raise ScenarioError(
-            f"training.initial.file={str(file)!r} is no safetensors file ({error}); give the "
-            "model.safetensors of a trained run, or another that has the parameters by name"
+        raise ScenarioError.of(
+            "training.initial.file",
+            str(file),
+            f"is no safetensors file ({error})",
+            "give the model.safetensors of a trained run, or another that has the parameters "
+            "by name",
         ) from None
     found_shapes = {name: part.shape for name, part in found.items()}
     wrong = [name for name, shape in shapes.items() if found_shapes.get(name) != shape]
     unknown = sorted(found.keys() - shapes.keys())
     if wrong or unknown:
         expected = {name: list(shapes[name]) for name in wrong}
-        raise ScenarioError(
-            f"training.initial.file={str(file)!r} is the model of another task: it lacks "
-            f"{expected} and has {unknown} instead; give one of the same task and sizes"
+        raise ScenarioError.of(
+            "training.initial.file",
+            str(file),
+            f"is the model of another task: it lacks {expected} and has {unknown} instead",
+            "give one of the same task and sizes",
         )
     # The order is that of the shapes, which the file need not share.
     parts = [found[name].ravel() for name in shapes]
     flat = np.concatenate(parts).astype(np.float32)
     if not np.isfinite(flat).all():
-        raise ScenarioError(
-            f"training.initial.file={str(file)!r} has parameters that are not finite; give another"
+        raise ScenarioError.of(
+            "training.initial.file", str(file), "has parameters that are not finite", "give another"
         )
     return flat

@@ -41,9 +41,11 @@ class Quadratic:
     def __init__(self, table: QuadraticTask, seed: int, fields: Mapping[str, Field]) -> None:
         inputs = fields.get("inputs")
         if inputs is None or inputs.kind != "real" or len(inputs.shape) != 1:
-            raise ScenarioError(
-                f"training.task.kind={table.kind!r} needs data with real `inputs` [dimension]; "
-                f"the data has {described(fields)}; take data.kind='points'"
+            raise ScenarioError.of(
+                "training.task.kind",
+                table.kind,
+                f"needs data with real `inputs` [dimension]; the data has {described(fields)}",
+                "take data.kind='points'",
             )
         (dimension,) = inputs.shape
         self.shapes: Mapping[str, tuple[int, ...]] = {"w": (dimension,)}

@@ -45,9 +45,11 @@ def tokens_of(kind: str, fields: Mapping[str, Field]) -> Field:
     tokens = fields.get("tokens")
     is_text = tokens is not None and tokens.kind == "whole" and len(tokens.shape) == 1
     if tokens is None or not is_text or tokens.shape[0] < 2:
-        raise ScenarioError(
-            f"training.task.kind={kind!r} needs text: whole `tokens` [length + 1]; the data has "
-            f"{described(fields)}; take other data or another task"
+        raise ScenarioError.of(
+            "training.task.kind",
+            kind,
+            f"needs text: whole `tokens` [length + 1]; the data has {described(fields)}",
+            "take other data or another task",
         )
     return tokens
 

@@ -25,9 +25,11 @@ def demand_tokens(table: FedAvg | FedSGD, source: ExampleSource) -> None:
     is_text = tokens is not None and tokens.kind == "whole" and len(tokens.shape) == 1
     if table.max_tokens is not None and not is_text:
         names = ", ".join(f"`{name}`" for name in source.fields)
-        raise ScenarioError(
-            f"training.client.max_tokens={table.max_tokens}: the examples have no `tokens`, but "
-            f"{names}; take max_examples, or a task of text"
+        raise ScenarioError.of(
+            "training.client.max_tokens",
+            table.max_tokens,
+            f"needs `tokens`: the examples have only {names}",
+            "take max_examples, or a task of text",
         )
 
 

@@ -610,7 +610,7 @@ def audit_trace(
                 (mechanisms[0].sampled, mechanisms[0].filtered),
             )
     except ValueError as error:  # what no guarantee can be computed for
-        raise InputError(str(error)) from None
+        raise InputError.caused_by(error) from None
     # What follows takes back what the trace, the log or the noise does not support.
     broken = [
         each.statement
@@ -747,7 +747,7 @@ class _Used:
             for strategy in used.strategies:
                 strategy.check_rounds(trace.committed_rounds)
         except ValueError as error:
-            raise InputError(str(error)) from None
+            raise InputError.caused_by(error) from None
         if scenario is None or (used.own, used.noise_multiplier) != (
             scenario.privacy.mechanism,
             scenario.privacy.noise_multiplier,

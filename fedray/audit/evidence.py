@@ -81,20 +81,24 @@ def check_evidence_file(file: str | Path, claim: Claim | None) -> RowForm:
     statements = [name for name in Claim.model_fields if name in _BREACHES]
     if claim is None or all(getattr(claim, each) is None for each in statements):
         found = "there is no claim" if claim is None else "the claim states nothing of it"
-        raise InputError(
-            f"evidence={str(file)!r} is for what breaks a claim about participation, and {found}; "
-            f"give a claim with one of {', '.join(statements)}"
+        raise InputError.of(
+            "evidence",
+            str(file),
+            f"is for what breaks a claim about participation, and {found}",
+            f"give a claim with one of {', '.join(statements)}",
         )
     form = ROW_SUFFIXES.get(path.suffix.lower())
     if form is None:
-        raise InputError(
-            f"evidence={str(file)!r} has a suffix that is none of {', '.join(ROW_SUFFIXES)}; name "
-            "the file so"
+        raise InputError.of(
+            "evidence",
+            str(file),
+            f"has a suffix that is none of {', '.join(ROW_SUFFIXES)}",
+            "name the file so",
         )
     # A link that leads nowhere would be replaced too.
     if path.exists() or path.is_symlink():
-        raise InputError(
-            f"evidence={str(file)!r} exists already; name a new file, or remove it first"
+        raise InputError.of(
+            "evidence", str(file), "exists already", "name a new file, or remove it first"
         )
     return form
 

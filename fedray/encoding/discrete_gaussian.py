@@ -51,10 +51,11 @@ class DiscreteGaussianEncoding(SecAggEncoding):
 
     def __init__(self, table: DiscreteGaussian, setting: SumSetting) -> None:
         if table.parameters != setting.dimension:
-            raise ScenarioError(
-                f"privacy.encoding.parameters={table.parameters:,}: the model has "
-                f"{setting.dimension:,} parameters, and the privacy of discrete noise depends on "
-                f"how many; say {setting.dimension}"
+            raise ScenarioError.of(
+                "privacy.encoding.parameters",
+                table.parameters,
+                f"is not the model's {setting.dimension:,}, on which its privacy depends",
+                f"write {setting.dimension}",
             )
         super().__init__(table, setting)
         variance = device_variance(
@@ -62,18 +63,23 @@ class DiscreteGaussianEncoding(SecAggEncoding):
         )
         if variance < LEAST_DEVICE_VARIANCE:
             finer = math.sqrt(LEAST_DEVICE_VARIANCE * setting.devices) / setting.noise_multiplier
-            raise ScenarioError(
-                f"privacy.encoding.scale={table.scale}: one of {setting.devices:,} devices would "
-                f"add noise of variance {float(variance):.3g} steps^2, and nothing is proven below "
-                f"{LEAST_DEVICE_VARIANCE:g}; take a scale of at least {math.ceil(finer):,}"
+            raise ScenarioError.of(
+                "privacy.encoding.scale",
+                table.scale,
+                f"is too coarse: one of {setting.devices:,} devices would add noise of variance "
+                f"{float(variance):.3g} steps^2, and nothing is proven below "
+                f"{LEAST_DEVICE_VARIANCE:g}",
+                f"take a scale of at least {math.ceil(finer):,}",
             )
         # All devices of the sample together then have its share of the cohort's deviation.
         own = variance * setting.sampled / setting.devices
         if own > MOST_DEVIATION**2:
-            raise ScenarioError(
-                f"privacy.encoding.scale={table.scale}: the noise of one device has a standard "
-                f"deviation of {math.sqrt(own):.3g} steps, and {MOST_DEVIATION:,} is the most; "
-                "take a smaller scale"
+            raise ScenarioError.of(
+                "privacy.encoding.scale",
+                table.scale,
+                f"is too fine: the noise of a device deviates by {math.sqrt(own):.3g} steps; "
+                f"the most is {MOST_DEVIATION:,}",
+                "take a smaller scale",
             )
         self.noise = NoiseScale.at_least(own)
         self._noise_key = stream_key(setting.seed, Stream.DISCRETE_NOISE)

@@ -182,28 +182,34 @@ class SecAggEncoding:
         # The least S with S^2 + S + rest <= (MOST_INFLATION S)^2.
         rest, share = rounding_square(self._coordinates), MOST_INFLATION**2 - 1
         least = math.ceil((1 + math.sqrt(1 + 4 * share * rest)) / (2 * share))
-        raise ScenarioError(
-            f"privacy.encoding.scale={self._scale}: rounding a model of "
-            f"{self._setting.dimension:,} parameters may make an update {factor:.3g} times as long "
-            f"as the clip norm, and {MOST_INFLATION:g} times is the most; take a scale of at least "
-            f"{least:,}"
+        raise ScenarioError.of(
+            "privacy.encoding.scale",
+            self._scale,
+            f"is too coarse: rounding {self._setting.dimension:,} parameters may make an update "
+            f"{factor:.3g} times as long as the clip norm; the most is {MOST_INFLATION:g} times",
+            f"take a scale of at least {least:,}",
         )
 
 
 def _modulus(table: ModularTable, least: int, devices: int) -> int:
     """M, as the table says or the least that has room. Raises ScenarioError."""
     if least > 1 << MOST_BITS:
-        raise ScenarioError(
-            f"privacy.encoding.scale={table.scale}: sums of {devices:,} devices need a modulus of "
-            f"{least:,}, and 2^{MOST_BITS} is the most; take a smaller scale"
+        raise ScenarioError.of(
+            "privacy.encoding.scale",
+            table.scale,
+            f"is too fine: sums of {devices:,} devices need a modulus of {least:,}; the most is "
+            f"2^{MOST_BITS}",
+            "take a smaller scale",
         )
     if table.modulus_bits is None:
         return least
     if least > 1 << table.modulus_bits:
-        raise ScenarioError(
-            f"privacy.encoding.modulus_bits={table.modulus_bits}: sums of {devices:,} devices with "
-            f"scale={table.scale} need {(least - 1).bit_length()} bits, else they wrap; raise it, "
-            "leave it out, or take a smaller scale"
+        raise ScenarioError.of(
+            "privacy.encoding.modulus_bits",
+            table.modulus_bits,
+            f"is too small: sums of {devices:,} devices with scale={table.scale} need "
+            f"{(least - 1).bit_length()} bits, else they wrap",
+            "raise it, leave it out, or take a smaller scale",
         )
     return 1 << table.modulus_bits
 

@@ -78,9 +78,15 @@ def pretrain(
     file = Path(os.path.abspath(out))
     # This comes first, so that no training is lost because of a name.
     if os.path.lexists(file):
-        raise InputError(f"out={str(out)!r} exists already; name a new file, or remove it first")
+        raise InputError.of(
+"out", str(out), "exists already",
+"name a new file, or remove it first"
+)
     if not file.parent.is_dir():
-        raise InputError(f"out={str(out)!r} lies in no directory; make {str(file.parent)!r} first")
+        raise InputError.of(
+"out", str(out), "lies in no directory",
+f"make {str(file.parent)!r} first"
+)
     # Code of both tables may be somebody else's.
     if not trust_code:
         scenario.demand_trust_of_training()

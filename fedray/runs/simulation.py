@@ -204,10 +204,11 @@ def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> Non
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > physical:
         devices = scenarios_of(scenario)[0].population.devices
-        raise InputError(
-            f"population.devices={devices} needs {needed / 2**30:.0f} GiB of memory, this "
-            f"machine has {physical / 2**30:.0f}; lower it, or join a cluster"
-        )
+        raise InputError.of(
+"population.devices", devices, f"needs {needed / 2 ** 30:.0f} GiB of memory, this machine has "
+f"{physical / 2 ** 30:.0f}",
+"lower it, or join a cluster"
+)
 
 
 def save_contents(scenario: Scenario, writer: PartialDirectory) -> None:

@@ -128,8 +128,8 @@ class PythonFile(ContentFile):
             raise InputError(
                 f"{self.table}.file={shown(self.file)} is Python code that came with a trace or "
                 f"run (sha256 {self.sha256}) and "
-                f"would be executed here; read {str(self._kept_as)!r}, and give trust_code=True if "
-                "you trust it"
+                f"would be executed here; read {str(self._kept_as)!r}, and give `trust_code=True` "
+                "if you trust it"
             )
 
     def _canonical(self, path: Path) -> bytes:

@@ -230,8 +230,8 @@ def run_canary(
     if coordinates is None:
         coordinates = COORDINATES_OF_DEVICES_NOISE if adds_noise else COORDINATES
     if not 256 <= coordinates <= 1 << 20:
-        raise InputError(
-            f"coordinates={coordinates} must be from 256 to {1 << 20}; more narrow the interval"
+        raise InputError.of(
+            "coordinates", coordinates, f"must be from 256 to {1 << 20}", "more narrow the interval"
         )
     recorded = _recorded(scenario, trace)
     rounds = recorded.rounds
@@ -612,10 +612,12 @@ class _Setup(NamedTuple):
         least_square = 4.0 * added / math.sqrt(2.0 / self.canaries) / z**2
         if (table.scale * self.encoding.contribution_norm(1.0)) ** 2 >= least_square:
             return
-        raise InputError(
-            f"privacy.encoding.scale={table.scale}: {self.canaries:,} canaries at once would round "
-            "by so much that it is taken for noise; take fewer coordinates, or a scale of at "
-            f"least {math.ceil(math.sqrt(least_square)):,}"
+        raise InputError.of(
+            "privacy.encoding.scale",
+            table.scale,
+            f"is too coarse: the rounding of {self.canaries:,} canaries would be taken for noise",
+            "take fewer coordinates, or a scale of at least "
+            f"{math.ceil(math.sqrt(least_square)):,}",
         )
 
 
@@ -788,9 +790,11 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
     """
     clipping = scenario.privacy.clipping
     if not isinstance(clipping, AdaptiveClipping):
-        raise InputError(
-            f"privacy.clipping.kind={clipping.kind!r}: its counts cannot be read from its norms; "
-            "test this scenario with kind 'fixed' or 'adaptive'"
+        raise InputError.of(
+            "privacy.clipping.kind",
+            clipping.kind,
+            "is not testable: its counts cannot be read from its norms",
+            "test this scenario with kind 'fixed' or 'adaptive'",
         )
     count_noise, goal = scenario.count_noise, scenario.rounds.report_goal
     assert count_noise is not None

@@ -125,15 +125,19 @@ def fit_min_sep(
         InputError: if an argument makes no sense.
     """
     if key not in RANGES:
-        raise InputError(f"key={key!r} cannot be fitted; take one of {', '.join(RANGES)}")
+        raise InputError.of("key", key, "cannot be fitted", f"take one of {', '.join(RANGES)}")
     if not 1 <= min_sep < scenario.rounds.count:
-        raise InputError(
-            f"min_sep={min_sep} must be at least 1 and less than the {scenario.rounds.count} "
-            "rounds, since no two are "
-            "further apart; give what was observed"
+        raise InputError.of(
+            "min_sep",
+            min_sep,
+            f"must be at least 1 and less than the {scenario.rounds.count} rounds, since no "
+            "two are further apart",
+            "give what was observed",
         )
     if not 0 < tolerance < 1:
-        raise InputError(f"tolerance={tolerance} must be between 0 and 1; 0.01 is one percent")
+        raise InputError.of(
+            "tolerance", tolerance, "must be between 0 and 1", "0.01 is one percent"
+        )
     smaller = scaled(scenario, scale)
     # Traces lie in temporary folders, so no checkpoint would ever be resumed.
     placement = placement or Placement(backend="in-process", checkpoint_seconds=math.inf)
@@ -227,9 +231,9 @@ def scenario_to_fit(
         return scenario
     # A report goal has a published default; these three say what run was observed, and have none.
     needed = {"devices": devices, "timer_hours": timer_hours, "rounds": rounds}
-    missing = ", ".join(f"{name}=None" for name, value in needed.items() if value is None)
-    if missing:
-        raise InputError(f"{missing} must be given, or a scenario file")
+    for name, value in needed.items():
+        if value is None:
+            raise InputError.of(name, None, "must be given, or a scenario file")
     assert devices is not None
     assert rounds is not None
     tables = {
@@ -264,15 +268,19 @@ def scaled(scenario: Scenario, scale: float) -> Scenario:
     """Population, joins, report goal and the concurrency of buffered rounds so many times as large,
     untrained; at scale 1 as they are. Raises InputError for smaller goals below 20."""
     if not 0 < scale <= 1:
-        raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
+        raise InputError.of(
+            "scale", scale, "must be above 0 and at most 1", "1 is the whole population"
+        )
     # The timer stays: devices per report goal, and so the rounds between, are what they were.
     if scale == 1:
         return scenario.with_overrides("training.enabled=false")
     goal = round(scenario.rounds.report_goal * scale)
     if goal < 20:
-        raise InputError(
-            f"scale={scale} leaves a report goal of {goal}; raise it to "
-            f"{20 / scenario.rounds.report_goal:.2g} or more"
+        raise InputError.of(
+            "scale",
+            scale,
+            f"leaves a report goal of {goal}",
+            f"raise it to {20 / scenario.rounds.report_goal:.2g} or more",
         )
     # By the rounded goal, not by `scale`: devices per report are what min-sep depends on.
     devices = round(scenario.population.devices * goal / scenario.rounds.report_goal)

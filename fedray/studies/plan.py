@@ -93,26 +93,30 @@ class PlanTarget:
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < math.inf:
-            raise InputError(
-                f"epsilon={self.epsilon} must be positive and finite; 0 would need noise without "
-                "end"
+            raise InputError.of(
+                "epsilon",
+                self.epsilon,
+                "must be positive and finite",
+                "0 would need noise without end",
             )
         if not 0 < self.noise_per_report < math.inf:
-            raise InputError(
-                f"noise_per_report={self.noise_per_report} must be positive; 7 / 6500 is that of "
-                "Xu et al. 2023"
+            raise InputError.of(
+                "noise_per_report",
+                self.noise_per_report,
+                "must be positive",
+                "7 / 6500 is that of Xu et al. 2023",
             )
         # This import loads jax, which takes 0.8 s.
         from fedray.mechanisms.optimize.blt import MOST_BUFFERS
 
         if not 1 <= self.buffers <= MOST_BUFFERS:
-            raise InputError(
-                f"buffers={self.buffers} must be from 1 to {MOST_BUFFERS}; 4 are usual"
+            raise InputError.of(
+                "buffers", self.buffers, f"must be from 1 to {MOST_BUFFERS}", "4 are usual"
             )
         try:
             check_delta(self.delta)
         except ValueError as error:
-            raise InputError(str(error)) from None
+            raise InputError.caused_by(error) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,10 +303,11 @@ def make_plan(
     most_of_noise = MOST_NOISE_MULTIPLIER / target.noise_per_report
     most = int(min(most_of_devices, most_of_noise))
     if least > most:
-        raise InputError(
-            f"population.devices={scenario.population.devices}: no report goal from {least:,} to "
-            f"{most:,} is possible; raise it, "
-            "or the noise per report"
+        raise InputError.of(
+            "population.devices",
+            scenario.population.devices,
+            f"is too small: no report goal from {least:,} to {most:,} is possible",
+            "raise it, or the noise per report",
         )
     # Larger goals need more devices, so if the least one is impossible, all are.
     of_timers = [f"participation.timer_hours={hours!r}" for hours in timers]
@@ -706,24 +711,33 @@ _NOT_PLANNED = {
 def _check(scenario: Scenario, timers: Sequence[float], seeds: int, scale: float) -> None:
     mode = scenario.rounds.mode
     if mode in _NOT_PLANNED:
-        raise InputError(f"rounds.mode={mode!r}: {_NOT_PLANNED[mode]}")
+        raise InputError.of("rounds.mode", mode, f"cannot be planned: {_NOT_PLANNED[mode]}")
     if not timers or min(timers) < 0:
-        raise InputError(f"timers={list(timers)} must be hours, at least one; 24, 48, 72 are usual")
+        raise InputError.of(
+            "timers", list(timers), "must be hours, at least one", "24, 48, 72 are usual"
+        )
     if scenario.participation.policies is not None:
         raise InputError(
             "participation.policies is given, but a plan chooses the timer, the round separation "
             "and the cap of the table itself; leave the policies out"
         )
     if not 2 <= seeds <= 100:
-        raise InputError(
-            f"seeds={seeds} must be from 2 to 100; their spread is the margin that is planned with"
+        raise InputError.of(
+            "seeds",
+            seeds,
+            "must be from 2 to 100",
+            "their spread is the margin that is planned with",
         )
     if not 0 < scale <= 1:
-        raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
+        raise InputError.of(
+            "scale", scale, "must be above 0 and at most 1", "1 is the whole population"
+        )
     if scenario.population.devices * scale < LEAST_SIMULATED_GOAL:
-        raise InputError(
-            f"population.devices={scenario.population.devices} is too small at scale={scale}; "
-            "raise the scale"
+        raise InputError.of(
+            "population.devices",
+            scenario.population.devices,
+            f"is too small at scale={scale}",
+            "raise the scale",
         )
 
 

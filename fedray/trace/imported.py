@@ -467,7 +467,7 @@ class ImportedTrace(Result):
             raise TraceCorrupt(
                 f"{file} does not have the digest that run.json records; it was changed, or is "
                 "another trace's: import the log "
-                "again, or leave digests unchecked (verify=False)"
+                "again, or leave digests unchecked (`verify=False`)"
             )
         first = part["first_device"]
         end = part["end_device"]

@@ -64,8 +64,11 @@ def trace_of(trained: TrainedRun, given: Trace | str | Path | None = None) -> Tr
         return Trace.open(around) if is_its_own else None
     trace = given if isinstance(given, Trace) else Trace.open(given)
     if trace.digest != trained.trace_digest:
-        raise InputError(
-            f"trace={str(trace.path)!r} has digest {trace.digest[:12]}, but {str(trained.path)!r} "
-            f"was trained on {trained.trace_digest[:12]}; give that trace"
+        raise InputError.of(
+            "trace",
+            str(trace.path),
+            f"has digest {trace.digest[:12]}, but {str(trained.path)!r} was trained on "
+            f"{trained.trace_digest[:12]}",
+            "give that trace",
         )
     return trace

@@ -351,7 +351,7 @@ class Trace(DrawnResult):
                 f"{self.path / where} does not have the digest that {RUN_FILE} records; it was "
                 "changed, or is another "
                 "trace's: take the trace from its source again, or leave digests unchecked "
-                "(verify=False)"
+                "(`verify=False`)"
             )
 
 
@@ -415,7 +415,7 @@ def check_document(run: dict[str, Any], directory: Path) -> None:
         raise TraceCorrupt(
             f"{directory / RUN_FILE} does not have the digest that it records of itself; it was "
             "changed: take the trace from its "
-            "source again, or leave digests unchecked (verify=False)"
+            "source again, or leave digests unchecked (`verify=False`)"
         )
 
 

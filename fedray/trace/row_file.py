@@ -33,9 +33,11 @@ def new_row_file(file: Path, argument: str) -> Iterator[Path]:
         with whole_file(file) as new:
             yield new
     except (OSError, pa.ArrowException) as error:
-        raise InputError(
-            f"{argument}={str(file)!r} cannot be written ({first_line(error)}); name a place that "
-            "can be written"
+        raise InputError.of(
+            argument,
+            str(file),
+            f"cannot be written ({first_line(error)})",
+            "name a place that can be written",
         ) from None
 
 

@@ -45,11 +45,12 @@ def update_noise_multiplier(noise_multiplier: float, count_noise: float) -> floa
     check_noise_multiplier(noise_multiplier)
     of_counts = count_noise_multiplier(count_noise)
     if not noise_multiplier < of_counts:
-        raise InputError(
-            f"noise_multiplier={noise_multiplier:g} with count_noise={count_noise:g}: both "
-            "releases together have less noise than the count alone, whose noise multiplier is "
-            f"2 count_noise = {of_counts:g}; raise count_noise above {noise_multiplier / 2:g}, or "
-            "lower the noise multiplier"
+        raise InputError.of(
+            "noise_multiplier",
+            noise_multiplier,
+            f"with count_noise={count_noise:g}: both releases together have less noise than "
+            f"the count alone, whose noise multiplier is 2 count_noise = {of_counts:g}",
+            f"raise count_noise above {noise_multiplier / 2:g}, or lower the noise multiplier",
         )
     # In this form nothing overflows or cancels, whatever the sizes.
     return noise_multiplier / math.sqrt(1.0 - (noise_multiplier / of_counts) ** 2)

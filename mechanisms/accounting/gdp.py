@@ -123,9 +123,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     """
     check_delta(delta)
     if not 0 <= mu < 1e150:
-        raise InputError(
-            f"mu={mu} must be from 0 to below 1e150, beyond which epsilon would be above 1e299 and "
-            "no guarantee at all; raise the noise multiplier"
+        raise InputError.of(
+            "mu",
+            mu,
+            "must be from 0 to below 1e150, beyond which epsilon would be above 1e299 and no "
+            "guarantee at all",
+            "raise the noise multiplier",
         )
     target = math.log(delta) - SLACK
     # At a = -mu / 2 epsilon is 0, which is where the search begins.

@@ -34,18 +34,22 @@ class PoissonSampling:
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise InputError(
-                f"rounds={self.rounds} must be at least 1; nothing is released in no rounds"
+            raise InputError.of(
+                "rounds", self.rounds, "must be at least 1", "nothing is released in no rounds"
             )
         if not 0 < self.probability <= 1:
-            raise InputError(
-                f"probability={self.probability} must be above 0 and at most 1; it is that of one "
-                "device in its turn"
+            raise InputError.of(
+                "probability",
+                self.probability,
+                "must be above 0 and at most 1",
+                "it is that of one device in its turn",
             )
         if not 1 <= self.partitions <= self.rounds:
-            raise InputError(
-                f"partitions={self.partitions} must be from 1 to rounds={self.rounds}; later ones "
-                "never have a turn"
+            raise InputError.of(
+                "partitions",
+                self.partitions,
+                f"must be from 1 to `rounds={self.rounds}`",
+                "later ones never have a turn",
             )
 
     @property
@@ -75,7 +79,7 @@ def cyclically_sampled(
     bands = strategy.diagonals(sampling.rounds)
     if bands > sampling.partitions:
         raise InputError(
-            f"a {strategy.kind} strategy of {bands} bands with partitions={sampling.partitions}: "
+            f"a {strategy.kind} strategy of {bands} bands with `partitions={sampling.partitions}`: "
             "amplification is proven for at "
             "most as many bands as partitions; use more partitions, or account without sampling"
         )

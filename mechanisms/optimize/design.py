@@ -57,23 +57,25 @@ class MechanismRequest:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InputError(f"kind={self.kind!r} is unknown; the kinds are {', '.join(KINDS)}")
+            raise InputError.of(
+                "kind", self.kind, "is unknown", f"the kinds are {', '.join(KINDS)}"
+            )
         if self.buffers is not None and self.kind != "blt":
-            raise InputError(
-                f"buffers={self.buffers}: only a blt has buffers; leave it out for {self.kind}"
+            raise InputError.of(
+                "buffers", self.buffers, "is only for a blt", f"leave it out for {self.kind}"
             )
         has_bands = self.kind in ("banded", "banded-toeplitz", "band-fhu", "bisr")
         if self.bands is not None and not has_bands:
-            raise InputError(
-                f"bands={self.bands}: {self.kind} has no bands to choose; leave it out"
-            )
+            raise InputError.of("bands", self.bands, f"is not for {self.kind}", "leave it out")
         if self.bands is not None and not 1 <= self.bands <= self.participation.rounds:
-            raise InputError(
-                f"bands={self.bands} must be from 1 to rounds={self.participation.rounds}; "
-                "there are no more diagonals"
+            raise InputError.of(
+                "bands",
+                self.bands,
+                f"must be from 1 to `rounds={self.participation.rounds}`",
+                "there are no more diagonals",
             )
         if self.objective not in (None, "max", "rms"):
-            raise InputError(f"objective={self.objective!r} must be max or rms")
+            raise InputError.of("objective", self.objective, "must be max or rms")
         if self.targets and self.kind != "blt":
             raise InputError(
                 "targets: only a blt is optimised for several outcomes; leave them out for "

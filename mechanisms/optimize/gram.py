@@ -120,14 +120,18 @@ def optimize_dense_unit_columns(
 
 def _check(participation: MinSep, bands: int) -> int:
     if not 1 <= bands <= participation.rounds:
-        raise InputError(
-            f"bands={bands} must be from 1 to rounds={participation.rounds}; there are no more "
-            "diagonals"
+        raise InputError.of(
+            "bands",
+            bands,
+            f"must be from 1 to `rounds={participation.rounds}`",
+            "there are no more diagonals",
         )
     if participation.rounds > MOST_ROUNDS:
-        raise InputError(
-            f"rounds={participation.rounds} is more than {MOST_ROUNDS}; use banded-toeplitz or blt "
-            "for so many"
+        raise InputError.of(
+            "rounds",
+            participation.rounds,
+            f"is more than {MOST_ROUNDS}",
+            "use banded-toeplitz or blt for so many",
         )
     return participation.rounds
 

@@ -31,9 +31,11 @@ class Target:
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < math.inf:
-            raise InputError(
-                f"weight={self.weight} of a target must be positive and finite; leave out what "
-                "does not count"
+            raise InputError.of(
+                "weight",
+                self.weight,
+                "of a target must be positive and finite",
+                "leave out what does not count",
             )
 
 

@@ -48,9 +48,11 @@ def optimize_toeplitz(
         OptimizationFailed: the result does not validate.
     """
     if not 1 <= bands <= participation.rounds:
-        raise InputError(
-            f"bands={bands} must be from 1 to rounds={participation.rounds}; there are no more "
-            "coefficients"
+        raise InputError.of(
+            "bands",
+            bands,
+            f"must be from 1 to `rounds={participation.rounds}`",
+            "there are no more coefficients",
         )
     if bands == 1:
         return Toeplitz(coefficients=(1.0,))

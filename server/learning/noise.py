@@ -99,9 +99,11 @@ class NoiseStream(ABC):
                 "same scenario"
             )
         if not 0 <= int(state["next_round"]) <= self._rounds:
-            raise InputError(
-                f"next_round={int(state['next_round'])} is not among this stream's {self._rounds} "
-                "rounds; load its own state"
+            raise InputError.of(
+                "next_round",
+                int(state["next_round"]),
+                f"is not among this stream's {self._rounds} rounds",
+                "load its own state",
             )
         self.next_round = int(state["next_round"])
         self._is_drawn = False

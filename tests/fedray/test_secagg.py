@@ -339,7 +339,7 @@ def test_canaries_find_the_noise_of_the_inflated_norm_and_notice_that_of_the_cli
             SecAgg(scale=1 << 30),
             4,
             1 << 33,
-            ["privacy.encoding.scale=1073741824", "2^62 is the most", "smaller scale"],
+            ["privacy.encoding.scale=1073741824", "the most is 2^62", "smaller scale"],
         ),
     ],
 )

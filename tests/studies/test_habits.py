@@ -362,8 +362,8 @@ def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Pa
         ("device,start,end\na,3,2\n", {"time_unit": "seconds"}, {}, "starts before it ends"),
         ("device,start,end\n", {"time_unit": "seconds"}, {}, "no rows"),
         ("device,start,end\na,1,2\n", {"time_unit": "seconds"}, {}, "no whole day"),
-        ("device,round\na,1\n", {"round": "round"}, {}, "say how long"),
-        ("device,round\na,1\n", {"round": "round"}, {"timer_hours": 24.0}, "needs the days"),
+        ("device,round\na,1\n", {"round": "round"}, {}, "give the hours"),
+        ("device,round\na,1\n", {"round": "round"}, {"timer_hours": 24.0}, "must be the days"),
         (
             "device,round\na,x\n",
             {"round": "round"},

@@ -38,9 +38,11 @@ class SourceCode:
         del cache
         library = standard_library()
         if library.digest != table.sha256:
-            raise InputError(
-                f"data.sha256={table.sha256!r} is of another Python's standard library than this "
-                f"one ({library.digest}); use that Python"
+            raise InputError.of(
+                "data.sha256",
+                table.sha256,
+                f"is of another Python's standard library than this one ({library.digest})",
+                "use that Python",
             )
         return cls(library)
 

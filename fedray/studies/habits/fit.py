@@ -224,9 +224,11 @@ def fit_habits(
             f"least {LEAST_DEVICES} devices and {LEAST_DAYS} days"
         )
     if fits_offset and layout.kind != "intervals":
-        raise InputError(
-            f"utc_offset='unknown' needs a log of intervals, and this one is of {layout.kind}; say "
-            "how many hours local time is ahead of the log's clock"
+        raise InputError.of(
+            "utc_offset",
+            "unknown",
+            f"needs a log of intervals, and this one is of {layout.kind}",
+            "give the hours that local time is ahead of the log's clock",
         )
     search = _Search(records, layout, base or HabitAvailability(), seed, on_progress)
     held = [Held(name, getattr(search.base, name), "never fitted") for name in NEVER_FITTED]

@@ -131,7 +131,9 @@ def base_table(overrides: Sequence[str]) -> HabitAvailability:
     """
     for each in overrides:
         if not each.startswith("availability."):
-            raise InputError(f"overrides={each!r}: a fit of a log takes keys of availability alone")
+            raise InputError.of(
+                "overrides", each, "is not a key of availability, which are all that a fit takes"
+            )
     # The rest of the scenario does not matter, as only availability is read from it.
     tables = {
         "population": {"devices": 10},
@@ -140,7 +142,7 @@ def base_table(overrides: Sequence[str]) -> HabitAvailability:
     }
     table = Scenario.from_tables(tables).with_overrides(*overrides).availability
     if not isinstance(table, HabitAvailability):
-        raise InputError(
-            f"availability.model={table.model!r} cannot be fitted; the habit model can"
+        raise InputError.of(
+            "availability.model", table.model, "cannot be fitted", "the habit model can"
         )
     return table

@@ -39,17 +39,17 @@ def read_observed_log(
         InputError: the log cannot be read, or has no whole day.
     """
     if not -12.0 <= utc_offset_hours <= 14.0:
-        raise InputError(f"utc_offset={utc_offset_hours:g} must be from -12 to 14 hours")
+        raise InputError.of("utc_offset", utc_offset_hours, "must be from -12 to 14 hours")
     if timer_hours is not None and not 0.0 <= timer_hours <= 24.0 * 365:
-        raise InputError(f"timer_hours={timer_hours:g} must be from 0 to 8760")
+        raise InputError.of("timer_hours", timer_hours, "must be from 0 to 8760")
     log = read_log_records(path, columns)
     kind = _kind(columns, timer_hours)
     if kind == "rounds":
         log = _rounds_as_times(log, days)
     elif days is not None:
-        raise InputError(f"days={days:g} is for a log of rounds alone; leave it out")
+        raise InputError.of("days", days, "is for a log of rounds alone", "leave it out")
     if kind == "intervals" and timer_hours is not None:
-        raise InputError(f"timer_hours={timer_hours:g} is for participations; leave it out")
+        raise InputError.of("timer_hours", timer_hours, "is for participations", "leave it out")
     start = log.start + HOUR * utc_offset_hours
     end = log.end + HOUR * utc_offset_hours
     first_day = math.ceil((float(start.min()) - _SLACK_HOURS * HOUR) / DAY)
@@ -86,9 +86,11 @@ def read_observed_log(
 def _kind(columns: RecordColumns, timer_hours: float | None) -> Kind:
     if columns.round is not None:
         if timer_hours is None:
-            raise InputError(
-                f"timer_hours=None: rounds of {columns.round!r} are participations, after which a "
-                "device keeps away; say how long, 0 for not at all"
+            raise InputError.of(
+                "timer_hours",
+                None,
+                f"must be given for the rounds of {columns.round!r}, which are participations",
+                "give the hours that a device keeps away, or 0",
             )
         return "rounds"
     if columns.time is not None:
@@ -99,9 +101,11 @@ def _kind(columns: RecordColumns, timer_hours: float | None) -> Kind:
 def _rounds_as_times(log: LogRecords, days: float | None) -> LogRecords:
     """Rounds at even distances over the days that they took."""
     if days is None or not 1 <= days <= 3660:
-        raise InputError(
-            f"days={days}: a log of rounds alone needs the days that all of them took, from 1 to "
-            "3660; or name a column of times"
+        raise InputError.of(
+            "days",
+            days,
+            "must be the days that all rounds of a log without times took, from 1 to 3660",
+            "or name a column of times",
         )
     first, last = float(log.start.min()), float(log.start.max())
     if first == last:
