@@ -172,4 +172,4 @@ class OptimizationFailed(RunFailed, ArithmeticError):
 
 
 class FitFailed(RunFailed):
-    """No value gives what was observed."""
+    """No value reproduces the observation."""
