@@ -84,7 +84,7 @@ def refused(
 
 
 def with_problems(refusal: type[_Refusal], problems: Sequence[str]) -> _Refusal:
-    """Returns the error of a class `refusal` with these `problems`, lines that name their subject."""
+    """Returns the error of a class with these `problems`, lines that name their subject."""
     found = refusal(one_line(_joined(problems)))
     found.problems = tuple(map(one_line, problems))
     return found
@@ -246,7 +246,7 @@ class _Problem:
 
 
 def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
-    """Returns pydantic's location without the tags that it inserts for unions, as the file has it."""
+    """Returns pydantic's location without the tags that it inserts for unions."""
     path: list[Any] = []
     node: Any = tables
     for position, part in enumerate(location):
