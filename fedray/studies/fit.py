@@ -1,5 +1,4 @@
-"""Fitting what is not published: the reach, or the check-in rate, at which a simulated run has an
-observed min-sep."""
+"""Fits an unpublished key, the reach or the check-in rate, to an observed min-sep by simulation."""
 
 import math
 import tempfile
@@ -19,8 +18,8 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 
 RANGES = {"population.reach": (0.01, 1.0), "rounds.max_checkins_per_hour": (0.01, 60.0)}
-"""What can be fitted, and between which values. Both let more devices check in as they grow, so
-that min-sep does not fall."""
+"""Keys that can be fitted, with their ranges. Both let more devices check in as they grow, so that
+min-sep does not fall."""
 MOST_RUNS = 16
 PUBLISHED_GOAL = 6500
 """Report goal of the published runs (Xu et al. 2023)."""
@@ -32,12 +31,12 @@ class FittedRun:
     it."""
 
     value: float
-    """What the key was set to."""
+    """Value of the key."""
     min_sep: int | None
-    """The gap; None where the run starved, which counts as too small, and the number of rounds
-    where no device came twice, which counts as too large."""
+    """The gap; None if the run starved, which counts as too small, and the number of rounds if no
+    device came twice, which counts as too large."""
     max_participations: int | None
-    """k; None where the run starved."""
+    """k; None if the run starved."""
 
     @property
     def has_min_sep(self) -> bool:
@@ -104,25 +103,25 @@ def fit_min_sep(
     placement: Placement | None = None,
     on_run: Callable[[FittedRun], None] | None = None,
 ) -> Fit:
-    """Finds the value of a key at which the run's min-sep is the one observed.
+    """Finds the value of a key at which the run's min-sep is the observed one.
 
     Regula falsi in the logarithms (min-sep is nearly proportional to reach while supply is short),
     kept within a bracket.
 
     Args:
-        scenario: everything but the key.
-        min_sep: the gap, least difference of two rounds of one device; `gap_of` converts rounds
-            that were counted in between.
-        key: what is fitted, one of `RANGES`.
-        scale: shrinks the population and the report goal alike, which leaves min-sep nearly as it
-            is: 0.1 is ten times as fast, and off by a percent or two.
+        scenario: everything except the key.
+        min_sep: observed gap, least difference of two rounds of one device; `gap_of` converts
+            rounds counted in between.
+        key: key to fit, one of `RANGES`.
+        scale: factor on population and report goal, which leaves min-sep nearly unchanged: 0.1 is
+            ten times as fast, and off by a percent or two.
         tolerance: relative error of min-sep at which the search ends.
-        placement: where the runs happen; in this process unless given.
-        on_run: hears of every run.
+        placement: where the runs happen; in this process by default.
+        on_run: called with every run.
 
     Raises:
-        FitFailed: if no value in the range gives it.
-        InputError: if an argument makes no sense.
+        FitFailed: no value in the range has this min-sep.
+        InputError: an argument is impossible.
     """
     if key not in RANGES:
         raise InputError.of("key", key, "cannot be fitted", f"take one of {', '.join(RANGES)}")
@@ -144,7 +143,7 @@ def fit_min_sep(
     runs: list[FittedRun] = []
 
     def try_value(value: float) -> FittedRun:
-        # Min-sep does not depend on what is learned, so nothing is trained.
+        # Min-sep does not depend on the model, so nothing is trained.
         tried = smaller.with_overrides(f"{key}={value!r}", "training.enabled=false")
         run = _run(tried, value, placement)
         runs.append(run)
@@ -157,7 +156,7 @@ def fit_min_sep(
             return False
         return abs(run.min_sep / min_sep - 1.0) <= tolerance
 
-    # min-sep grows with the key, so its largest value tells whether there is any solution.
+    # min-sep grows with the key, so its largest value shows whether a solution exists.
     low, high = RANGES[key]
     top = try_value(high)
     if not is_near(top) and (top.min_sep is None or top.min_sep < min_sep):
@@ -199,19 +198,19 @@ def scenario_to_fit(
     report_goal: int | None,
     overrides: Sequence[str] = (),
 ) -> Scenario:
-    """Returns the scenario of a file, or one of defaults, with what is given set in it.
+    """Returns the scenario of a file, or one of defaults, with the given keys set.
 
     Args:
         file: a scenario file; None for the defaults.
         devices: population.devices.
         timer_hours: participation.timer_hours.
         rounds: rounds.count.
-        report_goal: rounds.report_goal; that of the published runs if there is no file.
+        report_goal: rounds.report_goal; that of the published runs without a file.
         overrides: further keys, as "table.key=value".
 
     Raises:
-        InputError: if there is no file, and devices, timer_hours or rounds are not given; or if
-            the file's runs end at a privacy budget.
+        InputError: without a file, devices, timer_hours or rounds are missing; or the file's runs
+            end at a privacy budget.
     """
     given = {
         "population.devices": devices,
@@ -259,19 +258,19 @@ def _between(below: FittedRun, above: FittedRun, target: int) -> float:
             min_sep_ratio = above.min_sep / below.min_sep
             slope = math.log(value_ratio) / math.log(min_sep_ratio)
         guess = below.value * (target / below.min_sep) ** slope
-    # Off the ends of the bracket, where a run would tell next to nothing new.
+    # Away from the ends of the bracket, where a run would add almost no information.
     margin = (above.value / below.value) ** 0.02
     return round(min(max(guess, below.value * margin), above.value / margin), 4)
 
 
 def scaled(scenario: Scenario, scale: float) -> Scenario:
-    """Population, joins, report goal and the concurrency of buffered rounds so many times as large,
-    untrained; at scale 1 as they are. Raises InputError for smaller goals below 20."""
+    """Returns the scenario with population, joins, report goal and concurrency times `scale`,
+    untrained; at scale 1 unchanged. Raises InputError for smaller goals below 20."""
     if not 0 < scale <= 1:
         raise InputError.of(
             "scale", scale, "must be above 0 and at most 1", "1 is the whole population"
         )
-    # The timer stays: devices per report goal, and so the rounds between, are what they were.
+    # The timer stays: devices per report goal, and so the rounds between, are unchanged.
     if scale == 1:
         return scenario.with_overrides("training.enabled=false")
     goal = round(scenario.rounds.report_goal * scale)
