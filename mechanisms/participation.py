@@ -10,8 +10,8 @@ MOST_ROUNDS = 1 << 22
 
 
 def gap_of(rounds_between: int) -> int:
-    """The min-sep b of devices that are kept apart by so many rounds strictly between two
-    participations.
+    """Returns the min-sep b of devices that are kept apart by `rounds_between` rounds strictly
+    between two participations.
 
     Published min-seps (MinS of Xu et al. 2023, and their code) count the rounds between; b is the
     difference of the two rounds' numbers, which is one more.

@@ -1,15 +1,14 @@
 """Distributed discrete Gaussian noise: devices add it before secure aggregation sums them (Kairouz,
 Liu and Steinke 2021).
 
-What a device sends is what fedray/encoding/secagg.py has, plus exact discrete Gaussian noise on
-every coordinate (fedray/encoding/discrete_noise.py), modulo M. The server adds none, and sees
-nothing without noise. The variance of a device is such that report_goal devices together have a
-standard deviation of z times the inflated norm. A device that takes part and has no usable update
-sends noise alone. One that drops out takes its noise along, so the audit counts the devices of each
-round.
+A device sends the update of fedray/encoding/secagg.py, plus exact discrete Gaussian noise on every
+coordinate (fedray/encoding/discrete_noise.py), modulo M. The server adds no noise, and sees nothing
+without noise. The variance of a device is such that report_goal devices together have a standard
+deviation of z times the inflated norm. A device that takes part without a usable update sends only
+noise. A device that drops out takes its noise along, so the audit counts the devices of each round.
 
-Where only a sample of the cohort trains, a device of the sample adds less noise: the sum then has
-the sample's share of the cohort's noise, as everywhere in fedray.
+If only a sample of the cohort trains, a device of the sample adds less noise: the sum then has the
+sample's share of the cohort's noise, as everywhere in fedray.
 
 M has room for nine standard deviations of noise beside the updates. A coordinate of a sum wraps
 with a probability below 2 exp(-81 / 2) = 5e-18, because discrete Gaussians are subgaussian
@@ -37,14 +36,14 @@ class DiscreteGaussianEncoding(SecAggEncoding):
     """Sums modulo M of updates and noise.
 
     Args:
-        table: of the scenario.
-        setting: what else of it an encoding depends on.
+        table: table of the scenario.
+        setting: other settings that an encoding depends on.
 
-    noise: the variance that a device adds to a coordinate, in squared steps.
+    noise: variance that a device adds to a coordinate, in squared steps.
 
     Raises:
-        ScenarioError: as `SecAggEncoding`; if the table is for a model of another size, or its
-            steps are too coarse or too fine for the noise.
+        ScenarioError: as `SecAggEncoding`; the table is for a model of another size, or its steps
+            are too coarse or too fine for the noise.
     """
 
     adds_noise = True

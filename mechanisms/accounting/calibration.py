@@ -1,4 +1,4 @@
-"""From a target to a noise multiplier: the least z whose privacy is no worse than asked for."""
+"""From a target to a noise multiplier: the least z that meets a privacy target."""
 
 import math
 from collections.abc import Callable
@@ -24,16 +24,16 @@ def check_one_target(epsilon: float | None, rho: float | None) -> None:
 def noise_multiplier_for(
     sensitivity: float, delta: float, *, epsilon: float | None = None, rho: float | None = None
 ) -> float:
-    """The least z, rounded up, at which one Gaussian of that sensitivity meets a target.
+    """Returns the least z, rounded up, at which one Gaussian of that sensitivity meets a target.
 
     Args:
-        sensitivity: at contributions of norm 1.
-        delta: of epsilon.
-        epsilon: the most that is allowed at delta. Give this or rho.
-        rho: the most that is allowed.
+        sensitivity: sensitivity at contributions of norm 1.
+        delta: delta of epsilon.
+        epsilon: largest permitted epsilon at delta. Give this or rho.
+        rho: largest permitted rho.
 
     Raises:
-        InputError: for both or neither target, and for targets that no noise multiplier meets.
+        InputError: both or neither target is given, or no noise multiplier meets it.
     """
     check_one_target(epsilon, rho)
     if rho is not None:
@@ -89,18 +89,18 @@ def largest_sensitivity(
     rho: float | None = None,
     epsilon: float | None = None,
 ) -> float:
-    """The largest sensitivity of one Gaussian whose privacy is no worse than asked for.
+    """Returns the largest sensitivity of one Gaussian that meets targets.
 
-    It is the float after which the next one would be worse; of two targets the stricter decides.
+    It is the last float that meets the stricter of two targets.
 
     Args:
         noise_multiplier: z.
-        delta: of epsilon.
-        rho: the most that is allowed; None for any.
-        epsilon: the most that is allowed at delta; None for any.
+        delta: delta of epsilon.
+        rho: largest permitted rho; None for any.
+        epsilon: largest permitted epsilon at delta; None for any.
 
     Raises:
-        InputError: for impossible targets, or none.
+        InputError: the targets are impossible, or missing.
     """
     if rho is None and epsilon is None:
         raise InputError("rho=None and epsilon=None: nothing is asked for; give one of them")
@@ -157,7 +157,7 @@ def least_noise_multiplier(
             )
         low, high = max(low / 2.0, LEAST_NOISE_MULTIPLIER), low
     z, step = _root(lambda z: epsilon_of(z) - epsilon, low, high), PRECISION / 2
-    # The root may lie just below what is enough, and noise is rounded up alone.
+    # The root may lie just below the least sufficient value, and noise is only rounded up.
     while z < high and epsilon_of(z) > epsilon:
         z, step = min(high, z * (1.0 + step)), 2.0 * step
     return z

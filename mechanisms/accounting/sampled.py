@@ -20,11 +20,11 @@ from fedray.mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class PoissonSampling:
-    """How devices are sampled: each part in turn, and each of its devices independently.
+    """Sampling of devices: the parts take turns, and each device of a part is drawn independently.
 
     Attributes:
         rounds: n, at least 1.
-        probability: q, that a device is drawn when its part has its turn; above 0 and at most 1.
+        probability: q, of a device in its part's turn; above 0 and at most 1.
         partitions: parts of the population, from 1 to `rounds`.
     """
 
@@ -61,19 +61,18 @@ class PoissonSampling:
 def cyclically_sampled(
     strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float
 ) -> Event:
-    """The event to which the rounds of a strategy are reduced that draws its devices so.
+    """Returns the event to which the rounds of a strategy with sampled devices reduce.
 
     It is `compositions` Poisson-sampled Gaussians, with the noise over the largest norm of C's
     columns (Choquette-Choo et al. 2023, Theorem 4).
 
     Args:
         strategy: C, with at most as many bands as there are partitions.
-        sampling: who is drawn in each round.
+        sampling: sampling of the devices.
         noise_multiplier: z, the standard deviation of the noise on the rows of C x, at clip norm 1.
 
     Raises:
-        InputError: if C has more bands, which Theorem 4 does not cover, or a number is out of
-            range.
+        InputError: C has more bands, which Theorem 4 does not cover, or a number is out of range.
     """
     check_noise_multiplier(noise_multiplier)
     bands = strategy.diagonals(sampling.rounds)
