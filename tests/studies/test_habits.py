@@ -431,7 +431,7 @@ def test_the_command_fits_a_log_and_its_tables_make_a_scenario(
         ([str(log), "--rounds", "5"], "for an observed min-sep"),
         ([str(log), "--min-sep", "5", "--days", "3"], "only a log has these"),
         ([str(log), *named, "--utc-offset", "west"], "neither a number of hours nor unknown"),
-        ([str(log), *named, "--set", "rounds.count=4"], "keys of availability alone"),
+        ([str(log), *named, "--set", "rounds.count=4"], "not a key of availability"),
         ([str(log), *named, "--set", 'availability.model="always_on"'], "cannot be fitted"),
         ([], "give what was observed"),
         ([str(tmp_path / "s.toml")], "is a scenario; give what was observed"),
