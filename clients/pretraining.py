@@ -15,9 +15,9 @@ from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource
 from fedray.clients.evaluation import evaluate
 from fedray.clients.tasks.factory import task_of
-from fedray.clients.tasks.initial import parameters_in
+from fedray.clients.tasks.gradients import gradients_of
+from fedray.clients.tasks.initial import start_of
 from fedray.clients.tasks.layout import named, tensors
-from fedray.clients.work.local import gradients_of
 from fedray.scenario import Scenario
 from fedray.scenario.pretraining import Pretraining
 from fedray.wire.messages import Evaluation, TaskDescription
@@ -72,13 +72,8 @@ class Pretrainer:
         self.description = TaskDescription(
             dict(self._task.shapes), tuple(self._task.metrics), dict(self._source.optimum)
         )
-        initial = scenario.training.initial
-        # It is cloned at the end, because the optimiser writes into it.
-        self._parameters_D = torch.from_numpy(
-            self._task.initial_parameters()
-            if initial is None
-            else parameters_in(initial.checked_path("file"), self._task.shapes)
-        ).clone()
+        # A copy, because the optimiser writes into it.
+        self._parameters_D = torch.tensor(start_of(scenario, self._task))
 
     def steps(self) -> Iterator[Step]:
         """Trains; gives the state before the first step, and after every evaluate_every steps and

@@ -17,7 +17,7 @@ from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples, ExampleSource
 from fedray.clients.evaluation import device_sums, evaluate
 from fedray.clients.tasks.factory import task_of
-from fedray.clients.tasks.initial import parameters_in
+from fedray.clients.tasks.initial import start_of
 from fedray.clients.tasks.layout import Shapes, size_of
 from fedray.clients.waiting import WaitingUpdates
 from fedray.clients.work.factory import work_of
@@ -180,11 +180,8 @@ class LocalTrainer(GroupTrainer):
         super().__init__(scenario, self._task.shapes, self._examples, work)
 
     def initial_parameters(self) -> NDArray[np.float32]:
-        """[D]: those of training.initial, or drawn as the task says."""
-        initial = self._scenario.training.initial
-        if initial is None:
-            return self._task.initial_parameters()
-        return parameters_in(initial.checked_path("file"), self._task.shapes)
+        """Returns the parameters [D] of `training.initial`, or else of the task."""
+        return start_of(self._scenario, self._task)
 
     def describe(self) -> TaskDescription:
         """What is trained."""

@@ -35,6 +35,11 @@ class Field:
     unknown: int | None = None
     unit: str = "word"
 
+    @property
+    def is_text(self) -> bool:
+        """Whether an example is a list of whole numbers."""
+        return self.kind == "whole" and len(self.shape) == 1
+
 
 class ExampleSource(Protocol):
     """The examples of every device. Shapes: G devices, B examples.

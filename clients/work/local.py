@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
 from fedray.clients.data.source import ExampleSource
+from fedray.clients.tasks.gradients import gradients_of
 from fedray.clients.tasks.layout import named, repeated, tensors
 from fedray.clients.tasks.task import Task
 from fedray.clients.work.caps import usable_examples
@@ -157,40 +157,6 @@ class OneGradient:
                 updates_GD[place].sub_(flat_D, alpha=self._table.learning_rate * share)
                 losses_G[place] += share * float(losses_1[0])
         return WorkResult(updates=updates_GD, losses=losses_G, examples=used_G)
-
-
-def gradients_of(
-    task: Task,
-    parameters: dict[str, Tensor],
-    batch: dict[str, Tensor],
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Losses of a group and each device's own gradients.
-
-    Args:
-        task: the model.
-        parameters: each device's own, [G, *shape] by name; they are not changed.
-        batch: each device's own examples, [G, B, ...] by field.
-
-    Returns:
-        Losses [G], and gradients [G, *shape] by name. A parameter that no loss depends on has
-        gradient zero.
-
-    Raises:
-        ScenarioError: the losses cannot be differentiated.
-    """
-    leaves = {name: part.detach().requires_grad_() for name, part in parameters.items()}
-    # The devices share nothing, so the gradients of the sum are each one's own.
-    losses = task.losses(leaves, batch)
-    try:
-        gradients = torch.autograd.grad(
-            losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
-        )
-    except RuntimeError as error:
-        raise ScenarioError(
-            f"training.task: its losses have no gradients ({error}); compute them from the "
-            "parameters by differentiable steps"
-        ) from None
-    return losses.detach(), dict(zip(leaves, gradients, strict=True))
 
 
 def _is_plain(table: FedAvg) -> bool:
