@@ -210,7 +210,7 @@ class PflHdf5Data(FileData):
 
     kind: Literal["pfl_hdf5"] = "pfl_hdf5"
     """An HDF5 file with data sets {split}/{client}/{column}."""
-    implementation: ClassVar[str] = "fedray.clients.data.readers.pfl_hdf5:PflHdf5.of"
+    implementation: ClassVar[str] = "fedray.clients.data.readers.pfl_hdf5:PflHdf5"
 
 
 class ParquetData(FileData):
@@ -229,7 +229,7 @@ class LeafData(FileData):
 
     kind: Literal["leaf"] = "leaf"
     """JSON files of LEAF."""
-    implementation: ClassVar[str] = "fedray.clients.data.readers.leaf:LeafFiles.of"
+    implementation: ClassVar[str] = "fedray.clients.data.readers.leaf:LeafFiles"
     # LEAF's files name the columns of every client so.
     inputs: str = "x"
     """Key of the inputs (field `inputs`)."""
@@ -243,7 +243,7 @@ class SourceCodeData(FormedData, AssignedData):
 
     kind: Literal["source_code"] = "source_code"
     """The source of Python's standard library."""
-    implementation: ClassVar[str] = "fedray.clients.data.readers.source_code:SourceCode.of"
+    implementation: ClassVar[str] = "fedray.clients.data.readers.source_code:SourceCode"
     # The reader makes this one column, so no other can be named.
     tokens: Annotated[str, Field(pattern="^words$")] = "words"
     """Words are names, numbers and single signs."""
