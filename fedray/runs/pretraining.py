@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from fedray.base.atomic import write_whole
-from fedray.clients.pretraining import Pretrainer, Step
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
+from fedray.clients.pretraining import Pretrainer, Step
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
 from fedray.scenario.data import AssignedData
@@ -79,14 +79,12 @@ def pretrain(
     # This comes first, so that no training is lost because of a name.
     if os.path.lexists(file):
         raise InputError.of(
-"out", str(out), "exists already",
-"name a new file, or remove it first"
-)
+            "out", str(out), "exists already", "name a new file, or remove it first"
+        )
     if not file.parent.is_dir():
         raise InputError.of(
-"out", str(out), "lies in no directory",
-f"make {str(file.parent)!r} first"
-)
+            "out", str(out), "lies in no directory", f"make {str(file.parent)!r} first"
+        )
     # Code of both tables may be somebody else's.
     if not trust_code:
         scenario.demand_trust_of_training()
