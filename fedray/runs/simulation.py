@@ -1,4 +1,4 @@
-"""Simulation: from a scenario and a placement to a trace. Training is in fedray/runs/learning.py."""
+"""Simulation: from a scenario and a placement to a trace. Training: fedray/runs/learning.py."""
 
 import contextlib
 import os
