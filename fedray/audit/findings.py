@@ -3,9 +3,8 @@ break it or bind it."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import is_too_short, waits_between
+from fedray.base.document import Document, InJson
 from fedray.base.rounding import counted, down, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Event
@@ -65,7 +65,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Document):
     """One statement of the claim, and what became of it.
 
     Statements are judged one by one, so that a claim may hold in part.
@@ -91,26 +91,16 @@ class Finding:
     """The worst of those that break it, or the binding one where it holds."""
 
     @property
-    def evidence_note(self) -> str:
+    def evidence_note(self) -> InJson[str]:
         """How many of those that break the statement are in `evidence`, as a sentence; empty if all
         are."""
         if self.broken_by <= len(self.evidence) or not self.evidence:
             return ""
         return f"the {len(self.evidence)} worst of {self.broken_by:,} follow"
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, a key per field and the note on evidence, as in `fedray audit --claim
-        --json`."""
-        return {
-            **asdict(self),
-            "verdict": str(self.verdict),
-            "evidence": [asdict(each) for each in self.evidence],
-            "evidence_note": self.evidence_note,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Document):
     """How the statements of one kind fared together: the worst verdict, and a sentence that names
     who does not hold."""
 
@@ -162,11 +152,6 @@ class Summary:
             case _:
                 text = f"{_listed(named)} {'does' if is_one else 'do'} not hold"
         return cls(verdict, f"{what}: {text}")
-
-    def to_json(self) -> dict[str, str]:
-        """One JSON object: the verdict and the sentence, as `fedray audit --claim --json` prints
-        them."""
-        return {"verdict": str(self.verdict), "text": self.text}
 
 
 def _listed(names: Sequence[str]) -> str:

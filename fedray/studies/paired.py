@@ -10,9 +10,8 @@ much shorter than those of the two means suggest.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from fedray.base.parsing import finite_or_none
+from fedray.base.document import Document
 
 CONFIDENCE = 0.95
 """Confidence of an interval, unless another is asked for: the share of samples whose interval holds
@@ -20,7 +19,7 @@ the true mean."""
 
 
 @dataclass(frozen=True, slots=True)
-class MeanInterval:
+class MeanInterval(Document):
     """The mean of a sample of independent values, with Student's interval at the confidence asked
     for."""
 
@@ -38,11 +37,6 @@ class MeanInterval:
         """Whether the interval is known and does not hold zero, so that the sign of the mean is
         more than chance at its confidence."""
         return self.low > 0 or self.high < 0
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object; what is not known is null."""
-        ends = {"mean": self.mean, "low": self.low, "high": self.high}
-        return {"count": self.count, **{name: finite_or_none(ends[name]) for name in ends}}
 
 
 def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> MeanInterval:
