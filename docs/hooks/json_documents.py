@@ -31,14 +31,13 @@ class Document:
 
     Args:
         types: types that have its keys, without those of `base`.
-        where: commands and files that have it, as a sentence; empty for `NAME --json`.
+        where: commands that print it, as a sentence; by default its name with `--json`.
+        files: sentence on files that have its keys; empty for none.
         base: name of the document whose keys it has too; empty for none.
     """
 
-    def __init__(self, *types: type, where: str = "", base: str = "") -> None:
-        self.types = types
-        self.where = where
-        self.base = base
+    def __init__(self, *types: type, where: str = "", files: str = "", base: str = "") -> None:
+        self.types, self.where, self.files, self.base = types, where, files, base
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,106 +55,65 @@ class Row:
 AUDIT, AUDIT_OF_TASKS, TRAINED = "An audit", "An audit of several tasks", "A trained run"
 DOCUMENTS: Mapping[str, Document] = {
     AUDIT: Document(Audit, where="Every audited trace."),
-    "fedray audit": Document(
-        printed.WithAudit,
-        printed.Written,
-        where="`fedray audit --json`, of a run of one task or of an imported log.",
-        base=AUDIT,
-    ),
-    "fedray statement": Document(Statement, where="`fedray statement --json`, and statement.json."),
-    "fedray report": Document(
-        printed.Report, where="`fedray report --json`, of a run, an imported log or a trained run."
-    ),
+    "fedray audit": Document(printed.WithAudit, printed.Verified, printed.Written, base=AUDIT),
+    "fedray statement": Document(Statement, files="The file statement.json is the same."),
+    "fedray report": Document(printed.Report),
     AUDIT_OF_TASKS: Document(TasksAudit, where="Every audited run of several tasks."),
     "fedray audit, of several tasks": Document(
-        printed.WithTasksAudit,
-        printed.Written,
-        where="`fedray audit --json`, of a run of several tasks.",
-        base=AUDIT_OF_TASKS,
+        printed.Verified, printed.Written, base=AUDIT_OF_TASKS
     ),
     "fedray run, of several tasks": Document(
-        printed.Costs,
-        printed.WithTasksRun,
-        where="`fedray run --json`, of several tasks.",
-        base=AUDIT_OF_TASKS,
+        printed.Costs, printed.WithTasksRun, base=AUDIT_OF_TASKS
     ),
     "fedray canary": Document(CanaryResult),
-    "fedray run": Document(
-        printed.Costs, printed.WithRun, where="`fedray run --json`, of one task.", base=AUDIT
-    ),
+    "fedray run": Document(printed.Costs, printed.WithRun, base=AUDIT),
     TRAINED: Document(
         TrainedDocument,
-        where="Every training. The file training.json has these keys without `path` and "
-        "`last_metrics`.",
+        where="Every training.",
+        files="The file training.json has these keys without `path` and `last_metrics`.",
     ),
     "fedray train": Document(printed.WithTraining, base=TRAINED),
     "fedray compare": Document(Comparison, printed.Written),
     "fedray evaluate": Document(OnDevices, printed.Written),
     "fedray pretrain": Document(Pretrained),
     "fedray import": Document(
-        ImportDocument,
-        where="`fedray import --json`. The file run.json of an imported log has these keys and "
-        "`parts`.",
+        ImportDocument, files="The file run.json of an imported log has these keys and `parts`."
     ),
     "fedray plan": Document(
-        Plan,
-        where="`fedray plan --json`. The file plan.json has these keys and `command`, the command "
-        "that made it.",
+        Plan, files="The file plan.json has these keys and `command`, the command that made it."
     ),
-    "fedray stress": Document(
-        SweepResult, where="`fedray stress --json` of a sweep, and its results.json."
-    ),
-    "fedray stress, without a sweep": Document(
-        printed.ShippedSweeps, where="`fedray stress --json` without a sweep."
-    ),
+    "fedray stress": Document(SweepResult, files="The file results.json is the same."),
+    "fedray stress, without a sweep": Document(printed.ShippedSweeps),
     "fedray reproduce gboard": Document(
-        printed.ReproducedRuns,
-        where="`fedray reproduce gboard --json`. The file results.json has only the list.",
+        printed.ReproducedRuns, files="The file results.json has only the list."
     ),
     "fedray reproduce gboard-privacy": Document(printed.PublishedRows),
     "fedray reproduce gboard --predict": Document(
-        PredictionStudy,
-        where="`fedray reproduce gboard --predict --json`, and its results.json.",
+        PredictionStudy, files="The file results.json is the same."
     ),
     "fedray reproduce gboard --sensitivity": Document(
-        printed.MovedRuns,
-        where="`fedray reproduce gboard --sensitivity --json`, and its results.json.",
+        printed.MovedRuns, files="The file results.json is the same."
     ),
     "fedray reproduce learning": Document(
         printed.LearningStudies,
-        where="`fedray reproduce learning --json`. The file results.json of a scenario has the "
-        "keys below `studies[]`.",
+        files="The file results.json of a scenario has the keys below `studies[]`.",
     ),
-    "fedray fit, of a log": Document(
-        HabitFit, printed.WithHabitFit, where="`fedray fit LOG --json`."
-    ),
-    "fedray fit, of a min-sep": Document(
-        Fit,
-        printed.WithFit,
-        where="`fedray fit --json` with `--min-sep` or `--rounds-between`.",
-    ),
+    "fedray fit, of a log": Document(HabitFit, printed.WithHabitFit),
+    "fedray fit, of a min-sep": Document(Fit, printed.WithFit),
     "fedray population": Document(printed.PopulationSupply),
     "fedray sessions": Document(printed.Sessions),
     "fedray mechanism": Document(
         Figures,
         where="`fedray mechanism --json`, and `fedray calibrate --json` without `--trace`.",
     ),
-    "fedray calibrate, of a trace": Document(
-        TraceCalibration, where="`fedray calibrate --trace TRACE --json`."
-    ),
-    "fedray mechanism, of several": Document(
-        printed.ComparedMechanisms, where="`fedray mechanism --json` of several mechanisms."
-    ),
+    "fedray calibrate --trace": Document(TraceCalibration),
+    "fedray mechanism, of several": Document(printed.ComparedMechanisms),
     "fedray optimize": Document(Found, printed.WithSearch, base="fedray mechanism"),
     "fedray status": Document(Listing),
     "fedray cache": Document(printed.Cache),
     "fedray scenarios": Document(printed.ShippedScenarios),
     "fedray init": Document(printed.NewScenario),
-    "fedray schema": Document(
-        printed.Schema,
-        where="`fedray schema TABLE --json`. Without a table, `fedray schema` prints the JSON "
-        "schema of scenario files.",
-    ),
+    "fedray schema TABLE": Document(printed.Schema),
 }
 """Every document that has a reference, by its name."""
 
@@ -163,9 +121,10 @@ DOCUMENTS: Mapping[str, Document] = {
 def described(name: str) -> str:
     """The commands and files of a document, as sentences."""
     document = DOCUMENTS[name]
-    where = document.where or f"`{name} --json`."
-    base = f' It has all keys of "{document.base}", and those below.' if document.base else ""
-    return f"{where}{base}"
+    command, comma, kind = name.partition(",")
+    base = f'It has all keys of "{document.base}", and those below.' if document.base else ""
+    where = document.where or f"`{command} --json`{comma}{kind}."
+    return " ".join(filter(None, (where, document.files, base)))
 
 
 def rows_of(name: str) -> Iterator[Row]:

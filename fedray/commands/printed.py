@@ -41,8 +41,15 @@ class Report(TypedDict):
     """Directory of the figures; only with `--figures`."""
 
 
+class Verified(TypedDict):
+    """Keys that `fedray audit` adds to every audit."""
+
+    digest_verified: bool
+    """Whether `--verify` recomputed every digest."""
+
+
 class WithAudit(TypedDict):
-    """Keys that `fedray audit` adds to an audit."""
+    """Keys that `fedray audit` adds to the audit of one trace."""
 
     device_privacy: NotRequired[DevicePrivacy | None]
     """Privacy of the devices under the first mechanism; None without noise. Only with `--claim`."""
@@ -53,19 +60,10 @@ class WithAudit(TypedDict):
     """Privacy over rounds of the first mechanism; empty without noise. Only with `--claim`."""
     integrity: str
     """Protection of the figures of the trace against damage, as a sentence."""
-    digest_verified: bool
-    """Whether `--verify` recomputed every digest."""
     events: NotRequired[str]
     """Path of the events; only with `--events`."""
     evidence: NotRequired[str]
     """Path of the evidence that breaks the claim; only with `--evidence`."""
-
-
-class WithTasksAudit(TypedDict):
-    """Keys that `fedray audit` adds to an audit of several tasks."""
-
-    digest_verified: bool
-    """Whether `--verify` recomputed every digest."""
 
 
 class Costs(TypedDict):

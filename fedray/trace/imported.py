@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypedDict
+from typing import Any, NamedTuple, Self, TypedDict, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -115,13 +115,6 @@ NEWER_KINDS: dict[str, type] = {
     "filtered_rows": int,
 }
 """Keys that the first version that is read lacks."""
-LEFT_OUT_KINDS: dict[str, type] = {
-    "reason": str,
-    "rows": int,
-    "example": str,
-    "may_be_participation": bool,
-}
-"""Keys of an entry of left_out; the last one is missing in the first version that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -619,7 +612,8 @@ def _check_last_times(run: dict[str, Any], directory: Path) -> None:
 
 
 def _check_left_out(entries: list[Any], is_first_version: bool, directory: Path) -> None:
-    kinds = dict(LEFT_OUT_KINDS)
+    kinds = get_type_hints(LeftOut)
+    # The first version that is read lacks this key.
     if is_first_version:
         del kinds["may_be_participation"]
     for entry in entries:

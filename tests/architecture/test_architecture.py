@@ -130,9 +130,9 @@ def test_the_architecture_is_short() -> None:
 
 
 SPEAK_OF_FLAGS = tuple(
-    ROOT / "fedray" / name for name in ("commands", "cli.py", "documents", "watch")
+    ROOT / "fedray" / name for name in ("commands", "cli.py", "watch")
 )
-"""Documents say which command prints them. Watching tells how to go on with an interrupted run: by which command."""
+"""Watching tells how to go on with an interrupted run: by which command."""
 OF_RAY = "`ray start --head`"
 
 

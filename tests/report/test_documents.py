@@ -239,7 +239,7 @@ def test_documents_of_noise_for_a_trace_match_their_types(trace_of, fedray_comma
     for patterns in (PATTERNS, [[0, 2], [1, 3]]):
         path = str(trace_of(patterns, 4).path)
         options = ("--trace", path, "--epsilon", "4", "--json")
-        check("fedray calibrate, of a trace", printed(fedray_command, "calibrate", *options))
+        check("fedray calibrate --trace", printed(fedray_command, "calibrate", *options))
 
 
 @pytest.mark.usefixtures("without_drawing")
@@ -328,7 +328,7 @@ def test_documents_of_files_match_their_types(tmp_path: Path, fedray_command, mo
         printed(fedray_command, "schema", name, "--json")
         for name in ("privacy.mechanism", "rounds.parquet")
     ]
-    check("fedray schema", *described)
+    check("fedray schema TABLE", *described)
     content = CachedContent(tmp_path / "content", 9, 0.0)
     monkeypatch.setattr("fedray.clients.data.cache.cached_contents", lambda: [content])
     monkeypatch.setattr("fedray.clients.data.cache.delete_content", lambda _: True)
