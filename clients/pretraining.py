@@ -2,13 +2,14 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.base.document import Key, Keys
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.data.factory import source_of
@@ -33,9 +34,9 @@ class Step(NamedTuple):
     evaluation: metrics on held-out clients of the public data.
     """
 
-    number: int
+    number: Annotated[int, Key("step")]
     train_loss: float
-    evaluation: Evaluation
+    evaluation: Annotated[Evaluation, Keys("metrics")]
 
 
 class Pretrainer:

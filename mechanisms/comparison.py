@@ -8,9 +8,9 @@ every mechanism has the noise multiplier that it needs for the same rho. Source:
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.mechanisms.loss import prefix_errors
@@ -24,8 +24,11 @@ NOT_COMPARABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Utility:
-    """Utility of a mechanism at a common privacy (rho) and clip norm 1; compare the errors."""
+class Utility(Document):
+    """What one mechanism gives at a privacy that all have in common, at clip norm 1.
+
+    Privacy is that of rho; the error is what to compare.
+    """
 
     name: str
     """Name of the mechanism; by default its kind."""
@@ -51,10 +54,6 @@ class Utility:
             f"<Utility of {self.name} at rho {up(self.rho, 6)}: error of prefix sums, rms "
             f"{self.rms_prefix_error:.6g}, max {self.max_prefix_error:.6g}>"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, a key per field."""
-        return asdict(self)
 
 
 def utility(

@@ -1,8 +1,9 @@
 """All figures of a mechanism at one setting: loss, sensitivity, privacy."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import Result
 from fedray.base.rounding import given, up
@@ -30,6 +31,22 @@ HYPOTHETICAL = (
 
 
 @dataclass(frozen=True, slots=True)
+class Hypothetical:
+    """Privacy of a mechanism if devices were Poisson-sampled."""
+
+    epsilon: float | None
+    """Upper bound of epsilon at delta, by the privacy loss distribution; None without a noise
+    multiplier."""
+    renyi_epsilon: float | None
+    """The same by Renyi DP, which is looser; it is there for comparison with other tools."""
+    sampling: Annotated[PoissonSampling, Keys("probability partitions compositions")]
+    is_exact: bool = False
+    """False: both epsilons are upper bounds."""
+    assumption: str = HYPOTHETICAL
+    """The assumption, in words; no run of fedray samples devices in this way."""
+
+
+@dataclass(frozen=True, slots=True)
 class Figures(Result):
     """Errors, sensitivity, losses and privacy of one strategy under one participation.
 
@@ -40,13 +57,21 @@ class Figures(Result):
     sampling: Poisson sampling assumed by the amplified epsilon, or None.
     """
 
-    strategy: Strategy
-    participation: MinSep
-    loss: Loss
+    strategy: Annotated[Strategy, Keys("kind paper")]
+    participation: InPlace[MinSep]
+    loss: Annotated[
+        Loss,
+        Keys(
+            "sensitivity=sensitivity.value sensitivity_is_exact=sensitivity.is_exact "
+            "sensitivity_theorem=sensitivity.theorem "
+            "sensitivity_lower_bound=sensitivity.lower_bound "
+            "worst_pattern=sensitivity.worst_pattern max_error rms_error max_loss rms_loss"
+        ),
+    ]
     """Errors, sensitivity and losses under that participation."""
     noise_multiplier: float | None
     delta: float
-    sampling: PoissonSampling | None = None
+    sampling: NotInJson[PoissonSampling | None] = None
 
     def __repr__(self) -> str:
         n, b, k = self._participation()
@@ -72,19 +97,19 @@ class Figures(Result):
         )
 
     @property
-    def mu(self) -> float | None:
+    def mu(self) -> InJson[float | None]:
         """mu of Gaussian DP (Dong, Roth, Su 2022): sensitivity / noise multiplier. Exact if the
         sensitivity is, else an upper bound; None without a noise multiplier."""
         return None if self.event is None else mu_of(self.event)
 
     @property
-    def rho(self) -> float | None:
+    def rho(self) -> InJson[float | None]:
         """rho of zero-concentrated DP (Bun and Steinke 2016): mu^2 / 2. Exact if the sensitivity
         is, else an upper bound; None without a noise multiplier."""
         return None if self.event is None else rho_of(self.event)
 
     @property
-    def epsilon(self) -> float | None:
+    def epsilon(self) -> InJson[float | None]:
         """Epsilon of (epsilon, delta)-DP at `delta`, without any sampling. Exact if the sensitivity
         is, else an upper bound; None without a noise multiplier."""
         return None if self.event is None else gdp_epsilon(self.event, self.delta)
@@ -118,48 +143,17 @@ class Figures(Result):
             own |= {"rounds": self.strategy.most_rounds, "bands": self.strategy.bands}
         return own
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `--json` prints it; privacy is null without a noise multiplier."""
-        sensitivity = self.loss.sensitivity
-        return {
-            "kind": self.strategy.kind,
-            "paper": self.strategy.paper,
-            "rounds": self.participation.rounds,
-            "min_sep": self.participation.min_sep,
-            "max_participations": self.participation.max_participations,
-            "sensitivity": sensitivity.value,
-            "sensitivity_is_exact": sensitivity.is_exact,
-            "sensitivity_theorem": sensitivity.theorem,
-            "sensitivity_lower_bound": sensitivity.lower_bound,
-            "worst_pattern": list(sensitivity.worst_pattern),
-            "max_error": self.loss.max_error,
-            "rms_error": self.loss.rms_error,
-            "max_loss": self.loss.max_loss,
-            "rms_loss": self.loss.rms_loss,
-            "noise_multiplier": self.noise_multiplier,
-            "mu": self.mu,
-            "rho": self.rho,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            **self._amplified(),
-            "parameters": self.parameters(),
-        }
+    @property
+    def own_parameters(self) -> Annotated[dict[str, Any], Key("parameters")]:
+        """The mechanism's own parameters, as in its file."""
+        return self.parameters()
 
-    def _amplified(self) -> dict[str, Any]:
+    @property
+    def hypothetical(self) -> IfAny[Hypothetical]:
+        """Figures under Poisson sampling; only with `--sampling`."""
         if self.sampling is None:
-            return {}
-        sampling = self.sampling
-        return {
-            "hypothetical": {
-                "epsilon": self.amplified_epsilon,
-                "renyi_epsilon": self.amplified_renyi_epsilon,
-                "is_exact": False,
-                "probability": sampling.probability,
-                "partitions": sampling.partitions,
-                "compositions": sampling.compositions,
-                "assumption": HYPOTHETICAL,
-            }
-        }
+            return None
+        return Hypothetical(self.amplified_epsilon, self.amplified_renyi_epsilon, self.sampling)
 
     def _participation(self) -> tuple[int, int, int]:
         return (

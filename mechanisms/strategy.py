@@ -36,10 +36,12 @@ class Sensitivity:
     """
 
     value: float
+    """L2 sensitivity under the participation, at clip norm 1."""
     is_exact: bool
     theorem: str
     lower_bound: float
     worst_pattern: tuple[int, ...]
+    """Rounds of a device that attain the lower bound."""
 
 
 class Strategy(Explained, ABC):
@@ -56,14 +58,15 @@ class Strategy(Explained, ABC):
     )
 
     kind: str
-    """Which strategy."""
+    """Kind of the mechanism."""
 
     paper: ClassVar[str]
+    """Where the mechanism comes from."""
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Parameters that distinguish it from others of its kind, as in its JSON, without missing
-        ones; for a matrix its digest, wherever its file is."""
+        """The mechanism's own parameters, as in its file, without those not given; of a matrix its
+        digest, wherever its file is."""
         return {
             key: value
             for key, value in self.model_dump(mode="json", exclude_none=True).items()

@@ -2,9 +2,10 @@
 break it or bind it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+
+from fedray.base.document import Document, InJson
 
 
 class Verdict(StrEnum):
@@ -42,7 +43,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Document):
     """One statement of the claim, and what became of it.
 
     Statements are judged one by one, so that a claim may hold in part.
@@ -68,26 +69,16 @@ class Finding:
     """The worst of those that break it, or the binding one where it holds."""
 
     @property
-    def evidence_note(self) -> str:
+    def evidence_note(self) -> InJson[str]:
         """How many of those that break the statement are in `evidence`, as a sentence; empty if all
         are."""
         if self.broken_by <= len(self.evidence) or not self.evidence:
             return ""
         return f"the {len(self.evidence)} worst of {self.broken_by:,} follow"
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, a key per field and the note on evidence, as in `fedray audit --claim
-        --json`."""
-        return {
-            **asdict(self),
-            "verdict": str(self.verdict),
-            "evidence": [asdict(each) for each in self.evidence],
-            "evidence_note": self.evidence_note,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Document):
     """How the statements of one kind fared together: the worst verdict, and a sentence that names
     who does not hold."""
 
@@ -139,11 +130,6 @@ class Summary:
             case _:
                 text = f"{_listed(named)} {'does' if is_one else 'do'} not hold"
         return cls(verdict, f"{what}: {text}")
-
-    def to_json(self) -> dict[str, str]:
-        """One JSON object: the verdict and the sentence, as `fedray audit --claim --json` prints
-        them."""
-        return {"verdict": str(self.verdict), "text": self.text}
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ what is claimed.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fedray.audit.rules import ROUND_TIMES, rules_of
 from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
+from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.base.rounding import counted, down, shown_min_sep
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.clip_count import with_counts
@@ -74,7 +75,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarantee:
+class Guarantee(Document):
     """One of the three guarantees for one mechanism, that of Poisson samples, or that of a filter.
 
     name: "observed", "enforced", "claimed", "sampled" or "filtered"; `scope` says what each is a
@@ -89,9 +90,9 @@ class Guarantee:
     """
 
     name: str
-    participation: MinSep | None
-    sensitivity: Sensitivity | None
-    event: Event | None
+    participation: Annotated[MinSep | None, Keys("rounds max_participations")]
+    sensitivity: Annotated[Sensitivity | None, Keys("sensitivity=value is_exact theorem")]
+    event: NotInJson[Event | None]
     delta: float
     """delta of the epsilon."""
     may_rest_on: bool
@@ -100,12 +101,17 @@ class Guarantee:
     """What the guarantee rests on, in sentences."""
 
     @property
-    def scope(self) -> str:
+    def is_known(self) -> InJson[bool]:
+        """Whether the sensitivity is known."""
+        return self.sensitivity is not None
+
+    @property
+    def scope(self) -> InJson[str]:
         """What the figures are a statement about."""
         return SCOPES[self.name]
 
     @property
-    def mu(self) -> float | None:
+    def mu(self) -> InJson[float | None]:
         """Gaussian DP: sensitivity / noise multiplier; None too for noise that is not normal."""
         try:
             return None if self.event is None else mu_of(self.event)
@@ -113,7 +119,7 @@ class Guarantee:
             return None
 
     @property
-    def rho(self) -> float | None:
+    def rho(self) -> InJson[float | None]:
         """zCDP: mu^2 / 2; None too for sampled events, of which none is proven."""
         try:
             return None if self.event is None else rho_of(self.event)
@@ -121,12 +127,12 @@ class Guarantee:
             return None
 
     @property
-    def epsilon(self) -> float | None:
+    def epsilon(self) -> InJson[float | None]:
         """At delta, by the first accountant that takes the event."""
         return None if self.event is None else epsilon_of(self.event, self.delta).epsilon
 
     @property
-    def min_sep(self) -> int | None:
+    def min_sep(self) -> InJson[int | None]:
         """b; None where nobody takes part twice (k = 1), or where nothing is known."""
         participation = self.participation
         return (
@@ -134,28 +140,6 @@ class Guarantee:
             if participation is None or participation.max_participations == 1
             else participation.min_sep
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Every figure with its scope; None where it is not known."""
-        sensitivity, participation = self.sensitivity, self.participation
-        return {
-            "name": self.name,
-            "scope": self.scope,
-            "is_known": sensitivity is not None,
-            "reason": self.reason,
-            "may_rest_on": self.may_rest_on,
-            "rounds": participation.rounds if participation else None,
-            "min_sep": self.min_sep,
-            "max_participations": participation.max_participations if participation else None,
-            "sensitivity": sensitivity.value if sensitivity else None,
-            "is_exact": sensitivity.is_exact if sensitivity else None,
-            "theorem": sensitivity.theorem if sensitivity else None,
-            "mu": self.mu,
-            "rho": self.rho,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "assumptions": list(self.assumptions),
-        }
 
 
 def observed(

@@ -27,9 +27,9 @@ import itertools
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from scipy import linalg, stats
 
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.base.document import Document, InJson
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
 from fedray.encoding.encoding import Encoding
@@ -134,7 +135,7 @@ Trainer = Callable[[Scenario, Any], Trains]
 
 
 @dataclass(frozen=True, slots=True)
-class CanaryResult:
+class CanaryResult(Document):
     """Findings of canaries, beside the theory."""
 
     mechanism: str
@@ -165,6 +166,8 @@ class CanaryResult:
     """The size of the noise, measured over expected."""
     tests: tuple[CanaryTest, ...]
     """The tests, each for one kind of fault."""
+    confidence: ClassVar[InJson[float]] = CONFIDENCE
+    """Confidence of the interval of mu, from 0 to 1."""
     counts: "CanaryResult | None" = None
     """The same for the counts of short updates of adaptive clipping: its `coordinates` are
     aggregators, and mu is that of one device, which changes a count by 1/2. None if nothing is
@@ -178,27 +181,19 @@ class CanaryResult:
         )
 
     @property
-    def covers(self) -> bool:
+    def covers(self) -> InJson[bool]:
         """Whether the confidence interval of mu holds the expected mu; one in a hundred does not
         although nothing is wrong."""
         return self.mu_low <= self.expected_mu <= self.mu_high
 
     @property
-    def problems(self) -> list[str]:
-        """Problems in words; correct code has any with a probability below 1e-3."""
+    def problems(self) -> InJson[list[str]]:
+        """What is wrong, in words; empty when nothing is.
+
+        Right code has any with a probability below 1e-3.
+        """
         tests = self.tests if self.counts is None else self.tests + self.counts.tests
         return [test.problem for test in tests if test.problem is not None]
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object: a key per field, the confidence of the interval, whether it covers, and
-        the problems."""
-        return {
-            **asdict(self),
-            "counts": None if self.counts is None else self.counts.to_json(),
-            "confidence": CONFIDENCE,
-            "covers": self.covers,
-            "problems": self.problems,
-        }
 
 
 def run_canary(

@@ -3,13 +3,14 @@
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import pyarrow as pa
 
 from fedray.audit.participation import read_patterns
+from fedray.base.document import Document, InJson, Key, NotInJson
 from fedray.base.errors import FitFailed, InputError, Starved
 from fedray.base.result import Result
 from fedray.report.text.studies import fitted_min_sep
@@ -26,15 +27,15 @@ PUBLISHED_GOAL = 6500
 
 
 @dataclass(frozen=True, slots=True)
-class FittedRun:
+class FittedRun(Document):
     """One simulated run of the search: the value that was tried, and the participation that came of
     it."""
 
     value: float
-    """Value of the key."""
-    min_sep: int | None
-    """The gap; None if the run starved, which counts as too small, and the number of rounds if no
-    device came twice, which counts as too large."""
+    """What the key was set to."""
+    min_sep: NotInJson[int | None]
+    """The gap; None where the run starved, which counts as too small, and the number of rounds
+    where no device came twice, which counts as too large."""
     max_participations: int | None
     """k; None if the run starved."""
 
@@ -43,10 +44,10 @@ class FittedRun:
         """Whether a device took part twice, so that there is a min-sep to compare."""
         return self.max_participations is not None and self.max_participations > 1
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object; min_sep is null where no device took part twice, and where the run
-        starved."""
-        return {**asdict(self), "min_sep": self.min_sep if self.has_min_sep else None}
+    @property
+    def gap(self) -> Annotated[int | None, Key("min_sep")]:
+        """The gap; None if no device took part twice, and if the run starved."""
+        return self.min_sep if self.has_min_sep else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Fit(Result):
         )
 
     @property
-    def relative_error(self) -> float:
+    def relative_error(self) -> InJson[float]:
         """The best run's min-sep over the one that was observed, minus 1."""
         assert self.best.min_sep is not None
         return self.best.min_sep / self.target - 1.0
@@ -81,17 +82,6 @@ class Fit(Result):
     def to_arrow(self) -> pa.Table:
         """The runs in the order in which they were tried, a row each."""
         return pa.Table.from_pylist([run.to_json() for run in self.runs])
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `fedray fit --json` prints it: the best run, all runs, and the
-        relative error."""
-        return {
-            "key": self.key,
-            "target": self.target,
-            "best": self.best.to_json(),
-            "runs": [run.to_json() for run in self.runs],
-            "relative_error": self.relative_error,
-        }
 
 
 def fit_min_sep(

@@ -9,9 +9,8 @@ part then cancels, so that the interval is usually much shorter than those of th
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from fedray.base.parsing import finite_or_none
+from fedray.base.document import Document
 
 CONFIDENCE = 0.95
 """Confidence of an interval, unless another is asked for: the share of samples whose interval holds
@@ -19,7 +18,7 @@ the true mean."""
 
 
 @dataclass(frozen=True, slots=True)
-class MeanInterval:
+class MeanInterval(Document):
     """The mean of a sample of independent values, with Student's interval at the confidence asked
     for."""
 
@@ -37,11 +36,6 @@ class MeanInterval:
         """Whether the interval is known and does not hold zero, so that the sign of the mean is
         more than chance at its confidence."""
         return self.low > 0 or self.high < 0
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object; unknown values are null."""
-        ends = {"mean": self.mean, "low": self.low, "high": self.high}
-        return {"count": self.count, **{name: finite_or_none(ends[name]) for name in ends}}
 
 
 def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> MeanInterval:

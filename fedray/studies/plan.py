@@ -20,12 +20,13 @@ run of the full size, with the rules, shows their cost.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from fedray.base.document import InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
 from fedray.base.part_done import PartDone
 from fedray.base.result import DrawnResult
@@ -180,26 +181,52 @@ class Candidate:
         return rounds * self.report_goal
 
 
+class PlannedCandidate(NamedTuple):
+    """A candidate, its cost, and whether it meets the target."""
+
+    candidate: InPlace[Candidate]
+    updates: int
+    """Accepted updates of a run, of all devices together."""
+    meets_target: bool
+    """Whether epsilon is known and no more than was asked for."""
+
+
+class PlannedTimer(NamedTuple):
+    """The least report goal of a timer."""
+
+    timer_hours: float
+    """Participation timer."""
+    least: PlannedCandidate | None
+    """The candidate of the least report goal that meets the target: at full size where one was
+    simulated; None if none meets it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan(DrawnResult):
     """The best candidate, and all that were simulated on the way."""
 
     target: PlanTarget
-    """The target."""
-    scenario: Scenario
+    """What was asked for."""
+    scenario: Annotated[
+        Scenario,
+        Keys(
+            "population=population.devices rounds=rounds.count "
+            "min_minutes_between_rounds=rounds.min_minutes_between"
+        ),
+    ]
     """Everything but report goal and timer."""
     seeds: int
     """Simulated runs of each candidate."""
     scale: float
     """Size of the simulations of the search; 1: the whole population."""
-    best: Candidate | None
+    best: NotInJson[Candidate | None]
     """The answer, confirmed at full size; None if nothing meets the target."""
-    candidates: tuple[Candidate, ...]
+    candidates: NotInJson[tuple[Candidate, ...]]
     """All that were simulated, in order of timer, goal and scale."""
     warnings: tuple[str, ...] = ()
-    """Warnings about the answer, in sentences."""
-    has_cache: bool = True
-    """Whether results are kept, and kept results used."""
+    """What the reader must know of the answer, in sentences."""
+    has_cache: NotInJson[bool] = True
+    """Whether what was computed is kept, and what was kept is taken."""
 
     def __repr__(self) -> str:
         found = "nothing meets it"
@@ -226,37 +253,31 @@ class Plan(DrawnResult):
             found[hours] = min(full or meeting, key=lambda each: each.report_goal, default=None)
         return found
 
+    def _planned(self, candidate: Candidate | None) -> PlannedCandidate | None:
+        if candidate is None:
+            return None
+        updates = candidate.updates(self.scenario.rounds.count)
+        return PlannedCandidate(candidate, updates, candidate.meets(self.target))
+
+    @property
+    def planned_best(self) -> Annotated[PlannedCandidate | None, Key("best")]:
+        """The answer, confirmed at full size; None if nothing meets the target."""
+        return self._planned(self.best)
+
+    @property
+    def planned(self) -> Annotated[list[PlannedCandidate], Key("candidates")]:
+        """All that were simulated, in order of timer, goal and scale."""
+        return [each for each in map(self._planned, self.candidates) if each is not None]
+
+    @property
+    def timers(self) -> InJson[list[PlannedTimer]]:
+        """Least report goal of each timer."""
+        least = self.least_of_timers.items()
+        return [PlannedTimer(hours, self._planned(found)) for hours, found in least]
+
     def to_arrow(self) -> pa.Table:
         """The candidates, a row each, with the keys of `to_json`."""
         return pa.Table.from_pylist(self.to_json()["candidates"])
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `fedray plan --json` prints it: the target, the answer, every
-        candidate, and the least goal of each timer."""
-        rounds = self.scenario.rounds.count
-
-        def entry(candidate: Candidate) -> dict[str, Any]:
-            return {
-                **asdict(candidate),
-                "updates": candidate.updates(rounds),
-                "meets_target": candidate.meets(self.target),
-            }
-
-        return {
-            "population": self.scenario.population.devices,
-            "rounds": rounds,
-            "min_minutes_between_rounds": self.scenario.rounds.min_minutes_between,
-            "seeds": self.seeds,
-            "scale": self.scale,
-            "target": asdict(self.target),
-            "best": entry(self.best) if self.best is not None else None,
-            "candidates": [entry(each) for each in self.candidates],
-            "timers": [
-                {"timer_hours": hours, "least": entry(least) if least is not None else None}
-                for hours, least in self.least_of_timers.items()
-            ],
-            "warnings": list(self.warnings),
-        }
 
 
 def make_plan(

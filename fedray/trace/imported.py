@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypedDict, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -115,13 +115,6 @@ NEWER_KINDS: dict[str, type] = {
     "filtered_rows": int,
 }
 """Keys that the first version that is read lacks."""
-LEFT_OUT_KINDS: dict[str, type] = {
-    "reason": str,
-    "rows": int,
-    "example": str,
-    "may_be_participation": bool,
-}
-"""Keys of an entry of left_out; the last one is missing in the first version that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +131,74 @@ class LeftOut:
     may_be_participation: bool = True
     """Whether figures of the trace would be other ones if these rows were participations after
     all."""
+
+
+class ImportedTimes(TypedDict):
+    """Source of an imported trace's times, as run.json records it."""
+
+    column: str | None
+    """The log's column of times."""
+    form: str | None
+    """Form of its values."""
+    rounds_file_form: str | None
+    """Form of the times of the rounds file."""
+    origin: float
+    """The moment that is 0 in the trace, in seconds of the log."""
+
+
+class ImportDocument(TypedDict):
+    """run.json of an imported log, without its parts."""
+
+    format: str
+    """Name of the format of run.json."""
+    version: int
+    """Version of that format."""
+    digest: str
+    """Digest of the columns of all parts."""
+    devices_digest: str
+    """Digest of the names of the devices."""
+    rounds_digest: str
+    """Digest of the file of the log's rounds."""
+    log: str
+    """The log that was read."""
+    device_columns: list[str]
+    """Its columns that name a device."""
+    round_column: str | None
+    """Its column of rounds."""
+    where: list[str]
+    """The conditions of `--where`."""
+    numbering: str
+    """How rounds of the log became numbers from 0."""
+    rounds_file: str | None
+    """The file that lists the rounds, if one was given."""
+    rounds: int
+    """Rounds that released a model."""
+    empty_rounds: int
+    """Rounds without a participation."""
+    rounds_out_of_order: int
+    """Rounds whose order by time differs from that by number."""
+    repeats: str
+    """Meaning of further rows of one device in one round: `--repeats`."""
+    repeated_rows: int
+    """Number of such rows."""
+    times: ImportedTimes | None
+    """Source of the times; None without any."""
+    rows_read: int
+    """Rows of the log."""
+    filtered_rows: int
+    """Rows that `--where` left out."""
+    rows: int
+    """Participations of the trace."""
+    devices: int
+    """Devices that took part at least once."""
+    left_out: list[LeftOut]
+    """Rows that are no participation."""
+    written: str
+    """Time of writing: UTC, as ISO 8601 has it."""
+    packages: dict[str, str]
+    """Versions of Python and of packages, by their names."""
+    document_digest: str
+    """Digest of run.json itself."""
 
 
 class Assumption(NamedTuple):
@@ -551,7 +612,8 @@ def _check_last_times(run: dict[str, Any], directory: Path) -> None:
 
 
 def _check_left_out(entries: list[Any], is_first_version: bool, directory: Path) -> None:
-    kinds = dict(LEFT_OUT_KINDS)
+    kinds = get_type_hints(LeftOut)
+    # The first version that is read lacks this key.
     if is_first_version:
         del kinds["may_be_participation"]
     for entry in entries:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from fedray.base.document import json_of
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.base.parsing import finite_or_none, parse_json
+from fedray.base.parsing import parse_json
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import up
 from fedray.scenario.clipping import Clip
@@ -124,10 +125,78 @@ _METRICS = TypeAdapter(tuple[Metric, ...])
 _FORMS = {"task_metrics": _METRICS, "optimum": TypeAdapter(dict[str, float])}
 
 
+class EncodingFigures(TypedDict):
+    """How updates were encoded, as training.json records it."""
+
+    kind: str
+    """Kind of the scenario's `privacy.encoding`."""
+    bits_per_parameter: float
+    """What a device sends in a round for each parameter, in bits."""
+    inflation: float
+    """Largest norm of an encoded update over the clip norm; at least 1."""
+
+
+class TrainedDocument(TypedDict):
+    """training.json, with the path and the last metrics."""
+
+    path: str
+    """Directory of the trained run."""
+    format: str
+    """Name of the format of training.json."""
+    version: int
+    """Version of that format."""
+    metrics_digest: str
+    """Digest of the columns of metrics.parquet."""
+    model_sha256: str
+    """SHA-256 of the model's file, in hexadecimal."""
+    parameters: dict[str, list[int]]
+    """Shape of each tensor of the model, by its name."""
+    task_metrics: list[Metric]
+    """Metrics of the evaluations."""
+    optimum: dict[str, float]
+    """The best possible value of a metric, by its name, if the task knows it."""
+    trace_digest: str
+    """Digest of the trace that it was learned from."""
+    rounds: int
+    """Rounds that were trained."""
+    seed: int
+    """Seed of the training."""
+    scenario_digest: str
+    """Digest of the scenario."""
+    scenario: dict[str, Any]
+    """The tables of the scenario file, with all defaults."""
+    aggregator_device: str
+    """Device on which the model was kept, such as `cpu`."""
+    devices_at_once: int | None
+    """Devices whose updates are computed together in one batch."""
+    encoding: EncodingFigures
+    """How updates were encoded."""
+    trainers: int
+    """Workers that trained devices."""
+    restarts: int
+    """Number of lost workers that were replaced."""
+    notes: list[str]
+    """What happened to checkpoints, and that the training diverged if it did; in sentences."""
+    written: str
+    """Time of writing: UTC, as ISO 8601 has it."""
+    wall_seconds: float
+    """Wall-clock time of the training in seconds."""
+    seconds_per_round: float | None
+    """Seconds. Wall-clock time of a round on the machine that trained: the median of those since
+    the training began or was resumed, each with its evaluation if it had one. None if that was not
+    recorded."""
+    packages: dict[str, str]
+    """Versions of Python and of packages, by their names."""
+    document_digest: str
+    """Digest of training.json itself."""
+    last_metrics: dict[str, float | None]
+    """The columns of metrics.parquet in the last round, by their names (see the trace columns);
+    null where a value is missing or not finite."""
+
+
 class TrainedRun(DrawnResult):
     """An opened trained run; its files are read on demand.
 
-    path: its directory.
     document: training.json.
 
     Raises:
@@ -135,6 +204,9 @@ class TrainedRun(DrawnResult):
         TraceCorrupt: a file is missing, damaged, or changed.
         TraceVersion: another release of fedray wrote it.
     """
+
+    path: Path
+    """Directory of the trained run."""
 
     def __init__(self, path: Path, document: dict[str, Any], verify: bool = True) -> None:
         self.path = path
@@ -410,11 +482,7 @@ class TrainedRun(DrawnResult):
     def to_json(self) -> dict[str, Any]:
         """One JSON object: training.json, with `divergence` among its notes, and the metrics of the
         last round (null: not finite)."""
-        # JSON has no NaN, and counts shall stay whole numbers.
-        last = {}
-        for name, column in self.metrics.items():
-            value = column[-1].item()
-            last[name] = value if isinstance(value, int) else finite_or_none(value)
+        last = json_of({name: column[-1] for name, column in self.metrics.items()})
         notes = [*self.document.get("notes", ()), *filter(None, [self.divergence])]
         return {"path": str(self.path), **self.document, "notes": notes, "last_metrics": last}
 

@@ -20,17 +20,14 @@ from fedray.mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class PoissonSampling:
-    """Sampling of devices: the parts take turns, and each device of a part is drawn independently.
-
-    Attributes:
-        rounds: n, at least 1.
-        probability: q, of a device in its part's turn; above 0 and at most 1.
-        partitions: parts of the population, from 1 to `rounds`.
-    """
+    """Sampling of devices: each part of the population in turn, and its devices independently."""
 
     rounds: int
+    """n, at least 1."""
     probability: float
+    """q, probability with which a device is drawn in its turn; above 0 and at most 1."""
     partitions: int = 1
+    """Parts of the population that take turns, from 1 to `rounds`."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:

@@ -20,13 +20,14 @@ covariance of simulated devices. It is in the standard errors and in the J stati
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import optimize, special
 
+from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.base.errors import FitFailed, InputError, ScenarioError
 from fedray.base.part_done import PartDone
 from fedray.base.result import DrawnResult
@@ -63,8 +64,8 @@ _LEAST_EIGENVALUE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """One parameter as identified from the log."""
+class Estimate(Document):
+    """One parameter as the log tells it."""
 
     name: str
     """Its key in the table `availability`; see `fedray.studies.habits.parameters`."""
@@ -77,19 +78,9 @@ class Estimate:
     high: float
     """Upper end of the 95 % interval."""
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
-        return {
-            "name": self.name,
-            "value": self.value,
-            "standard_error": self.standard_error,
-            "low": self.low,
-            "high": self.high,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Held(Document):
     """One parameter that was not fitted."""
 
     name: str
@@ -99,16 +90,25 @@ class Held:
     reason: str
     """Why, in words."""
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
-        return {"name": self.name, "value": self.value, "reason": self.reason}
+
+class Statistic(NamedTuple):
+    """One statistic of the log and of the simulated devices."""
+
+    name: str
+    """Name of the statistic."""
+    measured: float
+    """In the log."""
+    simulated: float
+    """Value for the simulated devices at the estimates."""
+    standard_error: float
+    """Standard error of the difference of both."""
 
 
 @dataclass(frozen=True)
 class HabitFit(DrawnResult):
     """The habit model that is nearest to a log."""
 
-    layout: Layout
+    layout: Annotated[Layout, Keys("kind days")]
     """How the log was kept."""
     devices: int
     """Devices of the log."""
@@ -120,15 +120,15 @@ class HabitFit(DrawnResult):
     """Parameters that were fitted."""
     held: tuple[Held, ...]
     """Parameters that were not fitted."""
-    table: HabitAvailability
+    table: NotInJson[HabitAvailability]
     """The availability with the estimates in it."""
-    offset_hours: float | None
+    offset_hours: NotInJson[float | None]
     """Local time minus the log's clock, hours, if it was fitted."""
-    measured: Summary
+    measured: NotInJson[Summary]
     """Statistics of the log."""
-    simulated: Summary
+    simulated: NotInJson[Summary]
     """The same of the simulated devices at the estimates."""
-    errors: NDArray[np.float64]
+    errors: NotInJson[NDArray[np.float64]]
     """[M]; standard errors of the differences of the statistics, measured minus simulated."""
     j_statistic: float
     """The weighted squared difference that is left: chi-squared if the model is true."""
@@ -143,8 +143,8 @@ class HabitFit(DrawnResult):
         )
 
     @property
-    def p_value(self) -> float:
-        """Probability that J is at least this large if the habit model is true."""
+    def p_value(self) -> InJson[float]:
+        """How often J would be as large or larger if the habit model were true."""
         if self.degrees_of_freedom < 1:
             return 1.0
         return float(special.chdtrc(self.degrees_of_freedom, self.j_statistic))
@@ -160,36 +160,21 @@ class HabitFit(DrawnResult):
             tables["population"] = {"time_zones": [zone]}
         return tables
 
+    @property
+    def tables(self) -> InJson[dict[str, Any]]:
+        """The tables of a scenario that the fit gives: `availability`, and with
+        `--utc-offset unknown` `population.time_zones`."""
+        return self.to_tables()
+
+    @property
+    def statistics(self) -> InJson[list[Statistic]]:
+        """Statistics of the log that are compared with those of simulated devices."""
+        values = (self.measured.names, self.measured.values, self.simulated.values, self.errors)
+        return [Statistic(*each) for each in zip(*values, strict=True)]
+
     def to_arrow(self) -> pa.Table:
         """The estimates, a row each."""
         return pa.Table.from_pylist([each.to_json() for each in self.estimates])
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `fedray fit LOG --json` prints it."""
-        statistics = []
-        for place, name in enumerate(self.measured.names):
-            statistics.append(
-                {
-                    "name": name,
-                    "measured": float(self.measured.values[place]),
-                    "simulated": float(self.simulated.values[place]),
-                    "standard_error": float(self.errors[place]),
-                }
-            )
-        return {
-            "kind": self.layout.kind,
-            "devices": self.devices,
-            "records": self.records,
-            "days": self.layout.days,
-            "simulated_devices": self.simulated_devices,
-            "estimates": [each.to_json() for each in self.estimates],
-            "held": [each.to_json() for each in self.held],
-            "tables": self.to_tables(),
-            "j_statistic": self.j_statistic,
-            "degrees_of_freedom": self.degrees_of_freedom,
-            "p_value": self.p_value,
-            "statistics": statistics,
-        }
 
 
 def fit_habits(
