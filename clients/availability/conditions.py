@@ -112,7 +112,7 @@ class ConditionsModel(CompiledModel):
             needs_wifi=table.needs_wifi,
             needs_idle=table.needs_idle,
             charging=HabitModel.of(scenario, table.charging),
-            # Wifi has its own streams: from the streams of charging, both would come and go together.
+            # Wifi has its own streams: from those streams, it would come and go with charging.
             wifi=HabitModel.of(scenario, table.wifi, Stream.WIFI_HABIT, Stream.WIFI_SESSIONS),
             uses=_UseModel.of(scenario, table.uses),
         )

@@ -85,7 +85,7 @@ class HabitAvailabilityModel(CompiledModel):
     ) -> int:
         habits = known or _UNKNOWN
         times = from_times, until_times
-        return _list_intervals(self.model, self.tables, habits, device_ids, *times, room)
+        return int(_list_intervals(self.model, self.tables, habits, device_ids, *times, room))
 
 
 def is_compiled() -> bool:
