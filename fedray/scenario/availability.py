@@ -65,7 +65,7 @@ class AvailabilityTable(Table):
 
 class Habits(Table):
     """Sessions by night and by day, with habits of each device; see
-    clients/availability/habit.py."""
+    clients/availability/habit_sessions.py."""
 
     night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (0.78, 1.85)
     """Beta parameters (alpha, beta) of a device's probability that a night has an eligible
@@ -122,7 +122,7 @@ class Habits(Table):
 
 class HabitAvailability(Habits, AvailabilityTable):
     """Nights on the charger and short sessions by day, the habits of each device; see
-    clients/availability/habit.py."""
+    clients/availability/habit_sessions.py."""
 
     model: Literal["habit"] = "habit"
     """Which availability model."""

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from fedray.base.errors import InputError
-from fedray.clients.availability.habit import HabitTables
+from fedray.clients.availability.habit_tables import HabitTables
 from fedray.imports.log_records import RecordColumns, read_log_records
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
