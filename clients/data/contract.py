@@ -4,8 +4,8 @@
     def test_my_source_keeps_the_contract(check):
         check(source)
 
-A check takes a function that makes the source, `source()`. It raises AssertionError with the result,
-the expected one, and a remedy. No check asks for a position beyond a device's count, since
+A check takes a function that makes the source, `source()`. It raises AssertionError with the
+result, the expected one, and a remedy. No check asks for a position beyond a device's count, since
 nothing in fedray does.
 """
 
@@ -134,9 +134,9 @@ def check_counts_belong_to_the_device(make: MakeSource) -> None:
     backwards = [other.examples_on(DEVICES[g : g + 1]) for g in range(DEVICES.size)[::-1]]
     single = np.concatenate(backwards)[::-1]
     assert np.array_equal(single, counts), (
-        f"devices {DEVICES.tolist()} have {counts.tolist()} examples together, and {single.tolist()} "
-        "one by one in a second source; a count is a function of only the scenario and the device "
-        "id"
+        f"devices {DEVICES.tolist()} have {counts.tolist()} examples together, and "
+        f"{single.tolist()} one by one in a second source; a count is a function of only the "
+        "scenario and the device id"
     )
     for device, count in zip(DEVICES[counts > 0], counts[counts > 0], strict=True):
         _examples(source, np.array([device]), np.array([[count - 1]]))
