@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from fedray.clients.data.source import Ids, Integers
+from fedray.clients.tasks.task import Vector
 from fedray.clients.trainer import GroupTrainer
 from fedray.clients.work.work import WorkOrder, WorkResult
 from fedray.scenario import Scenario
@@ -46,7 +47,7 @@ class Canaries:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return {f"layer{place}": (2 * self.canaries,) for place in range(len(self.layer_norms))}
 
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def examples_on(self, device_ids: Ids) -> Integers:
         return np.where(device_ids < self.canaries + self.silent, HELD, 0)
 
     def compute(self, order: WorkOrder) -> WorkResult:
@@ -80,7 +81,7 @@ class CanaryTrainer(GroupTrainer):
         super().__init__(scenario, canaries.shapes, canaries, canaries)
         self._canaries = canaries
 
-    def initial_parameters(self) -> NDArray[np.float32]:
+    def initial_parameters(self) -> Vector:
         """Returns zeros [D]."""
         layers = self._canaries.shapes.values()
         return np.zeros(sum(map(math.prod, layers)), np.float32)

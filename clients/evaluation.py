@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource
+from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource, Ids, Integers
 from fedray.clients.tasks.layout import named, tensors
-from fedray.clients.tasks.task import Task
+from fedray.clients.tasks.task import Task, Vector
 from fedray.scenario.training import Training
 from fedray.wire.messages import Evaluation, Measured
 
@@ -19,7 +19,7 @@ def evaluate(
     task: Task,
     source: ExampleSource,
     training: Training,
-    parameters: NDArray[np.float32],
+    parameters: Vector,
 ) -> Evaluation:
     """Returns value and standard error of every metric of parameters [D] on held-out devices.
 
@@ -57,9 +57,9 @@ def evaluate(
 def device_sums(
     task: Task,
     source: ExampleSource,
-    device_ids: NDArray[np.uint64],
-    counts: NDArray[np.int64],
-    parameters: NDArray[np.float32],
+    device_ids: Ids,
+    counts: Integers,
+    parameters: Vector,
 ) -> dict[str, NDArray[np.float64]]:
     """Returns sums of numerators and weights of each device, [G, 2], by the name of the metric.
 

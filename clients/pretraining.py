@@ -6,19 +6,18 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from fedray.base.document import Key, Keys
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.data.factory import source_of
-from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource
+from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource, Ids, Integers
 from fedray.clients.evaluation import evaluate
 from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.gradients import gradients_of
 from fedray.clients.tasks.initial import start_of
-from fedray.clients.tasks.layout import named, tensors
+from fedray.clients.tasks.layout import Named, named, tensors
+from fedray.clients.tasks.task import Vector
 from fedray.clients.work.local import optimizer_of
 from fedray.scenario import Scenario
 from fedray.scenario.pretraining import Pretraining
@@ -103,7 +102,7 @@ class Pretrainer:
                 yield Step(number, float(np.mean(losses)), self._evaluation())
                 losses.clear()
 
-    def parameters(self) -> NDArray[np.float32]:
+    def parameters(self) -> Vector:
         """Returns a copy of the current parameters [D]."""
         return self._parameters_D.numpy().copy()
 
@@ -111,7 +110,7 @@ class Pretrainer:
         with _damage_refused():
             return evaluate(self._task, self._source, self._training, self.parameters())
 
-    def _batches(self) -> Iterator[dict[str, Tensor]]:
+    def _batches(self) -> Iterator[Named]:
         """Yields batches [1, B, ...] without end."""
         ends = np.cumsum(self._counts)
         firsts = ends - self._counts
@@ -130,9 +129,7 @@ class Pretrainer:
             positions = chosen - firsts[rows]
             yield self._read(self._client_ids[rows], positions)
 
-    def _read(
-        self, client_ids: NDArray[np.uint64], positions: NDArray[np.int64]
-    ) -> dict[str, Tensor]:
+    def _read(self, client_ids: Ids, positions: Integers) -> Named:
         with _damage_refused():
             examples = self._source.examples(client_ids, positions[:, None])
         # One example of each of B clients, [B, 1], becomes the batch of one model, [1, B].

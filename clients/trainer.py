@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from fedray.clients.clipping import Clipped, ClippedGroup, Clipper
 from fedray.clients.data.factory import source_of
-from fedray.clients.data.source import DamagedExamples, ExampleSource
+from fedray.clients.data.source import DamagedExamples, ExampleSource, Ids, Integers
 from fedray.clients.evaluation import device_sums, evaluate
 from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.initial import start_of
 from fedray.clients.tasks.layout import Shapes, size_of
+from fedray.clients.tasks.task import Vector
 from fedray.clients.waiting import WaitingUpdates
 from fedray.clients.work.factory import work_of
 from fedray.clients.work.work import DeviceWork, WorkOrder, WorkResult
@@ -38,15 +39,13 @@ from fedray.wire.messages import (
 
 LONG_ENOUGH = 2.0
 """Seconds of measuring, after which a device's time is known well enough."""
-_Ids = NDArray[np.uint64]
-_Counts = NDArray[np.int64]
 _T = TypeVar("_T")
 
 
 class Holders(Protocol):
     """The part of an example source that sums depend on."""
 
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def examples_on(self, device_ids: Ids) -> Integers:
         """Returns the number of examples [G] of devices [G], which may be 0."""
         ...
 
@@ -72,9 +71,7 @@ class GroupTrainer:
         encoding = encoding_of(scenario.privacy.encoding, scenario.sum_setting(dimension))
         self._waiting = WaitingUpdates(encoding, dimension)
 
-    def train(
-        self, order: TrainOrder, parameters: NDArray[np.float32]
-    ) -> tuple[TrainReport, NDArray[np.int64]]:
+    def train(self, order: TrainOrder, parameters: Vector) -> tuple[TrainReport, Integers]:
         """Trains the groups of an order from parameters [D].
 
         Returns:
@@ -88,12 +85,12 @@ class GroupTrainer:
         return TrainReport.of(order.round_index, groups), self._waiting.finish()
 
     def _train_group(
-        self, order: TrainOrder, asked: _Ids, start_D: torch.Tensor, clip: Clip
+        self, order: TrainOrder, asked: Ids, start_D: torch.Tensor, clip: Clip
     ) -> TrainReport:
         held = self._source.examples_on(asked)
         has_examples = held > 0
 
-        def computed(device_ids: _Ids, held: _Counts) -> WorkResult | None:
+        def computed(device_ids: Ids, held: Integers) -> WorkResult | None:
             if not device_ids.size:
                 return None
             room = self._waiting.room(device_ids.size)
@@ -127,7 +124,7 @@ class GroupTrainer:
         self._waiting.add(device_ids, factors)
         return _report(order.round_index, result, group, clip, counts)
 
-    def _weights(self, held: _Counts) -> NDArray[np.float64] | None:
+    def _weights(self, held: Integers) -> NDArray[np.float64] | None:
         """Returns the weights of devices with these numbers of examples; None if all are equal."""
         weighting = self._scenario.training.weighting
         if isinstance(weighting, MeanWeighting):
@@ -148,7 +145,7 @@ class LocalTrainer(GroupTrainer):
         work = work_of(scenario, self._task, self._examples)
         super().__init__(scenario, self._task.shapes, self._examples, work)
 
-    def initial_parameters(self) -> NDArray[np.float32]:
+    def initial_parameters(self) -> Vector:
         """Returns the parameters [D] of `training.initial`, or else of the task."""
         return start_of(self._scenario, self._task)
 
@@ -157,20 +154,20 @@ class LocalTrainer(GroupTrainer):
         task = self._task
         return TaskDescription(dict(task.shapes), tuple(task.metrics), dict(self._examples.optimum))
 
-    def evaluate(self, parameters: NDArray[np.float32]) -> Evaluation:
+    def evaluate(self, parameters: Vector) -> Evaluation:
         """Returns the task's metrics of parameters [D] on held-out data."""
         _use_one_thread()
         return evaluate(self._task, self._examples, self._scenario.training, parameters)
 
     def measure_devices(
-        self, parameters: NDArray[np.float32], device_ids: NDArray[np.uint64], most_examples: int
+        self, parameters: Vector, device_ids: Ids, most_examples: int
     ) -> DeviceMeasures:
         """Returns each device's metrics of parameters [D] on its first `most_examples` examples.
 
         Devices without examples, and devices with damaged data, are left out.
         """
 
-        def measured(device_ids: _Ids, counts: _Counts) -> dict[str, NDArray[np.float64]]:
+        def measured(device_ids: Ids, counts: Integers) -> dict[str, NDArray[np.float64]]:
             return device_sums(self._task, self._examples, device_ids, counts, parameters)
 
         counts = np.minimum(self._examples.examples_on(device_ids), most_examples)
@@ -181,7 +178,7 @@ class LocalTrainer(GroupTrainer):
         return DeviceMeasures(device_ids, counts, sums)
 
     def seconds_per_device(
-        self, order: TrainOrder, parameters: NDArray[np.float32], devices_at_once: int
+        self, order: TrainOrder, parameters: Vector, devices_at_once: int
     ) -> float:
         """Measures how long a device of the order takes, in groups of `devices_at_once`."""
         cohort = np.concatenate(order.groups)
@@ -231,15 +228,15 @@ def _fixed_point_sum(values: NDArray[np.float64]) -> int:
 
 
 def _of_whole_devices(
-    read: Callable[[_Ids, _Counts], _T], device_ids: _Ids, counts: _Counts
-) -> tuple[_T, _Ids, _Counts]:
+    read: Callable[[Ids, Integers], _T], device_ids: Ids, counts: Integers
+) -> tuple[_T, Ids, Integers]:
     """Returns read(device_ids, counts), with the devices whose data is not damaged."""
     while True:
         try:
             return read(device_ids, counts), device_ids, counts
         except DamagedExamples as error:
             is_whole = ~np.isin(device_ids, np.array(list(error.problems), np.uint64))
-            # An error that names none of the devices would repeat without end.
+            # An error about other devices would repeat without end.
             if is_whole.all():
                 raise
             device_ids, counts = device_ids[is_whole], counts[is_whole]

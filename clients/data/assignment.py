@@ -1,8 +1,8 @@
 """Assignment of the data's clients to devices, and the choice of held-out clients.
 
 Clients are known by their places 0 to N - 1 in order of their names. A device without a tie has the
-client at `permutation[device % N]`, so numbers of devices per client differ by at most one, and are
-at most one if there are no more devices than clients. A device with a tie has the client at its
+client at `permutation[device % N]`, so every client has the same number of devices, up to one, and
+at most one device if the clients suffice. A device with a tie has the client at its
 quantile: if it stands at a share q of all devices, ordered by zone, hour or speed, it gets the
 client at the share q of all clients in their order. Among devices with the same trait, such as a
 zone, q is drawn uniformly.
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Key, Stream, draw, stream_generator, stream_key, uniform
 from fedray.clients.availability.habit import HabitAvailabilityModel
-from fedray.clients.data.source import FIRST_HELD_OUT
+from fedray.clients.data.source import FIRST_HELD_OUT, Ids, Integers
 from fedray.clients.population import DeviceModel, Zones, speed_of, zones_on
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
@@ -30,7 +30,7 @@ QUANTILE_DEVICES = 16_384
 """Number of first devices that serve as a sample of all zones, hours or speeds."""
 
 
-def held_out_places(clients: int, share: float) -> NDArray[np.int64]:
+def held_out_places(clients: int, share: float) -> Integers:
     """Returns the places of held-out clients, in a random order that is the same for every seed.
 
     Args:
@@ -41,7 +41,7 @@ def held_out_places(clients: int, share: float) -> NDArray[np.int64]:
     return _drawn_order(clients)[:wanted]
 
 
-def drawn_order(places: NDArray[np.int64]) -> NDArray[np.int64]:
+def drawn_order(places: Integers) -> Integers:
     """Returns places in a random order that is the same for every seed."""
     return places[_drawn_order(places.size)]
 
@@ -60,7 +60,7 @@ class Assignment:
         self,
         scenario: Scenario,
         table: AssignedData,
-        counts: NDArray[np.int64],
+        counts: Integers,
         held_out: int,
     ) -> None:
         self._clients = counts.size
@@ -82,7 +82,7 @@ class Assignment:
         sample_ids = np.arange(devices, dtype=np.uint64)
         self._sample = np.sort(self._traits.of(sample_ids))
 
-    def places(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def places(self, device_ids: Ids) -> Integers:
         """Returns the places [G] of the clients of devices [G]; N and more for held-out devices.
 
         Raises:
@@ -104,9 +104,7 @@ class Assignment:
             places[is_tied] = self._tied_places(device_ids[is_tied], for_place[is_tied])
         return places
 
-    def _tied_places(
-        self, device_ids: NDArray[np.uint64], draws: NDArray[np.float64]
-    ) -> NDArray[np.int64]:
+    def _tied_places(self, device_ids: Ids, draws: NDArray[np.float64]) -> Integers:
         traits = self._traits.of(device_ids)
         low = np.searchsorted(self._sample, traits, "left")
         high = np.searchsorted(self._sample, traits, "right")
@@ -147,7 +145,7 @@ class _Traits:
                 )
             self._habit = HabitAvailabilityModel(scenario, scenario.availability)
 
-    def of(self, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def of(self, device_ids: Ids) -> NDArray[np.float64]:
         """Returns traits [G] of devices: the UTC hour of the middle of their nights, the number of
         their zone, or the factor of their training time."""
         if self._habit is not None:
@@ -161,7 +159,7 @@ class _Traits:
 
 
 @njit(cache=True, nogil=True)
-def _speeds_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+def _speeds_on(model: DeviceModel, device_ids: Ids) -> NDArray[np.float64]:
     found = np.empty(device_ids.size)
     for index in range(device_ids.size):
         training, _, _ = speed_of(model, device_ids[index])
@@ -170,7 +168,7 @@ def _speeds_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np
 
 
 @njit(cache=True, nogil=True)
-def _uniforms(key: Key, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+def _uniforms(key: Key, device_ids: Ids) -> NDArray[np.float64]:
     """Addresses: (device, 0, 0)."""
     found = np.empty((device_ids.size, 2))
     for index in range(device_ids.size):
@@ -182,5 +180,5 @@ def _uniforms(key: Key, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
     return found
 
 
-def _drawn_order(size: int) -> NDArray[np.int64]:
+def _drawn_order(size: int) -> Integers:
     return stream_generator(0, Stream.HELD_OUT).permutation(size)

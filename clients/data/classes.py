@@ -20,7 +20,7 @@ from scipy import integrate, special
 
 from fedray.base.rng import Stream, draw, stream_generator, stream_key, uniform
 from fedray.clients.data.drawn import DrawnSource, fill_with_gammas, fill_with_normals
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Examples, Field, Ids, Integers
 from fedray.scenario import Scenario
 from fedray.scenario.data import ClassesData
 
@@ -45,9 +45,7 @@ class Classes(DrawnSource):
         self.means = _means(table, stream_generator(seed, Stream.EXAMPLES))
         """Mean inputs of each class, [classes, inputs]."""
 
-    def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
-    ) -> dict[str, NDArray]:
+    def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         targets = _classes_of(self._key, device_ids, positions, self._classes, self._skew)
         inputs = _inputs_of(self._key, device_ids, positions, targets, self.means)
         shape = (*positions.shape, *self.fields["inputs"].shape)

@@ -4,8 +4,8 @@
     def test_my_source_keeps_the_contract(check):
         check(source)
 
-A check takes a function that makes the source, `source()`. It raises AssertionError with what came
-out, what was expected, and a remedy. No check asks for a position beyond a device's count, since
+A check takes a function that makes the source, `source()`. It raises AssertionError with the
+result, the expected one, and a remedy. No check asks for a position beyond a device's count, since
 nothing in fedray does.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource, Field
+from fedray.clients.data.source import FIRST_HELD_OUT, Examples, ExampleSource, Field, Ids, Integers
 
 MakeSource = Callable[[], ExampleSource]
 DEVICES = np.array([0, 1, 7, 65_536, 2**39], np.uint64)
@@ -130,11 +130,13 @@ def check_counts_belong_to_the_device(make: MakeSource) -> None:
         f"examples_on() gave {counts.tolist()}; counts are from 0 to 2^32 - 1"
     )
     other = make()
-    single = [int(other.examples_on(DEVICES[g : g + 1])[0]) for g in range(DEVICES.size)[::-1]]
-    assert single[::-1] == counts.tolist(), (
-        f"devices {DEVICES.tolist()} have {counts.tolist()} examples together, and {single[::-1]} "
-        "one by one in a second source; a count is a function of only the scenario and the device "
-        "id"
+    # The last device first, so that the order of calls differs too.
+    backwards = [other.examples_on(DEVICES[g : g + 1]) for g in range(DEVICES.size)[::-1]]
+    single = np.concatenate(backwards)[::-1]
+    assert np.array_equal(single, counts), (
+        f"devices {DEVICES.tolist()} have {counts.tolist()} examples together, and "
+        f"{single.tolist()} one by one in a second source; a count is a function of only the "
+        "scenario and the device id"
     )
     for device, count in zip(DEVICES[counts > 0], counts[counts > 0], strict=True):
         _examples(source, np.array([device]), np.array([[count - 1]]))
@@ -181,7 +183,7 @@ CHECKS = (
 )
 
 
-def _some(source: ExampleSource) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _some(source: ExampleSource) -> tuple[Ids, Integers]:
     """Returns devices that have examples, and positions [G, 5] of some of them."""
     counts = source.examples_on(DEVICES)
     has_examples = counts > 0
@@ -195,7 +197,7 @@ def _some(source: ExampleSource) -> tuple[NDArray[np.uint64], NDArray[np.int64]]
     return devices, steps[None, :] % counts[has_examples, None]
 
 
-def _held_out(source: ExampleSource) -> NDArray[np.uint64]:
+def _held_out(source: ExampleSource) -> Ids:
     """Returns some held-out devices that have examples."""
     assert source.held_out_devices > 0, (
         "`held_out_devices` is 0; keep some data for evaluation, under the ids from 2^40 on"
@@ -209,9 +211,7 @@ def _held_out(source: ExampleSource) -> NDArray[np.uint64]:
     return devices
 
 
-def _examples(
-    source: ExampleSource, devices: NDArray[np.uint64], positions: NDArray[np.int64]
-) -> dict[str, NDArray]:
+def _examples(source: ExampleSource, devices: Ids, positions: Integers) -> Examples:
     try:
         return source.examples(devices, positions)
     except IndexError as error:
@@ -222,9 +222,7 @@ def _examples(
         ) from error
 
 
-def _assert_form(
-    source: ExampleSource, devices: NDArray[np.uint64], positions: NDArray[np.int64]
-) -> None:
+def _assert_form(source: ExampleSource, devices: Ids, positions: Integers) -> None:
     examples = _examples(source, devices, positions)
     assert examples.keys() == source.fields.keys(), (
         f"examples() gave {sorted(examples)}, and `fields` names {sorted(source.fields)}; give the "

@@ -1,4 +1,4 @@
-"""A user's own data: an example source, or partitions such as those of Flower Datasets."""
+"""A user's own data: an example source, or partitions as from Flower Datasets."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 from fedray.base.errors import FedrayError, ScenarioError
 from fedray.clients.data.readers.reader import Client, ClientFile, Column, Damaged
 from fedray.clients.data.recorded import RecordedExamples
-from fedray.clients.data.source import DamagedExamples, ExampleSource, Field
+from fedray.clients.data.source import (
+    DamagedExamples,
+    Examples,
+    ExampleSource,
+    Field,
+    Fields,
+    Ids,
+    Integers,
+)
 from fedray.clients.python_file import called, function_in
 from fedray.scenario import Scenario
 from fedray.scenario.data import CustomData
@@ -95,7 +103,7 @@ class _Checked:
     def __init__(self, source: ExampleSource, subject: str) -> None:
         self._source = source
         self._subject = subject
-        self.fields: Mapping[str, Field] = source.fields
+        self.fields: Fields = source.fields
         self.held_out_devices = source.held_out_devices
         self.optimum = source.optimum
         has_fields = isinstance(self.fields, Mapping) and all(
@@ -106,7 +114,7 @@ class _Checked:
         # A source that always fails is refused now, not in the first round.
         self.examples_on(_ANY_CHECKED_DEVICE)
 
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def examples_on(self, device_ids: Ids) -> Integers:
         def call() -> NDArray:
             return np.asarray(self._source.examples_on(device_ids))
 
@@ -117,9 +125,7 @@ class _Checked:
             self._refuse("examples_on() must give numbers from 0 to 2^32 - 1")
         return counts.astype(np.int64)
 
-    def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
-    ) -> dict[str, NDArray]:
+    def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         given = self._called("examples", lambda: self._source.examples(device_ids, positions))
         if not isinstance(given, dict) or given.keys() != self.fields.keys():
             self._refuse(f"examples() must give a dict of {', '.join(self.fields)}")

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from fedray.base.rng import draw, gamma, normal
-from fedray.clients.data.source import FIRST_HELD_OUT, Field
+from fedray.clients.data.source import FIRST_HELD_OUT, Fields, Ids, Integers
 from fedray.clients.population import ExampleModel, examples_on
 from fedray.scenario import Scenario
 
@@ -20,14 +19,12 @@ class DrawnSource:
 
     held_out_devices: int = int(FIRST_HELD_OUT)
 
-    def __init__(
-        self, scenario: Scenario, fields: Mapping[str, Field], optimum: Mapping[str, float]
-    ) -> None:
+    def __init__(self, scenario: Scenario, fields: Fields, optimum: Mapping[str, float]) -> None:
         self.fields = fields
         self.optimum = optimum
         self._counts = ExampleModel.of(scenario)
 
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def examples_on(self, device_ids: Ids) -> Integers:
         return examples_on(self._counts, device_ids).astype(np.int64)
 
 

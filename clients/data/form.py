@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedray.base.regular_file import read_regular_file
 from fedray.clients.data.readers.reader import Column, Damaged
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Examples, Field, Fields, Integers
 from fedray.scenario.data import FormedData
 
 PADDING, UNKNOWN, START, END, FIRST_WORD = range(5)
@@ -81,7 +81,7 @@ class Form:
         self._contents = contents
         self.words = contents.words
         self._numbers = {word: FIRST_WORD + rank for rank, word in enumerate(contents.words)}
-        self.fields: Mapping[str, Field] = self._fields()
+        self.fields: Fields = self._fields()
 
     def _fields(self) -> dict[str, Field]:
         contents = self._contents
@@ -105,7 +105,7 @@ class Form:
             fields["targets"] = Field(contents.target_shape, kind, contents.values)
         return fields
 
-    def examples(self, columns: Mapping[str, Column], count: int) -> dict[str, NDArray]:
+    def examples(self, columns: Mapping[str, Column], count: int) -> Examples:
         """Returns the fields of all examples of a client, [count, *shape].
 
         Args:
@@ -122,7 +122,7 @@ class Form:
         table = self._table
         if table.tokens:
             return {"tokens": self._tokens(columns[table.tokens])}
-        found: dict[str, NDArray] = {}
+        found: Examples = {}
         if table.inputs:
             inputs = inputs_of(columns[table.inputs], table)
             found["inputs"] = _of_shape(inputs, self._contents.shape, table.inputs)
@@ -141,7 +141,7 @@ class Form:
         _check_values(targets, contents.values, name)
         return targets
 
-    def _tokens(self, column: Column) -> NDArray[np.int64]:
+    def _tokens(self, column: Column) -> Integers:
         """Returns the field `tokens` of N texts, [N, length + 1]."""
         size = self._table.length + 1
         # Zeros are PADDING.
@@ -156,7 +156,7 @@ class Form:
         _check_values(tokens, self._contents.values, self._table.tokens)
         return tokens
 
-    def _numbered(self, text: Any) -> NDArray[np.int64]:
+    def _numbered(self, text: Any) -> Integers:
         """Returns START, the numbers of at most `length` words of a text, and END."""
         words = words_of(text, self._table)[: self._table.length]
         numbers = [self._numbers.get(word, UNKNOWN) for word in words]
@@ -247,7 +247,7 @@ class Counting:
         for text in texts:
             self._count_values(whole_text(text, self._table.tokens))
 
-    def _count_values(self, found: NDArray[np.int64]) -> None:
+    def _count_values(self, found: Integers) -> None:
         self._largest = max(self._largest, int(found.max(initial=-1)))
 
     def _vocabulary(self) -> tuple[str, ...]:
@@ -301,7 +301,7 @@ def words_of(text: Any, table: FormedData) -> Sequence[str]:
     return text.split() if table.unit == "word" else list(text)
 
 
-def whole_text(text: Any, name: str) -> NDArray[np.int64]:
+def whole_text(text: Any, name: str) -> Integers:
     """Returns a text of whole numbers in the column `name` as an array.
 
     Raises:
@@ -381,7 +381,7 @@ def _as_float32(found: NDArray, name: str, scale: float = 1.0) -> NDArray[np.flo
     return reals
 
 
-def _as_int64(found: NDArray, name: str) -> NDArray[np.int64]:
+def _as_int64(found: NDArray, name: str) -> Integers:
     is_outside = found.size and (found.min() < 0 or found.max() >= 2**40)
     if is_outside:
         raise ValueError(f"column {name!r} has a whole number outside 0 to 2^40")
@@ -402,7 +402,7 @@ def _check_whole(targets: NDArray, name: str) -> None:
         raise ValueError(f"column {name!r} has reals among its whole numbers")
 
 
-def _check_values(found: NDArray[np.int64], values: int, name: str) -> None:
+def _check_values(found: Integers, values: int, name: str) -> None:
     if found.size and found.max() >= values:
         raise ValueError(
             f"column {name!r} has {int(found.max())}, and data.values says {values} values: 0 to "

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from fedray.base.kept import keep, read_kept
 from fedray.clients.data.readers.reader import Client, ClientFile, Damaged, damage
+from fedray.clients.data.source import Integers
 
 _SCHEMA = pa.schema(
     [
@@ -42,7 +42,7 @@ class Index:
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table.combine_chunks()
-        self.examples: NDArray[np.int64] = self._table.column("examples").to_numpy()
+        self.examples: Integers = self._table.column("examples").to_numpy()
         """Number of examples of each client, [N]."""
 
     @property
@@ -55,7 +55,7 @@ class Index:
         """Names of all splits that have clients."""
         return sorted(self._table.column("split").unique().to_pylist())
 
-    def places(self, split: str) -> NDArray[np.int64]:
+    def places(self, split: str) -> Integers:
         """Returns the places of the clients of a split, in order of their names."""
         is_in_it = _COMPUTE.equal(self._table.column("split"), split)
         return np.flatnonzero(is_in_it.to_numpy(zero_copy_only=False))
@@ -65,7 +65,7 @@ class Index:
         cells = (self._table.column(name)[place] for name in Client._fields)
         return Client(*(cell.as_py() for cell in cells))
 
-    def reading_order(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def reading_order(self, places: Integers) -> Integers:
         """Returns places in the order of the data, so that a file is read once, front to back."""
         first = self._table.column("first").to_numpy()[places]
         return places[np.argsort(first, kind="stable")]
@@ -108,7 +108,7 @@ def indexed(reader: ClientFile, file: Path | None, request: str) -> tuple[Index,
         if gathered is None:
             raise _occurs_twice(twice)
         reader = gathered
-        # The mark tells later runs that records are numbered as in the copy.
+        # Later runs see by this mark that records are numbered as in the copy.
         index, twice = _built(reader.clients(), {_GATHERED: b""})
         if twice is not None:
             raise _occurs_twice(twice)

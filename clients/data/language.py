@@ -9,11 +9,10 @@ accuracy is about one half (0.55 x 7 / 8, and some more from the topics).
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from fedray.base.rng import Stream, draw, stream_generator, stream_key, uniform
 from fedray.clients.data.drawn import DrawnSource, fill_with_gammas
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Examples, Field, Ids, Integers
 from fedray.scenario import Scenario
 from fedray.scenario.data import LanguageData
 
@@ -42,9 +41,7 @@ class Language(DrawnSource):
         frequency = 1.0 / np.arange(1, WORDS + 1)
         self._zipf_edges = np.cumsum(frequency / frequency.sum())
 
-    def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
-    ) -> dict[str, NDArray]:
+    def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         tokens = _sentences(
             self._text_key, device_ids, positions, self._ranked, self._successor, self._zipf_edges
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedray.base.rng import Stream, stream_generator, stream_key
 from fedray.clients.data.drawn import DrawnSource, fill_with_normals
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Examples, Field, Ids, Integers
 from fedray.scenario import Scenario
 from fedray.scenario.data import PointsData
 
@@ -33,14 +33,12 @@ class Points(DrawnSource):
         self.mean: NDArray[np.float64] = generator.standard_normal(table.dimension)
         """Mean of all points, [dimension], which is the optimum of the quadratic task."""
 
-    def centers(self, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def centers(self, device_ids: Ids) -> NDArray[np.float64]:
         """Returns the means of the points of devices [G], [G, dimension]."""
         normals = _normals_of(self._key, device_ids, self.mean.size)
         return self.mean + self._between * normals
 
-    def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
-    ) -> dict[str, NDArray]:
+    def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         centers = self.centers(device_ids)
         points = _points_of(self._key, device_ids, positions, centers, self._within)
         return {"inputs": points}

@@ -17,7 +17,14 @@ from fedray.clients.data.cache import content_cache
 from fedray.clients.data.form import Contents, Counting, Form
 from fedray.clients.data.index import Index, indexed
 from fedray.clients.data.readers.reader import Client, ClientFile, Column, Damaged, damage
-from fedray.clients.data.source import DamagedExamples, Field, OnRead
+from fedray.clients.data.source import (
+    DamagedExamples,
+    Examples,
+    Fields,
+    Ids,
+    Integers,
+    OnRead,
+)
 from fedray.scenario import Scenario
 from fedray.scenario.data import AnyRecordedData, AssignedData, CustomData, FormedData
 from fedray.scenario.data_file import PLACES
@@ -34,8 +41,8 @@ _OF_THE_DEVICES = {"tie", "tie_strength", "tie_order"}
 class _Split:
     """Places in the index of clients that devices have [N], and of held-out clients [H]."""
 
-    trained: NDArray[np.int64]
-    held_out: NDArray[np.int64]
+    trained: Integers
+    held_out: Integers
 
 
 class RecordedExamples:
@@ -80,7 +87,7 @@ class RecordedExamples:
             raise InputError(
                 one_line(f"{self._where}: {error}; correct the data, or the table `data`")
             ) from None
-        self.fields: Mapping[str, Field] = self._form.fields
+        self.fields: Fields = self._form.fields
         self.words: tuple[str, ...] = self._form.words
         self.optimum: Mapping[str, float] = {}
         # `Assignment` numbers held-out clients after the others.
@@ -88,16 +95,14 @@ class RecordedExamples:
         self.held_out_devices = self._split.held_out.size
         counts = self._index.examples[self._split.trained]
         self._assignment = Assignment(scenario, table, counts, self.held_out_devices)
-        self._decoded: OrderedDict[int, dict[str, NDArray]] = OrderedDict()
+        self._decoded: OrderedDict[int, Examples] = OrderedDict()
         self._decoded_bytes = 0
 
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def examples_on(self, device_ids: Ids) -> Integers:
         places = self._places[self._assignment.places(device_ids)]
         return self._index.examples[places]
 
-    def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
-    ) -> dict[str, NDArray]:
+    def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         places = self._places[self._assignment.places(device_ids)]
         found = {
             name: np.empty((*positions.shape, *field.shape), field.dtype)
@@ -135,7 +140,7 @@ class RecordedExamples:
         self._form = Form(self._table, contents)
 
     def _counted(self) -> Contents:
-        """Reads as many clients as it takes to know the contents of the data."""
+        """Reads clients until the contents of the data are known."""
         counting = Counting(self._table)
         # Words are counted only in trained clients, but the largest value in all of them.
         splits = ((self._split.trained, True), (self._split.held_out, False))
@@ -156,7 +161,7 @@ class RecordedExamples:
     def _read(self, client: Client) -> dict[str, Column]:
         return self._reader.read(client, self._columns)
 
-    def _client(self, place: int) -> dict[str, NDArray]:
+    def _client(self, place: int) -> Examples:
         """Returns all examples of a client, or raises ValueError."""
         known = self._decoded.get(place)
         if known is not None:

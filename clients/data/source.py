@@ -11,6 +11,12 @@ FIRST_HELD_OUT = np.uint64(1 << 40)
 """First id of held-out data, on which models are evaluated and never trained. Every population
 stays below it."""
 
+Ids = NDArray[np.uint64]
+"""Ids of devices, [G]."""
+Integers = NDArray[np.int64]
+"""Counts, positions or encoded sums, int64."""
+Examples = dict[str, NDArray]
+"""Arrays of examples by field, [G, B, *shape] each."""
 OnRead = Callable[[int, int], None]
 """Receives the number of clients read so far, and the number of all clients."""
 
@@ -24,7 +30,7 @@ class Field:
     values: number of possible whole numbers, 0 to values - 1; 0 for reals.
     padding: token that fills a text up to its length and is not a target; None if texts are not
         padded.
-    unknown: token for every word outside the vocabulary; None if there is no such token.
+    unknown: token for every word outside the vocabulary; None without such a token.
     unit: unit of text that a token represents, "word" or "character".
     """
 
@@ -46,6 +52,10 @@ class Field:
         return self.kind == "whole" and len(self.shape) == 1
 
 
+Fields = Mapping[str, Field]
+"""Fields of an example by name."""
+
+
 class ExampleSource(Protocol):
     """The examples of every device. Shapes: G devices, B examples.
 
@@ -57,17 +67,15 @@ class ExampleSource(Protocol):
     optimum: best value that any model can reach, for metrics whose optimum the data determines.
     """
 
-    fields: Mapping[str, Field]
+    fields: Fields
     held_out_devices: int
     optimum: Mapping[str, float]
 
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def examples_on(self, device_ids: Ids) -> Integers:
         """Returns the number of examples [G] of devices [G], which may be 0."""
         ...
 
-    def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
-    ) -> dict[str, NDArray]:
+    def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         """Returns the examples of each device at positions [G, B]: [G, B, *shape] by field.
 
         Positions are below the number of examples of their device.

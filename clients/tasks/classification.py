@@ -1,20 +1,19 @@
 """Classifiers: the fields of their data, cross-entropy and accuracy."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Field, Fields
 from fedray.clients.tasks.initial import DrawnModel
 from fedray.clients.tasks.task import Batch, Measures, Parameters, misfit
 from fedray.wire.messages import Metric
 
 
-def classes_of(kind: str, fields: Mapping[str, Field]) -> tuple[tuple[int, ...], int]:
+def classes_of(kind: str, fields: Fields) -> tuple[tuple[int, ...], int]:
     """Returns the shape of the field `inputs` and the number of classes in the field `targets`.
 
     Raises:

@@ -4,8 +4,8 @@
     def test_my_task_keeps_the_contract(check):
         check(lambda seed: (task(seed), source))
 
-A check takes a function from a seed to a task and its examples. It raises AssertionError with what
-came out, what was expected, and a remedy. Omit `check_the_metric_loss_is_the_loss` if the metric
+A check takes a function from a seed to a task and its examples. It raises AssertionError with the
+result, the expected one, and a remedy. Omit `check_the_metric_loss_is_the_loss` if the metric
 `loss` leaves out a part of the training loss on purpose.
 
 Shapes: G devices, B examples of each.
@@ -21,7 +21,7 @@ from torch import Tensor
 from fedray.clients.data.source import ExampleSource
 from fedray.clients.tasks.custom import seeded
 from fedray.clients.tasks.gradients import gradients_of
-from fedray.clients.tasks.layout import named, repeated, size_of, tensors
+from fedray.clients.tasks.layout import Named, named, repeated, size_of, tensors
 from fedray.clients.tasks.task import Batch, Measures, Parameters, Task
 
 MakeTask = Callable[[int], tuple[Task, ExampleSource]]
@@ -38,12 +38,12 @@ class _Case(NamedTuple):
     """A task, examples of DEVICES, and parameters [G, *shape] in three variants."""
 
     task: Task
-    batch: dict[str, Tensor]
-    start: dict[str, Tensor]
+    batch: Named
+    start: Named
     """Initial parameters."""
-    own: dict[str, Tensor]
+    own: Named
     """Different parameters for each device, near the initial ones."""
-    same: dict[str, Tensor]
+    same: Named
     """The same parameters for each device, away from the initial ones, which may all be equal."""
 
     @classmethod
@@ -334,7 +334,7 @@ CHECKS = (
 )
 
 
-def _batch(source: ExampleSource, device_ids: np.ndarray) -> dict[str, Tensor]:
+def _batch(source: ExampleSource, device_ids: np.ndarray) -> Named:
     counts = source.examples_on(device_ids)
     assert (counts > 0).all(), (
         f"devices {device_ids[counts <= 0].tolist()} have no examples; give the suite a source in "
@@ -345,12 +345,12 @@ def _batch(source: ExampleSource, device_ids: np.ndarray) -> dict[str, Tensor]:
     return tensors(source.examples(device_ids, positions))
 
 
-def _start(task: Task, devices: int) -> dict[str, Tensor]:
+def _start(task: Task, devices: int) -> Named:
     flat = torch.from_numpy(task.initial_parameters())
     return repeated(named(flat[None, :], task.shapes), devices)
 
 
-def _moved(parameters: Parameters) -> dict[str, Tensor]:
+def _moved(parameters: Parameters) -> Named:
     draws = torch.Generator().manual_seed(SEED)
     return {
         name: part + APART * torch.randn(part.shape, generator=draws)
@@ -358,12 +358,12 @@ def _moved(parameters: Parameters) -> dict[str, Tensor]:
     }
 
 
-def _only(batch: Batch, j: int) -> dict[str, Tensor]:
+def _only(batch: Batch, j: int) -> Named:
     """Returns example j of each device, as batches of one."""
     return {name: part[:, j : j + 1] for name, part in batch.items()}
 
 
-def _of(parts: Mapping[str, Tensor], g: int) -> dict[str, Tensor]:
+def _of(parts: Mapping[str, Tensor], g: int) -> Named:
     """Returns the parts of device g, as a group of one."""
     return {name: part[g : g + 1] for name, part in parts.items()}
 
@@ -377,7 +377,10 @@ def _measured(task: Task, parameters: Parameters, batch: Batch) -> Measures:
     """Measures in float64, since numerators and weights may be counts or booleans."""
     with torch.no_grad():
         found = task.measure(parameters, batch)
-    return {name: (above.double(), below.double()) for name, (above, below) in found.items()}
+    return {
+        name: (numerators.double(), weights.double())
+        for name, (numerators, weights) in found.items()
+    }
 
 
 def _assert_finite(part: Tensor, what: str) -> None:

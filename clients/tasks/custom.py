@@ -1,18 +1,17 @@
 """A user's own task; its results are checked on every call."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.source import ExampleSource, Field
+from fedray.clients.data.source import ExampleSource, Fields
 from fedray.clients.python_file import called, function_in
 from fedray.clients.tasks.layout import size_of
-from fedray.clients.tasks.task import Batch, Measures, Parameters, Task
+from fedray.clients.tasks.task import Batch, Measures, Parameters, Task, Vector
 from fedray.scenario.tasks import CustomTask as CustomTable
 from fedray.wire.messages import Metric
 
@@ -34,7 +33,7 @@ class CustomTask:
     source: data that the task brings; None if it trains on the data of the scenario.
     """
 
-    def __init__(self, table: CustomTable, seed: int, fields: Mapping[str, Field]) -> None:
+    def __init__(self, table: CustomTable, seed: int, fields: Fields) -> None:
         self._file = table.file
         make = function_in(table, "task")
         self._task: Task = self._called("task", lambda: seeded(make, seed))
@@ -52,8 +51,8 @@ class CustomTask:
         self.shapes = {name: tuple(map(int, shape)) for name, shape in shapes.items()}
         self.source: ExampleSource | None = getattr(self._task, "source", None)
 
-    def initial_parameters(self) -> NDArray[np.float32]:
-        def call() -> NDArray[np.float32]:
+    def initial_parameters(self) -> Vector:
+        def call() -> Vector:
             return np.asarray(self._task.initial_parameters(), dtype=np.float32)
 
         given = self._called("initial_parameters", call)

@@ -1,14 +1,13 @@
 """The task of a scenario. The module of a task is imported when the task is first used."""
 
-from collections.abc import Mapping
 from pkgutil import resolve_name
 
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Fields
 from fedray.clients.tasks.task import Task
 from fedray.scenario import Scenario
 
 
-def task_of(scenario: Scenario, fields: Mapping[str, Field]) -> Task:
+def task_of(scenario: Scenario, fields: Fields) -> Task:
     """Returns the scenario's task for data with these fields.
 
     Raises:

@@ -4,12 +4,11 @@ import torch
 from torch import Tensor
 
 from fedray.base.errors import ScenarioError
+from fedray.clients.tasks.layout import Named
 from fedray.clients.tasks.task import Batch, Parameters, Task
 
 
-def gradients_of(
-    task: Task, parameters: Parameters, batch: Batch
-) -> tuple[Tensor, dict[str, Tensor]]:
+def gradients_of(task: Task, parameters: Parameters, batch: Batch) -> tuple[Tensor, Named]:
     """Returns the loss [G] and the gradients [G, *shape] of each device.
 
     A parameter on which no loss depends has gradient zero. The parameters are not changed.

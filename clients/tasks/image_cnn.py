@@ -6,14 +6,12 @@ TensorFlow Federated for EMNIST has 1,199,882 with 10 classes and 1,206,590 with
 out: a loss is a function of parameters and examples.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Fields
 from fedray.clients.tasks.classification import Classifier, classes_of
 from fedray.clients.tasks.initial import Parameter, by_fan_in, dense_parameters, glorot, zeros
 from fedray.clients.tasks.layers import dense
@@ -36,7 +34,7 @@ class ImageCnn(Classifier):
         ScenarioError: the inputs are not images, or too small for the layers.
     """
 
-    def __init__(self, table: ImageCnnTask, seed: int, fields: Mapping[str, Field]) -> None:
+    def __init__(self, table: ImageCnnTask, seed: int, fields: Fields) -> None:
         shape, classes = classes_of(table.kind, fields)
         is_image = len(shape) in (2, 3)
         # A grey image has one channel. Inputs that are not images count as having no pixels.

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from fedray.base.errors import ScenarioError
 from fedray.base.regular_file import check_regular_file
 from fedray.base.rng import Stream, stream_generator
-from fedray.clients.tasks.task import Task
+from fedray.clients.tasks.task import Task, Vector
 from fedray.scenario import Scenario
 
 _MOST_HEADER_BYTES = 100 << 20
@@ -42,7 +42,7 @@ class DrawnModel:
         self._seed = seed
         self.shapes = {name: each.shape for name, each in parameters.items()}
 
-    def initial_parameters(self) -> NDArray[np.float32]:
+    def initial_parameters(self) -> Vector:
         generator = stream_generator(self._seed, Stream.MODEL)
         parts = [each.draw(generator, each.shape) for each in self._parameters.values()]
         return _flat(parts)
@@ -102,7 +102,7 @@ def orthogonal(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArra
     return matrix if rows >= columns else matrix.T
 
 
-def start_of(scenario: Scenario, task: Task) -> NDArray[np.float32]:
+def start_of(scenario: Scenario, task: Task) -> Vector:
     """Returns the parameters [D] at which a training starts.
 
     Raises:
@@ -114,7 +114,7 @@ def start_of(scenario: Scenario, task: Task) -> NDArray[np.float32]:
     return _parameters_in(initial.checked_path("file"), task.shapes)
 
 
-def _parameters_in(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> NDArray[np.float32]:
+def _parameters_in(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> Vector:
     try:
         # A file of this task takes at most eight bytes per number, and a header.
         numbers = sum(map(math.prod, shapes.values()))
@@ -141,5 +141,5 @@ def _refused(file: Path, rule: str, remedy: str) -> ScenarioError:
     return ScenarioError.of("training.initial.file", str(file), rule, remedy)
 
 
-def _flat(parts: list[NDArray]) -> NDArray[np.float32]:
+def _flat(parts: list[NDArray]) -> Vector:
     return np.concatenate([part.ravel() for part in parts]).astype(np.float32)

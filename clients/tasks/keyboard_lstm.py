@@ -9,13 +9,11 @@ Parameters at a vocabulary of 10,000 tokens and an embedding of 96, as in the li
 * `cell = "lstm"` at 10,004 tokens (Stack Overflow in TensorFlow Federated): 4,050,748.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Fields
 from fedray.clients.tasks.initial import Parameter, glorot, orthogonal, uniform, zeros
 from fedray.clients.tasks.layers import dense, embedded
 from fedray.clients.tasks.recurrence import recur
@@ -29,11 +27,11 @@ EMBEDDING_BOUND = 0.05
 class KeyboardLstm(TextModel):
     """A text model with one recurrent layer between an embedding and an output layer.
 
-    Initial values are those of TensorFlow Federated: embeddings uniform within 0.05, other weights
+    Initial values are as in TensorFlow Federated: embeddings uniform within 0.05, other weights
     Glorot's, recurrent weights orthogonal, biases zero except the forget gate's, which is 1.
     """
 
-    def __init__(self, table: KeyboardLstmTask, seed: int, fields: Mapping[str, Field]) -> None:
+    def __init__(self, table: KeyboardLstmTask, seed: int, fields: Fields) -> None:
         tokens = tokens_of(table.kind, fields)
         self._is_coupled = table.cell == "cifg"
         self._is_tied = table.tied

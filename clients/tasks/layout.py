@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
+Named = dict[str, Tensor]
+"""Tensors by name."""
 
 
 def size_of(shapes: Shapes) -> int:
@@ -15,7 +17,7 @@ def size_of(shapes: Shapes) -> int:
     return sum(map(math.prod, shapes.values()))
 
 
-def named(parameters_GD: Tensor, shapes: Shapes) -> dict[str, Tensor]:
+def named(parameters_GD: Tensor, shapes: Shapes) -> Named:
     """Splits flat parameters [G, D] into views [G, *shape] by name, in order of the shapes.
 
     A change of a view changes the flat vector.
@@ -29,16 +31,18 @@ def named(parameters_GD: Tensor, shapes: Shapes) -> dict[str, Tensor]:
     }
 
 
-def repeated(parameters: Mapping[str, Tensor], devices: int) -> dict[str, Tensor]:
+def repeated(parameters: Mapping[str, Tensor], devices: int) -> Named:
     """Copies the parameters [1, *shape] of one model for each device, to [devices, *shape].
 
     The copies share no memory, so each can be trained in place.
     """
-    return {
-        name: part.repeat(devices, *(1,) * (part.dim() - 1)) for name, part in parameters.items()
-    }
+    copies: Named = {}
+    for name, part in parameters.items():
+        ones = (1,) * (part.dim() - 1)
+        copies[name] = part.repeat(devices, *ones)
+    return copies
 
 
-def tensors(examples: Mapping[str, NDArray]) -> dict[str, Tensor]:
+def tensors(examples: Mapping[str, NDArray]) -> Named:
     """Returns the arrays as tensors of the same memory."""
     return {name: torch.from_numpy(part) for name, part in examples.items()}

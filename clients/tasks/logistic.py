@@ -1,11 +1,10 @@
 """Multinomial logistic regression: a convex loss, strongly convex (in the weights) with l2."""
 
 import math
-from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Fields
 from fedray.clients.tasks.classification import Classifier, classes_of
 from fedray.clients.tasks.initial import Parameter, zeros
 from fedray.clients.tasks.layers import dense
@@ -20,7 +19,7 @@ class Logistic(Classifier):
     not add it.
     """
 
-    def __init__(self, table: LogisticTask, seed: int, fields: Mapping[str, Field]) -> None:
+    def __init__(self, table: LogisticTask, seed: int, fields: Fields) -> None:
         shape, classes = classes_of(table.kind, fields)
         self._l2 = table.l2
         inputs = math.prod(shape)

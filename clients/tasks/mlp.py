@@ -5,13 +5,12 @@ With the default hidden layers of 200 units on inputs of 784 numbers and 10 clas
 """
 
 import math
-from collections.abc import Mapping
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Fields
 from fedray.clients.tasks.classification import Classifier, classes_of
 from fedray.clients.tasks.initial import Parameter, glorot, zeros
 from fedray.clients.tasks.layers import dense
@@ -25,7 +24,7 @@ class Mlp(Classifier):
     Weights start as Glorot's, biases at zero, as in TensorFlow Federated.
     """
 
-    def __init__(self, table: MlpTask, seed: int, fields: Mapping[str, Field]) -> None:
+    def __init__(self, table: MlpTask, seed: int, fields: Fields) -> None:
         shape, classes = classes_of(table.kind, fields)
         widths = (math.prod(shape), *table.hidden, classes)
         self._layers = len(widths) - 1

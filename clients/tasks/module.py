@@ -23,9 +23,10 @@ from torch.func import functional_call, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedray.base.errors import InputError, one_line
-from fedray.clients.data.source import DamagedExamples, ExampleSource, Field
+from fedray.clients.data.source import DamagedExamples, ExampleSource, Field, Ids, Integers
 from fedray.clients.python_file import called
-from fedray.clients.tasks.task import Batch, Measures, Parameters
+from fedray.clients.tasks.layout import Named
+from fedray.clients.tasks.task import Batch, Measures, Parameters, Vector
 from fedray.wire.messages import Metric
 
 Examples = tuple[Tensor, Tensor]
@@ -79,13 +80,11 @@ class FunctionSource:
         """Fields `inputs` and `targets`, with the shapes of device 0; other devices must agree."""
         return self._fields_of(self._given(0))
 
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def examples_on(self, device_ids: Ids) -> Integers:
         counts = [len(self._of(device)[0]) for device in device_ids.tolist()]
         return np.array(counts, np.int64)
 
-    def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
-    ) -> dict[str, NDArray]:
+    def examples(self, device_ids: Ids, positions: Integers) -> dict[str, NDArray]:
         chosen: list[Examples] = []
         for device, wanted in zip(device_ids.tolist(), positions.tolist(), strict=True):
             inputs, targets = self._of(device)
@@ -204,7 +203,7 @@ class ModuleTask:
         self._is_recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
         self._is_known_not_to_draw = False
 
-    def initial_parameters(self) -> NDArray[np.float32]:
+    def initial_parameters(self) -> Vector:
         flat = [part.flatten().float() for part in self._initial.values()]
         return torch.cat(flat).numpy()
 
@@ -239,7 +238,7 @@ class ModuleTask:
             accuracy: (torch.stack(accuracies).view_as(weights), weights),
         }
 
-    def _loss_of(self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+    def _loss_of(self, parameters: Named, inputs: Tensor, targets: Tensor) -> Tensor:
         outputs = self._outputs(parameters, inputs)
         return self._loss_value(outputs, targets)
 
@@ -275,7 +274,7 @@ class ModuleTask:
             raise InputError(message).with_traceback(error.__traceback__) from None
         self._is_known_not_to_draw = True
 
-    def _outputs(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    def _outputs(self, parameters: Named, inputs: Tensor) -> Tensor:
         # The contract's check of gradients computes in float64; constant parts must follow.
         kind = next(iter(parameters.values())).dtype
         fixed = {
@@ -324,7 +323,7 @@ def _remedy(outputs: Tensor, targets: Tensor) -> str:
     return "give targets of the type and shape that the loss takes"
 
 
-def _of_device(parameters: Parameters, g: int) -> dict[str, Tensor]:
+def _of_device(parameters: Parameters, g: int) -> Named:
     return {name: part[g] for name, part in parameters.items()}
 
 
@@ -362,7 +361,7 @@ def _named(given: Any) -> str:
 def _is_impure(part: nn.Module) -> bool:
     """Whether a layer keeps statistics of batches, or drops units at random.
 
-    A loss would then depend on what was computed before.
+    A loss would then depend on earlier calls.
     """
     if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
         return True

@@ -1,7 +1,6 @@
 """Next-word prediction: a small LSTM for the synthetic language of clients/data/language.py."""
 
 import math
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.source import Field
+from fedray.clients.data.language import WORDS
+from fedray.clients.data.source import Fields
 from fedray.clients.tasks.initial import Draw, DrawnModel, Parameter, zeros
 from fedray.clients.tasks.layers import dense, embedded
 from fedray.clients.tasks.recurrence import recur
@@ -20,7 +20,6 @@ from fedray.scenario.tasks import NextWordTask
 from fedray.wire.messages import Metric
 
 EMBEDDING, HIDDEN = 32, 48
-WORDS = 400
 
 
 def _within(fan_in: int) -> Draw:
@@ -61,7 +60,7 @@ class NextWord(DrawnModel):
         Metric("accuracy", "share of words", "higher"),
     )
 
-    def __init__(self, table: NextWordTask, seed: int, fields: Mapping[str, Field]) -> None:
+    def __init__(self, table: NextWordTask, seed: int, fields: Fields) -> None:
         tokens = fields.get("tokens")
         if tokens is None or tokens.values != WORDS + 1:
             raise ScenarioError(

@@ -6,14 +6,13 @@ curvatures. Gradient descent at rate r multiplies the distance to a device's mea
 step. The metric `loss` is 0.5 |w - x|^2, without curvatures: its optimum is the data's.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Field, Fields
 from fedray.clients.tasks.initial import DrawnModel, Parameter, zeros
 from fedray.clients.tasks.task import Batch, Measures, Parameters, misfit
 from fedray.scenario.tasks import QuadraticTask
@@ -31,7 +30,7 @@ class Quadratic(DrawnModel):
 
     metrics: ClassVar[tuple[Metric, ...]] = (Metric("loss", "", "lower"),)
 
-    def __init__(self, table: QuadraticTask, seed: int, fields: Mapping[str, Field]) -> None:
+    def __init__(self, table: QuadraticTask, seed: int, fields: Fields) -> None:
         match fields.get("inputs"):
             case Field(kind="real", shape=(dimension,)):
                 super().__init__({"w": Parameter((dimension,), zeros)}, seed)

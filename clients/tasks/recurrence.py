@@ -192,7 +192,8 @@ def _step_back(gates, cells, tanhs, output_slopes, cell_slope, slopes, t, place)
             by_cell = cell_slope[device, row]
             # Each loop has one result, so that the compiler can vectorise it.
             for unit in range(units):
-                by_cell[unit] += by_output[unit] * emit[unit] * (one - tanh[unit] * tanh[unit])
+                tanh_slope = one - tanh[unit] * tanh[unit]
+                by_cell[unit] += by_output[unit] * emit[unit] * tanh_slope
             for unit in range(units):
                 by_emit[unit] = by_output[unit] * tanh[unit] * emit[unit] * (one - emit[unit])
             if is_coupled:
@@ -201,7 +202,8 @@ def _step_back(gates, cells, tanhs, output_slopes, cell_slope, slopes, t, place)
                     by_keep[unit] = by_gate * keep[unit] * (one - keep[unit])
                 for unit in range(units):
                     by_gate = by_cell[unit] * (one - keep[unit])
-                    by_candidate[unit] = by_gate * (one - candidate[unit] * candidate[unit])
+                    tanh_slope = one - candidate[unit] * candidate[unit]
+                    by_candidate[unit] = by_gate * tanh_slope
             else:
                 admit = gate[units : 2 * units]
                 by_admit = slope[units : 2 * units]
@@ -213,7 +215,8 @@ def _step_back(gates, cells, tanhs, output_slopes, cell_slope, slopes, t, place)
                     by_keep[unit] = by_gate * keep[unit] * (one - keep[unit])
                 for unit in range(units):
                     by_gate = by_cell[unit] * admit[unit]
-                    by_candidate[unit] = by_gate * (one - candidate[unit] * candidate[unit])
+                    tanh_slope = one - candidate[unit] * candidate[unit]
+                    by_candidate[unit] = by_gate * tanh_slope
             # The forget gate carried the cell of the step before.
             for unit in range(units):
                 by_cell[unit] *= keep[unit]

@@ -7,12 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Fields
 from fedray.wire.messages import Metric
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Vector = NDArray[np.float32]
+"""Flat parameters, [D]."""
 Parameters = Mapping[str, "Tensor"]
 """Parameters of G devices by name, [G, *shape] each."""
 Batch = Mapping[str, "Tensor"]
@@ -37,7 +39,7 @@ class Task(Protocol):
     shapes: Mapping[str, tuple[int, ...]]
     metrics: tuple[Metric, ...]
 
-    def initial_parameters(self) -> NDArray[np.float32]:
+    def initial_parameters(self) -> Vector:
         """Returns the flat parameters [D] at which training starts, a function of the seed."""
         ...
 
@@ -56,7 +58,7 @@ class Task(Protocol):
         ...
 
 
-def misfit(kind: str, needed: str, fields: Mapping[str, Field]) -> ScenarioError:
+def misfit(kind: str, needed: str, fields: Fields) -> ScenarioError:
     """Returns the error of a task whose data lacks the fields that the task needs."""
     found = [f"{field.kind} `{name}` {list(field.shape)}" for name, field in fields.items()]
     rule = f"needs {needed}; the data has {', '.join(found)}"

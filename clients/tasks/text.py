@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Field, Fields
 from fedray.clients.tasks.initial import DrawnModel, Parameter
 from fedray.clients.tasks.task import Batch, Measures, Parameters, misfit
 from fedray.wire.messages import Metric
@@ -25,7 +25,7 @@ SCORES_AT_ONCE = 1 << 23
 """Most logits in memory during a measurement: 32 MiB of float32."""
 
 
-def tokens_of(kind: str, fields: Mapping[str, Field]) -> Field:
+def tokens_of(kind: str, fields: Fields) -> Field:
     """Returns the field `tokens`: whole numbers of shape [length + 1], at least two.
 
     Raises:

@@ -10,14 +10,13 @@ Shape suffixes: G devices, B texts, T words, E numbers of an embedding.
 """
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Fields
 from fedray.clients.tasks.initial import (
     Parameter,
     by_fan_in,
@@ -44,7 +43,7 @@ class TransformerLm(TextModel):
     biases; other weights and the feed-forward biases uniform within 1 / sqrt(fan-in).
     """
 
-    def __init__(self, table: TransformerLmTask, seed: int, fields: Mapping[str, Field]) -> None:
+    def __init__(self, table: TransformerLmTask, seed: int, fields: Fields) -> None:
         tokens = tokens_of(table.kind, fields)
         width = table.embedding
         self._layers = table.layers

@@ -1,10 +1,9 @@
 """Caps on the examples of a device that a round may use, which are its first ones."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.source import ExampleSource, Field
+from fedray.clients.data.source import ExampleSource, Field, Ids, Integers
 from fedray.scenario.training import FedAvg, FedSGD
 
 READ_AT_ONCE = 1024
@@ -32,9 +31,9 @@ def demand_tokens(table: FedAvg | FedSGD, source: ExampleSource) -> None:
 def usable_examples(
     table: FedAvg | FedSGD,
     source: ExampleSource,
-    device_ids: NDArray[np.uint64],
-    held: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    device_ids: Ids,
+    held: Integers,
+) -> Integers:
     """Returns the number of examples [G] that each device may use.
 
     It is at least 1: the first example is used even if it exceeds the cap by tokens.
@@ -62,7 +61,7 @@ def usable_examples(
 
 def _within(
     source: ExampleSource,
-    device_id: NDArray[np.uint64],
+    device_id: Ids,
     usable: int,
     max_tokens: int,
 ) -> int:
@@ -82,7 +81,7 @@ def _within(
     return usable
 
 
-def _learned(tokens: NDArray[np.int64], field: Field) -> NDArray[np.int64]:
+def _learned(tokens: Integers, field: Field) -> Integers:
     """Returns the number of targets [B] in tokens [B, length + 1]."""
     # The first token precedes all targets, and padding is not a target.
     targets = tokens[:, 1:]

@@ -9,13 +9,12 @@ from typing import Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.base.rng import Stream, stream_key
-from fedray.clients.data.source import ExampleSource
+from fedray.clients.data.source import ExampleSource, Ids, Integers
 from fedray.clients.tasks.gradients import gradients_of
-from fedray.clients.tasks.layout import named, repeated, tensors
+from fedray.clients.tasks.layout import Named, named, repeated, tensors
 from fedray.clients.tasks.task import Task
 from fedray.clients.work.caps import usable_examples
 from fedray.clients.work.orders import example_orders
@@ -44,15 +43,13 @@ class _Work(Generic[_Table]):
         self._source = source
         self._key = stream_key(seed, Stream.EXAMPLE_ORDER)
 
-    def _usable(self, order: WorkOrder) -> NDArray[np.int64]:
+    def _usable(self, order: WorkOrder) -> Integers:
         return usable_examples(self._table, self._source, order.device_ids, order.held)
 
-    def _start(self, order: WorkOrder) -> dict[str, Tensor]:
+    def _start(self, order: WorkOrder) -> Named:
         return named(order.start[None, :], self._task.shapes)
 
-    def _read(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
-    ) -> dict[str, Tensor]:
+    def _read(self, device_ids: Ids, positions: Integers) -> Named:
         return tensors(self._source.examples(device_ids, positions))
 
 
@@ -98,15 +95,13 @@ class LocalTraining(_Work[FedAvg]):
             examples=np.minimum(usable_G, steps_G * table.batch_size),
         )
 
-    def _steps(self, usable_G: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _steps(self, usable_G: Integers) -> Integers:
         if self._table.epochs is None:
             return np.full(usable_G.size, self._table.local_steps)
         steps = self._table.epochs * usable_G / self._table.batch_size
         return np.ceil(steps).astype(np.int64)
 
-    def _batches(
-        self, order: WorkOrder, usable_G: NDArray[np.int64], steps: int
-    ) -> Iterator[dict[str, Tensor]]:
+    def _batches(self, order: WorkOrder, usable_G: Integers, steps: int) -> Iterator[Named]:
         """Yields the batch of each step, [G, B, ...] by field."""
         size = self._table.batch_size
         positions = example_orders(
@@ -166,9 +161,9 @@ def _is_plain(table: FedAvg) -> bool:
 
 
 def _add_proximal(
-    gradients: dict[str, Tensor],
-    parameters: dict[str, Tensor],
-    start: dict[str, Tensor],
+    gradients: Named,
+    parameters: Named,
+    start: Named,
     proximal: float,
 ) -> None:
     """Adds the gradient of proximal / 2 * |w - w_round|^2 (Li et al. 2020, equation 2)."""
@@ -178,9 +173,7 @@ def _add_proximal(
             gradient.add_(away, alpha=proximal)
 
 
-def _first_step(
-    table: FedAvg, start: dict[str, Tensor], gradients: dict[str, Tensor]
-) -> dict[str, Tensor]:
+def _first_step(table: FedAvg, start: Named, gradients: Named) -> Named:
     """Returns the parameters after a step of plain SGD, and leaves the start unchanged."""
     parts = torch._foreach_add(  # pyright: ignore[reportPrivateImportUsage]
         list(start.values()), list(gradients.values()), alpha=-table.learning_rate
@@ -190,8 +183,8 @@ def _first_step(
 
 def _take_step(
     table: FedAvg,
-    parameters: dict[str, Tensor],
-    gradients: dict[str, Tensor],
+    parameters: Named,
+    gradients: Named,
     optimizer: torch.optim.Optimizer | None,
     is_training_G: Tensor,
 ) -> None:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
+
+from fedray.clients.data.source import Ids, Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class WorkOrder:
     """
 
     round_index: int
-    device_ids: NDArray[np.uint64]
-    held: NDArray[np.int64]
+    device_ids: Ids
+    held: Integers
     start: Tensor
     out: Tensor | None = None
 
@@ -43,7 +43,7 @@ class WorkResult:
 
     updates: Tensor
     losses: Tensor
-    examples: NDArray[np.int64]
+    examples: Integers
 
 
 class DeviceWork(Protocol):

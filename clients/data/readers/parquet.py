@@ -1,5 +1,5 @@
-"""Parquet files with a column of clients: one file, or a folder of them, such as those of Hugging
-Face (`flwrlabs/femnist`, `flwrlabs/shakespeare`).
+"""Parquet files with a column of clients: one file, or a folder of them, as from Hugging Face
+(`flwrlabs/femnist`, `flwrlabs/shakespeare`).
 
 Rows are numbered over the files of a split. If the rows of a client lie apart, DuckDB makes a copy
 in order of the clients in the cache; it sorts on disk when memory runs out.
@@ -170,7 +170,7 @@ class _Rows:
         for file, reader in zip(self.files, self._readers, strict=True):
             names = reader.schema_arrow.names
             if column not in names:
-                # At most as many as a line can show.
+                # A line cannot show more.
                 some = ", ".join(names[:20])
                 raise Damaged(f"{file.name} has no column {column!r}; it has {some}")
 

@@ -134,7 +134,8 @@ class PflHdf5(ClientFile):
 def _check_size(data: Any, where: str) -> None:
     """Checks that a data set can be read in bounded memory."""
     # `data.nbytes` would overflow.
-    whole, chunk = (math.prod(n or (0,)) * data.dtype.itemsize for n in (data.shape, data.chunks))
+    whole = math.prod(data.shape) * data.dtype.itemsize
+    chunk = math.prod(data.chunks or (0,)) * data.dtype.itemsize
     if max(whole, chunk) > MOST_CLIENT_BYTES:
         raise Damaged(f"{where} or one of its chunks has more than {MOST_CLIENT_BYTES:,} bytes")
     if not chunk:

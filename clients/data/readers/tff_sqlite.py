@@ -77,7 +77,7 @@ class TffSqlite(ClientFile):
                 # Damaged pages can return the same rows again, without end.
                 if first >= 0 and row <= last:
                     raise Damaged(f"{self._name}: row {row} comes after row {last}")
-                # A run ends when the client changes; before the first row there is no run.
+                # A run ends when the client changes, and the first one starts at the first row.
                 if (row_split, row_name) != (split, name) or first < 0:
                     if first >= 0:
                         yield Client(split, name, examples, first, last + 1)
@@ -169,7 +169,7 @@ def _column(features: list[Feature]) -> Column:
         return [_words(feature) for feature in features]
     sizes = {len(feature) for feature in features}
     has_words = any(isinstance(feature, list) for feature in features)
-    # Features without a common shape are returned unchanged; `Form` explains what is wrong.
+    # Features without a common shape are returned unchanged; `Form` names the mistake.
     if len(sizes) > 1 or has_words:
         return features
     together = np.stack([np.asarray(feature) for feature in features])
