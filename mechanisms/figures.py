@@ -27,7 +27,7 @@ from fedray.mechanisms.triangular import MatrixFile
 HYPOTHETICAL = (
     "only if every device was Poisson-sampled as stated; devices that choose when they come are not"
 )
-"""What an amplified figure supposes."""
+"""Condition of an amplified figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class Hypothetical:
 
 @dataclass(frozen=True, slots=True)
 class Figures(Result):
-    """What one strategy gives under one participation: errors, sensitivity, losses and privacy.
+    """Errors, sensitivity, losses and privacy of one strategy under one participation.
 
-    Privacy is computed when it is asked for, and every figure of it is exact or an upper bound.
+    Privacy is computed on demand; each of its figures is exact or an upper bound.
 
-    noise_multiplier: z; None where none is given, and then there is no mu, rho or epsilon.
-    delta: of epsilon.
-    sampling: Poisson sampling that is supposed for the amplified epsilon; None for none.
+    noise_multiplier: z; without it mu, rho and epsilon are None.
+    delta: delta of epsilon.
+    sampling: Poisson sampling assumed by the amplified epsilon, or None.
     """
 
     strategy: Annotated[Strategy, Keys("kind paper")]
@@ -85,8 +85,7 @@ class Figures(Result):
 
     @property
     def event(self) -> Event | None:
-        """What is released, as accountants take it, without any sampling; None without a noise
-        multiplier."""
+        """The release as accountants take it, without sampling; None without a noise multiplier."""
         if self.noise_multiplier is None:
             return None
         return StrategyRelease(
@@ -117,8 +116,8 @@ class Figures(Result):
 
     @property
     def amplified_event(self) -> Event | None:
-        """What is released if devices are Poisson-sampled as `sampling` says. Raises InputError
-        where nothing is proven."""
+        """The release if devices are Poisson-sampled by `sampling`. Raises InputError if nothing is
+        proven."""
         if self.noise_multiplier is None or self.sampling is None:
             return None
         return cyclically_sampled(self.strategy, self.sampling, self.noise_multiplier)
@@ -171,17 +170,17 @@ def mechanism_figures(
     delta: float,
     sampling: PoissonSampling | None = None,
 ) -> Figures:
-    """The figures of a strategy under a participation.
+    """Returns the figures of a strategy under a participation.
 
     Args:
         strategy: the mechanism.
-        participation: (rounds, min-sep, max participations) that are enforced.
-        noise_multiplier: z; None for errors and sensitivity alone.
-        delta: of epsilon.
-        sampling: Poisson sampling that is supposed for the amplified epsilon.
+        participation: enforced (rounds, min-sep, max participations).
+        noise_multiplier: z; None for only errors and sensitivity.
+        delta: delta of epsilon.
+        sampling: Poisson sampling assumed by the amplified epsilon.
 
     Raises:
-        InputError: for impossible settings, and for sampling that amplifies nothing that is proven.
+        InputError: a setting is impossible, or amplification by the sampling is not proven.
     """
     check_delta(delta)
     if noise_multiplier is not None:
@@ -202,20 +201,19 @@ def calibrated_figures(
     rho: float | None = None,
     sampling: PoissonSampling | None = None,
 ) -> Figures:
-    """Figures at the least noise multiplier whose privacy is no worse than asked for, rounded up by
-    at most 1e-7 of itself.
+    """Returns the figures at the least noise multiplier that meets a target, rounded up by a
+    relative 1e-7 at most.
 
     Args:
         strategy: the mechanism.
-        participation: (rounds, min-sep, max participations) that are enforced.
-        delta: of epsilon.
-        epsilon: at delta. Give this or rho.
-        rho: zCDP.
-        sampling: if given, epsilon is the amplified one, under the supposition that devices are
-            sampled so.
+        participation: enforced (rounds, min-sep, max participations).
+        delta: delta of epsilon.
+        epsilon: target at delta. Give this or rho.
+        rho: zCDP target.
+        sampling: if given, epsilon is the amplified one, assuming that devices are sampled so.
 
     Raises:
-        InputError: for impossible settings, for both or neither target, and for rho with sampling,
+        InputError: a setting is impossible, both or neither target is given, or rho with sampling,
             which has no zCDP.
     """
     check_one_target(epsilon, rho)
@@ -223,8 +221,8 @@ def calibrated_figures(
         sensitivity = loss(strategy, participation).sensitivity
         z = noise_multiplier_for(sensitivity.value, delta, epsilon=epsilon, rho=rho)
     elif rho is not None:
-        raise InputError(
-            f"rho={rho} with sampling: no zCDP is proven for sampled mechanisms; give epsilon"
+        raise InputError.of(
+            "rho", rho, "with sampling: no zCDP is proven for sampled mechanisms", "give epsilon"
         )
     else:
         assert epsilon is not None

@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.audit.assumptions import ASSUMED, assumptions_of
+from fedray.audit.check import check_claim
+from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import Claim
 from fedray.audit.distribution import DevicePrivacy, Frontier, device_sensitivities, frontier
 from fedray.audit.filtered import Exclusions, exclusions_of, filtered
@@ -26,14 +28,12 @@ from fedray.audit.findings import (
     Finding,
     Summary,
     Verdict,
-    check_claim,
 )
 from fedray.audit.guarantees import (
     OBSERVED_LIMITS,
     REPEATED,
     Guarantee,
     Limits,
-    claimed_limits,
     enforced_limits,
     observed,
     of_limits,
@@ -605,7 +605,9 @@ def audit_trace(
     imported = opened if isinstance(opened, ImportedTrace) else None
     try:
         # Limits do not depend on the mechanism, so they are found once for all.
-        enforced = enforced_limits(opened, scenario, claim, patterns)
+        enforced = enforced_limits(
+            opened, scenario, claim.timer_hours if claim is not None else None, patterns
+        )
         claimed = _claimed(claim, opened, patterns)
         mechanisms = [
             _audit_mechanism(
@@ -647,7 +649,7 @@ def audit_trace(
                 (mechanisms[0].sampled, mechanisms[0].filtered),
             )
     except ValueError as error:  # what no guarantee can be computed for
-        raise InputError(str(error)) from None
+        raise InputError.caused_by(error) from None
     # What follows takes back what the trace, the log or the noise does not support.
     broken = [
         each.statement
@@ -784,7 +786,7 @@ class _Used:
             for strategy in used.strategies:
                 strategy.check_rounds(trace.committed_rounds)
         except ValueError as error:
-            raise InputError(str(error)) from None
+            raise InputError.caused_by(error) from None
         if scenario is None or (used.own, used.noise_multiplier) != (
             scenario.privacy.mechanism,
             scenario.privacy.noise_multiplier,

@@ -170,8 +170,8 @@ def _check(audit: Audit) -> None:
         raise InputError(
             f"{named}: its rounds are Poisson samples (probability {probability:g}), which add "
             "privacy that sensitivities do not tell; calibrate identity without "
-            f"a trace: sampling={probability:g}, rounds={audit.rounds}, min_sep=1 and "
-            f"max_participations={audit.rounds}, to an epsilon (no rho is proven of samples)"
+            f"a trace: `sampling={probability:g}`, `rounds={audit.rounds}`, `min_sep=1` and "
+            f"`max_participations={audit.rounds}`, to an epsilon (no rho is proven of samples)"
         )
 
 

@@ -10,12 +10,11 @@ from typing import Annotated
 
 import numpy as np
 
-from fedray.base.document import Document, Key
 from fedray.base.atomic import write_whole
-from fedray.clients.pretraining import Pretrainer, Step
+from fedray.base.document import Document, Key
 from fedray.base.errors import InputError, RunFailed
-from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
+from fedray.clients.pretraining import Pretrainer, Step
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
 from fedray.scenario.data import AssignedData
@@ -70,9 +69,13 @@ def pretrain(
     file = Path(os.path.abspath(out))
     # This comes first, so that no training is lost because of a name.
     if os.path.lexists(file):
-        raise InputError(f"out={str(out)!r} exists already; name a new file, or remove it first")
+        raise InputError.of(
+            "out", str(out), "exists already", "name a new file, or remove it first"
+        )
     if not file.parent.is_dir():
-        raise InputError(f"out={str(out)!r} lies in no directory; make {str(file.parent)!r} first")
+        raise InputError.of(
+            "out", str(out), "lies in no directory", f"make {str(file.parent)!r} first"
+        )
     # Code of both tables may be somebody else's.
     if not trust_code:
         scenario.demand_trust_of_training()

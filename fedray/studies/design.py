@@ -285,16 +285,13 @@ def _sampling(
 def _participation(
     rounds: int | None, min_sep: int | None, max_participations: int | None
 ) -> MinSep:
-    if rounds is None or min_sep is None or max_participations is None:
-        given = {
-            "rounds": rounds,
-            "min_sep": min_sep,
-            "max_participations": max_participations,
-        }
-        missing = ", ".join(f"{name}=None" for name, value in given.items() if value is None)
-        raise ValueError(
-            f"{missing} must be given: a mechanism's sensitivity and loss depend on all three"
-        )
+    needed = {"rounds": rounds, "min_sep": min_sep, "max_participations": max_participations}
+    for name, value in needed.items():
+        if value is None:
+            raise InputError.of(name, None, "must be given: sensitivity and loss depend on it")
+    assert rounds is not None
+    assert min_sep is not None
+    assert max_participations is not None
     return MinSep(rounds, min_sep, max_participations)
 
 
@@ -322,7 +319,7 @@ def _inputs() -> Iterator[None]:
         # An InputError is a ValueError too, and says already what to do.
         raise
     except ValueError as error:
-        raise InputError(str(error)) from None
+        raise InputError.caused_by(error) from None
     except ArithmeticError as error:
         # An optimisation whose numbers fail is no mistake of the caller.
         raise OptimizationFailed(str(error)) from None

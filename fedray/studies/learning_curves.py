@@ -243,14 +243,16 @@ def shipped_recipes() -> list[Path]:
 
 def _check(scenario: Scenario, seeds: Sequence[int], guesses: Sequence[int]) -> None:
     if len(set(seeds)) != len(seeds) or len(seeds) < 2:
-        raise InputError(
-            f"seeds={list(seeds)} must be at least two, each once; one alone has no interval"
+        raise InputError.of(
+            "seeds", list(seeds), "must be at least two, each once", "one alone has no interval"
         )
     wrong = [guess for guess in guesses if not 1 <= guess <= scenario.rounds.count]
     if wrong or len(set(guesses)) != len(guesses):
-        raise InputError(
-            f"guesses={list(guesses)} must be min-seps from 1 to rounds.count="
-            f"{scenario.rounds.count}, each once; leave out the others"
+        raise InputError.of(
+            "guesses",
+            list(guesses),
+            f"must be min-seps from 1 to rounds.count={scenario.rounds.count}, each once",
+            "leave out the others",
         )
     # Trainings run the scenario's code in tasks, so trust is asked for before the first.
     scenario.demand_trust()

@@ -148,7 +148,7 @@ def evaluate_on_devices(
     """
     for name, value in (("devices", devices), ("examples", examples)):
         if value < 1:
-            raise InputError(f"{name}={value} must be at least 1; leave it out for the default")
+            raise InputError.of(name, value, "must be at least 1", "leave it out for the default")
     run = trained if isinstance(trained, TrainedRun) else open_trained(trained)
     found = trace_of(run, trace)
     if found is None:

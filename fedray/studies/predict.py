@@ -210,7 +210,7 @@ def predict_gboard(
         InputError: if a row is unknown, or seeds are not 1 to 100.
     """
     if not 1 <= seeds <= 100:
-        raise InputError(f"seeds={seeds} must be from 1 to 100; give the runs of each case")
+        raise InputError.of("seeds", seeds, "must be from 1 to 100", "give the runs of each case")
     wanted = select(rows)
     published = published_runs()
     # A user's runs are predicted, but nothing is fitted on them.

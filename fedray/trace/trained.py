@@ -90,7 +90,7 @@ LEFT_OUT = {
 MANY_NOT_FINITE = 0.01
 """Share of a run's updates from which on it is said that they are not finite."""
 LAST_SHARE, LEAST_ROUNDS = 10, 10
-"""The losses of the last tenth of the rounds, and of 10 at least, are held against the first
+"""The losses of the last tenth of the rounds, and of at least 10, are compared with the first
 round's, in runs of twice as many rounds."""
 SURE_DEVIATIONS = 4.0
 """Standard deviations of these losses by which they must be above the first. Of rounds whose model
@@ -106,12 +106,12 @@ _KINDS = {
 
 
 def metric_schema(metrics: Sequence[Metric], version: int = VERSION) -> pa.Schema:
-    """Columns of metrics.parquet for a task with these metrics: those that every run has, then a
-    value and a standard error for each of the `metrics`, in their order.
+    """Returns the columns of metrics.parquet for a task: those of every run, then a value and a
+    standard error for each of the `metrics`, in order.
 
     Args:
-        metrics: of the task.
-        version: of the trained run, from 2 on.
+        metrics: metrics of the task.
+        version: version of the trained run, from 2 on.
     """
     names = [f"evaluation_{metric.name}{end}" for metric in metrics for end in ("", "_error")]
     own = [each for each in METRIC_SCHEMA if version > 2 or each.name not in NEW_IN_3]
@@ -195,13 +195,13 @@ class TrainedDocument(TypedDict):
 
 
 class TrainedRun(DrawnResult):
-    """A trained run, opened; its files are read when they are asked for.
+    """An opened trained run; its files are read on demand.
 
     document: training.json.
 
     Raises:
-        TraceError: the directory is none of a trained run.
-        TraceCorrupt: a file is missing, damaged, or not the one that was written.
+        TraceError: the directory is not a trained run.
+        TraceCorrupt: a file is missing, damaged, or changed.
         TraceVersion: another release of fedray wrote it.
     """
 
@@ -365,14 +365,14 @@ class TrainedRun(DrawnResult):
 
     @property
     def bits_per_parameter(self) -> float | None:
-        """What a device sent in a round for each parameter of the model, in bits; None for runs
-        that were written before encodings had a choice."""
+        """Bits that a device sent in a round per parameter of the model; None for runs before
+        encodings were a choice."""
         encoding = self.document.get("encoding")
         return None if encoding is None else encoding["bits_per_parameter"]
 
     @property
     def bytes_per_upload(self) -> int | None:
-        """What a device sent in a round, in whole bytes; None where `bits_per_parameter` is."""
+        """Whole bytes that a device sent in a round; None if `bits_per_parameter` is."""
         bits = self.bits_per_parameter
         if bits is None:
             return None
@@ -381,9 +381,8 @@ class TrainedRun(DrawnResult):
 
     @property
     def seconds_per_round(self) -> float | None:
-        """Wall-clock time of a round on the machine that trained: the median of those since the
-        training began or went on, each with its evaluation if it had one. None where that was not
-        recorded."""
+        """Wall-clock time of a round on the training machine: the median since the training began
+        or resumed, each round with its evaluation if it had one. None if not recorded."""
         return self.document.get("seconds_per_round")
 
     @cached_property
@@ -431,8 +430,8 @@ class TrainedRun(DrawnResult):
         )
 
     def rows(self) -> list[list[str]]:
-        """What was trained, as lines of a table, a name and a value each: rounds, task, losses,
-        what was left out."""
+        """The training as lines of a table, a name and a value each: rounds, task, losses, and what
+        was left out."""
         document = self.document
         training = self.document["scenario"]["training"]
         loss = self.metrics["train_loss"][-1]
@@ -463,7 +462,7 @@ class TrainedRun(DrawnResult):
         return f"{self.document['scenario']['training']['cohort_sample']:,} devices"
 
     def _encoding_rows(self) -> list[list[str]]:
-        """How updates were sent; nothing for runs that were written before there was a choice."""
+        """How updates were sent; empty for runs before encodings were a choice."""
         encoding = self.document.get("encoding")
         if encoding is None:
             return []
@@ -490,8 +489,7 @@ class TrainedRun(DrawnResult):
     def verify(self) -> None:
         """Reads every file and compares its digest with the recorded one. Raises TraceCorrupt at
         the first that differs."""
-        # Opened anew, because what was read before is cached, and was not checked if digests were
-        # left unchecked.
+        # Opened again, because cached values were not checked if digests were left unchecked.
         checked = type(self).open(self.path)
         _ = checked.metrics, checked.parameters()
 
@@ -520,12 +518,13 @@ class TrainedRunWriter(PartialDirectory):
         parameters: NDArray[np.float32],
         document: Mapping[str, Any],
     ) -> Path:
-        """Writes metrics, model and training.json, and gives the directory its name. Its path.
+        """Writes metrics, model and training.json, and gives the directory its name. Returns its
+        path.
 
         Args:
-            metrics: a row per round.
-            description: of what was trained.
-            parameters: of the final model, [D].
+            metrics: one row per round.
+            description: description of the training.
+            parameters: the final model, [D].
             document: further keys of training.json.
         """
         # Order matters to the digest of the columns: it is that of the schema.
@@ -576,12 +575,12 @@ def model_content(
     shapes: Mapping[str, tuple[int, ...]],
     provenance: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A model as a safetensors file, its parameters by name.
+    """Returns a model as a safetensors file, with its parameters by name.
 
     Args:
-        parameters: of the model, [D].
-        shapes: of every parameter by its name; in this order they lay out the vector.
-        provenance: texts by name that the file bears beside them.
+        parameters: the model, [D].
+        shapes: shape of every parameter by name, in the order of the vector.
+        provenance: texts by name that the file carries beside them.
     """
     sizes = [math.prod(shape) for shape in shapes.values()]
     # split needs no edge at the end of the vector.
