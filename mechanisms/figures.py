@@ -1,7 +1,7 @@
 """All figures of a mechanism at one setting: loss, sensitivity, privacy."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fedray.base.errors import InputError
 from fedray.base.result import Result
@@ -39,6 +39,8 @@ class Figures(Result):
     delta: of epsilon.
     sampling: Poisson sampling that is supposed for the amplified epsilon; None for none.
     """
+
+    TABLES: ClassVar[str] = "fedray.report.mechanisms:figures_tables"
 
     strategy: Strategy
     participation: MinSep

@@ -3,7 +3,7 @@ would have met an epsilon or rho, by what its rules enforce and by what was obse
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fedray.audit.audit import Audit, audit_trace, other_tasks
 from fedray.audit.guarantees import Guarantee, event_of
@@ -52,6 +52,8 @@ class CalibratedGuarantee:
 @dataclass(frozen=True, slots=True)
 class TraceCalibration(Result):
     """The noise multipliers with which a trace would have met a target."""
+
+    TABLES: ClassVar[str] = "fedray.report.audits:calibration_tables"
 
     path: Path
     """Directory of the trace."""

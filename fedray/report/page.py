@@ -15,20 +15,24 @@ from typing import Any
 import jinja2
 import tomli_w
 
-from fedray.audit.audit import Audit
-from fedray.audit.statement import privacy_statement
+from fedray.audit.audit import Audit, MechanismAudit
+from fedray.audit.statement import Statement, privacy_statement
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
-from fedray.base.rounding import counted, given
-from fedray.report import tables
+from fedray.base.rounding import counted, fine, given
+from fedray.report import audits
 from fedray.report.figure import Figure, Plane, Shown
 from fedray.report.files import figure_csv, plane_svg
 from fedray.report.plotly_json import plotly_figure
-from fedray.report.tables import PageTable
+from fedray.report.table import Table
+from fedray.report.traces import outcomes_table, parameters_table
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 PLOTLY_FILE = "plotly-basic.min.js"
+MOST_SHADE = 50
+"""Per cent of the accent colour in the darkest cell of a plane, whose number can still be read in
+the dark scheme."""
 
 
 def write_report(trace: Trace | ImportedTrace, audit: Audit, out: str | Path) -> Path:
@@ -75,7 +79,7 @@ def render(trace: Trace | ImportedTrace, audit: Audit) -> str:
 
     figures = figures_of(trace, audit)
     statement = _statement(trace, audit)
-    return render_audit(audit.to_json_in_full(), figures, _about(trace), statement)
+    return render_audit(audit, figures, _about(trace), statement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,89 +151,78 @@ def _about(trace: Trace | ImportedTrace) -> About:
     )
 
 
-def _statement(trace: Trace | ImportedTrace, audit: Audit) -> list[dict[str, str]]:
-    """The lines; none where there is no noise, or where the claim that they would state does not
-    hold."""
+def _statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement | None:
+    """The statement; None without noise, or if the claim that it would state does not hold."""
     has_noise = bool(audit.mechanisms) and audit.mechanisms[0].noise_multiplier is not None
     if not has_noise or not audit.claim_holds:
-        return []
-    return privacy_statement(trace, audit).to_json()["lines"]
+        return None
+    return privacy_statement(trace, audit)
 
 
 def render_audit(
-    audit: dict[str, Any],
-    figures: Sequence[Shown],
-    about: About,
-    statement: Sequence[dict[str, str]] = (),
+    audit: Audit, figures: Sequence[Shown], about: About, statement: Statement | None = None
 ) -> str:
     """Makes the page of an audit.
 
     Args:
-        audit: as `Audit.to_json_in_full` gives it.
+        audit: the audit.
         figures: what is drawn, in order.
         about: what the page says of the trace beside the audit.
-        statement: lines of the privacy statement; empty for none.
+        statement: the privacy statement; None for a page without one.
 
     Returns:
         The page as text.
     """
     # The mechanism of the run, or the one that is claimed, comes first.
-    used = audit["mechanisms"][0] if audit["mechanisms"] else None
-    shown = []
-    if statement:
-        shown.append(tables.statement_table(statement))
-    if audit["utility"]:
-        shown.append(tables.utility_table(audit))
-    if used is not None:
-        shown.append(tables.guarantees_table(audit))
-    if audit["device_privacy"] is not None:
-        shown.append(tables.devices_table(audit["device_privacy"]))
-    if audit["frontier"] is not None:
-        shown.append(tables.frontier_table(audit["frontier"]))
-    if audit["classes"]:
-        shown.append(tables.classes_table(audit["classes"]))
-    mechanism = None
-    mechanism_note = ""
-    if used is not None:
-        mechanism = _mechanism_table(used, about)
-        mechanism_note = _mechanism_note(used, about, bool(audit["findings"]))
+    used = audit.mechanisms[0] if audit.mechanisms else None
     return _render(
         "page.html.j2",
         figures,
-        title=about.title,
-        description=about.description,
-        divergence=about.divergence,
-        seed=about.seed,
-        written=about.written,
-        packages=about.packages,
+        about=about,
         audit=audit,
+        used=used,
+        title=about.title,
         # The page carries the whole document, so that its figures can be read by programs.
-        audit_json=_script_safe(audit),
-        findings=tables.findings_table(audit["findings"]),
-        evidence=tables.evidence_table(audit["findings"]),
-        mechanism=mechanism,
-        mechanism_note=mechanism_note,
-        tables=shown,
-        outcomes=tables.outcomes_table(about.outcomes) if about.outcomes else None,
-        scenario_toml=about.scenario_toml,
-        rests_on=[*audit["assumptions"], about.integrity],
+        audit_json=_script_safe(audit.to_json_in_full()),
+        findings=audits.findings_table(audit),
+        evidence=audits.evidence_table(audit.findings),
+        mechanism=None if used is None else _mechanism_table(used, about),
+        mechanism_note=_mechanism_note(used, about, bool(audit.findings)),
+        tables=_tables(audit, statement),
+        outcomes=outcomes_table(about.outcomes) if about.outcomes else None,
+        rests_on=[*audit.assumptions, about.integrity],
     )
 
 
-def _mechanism_table(used: dict[str, Any], about: About) -> PageTable:
-    noise = used["noise_multiplier"]
+def _tables(audit: Audit, statement: Statement | None) -> list[Table]:
+    tables = [] if statement is None else audits.statement_tables(statement)
+    if audit.utility:
+        tables.append(audits.utility_table(audit))
+    if audit.mechanisms:
+        tables.append(audits.guarantees_table(audit))
+    if audit.releases:
+        tables.append(audits.releases_table(audit))
+    if audit.device_privacy is not None:
+        tables.append(audits.devices_table(audit.device_privacy))
+    if audit.frontier is not None:
+        tables.append(audits.frontier_table(audit.frontier))
+    if audit.classes:
+        tables.append(audits.classes_table(audit.classes))
+    return tables
+
+
+def _mechanism_table(used: MechanismAudit, about: About) -> Table:
+    noise = used.noise_multiplier
     added = {"noise multiplier": "not known" if noise is None else noise}
-    return tables.parameters_table(
-        {"kind": used["name"], **used["parameters"], **added, **about.run}
-    )
+    return parameters_table({"kind": used.name, **used.strategy.parameters, **added, **about.run})
 
 
-def _mechanism_note(used: dict[str, Any], about: About, is_claimed: bool) -> str:
+def _mechanism_note(used: MechanismAudit | None, about: About, is_claimed: bool) -> str:
     source = "Claimed" if is_claimed else "Given to the audit"
-    if about.scenario_toml is None:
+    if used is None or about.scenario_toml is None:
         return f"{source}; a log does not say how noise was added."
-    has_own_noise = used["noise_multiplier"] == about.noise_multiplier
-    if used["is_own"] and has_own_noise and not is_claimed:
+    has_own_noise = used.noise_multiplier == about.noise_multiplier
+    if used.is_own and has_own_noise and not is_claimed:
         return "The mechanism of the run."
     return f"{source}; what was run is in the scenario below."
 
@@ -248,7 +241,7 @@ def render_reproduction(
     Returns:
         The page as text.
     """
-    table = PageTable("Observed / published", rows)
+    table = Table.headed("Observed / published", rows)
     return render_study(title, note, reproduction_figures(results), [table], results)
 
 
@@ -273,7 +266,7 @@ def render_study(
     title: str,
     note: str,
     figures: Sequence[Shown],
-    tables: Sequence[PageTable],
+    tables: Sequence[Table],
     results: Any,
     assumptions: Sequence[str] = (),
     scenario_toml: str | None = None,
@@ -306,7 +299,7 @@ def render_watch(listing: dict[str, Any], nonce: str) -> str:
     """Makes the page that follows the runs under a directory; it asks for /state.json.
 
     Args:
-        listing: as `fedray.report.text.runs.shown_listing` gives it.
+        listing: as `fedray.watch.shown.shown_listing` gives it.
         nonce: of the page's scripts, which its policy names.
 
     Returns:
@@ -319,7 +312,7 @@ def render_watch(listing: dict[str, Any], nonce: str) -> str:
     )
 
 
-def render_fragment(line: str, tables: Sequence[PageTable]) -> str:
+def render_fragment(line: str, tables: Sequence[Table]) -> str:
     """Makes a part of a page, as a notebook shows it: it loads nothing, and has no script.
 
     Args:
@@ -349,9 +342,13 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["given"] = given
     # Templates round figures by the functions of the tables, so that both show the same digits.
-    used_by_templates = ("epsilon", "fine", "limit_cells", "style_of")
-    environment.globals |= {name: getattr(tables, name) for name in used_by_templates}
-    environment.globals["counted"] = counted
+    environment.globals |= {
+        "counted": counted,
+        "epsilon": audits.epsilon_text,
+        "fine": fine,
+        "limit_cells": audits.limit_cells,
+        "style_of": audits.style_of,
+    }
     # NaN is no JSON, and a browser would refuse the whole page's data for one of them.
     by_name = {figure.name: _for_script(figure) for figure in figures}
     figures_json = json.dumps(by_name, allow_nan=False)
@@ -365,7 +362,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
 
 def _for_template(figure: Shown) -> dict[str, Any]:
     plane = figure if isinstance(figure, Plane) else None
-    rows = tables.plane_rows(plane) if plane is not None else None
+    rows = _plane_rows(plane) if plane is not None else None
     return {
         "name": figure.name,
         "title": figure.title,
@@ -373,6 +370,16 @@ def _for_template(figure: Shown) -> dict[str, Any]:
         "plane": plane,
         "plane_rows": rows,
     }
+
+
+def _plane_rows(plane: Plane) -> list[tuple[str, list[tuple[str, int]]]]:
+    """Rows of the plane's table from the top: y, and (text, shade in per cent) of each cell."""
+    rows = []
+    for y in plane.ys:
+        cells = [plane.cell(x, y) for x in plane.xs]
+        shown = [(text, round(MOST_SHADE * shade)) for text, shade in cells]
+        rows.append((plane.y.text(y), shown))
+    return rows
 
 
 def _for_script(figure: Shown) -> dict[str, Any]:

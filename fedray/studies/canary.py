@@ -27,7 +27,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
+from fedray.base.result import Result
 from fedray.encoding.encoding import Encoding
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
@@ -132,8 +133,10 @@ Trainer = Callable[[Scenario, Any], Trains]
 
 
 @dataclass(frozen=True, slots=True)
-class CanaryResult:
+class CanaryResult(Result):
     """Findings of canaries, beside the theory."""
+
+    TABLES: ClassVar[str] = "fedray.studies.canary_table:canary_tables"
 
     mechanism: str
     """Kind of the mechanism."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -106,6 +106,9 @@ class Group:
 @dataclass(frozen=True)
 class Comparison(DrawnResult):
     """Trained runs of one trace, grouped."""
+
+    TABLES: ClassVar[str] = "fedray.studies.compare_page:comparison_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.compare_page:comparison_figures"
 
     trace_digest: str
     """Digest of the trace that all of them were learned from."""

@@ -6,14 +6,15 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from fedray.audit.participation import read_patterns
 from fedray.base.errors import FitFailed, InputError, Starved
 from fedray.base.result import Result
-from fedray.report.text.studies import fitted_min_sep
+from fedray.base.rounding import shown_min_sep
+from fedray.report.table import Table
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -44,6 +45,13 @@ class FittedRun:
         """Whether a device took part twice, so that there is a min-sep to compare."""
         return self.max_participations is not None and self.max_participations > 1
 
+    @property
+    def min_sep_text(self) -> str:
+        """The min-sep as text, or that the run starved."""
+        if self.max_participations is None:
+            return "starved"
+        return shown_min_sep(self.min_sep if self.has_min_sep else None)
+
     def to_json(self) -> dict[str, Any]:
         """One JSON object; min_sep is null where no device took part twice, and where the run
         starved."""
@@ -58,6 +66,8 @@ class Fit(Result):
     how far.
     """
 
+    TABLES: ClassVar[str] = "fedray.studies.fit:fit_tables"
+
     key: str
     """The key of the scenario that was fitted."""
     target: int
@@ -69,7 +79,7 @@ class Fit(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<Fit {self.key}={self.best.value:g}: min-sep {fitted_min_sep(self.best.to_json())} "
+            f"<Fit {self.key}={self.best.value:g}: min-sep {self.best.min_sep_text} "
             f"for {self.target:,}, {len(self.runs)} runs>"
         )
 
@@ -93,6 +103,16 @@ class Fit(Result):
             "runs": [run.to_json() for run in self.runs],
             "relative_error": self.relative_error,
         }
+
+
+def fit_tables(fit: Fit) -> list[Table]:
+    """The runs of a `fit`, in the order in which they were tried."""
+    cells = {
+        fit.key: lambda run: f"{run.value:g}",
+        "min-sep (gap)": lambda run: run.min_sep_text,
+        "max part.": lambda run: str(run.max_participations or "-"),
+    }
+    return [Table.of("Runs", fit.runs, cells)]
 
 
 def fit_min_sep(

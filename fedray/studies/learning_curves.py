@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -157,6 +157,9 @@ class MetricResult:
 @dataclass(frozen=True, slots=True)
 class LearningCurves(DrawnResult):
     """A study."""
+
+    TABLES: ClassVar[str] = "fedray.studies.learning_page:learning_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.learning_page:learning_figures"
 
     scenario: str
     """Name of the scenario."""

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,9 @@ class DeviceGroup:
 class OnDevices(DrawnResult):
     """How a trained model does on the devices of its population: on all, and by participation and
     time zone."""
+
+    TABLES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_figures"
 
     trained: TrainedRun
     """The run whose final model it is."""

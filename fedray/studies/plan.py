@@ -21,7 +21,7 @@ second run of the full size, with the rules, shows what they cost.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -184,6 +184,9 @@ class Candidate:
 @dataclass(frozen=True, slots=True)
 class Plan(DrawnResult):
     """What was found: the best candidate, and all that were simulated on the way."""
+
+    TABLES: ClassVar[str] = "fedray.studies.plan_page:plan_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.plan_page:plan_figures"
 
     target: PlanTarget
     """What was asked for."""

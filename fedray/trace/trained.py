@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -135,6 +135,9 @@ class TrainedRun(DrawnResult):
         TraceCorrupt: a file is missing, damaged, or not the one that was written.
         TraceVersion: another release of fedray wrote it.
     """
+
+    TABLES: ClassVar[str] = "fedray.report.traces:trained_tables"
+    FIGURES: ClassVar[str] = "fedray.report.trained_page:trained_figures"
 
     def __init__(self, path: Path, document: dict[str, Any], verify: bool = True) -> None:
         self.path = path

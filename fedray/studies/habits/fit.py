@@ -20,7 +20,7 @@ covariance of simulated devices. It is in the standard errors and in the J stati
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -107,6 +107,9 @@ class Held:
 @dataclass(frozen=True)
 class HabitFit(DrawnResult):
     """The habit model that is nearest to a log."""
+
+    TABLES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_figures"
 
     layout: Layout
     """How the log was kept."""

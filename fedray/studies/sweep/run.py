@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -76,6 +76,9 @@ class Crossing:
 @dataclass(frozen=True, slots=True)
 class SweepResult(DrawnResult):
     """All rows of a sweep, cell by cell, as tables, JSON or Arrow."""
+
+    TABLES: ClassVar[str] = "fedray.studies.sweep.page:sweep_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.sweep.page:sweep_figures"
 
     sweep: Sweep
     """What was asked for."""

@@ -1,0 +1,1 @@
+"""Runs: a scenario becomes a trace, and a trace a trained model."""
