@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from fedray.base.atomic import write_whole
-from fedray.clients.pretraining import Pretrainer, Step
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
+from fedray.clients.pretraining import Pretrainer, Step
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
 from fedray.scenario.data import AssignedData

@@ -11,16 +11,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedray.base.errors import CheckpointError, FedrayError
 from fedray.clients.data.factory import build_index
 from fedray.clients.workers import ShardWorker
-from fedray.base.errors import CheckpointError, FedrayError
-from fedray.runs.learning import finish_training
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.wire.messages import ProgressListener, RunProgress, ShardPart
-from fedray.runtime.placement import Placement
-from fedray.scenario import SeveralTasks
-from fedray.server.rounds.coordinator import WindowOver
-from fedray.server.rounds.several_tasks import TasksCoordinator
+from fedray.runs.learning import finish_training
 from fedray.runs.simulation import (
     check_memory,
     columns_so_far,
@@ -34,6 +29,11 @@ from fedray.runs.simulation import (
     use_of,
 )
 from fedray.runs.sustainable import check_sustainable
+from fedray.runtime.placement import Placement
+from fedray.runtime.workers import Pending
+from fedray.scenario import SeveralTasks
+from fedray.server.rounds.coordinator import WindowOver
+from fedray.server.rounds.several_tasks import TasksCoordinator
 from fedray.trace.partial import new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
@@ -41,7 +41,7 @@ from fedray.trace.several_tasks import TasksRun, TasksWriter, is_of_tasks
 from fedray.trace.trained import TRAINING
 from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
-from fedray.runtime.workers import Pending
+from fedray.wire.messages import ProgressListener, RunProgress, ShardPart
 
 
 def simulate_tasks(

@@ -14,12 +14,24 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.workers import ShardWorker, start_shards
-from fedray.runtime.cluster import cluster
-from fedray.wire.device_classes import classes_of
-from fedray.base.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.mechanisms.triangular import MatrixFile
+from fedray.runs.sustainable import check_sustainable
+from fedray.runtime.cluster import cluster
+from fedray.runtime.placement import Placement
+from fedray.runtime.workers import Pending
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import scenarios_of
+from fedray.server.rounds.coordinator import Excluded, WindowOver
+from fedray.server.rounds.modes import AnyCoordinator, coordinator_of
+from fedray.server.rounds.stored import Uploaded
+from fedray.trace.partial import PartialDirectory, new_directory, with_resume_hint
+from fedray.trace.reader import Trace
+from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
+from fedray.trace.writer import TraceWriter
+from fedray.wire.device_classes import classes_of
 from fedray.wire.messages import (
     ClassCounts,
     Outcome,
@@ -30,19 +42,7 @@ from fedray.wire.messages import (
     ShardPart,
     settlements_of_devices,
 )
-from fedray.runtime.placement import Placement
 from fedray.wire.protocols import History
-from fedray.scenario import Scenario, SeveralTasks
-from fedray.scenario.several_tasks import scenarios_of
-from fedray.server.rounds.coordinator import Excluded, WindowOver
-from fedray.server.rounds.modes import AnyCoordinator, coordinator_of
-from fedray.server.rounds.stored import Uploaded
-from fedray.runs.sustainable import check_sustainable
-from fedray.trace.partial import PartialDirectory, new_directory, with_resume_hint
-from fedray.trace.reader import Trace
-from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
-from fedray.trace.writer import TraceWriter
-from fedray.runtime.workers import Pending
 
 CommitListener = Callable[[int, NDArray[np.uint64], NDArray[np.uint32]], None]
 """Is told the number of every committed round in order, its accepted devices [A], sorted, and the

@@ -13,8 +13,8 @@ import pytest
 
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series
 from fedray.report.files import plane_svg
+from fedray.report.page import MOST_SHADE
 from fedray.report.plotly_json import COLORS, GREY, plotly_figure
-from fedray.report.tables import MOST_SHADE
 
 TEXT, DRAWN = 4.5, 3.0
 Colour = tuple[float, float, float]
