@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.audit import Audit, MechanismAudit
-from fedray.audit.calibration import CalibratedGuarantee, TraceCalibration
-from fedray.audit.distribution import DevicePrivacy, Frontier, FrontierEntry, Quantile
+from fedray.audit.calibration import TraceCalibration
+from fedray.audit.distribution import DevicePrivacy, Frontier, FrontierEntry
 from fedray.audit.findings import Evidence, Finding
 from fedray.audit.guarantees import (
     OBSERVED_CANNOT_BE_RESTED_ON,
@@ -325,31 +325,19 @@ def statement_tables(statement: Statement) -> list[Table]:
 
 
 def devices_table(privacy: DevicePrivacy) -> Table:
-    """rho over devices, at a few shares of the devices that took part.
-
-    Args:
-        privacy: distribution of rho over the devices.
-    """
+    """rho at a few shares of the devices that took part, by their `privacy`."""
     cells = {
         "share of devices": lambda each: f"{100 * each.share:g} %",
         "sensitivity at most": lambda each: fine(each.sensitivity),
-        "rho at most": _quantile_rho,
+        "rho at most": lambda each: fine(each.rho),
     }
     bounds = "" if privacy.is_exact else " Some are upper bounds."
     note = f"rho of the devices that took part; the mean is {fine(privacy.mean_rho)}.{bounds}"
     return Table.of("What each device got", privacy.quantiles, cells, note)
 
 
-def _quantile_rho(quantile: Quantile) -> str:
-    return fine(quantile.rho)
-
-
 def frontier_table(frontier: Frontier) -> Table:
-    """Devices by number of participations, with the limits that all of a row obey.
-
-    Args:
-        frontier: frontier of an audit.
-    """
+    """Devices of a `frontier` by number of participations, with the limits that they obey."""
     cells = {
         "participations": _participations_of,
         "devices": lambda each: f"{each.devices:,}",
@@ -372,11 +360,7 @@ def _participations_of(entry: FrontierEntry) -> str:
 
 
 def classes_table(classes: Sequence[Mapping[str, Any]]) -> Table:
-    """Participation of each class of devices.
-
-    Args:
-        classes: `classes` of an audit or of run.json.
-    """
+    """Participation of each class of devices, by the `classes` of run.json."""
     selected = max(1, sum(each["selected"] for each in classes))
     cells = {
         "class": lambda each: each["name"],
@@ -404,7 +388,7 @@ def calibration_tables(calibration: TraceCalibration) -> list[Table]:
         "min-sep": lambda each: limit_cells(each.guarantee)[0],
         "part.": lambda each: limit_cells(each.guarantee)[1],
         **_privacy_cells(lambda each: each.guarantee),
-        "noise multiplier": _calibrated_noise,
+        "noise multiplier": lambda each: fine(each.noise_multiplier),
         "rest on": lambda each: "yes" if each.guarantee.may_rest_on else "no",
     }
     title = f"Noise of {calibration.strategy.kind} for {target}, by the participation of"
@@ -412,10 +396,6 @@ def calibration_tables(calibration: TraceCalibration) -> list[Table]:
     had = calibration.run_noise_multiplier
     note = "" if had is None else f"The run had the noise multiplier {given(had)}."
     return [Table.of(f"{title} {calibration.path}", rows, cells, note)]
-
-
-def _calibrated_noise(calibrated: CalibratedGuarantee) -> str:
-    return up(calibrated.noise_multiplier or 0.0, 6)
 
 
 def tasks_table(audit: TasksAudit) -> Table:

@@ -12,11 +12,7 @@ MOST_SHOWN = 8
 
 
 def figures_tables(figures: Figures) -> list[Table]:
-    """All figures of a mechanism. Privacy is rounded up.
-
-    Args:
-        figures: the mechanism at one setting.
-    """
+    """All `figures` of a mechanism. Privacy is rounded up."""
     found, setting = figures.loss, figures.participation
     sensitivity = found.sensitivity
     # A lower bound is rounded down and the sensitivity up, so that the truth lies between them.

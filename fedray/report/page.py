@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,12 +15,12 @@ import jinja2
 import tomli_w
 
 from fedray.audit.audit import Audit, MechanismAudit
-from fedray.audit.statement import Statement, privacy_statement
+from fedray.audit.statement import privacy_statement
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted, fine, given
 from fedray.report import audits
-from fedray.report.figure import Figure, Plane, Shown
+from fedray.report.figure import Figure, Shown
 from fedray.report.files import figure_csv, plane_svg
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
@@ -77,125 +76,34 @@ def render(trace: Trace | ImportedTrace, audit: Audit) -> str:
     """The page of a `trace` and its `audit` as text: one HTML document that loads nothing."""
     from fedray.report.figures import figures_of
 
-    figures = figures_of(trace, audit)
-    statement = _statement(trace, audit)
-    return render_audit(audit, figures, _about(trace), statement)
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What a page says of its trace, beside the audit."""
-
-    title: str
-    """Heading of the page."""
-    description: str
-    """What was run or imported, in words."""
-    seed: int | None
-    """The run's seed; None for a log."""
-    written: str
-    """When the trace was written, ISO 8601."""
-    packages: dict[str, str]
-    """Versions of packages that made the trace, by name."""
-    run: dict[str, Any]
-    """What the mechanism was run with, by name; empty for a log."""
-    outcomes: dict[str, int]
-    """Selected devices by what became of them; empty for a log."""
-    scenario_toml: str | None
-    """The scenario as TOML; None for a log."""
-    integrity: str
-    """What protects the trace against damage, a sentence."""
-    divergence: str = ""
-    """That the training diverged, in sentences; empty if it did not."""
-    noise_multiplier: float | None = None
-    """The noise multiplier of the run; None for a log."""
-
-
-def _about(trace: Trace | ImportedTrace) -> About:
-    written = trace.run["written"]
-    packages = trace.run["packages"]
-    if isinstance(trace, ImportedTrace):
-        log = trace.run["log"]
-        description = f"Imported from {log}: {trace.run['rows_read']:,} rows read."
-        return About(
-            Path(log).name, description, None, written, packages, {}, {}, None, trace.integrity
-        )
-    scenario = trace.scenario
-    # A scenario that names no policies has the timer alone.
-    policies = scenario["participation"].get("policies", [{"kind": "timer"}])
-    kinds = [policy["kind"] for policy in policies]
-    run = {
-        "clip norm": scenario["privacy"]["clip_norm"],
-        "encoding": scenario["privacy"].get("encoding", {}).get("kind", "fixed_point"),
-        "report goal (devices in a round)": scenario["rounds"]["report_goal"],
-        "policies": ", ".join(kinds) or "none",
-        # A timer that no policy reads has no effect, so it is shown as 0.
-        "timer (hours)": scenario["participation"]["timer_hours"] if "timer" in kinds else 0,
-        "round separation": scenario["participation"]["round_separation"],
-    }
-    description = scenario.get("description", "")
-    toml = tomli_w.dumps(scenario)
-    seed = trace.run["seed"]
-    outcomes = trace.outcome_counts()
-    return About(
-        scenario["name"],
-        description,
-        seed,
-        written,
-        packages,
-        run,
-        outcomes,
-        toml,
-        trace.integrity,
-        trace.trained.divergence if trace.trained is not None else "",
-        scenario["privacy"]["noise_multiplier"],
-    )
-
-
-def _statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement | None:
-    """The statement; None without noise, or if the claim that it would state does not hold."""
-    has_noise = bool(audit.mechanisms) and audit.mechanisms[0].noise_multiplier is not None
-    if not has_noise or not audit.claim_holds:
-        return None
-    return privacy_statement(trace, audit)
-
-
-def render_audit(
-    audit: Audit, figures: Sequence[Shown], about: About, statement: Statement | None = None
-) -> str:
-    """Makes the page of an audit.
-
-    Args:
-        audit: the audit.
-        figures: what is drawn, in order.
-        about: what the page says of the trace beside the audit.
-        statement: the privacy statement; None for a page without one.
-
-    Returns:
-        The page as text.
-    """
-    # The mechanism of the run, or the one that is claimed, comes first.
-    used = audit.mechanisms[0] if audit.mechanisms else None
+    run = trace if isinstance(trace, Trace) else None
     return _render(
         "page.html.j2",
-        figures,
-        about=about,
+        figures_of(trace, audit),
+        title=run.scenario["name"] if run is not None else Path(trace.run["log"]).name,
+        trace=trace,
+        run=run,
         audit=audit,
-        used=used,
-        title=about.title,
+        # The mechanism of the run, or the one that is claimed, comes first.
+        used=audit.mechanisms[0] if audit.mechanisms else None,
         # The page carries the whole document, so that its figures can be read by programs.
         audit_json=_script_safe(audit.to_json_in_full()),
         findings=audits.findings_table(audit),
         evidence=audits.evidence_table(audit.findings),
-        mechanism=None if used is None else _mechanism_table(used, about),
-        mechanism_note=_mechanism_note(used, about, bool(audit.findings)),
-        tables=_tables(audit, statement),
-        outcomes=outcomes_table(about.outcomes) if about.outcomes else None,
-        rests_on=[*audit.assumptions, about.integrity],
+        mechanism=_mechanism_table(audit.mechanisms[0], run) if audit.mechanisms else None,
+        mechanism_note=_mechanism_note(audit, run),
+        tables=_tables(trace, audit),
+        outcomes=outcomes_table(run.outcome_counts()) if run is not None else None,
+        scenario_toml=tomli_w.dumps(run.scenario) if run is not None else None,
     )
 
 
-def _tables(audit: Audit, statement: Statement | None) -> list[Table]:
-    tables = [] if statement is None else audits.statement_tables(statement)
+def _tables(trace: Trace | ImportedTrace, audit: Audit) -> list[Table]:
+    tables = []
+    has_noise = bool(audit.mechanisms) and audit.mechanisms[0].noise_multiplier is not None
+    # A claim that does not hold is not stated.
+    if has_noise and audit.claim_holds:
+        tables += privacy_statement(trace, audit).tables()
     if audit.utility:
         tables.append(audits.utility_table(audit))
     if audit.mechanisms:
@@ -211,18 +119,36 @@ def _tables(audit: Audit, statement: Statement | None) -> list[Table]:
     return tables
 
 
-def _mechanism_table(used: MechanismAudit, about: About) -> Table:
+def _mechanism_table(used: MechanismAudit, run: Trace | None) -> Table:
     noise = used.noise_multiplier
-    added = {"noise multiplier": "not known" if noise is None else noise}
-    return parameters_table({"kind": used.name, **used.strategy.parameters, **added, **about.run})
+    parameters = {"kind": used.name, **used.strategy.parameters}
+    parameters["noise multiplier"] = "not known" if noise is None else noise
+    return parameters_table({**parameters, **({} if run is None else _run_with(run.scenario))})
 
 
-def _mechanism_note(used: MechanismAudit | None, about: About, is_claimed: bool) -> str:
-    source = "Claimed" if is_claimed else "Given to the audit"
-    if used is None or about.scenario_toml is None:
+def _run_with(scenario: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a run, by name."""
+    # A scenario that names no policies has only the timer.
+    policies = scenario["participation"].get("policies", [{"kind": "timer"}])
+    kinds = [policy["kind"] for policy in policies]
+    return {
+        "clip norm": scenario["privacy"]["clip_norm"],
+        "encoding": scenario["privacy"].get("encoding", {}).get("kind", "fixed_point"),
+        "report goal (devices in a round)": scenario["rounds"]["report_goal"],
+        "policies": ", ".join(kinds) or "none",
+        # A timer that no policy reads has no effect, so it is shown as 0.
+        "timer (hours)": scenario["participation"]["timer_hours"] if "timer" in kinds else 0,
+        "round separation": scenario["participation"]["round_separation"],
+    }
+
+
+def _mechanism_note(audit: Audit, run: Trace | None) -> str:
+    source = "Claimed" if audit.findings else "Given to the audit"
+    if not audit.mechanisms or run is None:
         return f"{source}; a log does not say how noise was added."
-    has_own_noise = used.noise_multiplier == about.noise_multiplier
-    if used.is_own and has_own_noise and not is_claimed:
+    used = audit.mechanisms[0]
+    has_own_noise = used.noise_multiplier == run.scenario["privacy"]["noise_multiplier"]
+    if used.is_own and has_own_noise and not audit.findings:
         return "The mechanism of the run."
     return f"{source}; what was run is in the scenario below."
 
@@ -353,33 +279,12 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     by_name = {figure.name: _for_script(figure) for figure in figures}
     figures_json = json.dumps(by_name, allow_nan=False)
     return environment.get_template(template).render(
-        figures=[_for_template(figure) for figure in figures],
+        figures=figures,
+        most_shade=MOST_SHADE,
         packed_figures=_packed(figures_json.encode()),
         packed_plotly=_packed_plotly(),
         **values,
     )
-
-
-def _for_template(figure: Shown) -> dict[str, Any]:
-    plane = figure if isinstance(figure, Plane) else None
-    rows = _plane_rows(plane) if plane is not None else None
-    return {
-        "name": figure.name,
-        "title": figure.title,
-        "note": figure.note,
-        "plane": plane,
-        "plane_rows": rows,
-    }
-
-
-def _plane_rows(plane: Plane) -> list[tuple[str, list[tuple[str, int]]]]:
-    """Rows of the plane's table from the top: y, and (text, shade in per cent) of each cell."""
-    rows = []
-    for y in plane.ys:
-        cells = [plane.cell(x, y) for x in plane.xs]
-        shown = [(text, round(MOST_SHADE * shade)) for text, shade in cells]
-        rows.append((plane.y.text(y), shown))
-    return rows
 
 
 def _for_script(figure: Shown) -> dict[str, Any]:

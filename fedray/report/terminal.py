@@ -23,11 +23,7 @@ from fedray.trace.trained import TrainedRun
 
 
 def audit_text(audit: Audit) -> Iterator[Piece]:
-    """An audit: rows that were left out, its tables, the claim, and what the figures rest on.
-
-    Args:
-        audit: the audit.
-    """
+    """An `audit`: rows that were left out, its tables, the claim, and what the figures rest on."""
     yield from _left_out(audit)
     yield from audit_tables(audit)
     # How a run ended is worth a line only where it was not as planned.
@@ -104,11 +100,7 @@ def _claim(audit: Audit) -> Iterator[Piece]:
 
 
 def tasks_text(audit: TasksAudit) -> Iterator[Piece]:
-    """The audit of every task, the tasks side by side, and their composition.
-
-    Args:
-        audit: of a run of several tasks.
-    """
+    """The `audit` of every task, the tasks side by side, and their composition."""
     for name, each in audit.audits.items():
         yield f"Task {name}"
         yield from audit_text(each)
@@ -121,11 +113,7 @@ def tasks_text(audit: TasksAudit) -> Iterator[Piece]:
 
 
 def calibration_text(calibration: TraceCalibration) -> Iterator[Piece]:
-    """The noise multipliers with which a trace would have met a target, with the reasons.
-
-    Args:
-        calibration: noise of a trace for a target.
-    """
+    """The tables of a `calibration`, and the reasons of its guarantees."""
     yield from calibration_tables(calibration)
     yield Paragraph("enforced  ", _enforced_sentence(calibration.enforced.guarantee))
     yield _observed_sentence(calibration.observed.guarantee)

@@ -31,11 +31,7 @@ def trace_tables(trace: Trace) -> list[Table]:
 
 
 def outcomes_table(counts: Mapping[str, int]) -> Table:
-    """Number and share of the selected devices by outcome.
-
-    Args:
-        counts: devices by outcome.
-    """
+    """The selected devices: `counts` by outcome, and shares."""
     # A run may have selected no device.
     total = max(1, sum(counts.values()))
     cells = {
@@ -49,11 +45,7 @@ def outcomes_table(counts: Mapping[str, int]) -> Table:
 
 
 def imported_tables(trace: ImportedTrace) -> list[Table]:
-    """Participations and rounds of a log, and the rows that were left out.
-
-    Args:
-        trace: the log, imported.
-    """
+    """Participations and rounds of an imported log, the `trace`, and rows that were left out."""
     run = trace.run
     rows_read = counted(run["rows_read"], "row")
     labels = (trace.round_label(0), trace.round_label(run["rounds"] - 1))
@@ -90,11 +82,7 @@ def trained_tables(trained: TrainedRun) -> list[Table]:
 
 
 def mechanism_table(trained: TrainedRun) -> Table:
-    """Mechanism and clipping of a trained run.
-
-    Args:
-        trained: the run.
-    """
+    """Mechanism and clipping of a `trained` run."""
     privacy = trained.document["scenario"]["privacy"]
     mechanism = privacy["mechanism"]
     given = {name: privacy[name] for name in ("noise_multiplier", "clip_norm", "delta")}

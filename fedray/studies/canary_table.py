@@ -6,11 +6,7 @@ from fedray.studies.canary import CONFIDENCE, CanaryResult
 
 
 def canary_tables(canary: CanaryResult) -> list[Table]:
-    """Mechanism, pattern, mu, signal and noise, p-values, and what is wrong.
-
-    Args:
-        canary: measured, beside the theory.
-    """
+    """Mechanism, pattern, mu, signal, noise and p-values of a `canary`, and what is wrong."""
     noise = given(canary.noise_multiplier)
     p_values = [f"{test.name} {test.p:.3g}" for test in canary.tests]
     facts = [

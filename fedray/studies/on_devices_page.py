@@ -46,11 +46,7 @@ def on_devices_page(found: OnDevices) -> str:
 
 
 def on_devices_tables(found: OnDevices) -> list[Table]:
-    """A table per metric, with a row per group of devices; the notes stand under the last.
-
-    Args:
-        found: what was measured.
-    """
+    """A table per metric `found`, a row per group of devices; notes are under the last."""
     *metrics, last = found.metrics
     without = f"{found.without_data:,} devices of the samples have no data that can be read."
     notes = (*found.notes, without if found.without_data else "")

@@ -14,11 +14,7 @@ _WALL_TIME = {"finished": "took", "interrupted": "ran for"}
 
 
 def status_text(listing: Listing) -> list[Piece]:
-    """The runs under way, the interrupted ones, and the rest.
-
-    Args:
-        listing: the runs under a directory.
-    """
+    """The runs of a `listing`: those under way, the interrupted ones, and the rest."""
     entries = listing.entries
     if not entries:
         return [Paragraph("", f"There are no runs under {listing.directory}.")]
@@ -46,11 +42,7 @@ def status_text(listing: Listing) -> list[Piece]:
 
 
 def shown_listing(listing: Listing) -> dict[str, Any]:
-    """The document of a listing, with the facts and the state of each entry as text.
-
-    Args:
-        listing: the runs under a directory.
-    """
+    """The document of a `listing`, with the facts and the state of each entry as text."""
     document = listing.to_json()
     entries = [
         {
@@ -65,11 +57,7 @@ def shown_listing(listing: Listing) -> dict[str, Any]:
 
 
 def under_way_table(entries: Sequence[Entry]) -> Table:
-    """A row for each entry that is under way, with every fact that is known of one of them.
-
-    Args:
-        entries: entries that are under way.
-    """
+    """A row for each of the `entries` under way, with every fact that is known of any."""
     shown = [(each, shown_facts(each)) for each in entries]
     names = dict.fromkeys(name for _, facts in shown for name in facts)
 
