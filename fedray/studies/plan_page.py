@@ -156,20 +156,23 @@ def plan_page(plan: Plan, command: str) -> str:
     """
     target = plan.target
     scenario = plan.scenario
+    # The answer stands at the top of the page.
+    *tables, answer = plan_tables(plan)
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
         f"most {given(target.epsilon)} at delta "
         f"{given(target.delta)}, {shown_noise(target.noise_per_report, 6)} of noise multiplier per "
-        f"report. {plan_sentences(plan)[0]}"
+        f"report. {' '.join(answer.notes)}"
     )
     made = [("command", command), ("fedray", package_versions().get("fedray", "unknown"))]
-    tables = [*plan_tables(plan), Table.facts("How this page was made", made)]
+    tables = [*tables, Table.facts("How this page was made", made)]
     title = f"A plan for epsilon {given(target.epsilon)}"
     return render_study(title, note, plan_figures(plan), tables, plan.to_json(), OF_EVERY_AUDIT)
 
 
 def plan_tables(plan: Plan) -> list[Table]:
-    """The candidates of a `plan`, and the least goal that meets the target for each timer."""
+    """The candidates of a `plan`, the least goal that meets the target for each timer, and the
+    answer, which has only notes."""
     how = (
         f"{plan.seeds} seeds each. Planned: with a margin below the seeds' min-seps, from their "
         "spread, that one more run falls short of once in twenty times. Size 1 is the whole "
@@ -194,12 +197,13 @@ def plan_tables(plan: Plan) -> list[Table]:
         plan.candidates,
         cells,
         how,
-        *plan.warnings,
         row_styles=["marked" if each == plan.best else "" for each in plan.candidates],
         # They follow from the other columns.
         details=("z", "population / goal", "if cycled"),
     )
-    return [candidates, _timers_table(plan)]
+    warnings = (f"WARNING: {each}" for each in plan.warnings)
+    answer = Table.facts("", [], *plan_sentences(plan), *warnings)
+    return [candidates, _timers_table(plan), answer]
 
 
 def _timers_table(plan: Plan) -> Table:
@@ -229,7 +233,6 @@ def _timers_table(plan: Plan) -> Table:
         least.items(),
         cells,
         "A longer timer raises min-sep, so that a smaller goal will do, and slows the rounds down.",
-        *plan_sentences(plan),
     )
 
 
