@@ -40,11 +40,11 @@ def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator
         InputError: the population has not so many devices, or there is no day.
     """
     if not 1 <= devices <= scenario.device_ids:
-        raise InputError(
-            f"devices={devices} must be from 1 to the {scenario.device_ids:,} of the population"
+        raise InputError.of(
+            "devices", devices, f"must be from 1 to the {scenario.device_ids:,} of the population"
         )
     if days < 1:
-        raise InputError(f"days={days} must be at least 1")
+        raise InputError.of("days", days, "must be at least 1")
     return _blocks(scenario, devices, days)
 
 

@@ -239,9 +239,12 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
     if placement.backend == "in-process":
         count = placement.trainers or _trainers_here(scenario)
         if count > 1 and _trains_own_code(scenario):
-            raise InputError(
-                f"trainers={count} in one process: they would run your data or task on threads, "
-                "for which it may not be made; leave trainers out, or train on Ray"
+            raise InputError.of(
+                "trainers",
+                count,
+                "in one process: they would run your data or task on threads, for which it may "
+                "not be made",
+                "leave trainers out, or train on Ray",
             )
         return [TrainerWorker(ThreadWorker(_make_trainer, scenario)) for _ in range(count)]
     build_index(scenario)

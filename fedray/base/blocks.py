@@ -65,8 +65,10 @@ def shard_ranges(devices: int, shards: int) -> list[tuple[int, int]]:
     edges = [min(devices, part * unit) for part in part_edges]
     ranges = list(itertools.pairwise(edges))
     if max(end - first for first, end in ranges) > MOST_SHARD_DEVICES:
-        raise InputError(
-            f"shards={shards} are too few for {devices} devices: one holds {MOST_SHARD_DEVICES} at "
-            "the most; take more shards"
+        raise InputError.of(
+            "shards",
+            shards,
+            f"are too few for {devices} devices: one holds {MOST_SHARD_DEVICES} at the most",
+            "take more shards",
         )
     return ranges

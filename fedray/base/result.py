@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, ClassVar
 
+from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.base.extras import missing_extra
 
@@ -30,7 +31,7 @@ class Drawing:
         return "".join(f'<div style="background: #fff">{part}</div>' for part in parts)
 
 
-class Result:
+class Result(Document):
     """Mixin for results with tables."""
 
     __slots__ = ()

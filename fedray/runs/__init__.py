@@ -1,1 +1,1 @@
-"""Runs: a scenario becomes a trace, and a trace a trained model."""
+"""Runs from a scenario to its results: simulation, learning, pretraining, and both in step."""

@@ -668,9 +668,12 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
             continue
         # One key that differs says more than two whole tables.
         key, was, now = _first_difference(table, before.get(table), after.get(table))
-        raise InputError(
-            f"{key}={shown(now)} but the trace was simulated with {shown(was)}; only the tables "
-            "data, training and privacy may differ: leave the others as they are, or simulate anew"
+        raise InputError.of(
+            key,
+            now,
+            f"but the trace was simulated with {shown(was)}",
+            "only the tables data, training and privacy may differ: leave the others as they "
+            "are, or simulate anew",
         )
     # These keys of `privacy` decide who takes part, so they belong to the trace.
     for key in ("stop_at", "at_limit"):

@@ -1,5 +1,4 @@
-"""Simulation: scenario and placement in, trace out. See fedray/runs/learning.py for what learns from
-it."""
+"""Simulation: from a scenario and a placement to a trace. Training: fedray/runs/learning.py."""
 
 import contextlib
 import os
@@ -204,9 +203,11 @@ def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> Non
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > physical:
         devices = scenarios_of(scenario)[0].population.devices
-        raise InputError(
-            f"population.devices={devices} needs {needed / 2**30:.0f} GiB of memory, this "
-            f"machine has {physical / 2**30:.0f}; lower it, or join a cluster"
+        raise InputError.of(
+            "population.devices",
+            devices,
+            f"needs {needed / 2**30:.0f} GiB of memory, this machine has {physical / 2**30:.0f}",
+            "lower it, or join a cluster",
         )
 
 

@@ -58,9 +58,11 @@ def cluster(placement: Placement) -> Iterator[float]:
     # Whoever started this cluster also ends it.
     if ray.is_initialized():
         if placement.address is not None:
-            raise InputError(
-                f"address={placement.address!r} cannot be joined (this process is in a Ray cluster "
-                "already); leave the address out"
+            raise InputError.of(
+                "address",
+                placement.address,
+                "cannot be joined (this process is in a Ray cluster already)",
+                "leave the address out",
             )
         yield _free_cpus()
         return
@@ -92,9 +94,11 @@ def cluster(placement: Placement) -> Iterator[float]:
             )
         except (OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
-            raise InputError(
-                f"address={placement.address!r} cannot be joined ({reason}); start a cluster with "
-                "`ray start --head`, or leave the address out for a local one"
+            raise InputError.of(
+                "address",
+                placement.address,
+                f"cannot be joined ({reason})",
+                "start a cluster with `ray start --head`, or leave the address out for a local one",
             ) from None
     if threading.current_thread() is threading.main_thread():
         # Ray's own handler may end the process before it has cleaned up.

@@ -53,39 +53,55 @@ class Placement:
         for name in ("shards", "trainers"):
             count = getattr(self, name)
             if count is not None and count < 1:
-                raise InputError(f"{name}={count} must be at least 1; leave it out for one per CPU")
+                raise InputError.of(
+                    name, count, "must be at least 1", "leave it out for one per CPU"
+                )
         if self.backend not in ("auto", "ray", "in-process"):
-            raise InputError(f"backend={self.backend!r} is not one of 'auto', 'ray', 'in-process'")
+            raise InputError.of(
+                "backend", self.backend, "is not one of 'auto', 'ray', 'in-process'"
+            )
         if self.address is not None and self.backend == "in-process":
-            raise InputError(
-                f"address={self.address!r} needs backend='ray'; drop the address to run in-process"
+            raise InputError.of(
+                "address",
+                self.address,
+                "needs `backend='ray'`",
+                "drop the address to run in-process",
             )
         if self.object_store_megabytes < 80:
-            raise InputError(
-                f"object_store_megabytes={self.object_store_megabytes} must be at least 80, Ray's "
-                "minimum"
+            raise InputError.of(
+                "object_store_megabytes",
+                self.object_store_megabytes,
+                "must be at least 80, Ray's minimum",
             )
         # Written so, NaN is refused as well.
         if not self.worker_timeout_seconds > 0:
-            raise InputError(
-                f"worker_timeout_seconds={self.worker_timeout_seconds} must be positive; 600 is "
-                "ten minutes"
+            raise InputError.of(
+                "worker_timeout_seconds",
+                self.worker_timeout_seconds,
+                "must be positive",
+                "600 is ten minutes",
             )
         if not self.checkpoint_seconds >= 0:
-            raise InputError(
-                f"checkpoint_seconds={self.checkpoint_seconds} must not be negative; 0 saves after "
-                "every window"
+            raise InputError.of(
+                "checkpoint_seconds",
+                self.checkpoint_seconds,
+                "must not be negative",
+                "0 saves after every window",
             )
         if self.most_restarts < 0:
-            raise InputError(
-                f"most_restarts={self.most_restarts} must not be negative; 0 ends the run when an "
-                "actor dies"
+            raise InputError.of(
+                "most_restarts",
+                self.most_restarts,
+                "must not be negative",
+                "0 ends the run when an actor dies",
             )
         # Fractions share one GPU, and the aggregator has no use for a second one.
         if not (0 <= self.aggregator_gpus < 1 or self.aggregator_gpus == 1):
-            raise InputError(
-                f"aggregator_gpus={self.aggregator_gpus} must be from 0 to 1; 0 is the CPU, 1 a "
-                "whole GPU"
+            raise InputError.of(
+                "aggregator_gpus",
+                self.aggregator_gpus,
+                "must be from 0 to 1",
+                "0 is the CPU, 1 a whole GPU",
             )
 
     def resolved(self, train_seconds: Callable[[], float] | None = None) -> Self:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -408,21 +408,23 @@ class TaskDescription:
 
 
 class Measured(NamedTuple):
-    """A figure of a model, and its standard error (NaN where one device alone was measured)."""
+    """A figure of a model, and its standard error."""
 
     value: float
+    """The metric on the held-out data; NaN if it is not finite."""
     standard_error: float
+    """Standard error of the metric; NaN if only one device was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """Metrics of a model on held-out data.
 
-    metrics: by name, as the task has them.
-    devices, examples: on how many they were measured.
+    metrics: metrics of the task on the held-out data, by name.
+    devices, examples: devices and examples that they were measured on.
     """
 
-    metrics: Mapping[str, Measured]
+    metrics: Mapping[Annotated[str, "metric"], Measured]
     devices: int
     examples: int
 

@@ -19,6 +19,7 @@ from fedray.watch.server import WatchServer
 from fedray.watch.shown import shown_listing
 
 pytestmark = [
+    pytest.mark.outside,
     pytest.mark.slow,
     pytest.mark.skipif(
         shutil.which("chromium") is None, reason="needs chromium, which shows the page"

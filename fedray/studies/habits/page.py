@@ -8,15 +8,15 @@ from fedray.report.figure import Axis, Figure, Series, Shown
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.habits.columns import GAP_HOURS, RUN_HOURS
-from fedray.studies.habits.fit import NORMAL_95, HabitFit, Held
+from fedray.studies.habits.fit import NORMAL_95, HabitFit, Held, Statistic
 from fedray.studies.habits.statistics import Summary
 
 
 def habit_fit_page(fit: HabitFit, command: str) -> str:
-    """The page of a fit as text.
+    """Returns the page of a fit as text.
 
     Args:
-        fit: what was fitted.
+        fit: the fit.
         command: the command line that made it, which the page shows.
     """
     made = Table.facts("How this page was made", [("command", command)])
@@ -80,27 +80,30 @@ def _held_at(held: Held) -> str:
 
 
 def _statistics_table(fit: HabitFit) -> Table:
-    rows = list(
-        zip(fit.measured.names, fit.measured.values, fit.simulated.values, fit.errors, strict=True)
-    )
     cells = {
-        "statistic": lambda row: row[0],
-        "measured": lambda row: f"{row[1]:.4f}",
-        "simulated": lambda row: f"{row[2]:.4f}",
-        # In standard errors, statistics of any unit can be compared.
-        "difference": lambda row: f"{(row[2] - row[1]) / row[3]:+.1f}" if row[3] > 0 else "-",
+        "statistic": lambda each: each.name,
+        "measured": lambda each: f"{each.measured:.4f}",
+        "simulated": lambda each: f"{each.simulated:.4f}",
+        "difference": _difference,
     }
     note = (
         "Difference: simulated minus measured, in standard errors of both. Estimates are chosen "
         "to make the differences small together."
     )
-    return Table.of("Statistics", rows, cells, note)
+    return Table.of("Statistics", fit.statistics, cells, note)
+
+
+def _difference(statistic: Statistic) -> str:
+    """In standard errors, so that statistics of any unit can be compared."""
+    if not statistic.standard_error > 0:
+        return "-"
+    return f"{(statistic.simulated - statistic.measured) / statistic.standard_error:+.1f}"
 
 
 def habit_fit_figures(fit: HabitFit) -> list[Shown]:
     """Hours of the day, lengths or gaps, and how unequal devices are: measured beside simulated."""
     figures: list[Shown] = [_lengths(fit), _inequality(fit)]
-    # A log of rounds alone does not tell the hour of the day.
+    # A log of rounds does not reveal the hour of the day.
     if fit.layout.kind != "rounds":
         figures.insert(0, _hours(fit))
     return figures
@@ -137,7 +140,7 @@ def _lengths(fit: HabitFit) -> Figure:
         else:
             x = np.array(GAP_HOURS)
             counts = summary.columns["gaps"].sum(axis=0)
-            # The last column counts all gaps; there are none where every device has one record.
+            # The last column counts all gaps; it is 0 if every device has one record.
             share = counts[:-1] / max(1.0, counts[-1])
         series.append(Series(name, "line", x, share))
     title = "Lengths of intervals" if is_of_intervals else "Times between records of a device"
