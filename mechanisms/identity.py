@@ -1,4 +1,4 @@
-"""Identity: independent noise in every round (DP-FedAvg, DP-SGD). C = I."""
+"""Identity, C = I: independent noise in every round (DP-FedAvg, DP-SGD)."""
 
 from typing import ClassVar, Literal
 
@@ -12,7 +12,7 @@ from fedray.mechanisms.toeplitz import ToeplitzStrategy
 class Identity(ToeplitzStrategy):
     """Independent Gaussian noise in every round (McMahan et al. 2018).
 
-    Prefix sums have the noise of all rounds so far, so the error grows with the root of the rounds.
+    A prefix sum has the noise of all its rounds, so the error grows with their square root.
     """
 
     kind: Literal["identity"] = "identity"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)

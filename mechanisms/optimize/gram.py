@@ -19,9 +19,8 @@ from scipy.optimize import minimize
 
 from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.band_fhu import BandFHU
-from fedray.mechanisms.banded import Banded
-from fedray.mechanisms.dense import Dense
 from fedray.mechanisms.loss import loss
+from fedray.mechanisms.matrix_files import Banded, Dense
 from fedray.mechanisms.optimize.objective import Objective, Progress
 from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
 from fedray.mechanisms.participation import MinSep
