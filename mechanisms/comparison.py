@@ -1,9 +1,9 @@
-"""Mechanisms side by side: the error of each at equal privacy.
+"""Comparison of mechanisms by their errors at equal privacy.
 
 A noise multiplier z multiplies the noise on the rows of C, and kinds of mechanism scale C
-differently: independent noise has columns of norm 1, a BLT has larger ones. So equal multipliers
-are neither equal privacy nor equal error. What can be compared is the error of the prefix sums when
-every mechanism has the noise multiplier that it needs for the same rho. Source: McMahan, Xu, Zhang
+differently: the columns of the identity have norm 1, those of a BLT are longer. So equal
+multipliers mean neither equal privacy nor equal error. Comparable are the errors of the prefix sums
+if every mechanism has the noise multiplier that gives the same rho. Source: McMahan, Xu, Zhang
 2024, section 3 (MaxLoss, RmsLoss); Bun and Steinke 2016 (rho).
 """
 
@@ -25,15 +25,12 @@ NOT_COMPARABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Utility:
-    """What one mechanism gives at a privacy that all have in common, at clip norm 1.
-
-    Privacy is that of rho; the error is what to compare.
-    """
+    """Errors of one mechanism at the rho that all compared mechanisms have, at clip norm 1."""
 
     name: str
-    """What the mechanism is called; its kind, unless another name was given."""
+    """Name of the mechanism; its kind by default."""
     sensitivity: float
-    """The sensitivity used, of a trace or under a participation."""
+    """Sensitivity of a trace or under a participation."""
     rms_loss: float
     """RmsLoss at that sensitivity: root mean square error over the rounds, at mu = 1."""
     max_loss: float
@@ -41,13 +38,12 @@ class Utility:
     rho: float
     """The common rho (zCDP)."""
     noise_multiplier: float
-    """The noise multiplier that this mechanism needs for the common rho; not comparable between
-    kinds."""
+    """Noise multiplier of this mechanism at the common rho; not comparable between kinds."""
     rms_prefix_error: float
     """Standard deviation of the noise on a prefix sum at that multiplier, root mean square over
-    rounds: what to sort by."""
+    rounds: the figure to sort by."""
     max_prefix_error: float
-    """The same, of the worst round."""
+    """The same for the worst round."""
 
     def __repr__(self) -> str:
         return (
@@ -56,34 +52,30 @@ class Utility:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object, a key per field."""
+        """Returns one JSON object with a key per field."""
         return asdict(self)
 
 
 def utility(
     strategy: Strategy, rounds: int, sensitivity: float, rho: float, name: str | None = None
 ) -> Utility:
-    """The utility of `strategy` over `rounds` rounds at `sensitivity` (clip norm 1) and `rho`.
+    """Computes the errors of a strategy at a sensitivity and a rho.
 
     Args:
         strategy: the mechanism.
-        rounds: n, rounds that are released.
-        sensitivity: that of the trace or under (b, k) for this strategy; positive.
-        rho: the rho that all mechanisms of the comparison are to have; positive.
-        name: what to call it; default: the strategy's kind.
+        rounds: n, number of rounds released.
+        sensitivity: sensitivity of this strategy, of a trace or under (b, k), at clip norm 1.
+        rho: common rho of all compared mechanisms.
+        name: name of the mechanism; default: its kind.
 
     Raises:
-        InputError: for a sensitivity or rho that is not positive and finite, for more rounds than
-            the strategy has, and for a matrix that is near singular and so has no finite error.
+        InputError: the sensitivity or rho is not positive and finite, the strategy has fewer
+            rounds, or its matrix is nearly singular and has no finite error.
     """
-    for what, value in (("sensitivity", sensitivity), ("rho", rho)):
+    for argument, value in (("sensitivity", sensitivity), ("rho", rho)):
         if not 0 < value < math.inf:
-            raise InputError.of(
-                what,
-                value,
-                "must be positive and finite for mechanisms to be compared",
-                "leave the comparison out",
-            )
+            rule = "must be positive and finite for a comparison"
+            raise InputError.of(argument, value, rule, "leave the comparison out")
     max_error, rms_error = prefix_errors(strategy, rounds)
     noise_multiplier = sensitivity / math.sqrt(2.0 * rho)
     return Utility(

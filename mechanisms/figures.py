@@ -26,18 +26,14 @@ from fedray.mechanisms.triangular import MatrixFile
 HYPOTHETICAL = (
     "only if every device was Poisson-sampled as stated; devices that choose when they come are not"
 )
-"""What an amplified figure supposes."""
+"""Assumption of amplified figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures(Result):
-    """What one strategy gives under one participation: errors, sensitivity, losses and privacy.
+    """Errors, sensitivity, losses and privacy of one strategy under one participation.
 
-    Privacy is computed when it is asked for, and every figure of it is exact or an upper bound.
-
-    noise_multiplier: z; None where none is given, and then there is no mu, rho or epsilon.
-    delta: of epsilon.
-    sampling: Poisson sampling that is supposed for the amplified epsilon; None for none.
+    Privacy is computed when read; every figure is exact or an upper bound.
     """
 
     strategy: Strategy
@@ -45,8 +41,11 @@ class Figures(Result):
     loss: Loss
     """Errors, sensitivity and losses under that participation."""
     noise_multiplier: float | None
+    """z, or None, in which case mu, rho and epsilon are None."""
     delta: float
+    """Delta of epsilon."""
     sampling: PoissonSampling | None = None
+    """Poisson sampling assumed by the amplified epsilon, or None."""
 
     def __repr__(self) -> str:
         n, b, k = self._participation()
@@ -60,7 +59,7 @@ class Figures(Result):
 
     @property
     def event(self) -> Event | None:
-        """What is released, as accountants take it, without any sampling; None without a noise
+        """The release without sampling, as an event for accountants; None without a noise
         multiplier."""
         if self.noise_multiplier is None:
             return None
@@ -86,41 +85,42 @@ class Figures(Result):
 
     @property
     def epsilon(self) -> float | None:
-        """Epsilon of (epsilon, delta)-DP at `delta`, without any sampling. Exact if the sensitivity
-        is, else an upper bound; None without a noise multiplier."""
+        """Epsilon of (epsilon, delta)-DP at `delta`, without sampling. Exact if the sensitivity is,
+        else an upper bound; None without a noise multiplier."""
         return None if self.event is None else gdp_epsilon(self.event, self.delta)
 
     @property
     def amplified_event(self) -> Event | None:
-        """What is released if devices are Poisson-sampled as `sampling` says. Raises InputError
-        where nothing is proven."""
+        """The release if devices are Poisson-sampled as in `sampling`. Raises InputError if nothing
+        is proven."""
         if self.noise_multiplier is None or self.sampling is None:
             return None
         return cyclically_sampled(self.strategy, self.sampling, self.noise_multiplier)
 
     @property
     def amplified_epsilon(self) -> float | None:
-        """An upper bound of epsilon at delta, if devices are so sampled, by the privacy loss
-        distribution; None without a noise multiplier or sampling."""
+        """Upper bound of epsilon at delta with sampling, by the privacy loss distribution; None
+        without a noise multiplier or sampling."""
         event = self.amplified_event
         return None if event is None else pld_epsilon(event, self.delta)
 
     @property
     def amplified_renyi_epsilon(self) -> float | None:
-        """The same by Renyi DP, which is looser; it is there for comparison with other tools."""
+        """The same by Renyi DP, which is looser, for comparison with other tools."""
         event = self.amplified_event
         return None if event is None else renyi_epsilon(event, self.delta)
 
     def parameters(self) -> dict[str, Any]:
-        """The strategy's own parameters, as in its JSON; of a matrix its size and bands too, as a
-        reader cannot see them from its digest."""
+        """Returns the parameters of the strategy, as in its JSON; for a matrix also its size and
+        bands."""
         own = self.strategy.parameters
         if isinstance(self.strategy, MatrixFile):
             own |= {"rounds": self.strategy.most_rounds, "bands": self.strategy.bands}
         return own
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `--json` prints it; privacy is null without a noise multiplier."""
+        """Returns the JSON object that `--json` prints; privacy is null without a noise
+        multiplier."""
         sensitivity = self.loss.sensitivity
         return {
             "kind": self.strategy.kind,
@@ -177,24 +177,24 @@ def mechanism_figures(
     delta: float,
     sampling: PoissonSampling | None = None,
 ) -> Figures:
-    """The figures of a strategy under a participation.
+    """Computes the figures of a strategy under a participation.
 
     Args:
         strategy: the mechanism.
-        participation: (rounds, min-sep, max participations) that are enforced.
-        noise_multiplier: z; None for errors and sensitivity alone.
-        delta: of epsilon.
-        sampling: Poisson sampling that is supposed for the amplified epsilon.
+        participation: enforced (rounds, min-sep, max participations).
+        noise_multiplier: z; None for errors and sensitivity only.
+        delta: delta of epsilon.
+        sampling: Poisson sampling assumed by the amplified epsilon.
 
     Raises:
-        InputError: for impossible settings, and for sampling that amplifies nothing that is proven.
+        InputError: the setting is impossible, or no amplification is proven for the sampling.
     """
     check_delta(delta)
     if noise_multiplier is not None:
         check_noise_multiplier(noise_multiplier)
     found = loss(strategy, participation)
     figures = Figures(strategy, participation, found, noise_multiplier, delta, sampling)
-    # Both are computed now, so that what cannot be computed is refused here.
+    # Both may raise, and must do so here rather than when read.
     _ = figures.epsilon, figures.amplified_epsilon
     return figures
 
@@ -208,21 +208,20 @@ def calibrated_figures(
     rho: float | None = None,
     sampling: PoissonSampling | None = None,
 ) -> Figures:
-    """Figures at the least noise multiplier whose privacy is no worse than asked for, rounded up by
-    at most 1e-7 of itself.
+    """Computes figures at the least noise multiplier that meets a target, rounded up by a relative
+    1e-7 at most.
 
     Args:
         strategy: the mechanism.
-        participation: (rounds, min-sep, max participations) that are enforced.
-        delta: of epsilon.
-        epsilon: at delta. Give this or rho.
-        rho: zCDP.
-        sampling: if given, epsilon is the amplified one, under the supposition that devices are
-            sampled so.
+        participation: enforced (rounds, min-sep, max participations).
+        delta: delta of epsilon.
+        epsilon: target at delta. Give this or rho.
+        rho: target of zCDP.
+        sampling: Poisson sampling to assume; epsilon is then the amplified one.
 
     Raises:
-        InputError: for impossible settings, for both or neither target, and for rho with sampling,
-            which has no zCDP.
+        InputError: the setting is impossible, both or neither target are given, or rho is given
+            with sampling, for which no zCDP is proven.
     """
     check_one_target(epsilon, rho)
     if sampling is None:
@@ -239,6 +238,6 @@ def calibrated_figures(
             event = cyclically_sampled(strategy, sampling, z)
             return pld_epsilon(event, delta)
 
-        # With sampling epsilon has no closed form, so that the noise multiplier is searched for.
+        # With sampling, epsilon has no closed form.
         z = least_noise_multiplier(amplified_epsilon, epsilon)
     return mechanism_figures(strategy, participation, z, delta, sampling=sampling)

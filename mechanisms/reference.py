@@ -1,8 +1,6 @@
-"""The slow, readable twin: materialises C and the noise map, straight from the definitions, in
-float64.
+"""The slow, readable twin: builds C and the noise map from their definitions, in float64.
 
-Every fast path of the mechanisms, of the aggregator's noise and of the audit is tested against this
-file.
+Every fast path in the mechanisms, the aggregator's noise and the audit is tested against this file.
 """
 
 import itertools
@@ -30,12 +28,12 @@ from fedray.mechanisms.triangular import MatrixFile
 
 
 def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
-    """C, [rounds, rounds] for a square strategy and [nodes, rounds] for a tree.
+    """Returns C, [rounds, rounds] for a square strategy and [nodes, rounds] for a tree.
 
-    Every kind is written down by its paper's definition, without the code of its own file.
+    Every kind follows the definition of its paper, without the code of its own file.
 
     Raises:
-        InputError: the strategy's kind is not written down here.
+        InputError: the kind has no reference matrix.
     """
     match strategy:
         case Identity():
@@ -54,8 +52,8 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
             c = [math.comb(2 * i, i) / 4**i for i in range(kept)]
             return _toeplitz([*c, *([0.0] * (rounds - kept))])
         case BISR():
-            # The coefficients of (1 - x)^(1/2), cut off; C is the inverse of what is left. In
-            # fractions, as the recursion would add up rounding errors.
+            # C is the inverse of the truncated series of (1 - x)^(1/2). Fractions, because the
+            # recursion would accumulate rounding errors.
             kept = min(rounds, strategy.bands)
             inverse = [Fraction(math.comb(2 * i, i), 4**i * (1 - 2 * i)) for i in range(kept)]
             c = [Fraction(1)]
@@ -72,13 +70,13 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
             tree = Tree(completion=strategy.completion, rounds=strategy.rounds)
             nodes = _node_matrix(tree_nodes(tree, strategy.rounds), strategy.rounds)
             upper: NDArray[np.float64] = np.linalg.qr(nodes[:, ::-1]).R
-            # The exchanged factor is lower triangular, and nodes' nodes = R'R. QR leaves the signs
-            # of its rows open; C's diagonal is positive.
+            # The exchanged factor R is lower triangular, and nodes' nodes = R'R. QR does not fix
+            # the signs of its rows; the diagonal of C is positive.
             R = upper[::-1, ::-1]
             signs = np.sign(np.diag(R))[:, None]
             return (signs * R)[:rounds, :rounds]
         case Restarted():
-            # Each restart begins the mechanism anew, so C is block diagonal.
+            # Each restart resets the mechanism, so C is block diagonal.
             starts = [0, *(each for each in strategy.restarts if each < rounds)]
             C = np.zeros((rounds, rounds))
             for start, end in zip(starts, [*starts[1:], rounds], strict=True):
@@ -92,10 +90,10 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
 
 
 def noise_map(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
-    """M, [rounds, draws]: the noise added in round t is z * clip_norm * (M Z)[t], Z standard
+    """Returns M, [rounds, draws]: the noise of round t is z * clip_norm * (M Z)[t], Z standard
     normal.
 
-    Draws are the rows of C; of a completed tree, also one per virtual subtree, for the whole of its
+    There is a draw per row of C, and for completed trees one per virtual subtree, for its whole
     estimate.
     """
     match strategy:
@@ -103,7 +101,7 @@ def noise_map(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
             columns = [*tree_nodes(strategy, rounds), *virtual_subtrees(strategy, rounds)]
             places = {column: place for place, column in enumerate(columns)}
             prefixes = _tree_prefixes(strategy, rounds, places)
-            # A round's noise is what its prefix's estimate has more than the one before.
+            # The noise of a round is the difference of two consecutive prefix estimates.
             before_first = np.zeros((1, len(columns)))
             return np.diff(prefixes, axis=0, prepend=before_first)
         case _:
@@ -111,21 +109,19 @@ def noise_map(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
 
 
 class Node(NamedTuple):
-    """A dyadic node of a tree. A virtual subtree has no real round: start = end."""
+    """A dyadic node of a tree, or a virtual subtree, which has no real round: start = end."""
 
     start: int
     """First real round."""
     end: int
     """Round after the last real one."""
     height: int
-    """Levels above the leaves; a node of a whole tree has 2^height rounds."""
+    """Number of levels above the leaves."""
 
 
 def tree_nodes(strategy: Tree, rounds: int) -> list[Node]:
-    """Nodes with a real round, of every tree of the forest, leaves first.
-
-    The forest is that of a run that has released `rounds` rounds.
-    """
+    """Returns the nodes with a real round after `rounds` released rounds, tree by tree, leaves
+    first."""
     nodes = []
     for first, end, is_completed in _segments(strategy, rounds):
         nodes.extend(_nodes_of_one(first, end, is_completed))
@@ -133,17 +129,13 @@ def tree_nodes(strategy: Tree, rounds: int) -> list[Node]:
 
 
 def virtual_subtrees(strategy: Tree, rounds: int) -> list[Node]:
-    """The subtrees of completed trees without a real round, as large as they come; known by end and
-    height.
-
-    The run has released `rounds` rounds.
-    """
+    """Returns the largest subtrees without a real round of the trees completed by then."""
     nodes = []
     for first, end, is_completed in _segments(strategy, rounds):
         if not is_completed:
             continue
-        # The last real round is the right child at the heights of its number's ones; where there
-        # is a zero it is the left child, and the right one is virtual.
+        # In the path from the last real round to the root, a binary one of its number is a right
+        # child; a zero is a left child, whose sibling is virtual.
         last = end - first - 1
         heights = [height for height in range(last.bit_length()) if not last >> height & 1]
         nodes.extend(Node(end, end, height) for height in heights)
@@ -160,8 +152,8 @@ def _node_matrix(nodes: list[Node], rounds: int) -> NDArray[np.float64]:
 
 
 def _segments(strategy: Tree, rounds: int) -> Iterator[tuple[int, int, bool]]:
-    """(start, end, whether completed there): at a restart, and at the planned end, but not where a
-    run stopped early."""
+    """Yields (start, end, is_completed); a tree is completed at a restart and at the planned end,
+    but not if a run stops early."""
     ends = [0, *(restart for restart in strategy.restarts if restart < rounds), rounds]
     for start, end in itertools.pairwise(ends):
         is_planned = end in strategy.restarts or end == strategy.rounds
@@ -169,7 +161,7 @@ def _segments(strategy: Tree, rounds: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
-    # Without completion, a node is there once its last round has been released.
+    # Without completion, a node exists once its last round is released.
     root_height = (end - first - 1).bit_length()
     for height in range((end - first).bit_length() + 1):
         for start in range(first, end, 1 << height):
@@ -180,14 +172,14 @@ def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
 
 
 def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> NDArray[np.float64]:
-    """Weights on the draws in the estimate of each prefix sum: finished trees, and the present
-    one's dyadic parts from below."""
+    """Returns the weights of the draws in the estimate of each prefix sum: finished trees, and the
+    dyadic parts of the current tree from below."""
     prefixes = np.zeros((rounds, len(columns)))
     finished = np.zeros(len(columns))
     for first, end, is_completed in _segments(strategy, rounds):
         for last in range(first + 1, end + 1):
             prefixes[last - 1] += finished
-            # The largest node that fits, then the largest of what is left, and so on.
+            # Greedily, the largest node that fits.
             start = first
             while start < last:
                 height = (last - start).bit_length() - 1
@@ -204,10 +196,10 @@ def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> NDA
 def _honaker_node(
     columns: dict[Node, int], start: int, end: int, height: int
 ) -> tuple[NDArray[np.float64], float]:
-    """A node's estimate and its variance: its own noise and the sum of its children's estimates, by
-    inverse variance."""
+    """Returns a node's estimate and its variance, from its own noise and the sum of its children's
+    estimates, by inverse variance."""
     own = np.zeros(len(columns))
-    # A virtual subtree has no nodes: one draw of the same variance stands for its estimate.
+    # A virtual subtree has no nodes: one draw of the same variance replaces its estimate.
     if start >= end:
         variance = 1.0
         for _ in range(height):
@@ -221,7 +213,7 @@ def _honaker_node(
     middle = start + (1 << (height - 1))
     left, left_variance = _honaker_node(columns, start, end, height - 1)
     right, right_variance = _honaker_node(columns, middle, end, height - 1)
-    # Two estimates of one sum, of variances 1 and `below`: the weights are inverse to them.
+    # Two estimates of one sum, of variances 1 and `below`, weighted inversely.
     below = left_variance + right_variance
     weight = below / (1.0 + below)
     estimate = weight * own + (1.0 - weight) * (left + right)
@@ -229,21 +221,18 @@ def _honaker_node(
 
 
 def pattern_sensitivity(strategy: Strategy, pattern: tuple[int, ...], rounds: int) -> float:
-    """Norm of the sum of C's columns in the pattern: what one device adds to C X when all its
-    contributions are alike.
+    """Returns the norm of the sum of C's columns in the pattern: the contribution of one device to
+    C X if its contributions are equal.
 
-    `strategy` gives C over so many `rounds`. Exact where C'C has no negative entry on the pattern.
+    Exact if C'C has no negative entry on the pattern.
     """
     C = strategy_matrix(strategy, rounds)
     return _aligned_norm(C, pattern)
 
 
 def participation_sensitivity(strategy: Strategy, participation: MinSep) -> float:
-    """Largest pattern sensitivity of a strategy over every pattern that the participation permits,
-    one by one.
-
-    There are exponentially many patterns, so this is for runs of a dozen rounds.
-    """
+    """Returns the largest pattern sensitivity by enumeration of all permitted patterns, whose
+    number is exponential: for runs of a dozen rounds."""
     C = strategy_matrix(strategy, participation.rounds)
     return max(_aligned_norm(C, pattern) for pattern in participation.patterns())
 
@@ -254,22 +243,20 @@ def _aligned_norm(C: NDArray[np.float64], pattern: tuple[int, ...]) -> float:
 
 
 def error_variances(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
-    """Variance of each prefix sum's noise at unit scale, [rounds]: squared row norms of A M.
-
-    M is the strategy's `noise_map`, and A sums rows up to each round.
-    """
+    """Returns the variance of each prefix sum's noise at unit scale, [rounds]: squared row norms of
+    A M, with the prefix sum A and the `noise_map` M."""
     B = np.cumsum(noise_map(strategy, rounds), axis=0)
     return (B**2).sum(axis=1)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> Decimal:
-    """delta(epsilon) of a Gaussian mechanism with mu = sensitivity / standard deviation (Balle and
-    Wang 2018, Theorem 8).
+    """Returns delta(epsilon) of a Gaussian mechanism with mu = sensitivity / standard deviation
+    (Balle and Wang 2018, Theorem 8).
 
-    Phi(-a) - e^epsilon Phi(-b), a and b = epsilon / mu -+ mu / 2, in so many digits that nothing
-    overflows or cancels.
+    Phi(-a) - e^epsilon Phi(-b), a and b = epsilon / mu -+ mu / 2, with enough digits to avoid
+    overflow and cancellation.
     """
-    # Digits grow with mu^2, as the exponent of what cancels does.
+    # The exponent of the terms that cancel grows with mu^2.
     exact_mu = Decimal(mu)
     exact_epsilon = Decimal(epsilon)
     with localcontext(prec=80 + int(mu * mu), Emax=MAX_EMAX, Emin=MIN_EMIN):
@@ -279,11 +266,11 @@ def gaussian_delta(mu: float, epsilon: float) -> Decimal:
 
 
 def _normal_tail(x: Decimal) -> Decimal:
-    """1 - Phi(x), to 60 relative digits: by its series (Marsaglia 2004), or above 6 by Laplace's
-    continued fraction."""
+    """Returns 1 - Phi(x), to 60 relative digits, by its series (Marsaglia 2004), or above 6 by
+    Laplace's continued fraction."""
     density = (-x * x / 2).exp() / (2 * _PI).sqrt()
-    # For large x the series adds up to nearly 1/2, so that the difference would lose digits; the
-    # fraction converges the faster the larger x is.
+    # For large x the sum of the series is nearly 1/2, so the difference would lose digits, while
+    # the fraction converges faster.
     if x > 6:
         tail = Decimal(0)
         for term in range(300, 0, -1):
