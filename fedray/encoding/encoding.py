@@ -1,4 +1,4 @@
-"""What an encoding is: both ends of the way from clipped updates to their sum."""
+"""Protocol of encodings: both ends of the path from clipped updates to their sum."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,80 +9,69 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ClippedUpdates:
-    """What a group of devices sends in a round, before it is encoded. Shapes: G devices, D
-    parameters.
-
-    round_index: the round.
-    device_ids: [G] uint64. With the round they are the address of whatever a device draws.
-    values: [G, D] float32, before clipping.
-    factors: [G] float64; factors[g] * values[g] is no longer than the clip norm. 0 for a device
-        whose update cannot be used, such as one with a NaN: it sends zero.
-    """
+    """Updates of a group of devices in a round, before encoding. Shapes: G devices, D
+    parameters."""
 
     round_index: int
+    """The round."""
     device_ids: NDArray[np.uint64]
+    """Ids [G]; together with the round, the address of all draws of a device."""
     values: NDArray[np.float32]
+    """Updates [G, D] before clipping."""
     factors: NDArray[np.float64]
+    """Clip factors [G]: factors[g] * values[g] is no longer than the clip norm. A device with an
+    unusable update, such as one with a NaN, has 0 and sends zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class SumSetting:
-    """What an encoding depends on beside its table.
-
-    dimension: parameters D of the model.
-    devices: most devices in a sum; the scenario's report goal.
-    sampled: of them, those that train here.
-    noise_multiplier: z.
-    seed: of the training.
-    """
+    """Parameters of an encoding that are not in its table."""
 
     dimension: int
+    """D, number of parameters of the model."""
     devices: int
+    """Largest number of devices in a sum: the report goal of the scenario."""
     sampled: int
+    """Number of these devices that train in this simulation."""
     noise_multiplier: float
+    """z."""
     seed: int
+    """Seed of the training."""
 
 
 class Encoding(Protocol):
-    """One kind of encoding, for models of D parameters: what a device does to a clipped update, how
-    sums are added, and what the server does to a sum.
+    """An encoding for models of D parameters: the encoding of clipped updates, their addition, and
+    the decoding of a sum.
 
-    A sum is an array [P] of integers. What a device adds to it is a function of the seed, the
-    round, the device and its update, and sums are exact. So they do not depend on how devices are
-    grouped. A device that takes part without an update that it can send adds the encoding of zero.
+    A sum is an array [P] of integers. The term of a device is a function of the seed, the round,
+    the device and its update, and sums are exact, so they do not depend on the grouping of devices.
+    A device that takes part without a usable update adds the encoding of zero.
 
     The clip norm is an argument of both ends, because it may differ between rounds.
     """
 
     adds_noise: bool
-    """Whether devices add the round's noise to what they send; the server then adds none."""
+    """Whether devices add the noise of the round instead of the server."""
 
     def zero_sum(self) -> NDArray[np.int64]:
-        """The sum [P] of nobody."""
+        """Returns the empty sum [P]."""
         ...
 
     def encode_into(
         self, total_P: NDArray[np.int64], updates: ClippedUpdates, clip_norm: float
     ) -> None:
-        """Adds the encoded updates of a group of devices to a sum, in place.
+        """Adds the encoded updates of a group of devices to the sum `total_P`, in place.
 
-        Args:
-            total_P: the sum.
-            updates: of the devices, and by how much each is scaled down.
-            clip_norm: of the round.
+        Raises:
+            ValueError: an update is longer than `clip_norm` despite its factor, for encodings that
+                check it.
         """
         ...
 
     def encode_zeros_into(
         self, total_P: NDArray[np.int64], device_ids: NDArray[np.uint64], round_index: int
     ) -> None:
-        """Adds to a sum, in place, what devices send that take part and have no update.
-
-        Args:
-            total_P: the sum.
-            device_ids: of such devices.
-            round_index: the round.
-        """
+        """Adds the encoded zeros of devices without an update to the sum `total_P`, in place."""
         ...
 
     def add(self, total_P: NDArray[np.int64], other_P: NDArray[np.int64]) -> None:
@@ -92,26 +81,18 @@ class Encoding(Protocol):
     def decode(
         self, total_P: NDArray[np.int64], clip_norm: float, round_index: int
     ) -> NDArray[np.float32]:
-        """The sum [D] of clipped updates that a sum of encoded ones stands for.
-
-        Args:
-            total_P: the sum of all devices of the round.
-            clip_norm: of the round.
-            round_index: the round.
-        """
+        """Returns the sum [D] of clipped updates, decoded from the sum `total_P` of all devices of
+        the round."""
         ...
 
     def contribution_norm(self, clip_norm: float) -> float:
-        """The longest that what one device adds to the decoded sum can be (L2).
+        """Returns the largest L2 norm of one device's contribution to the decoded sum.
 
-        It is the sensitivity of a round's sum, so the noise is measured by it.
-
-        Args:
-            clip_norm: the longest that the device's clipped update can be.
+        It is the sensitivity of a round's sum, so noise is relative to it.
         """
         ...
 
     @property
     def bits_per_parameter(self) -> float:
-        """What a device sends for each parameter of the model, in bits."""
+        """Bits that a device sends per parameter of the model."""
         ...
