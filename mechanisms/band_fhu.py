@@ -9,9 +9,9 @@ factorization").
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from fedray.base.arrays import FloatArray
 from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
 
@@ -25,7 +25,7 @@ class BandFHU(ToeplitzStrategy):
     """Number of coefficients kept, including the diagonal."""
     paper: ClassVar[str] = "Kalinin, Lampert 2024"
 
-    def first_column(self, rounds: int) -> NDArray[np.float64]:
+    def first_column(self, rounds: int) -> FloatArray:
         c = np.zeros(rounds)
         kept = min(self.bands, rounds)
         i = np.arange(1, kept)

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from fedray.base.arrays import FloatArray, IntArray
 from fedray.mechanisms.recurrence import Buffers
 from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
@@ -54,10 +54,10 @@ class BLT(ToeplitzStrategy):
             )
         return self
 
-    def first_column(self, rounds: int) -> NDArray[np.float64]:
+    def first_column(self, rounds: int) -> FloatArray:
         return _coefficients(self.theta, self.omega, rounds)
 
-    def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
+    def inverse_first_column(self, rounds: int) -> FloatArray:
         """Returns the coefficients of C^-1, [rounds], by the recurrence of the noise (McMahan, Xu,
         Zhang 2024, Algorithm 3), in O(rounds x buffers)."""
         theta_b = np.array(self.theta)
@@ -85,9 +85,7 @@ class BLT(ToeplitzStrategy):
         # coefficients are rounded.
         return rounds == 1 or sum(self.omega) <= 1.0
 
-    def gram_entries(
-        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
-    ) -> NDArray[np.float64]:
+    def gram_entries(self, first: IntArray, second: IntArray, rounds: int) -> FloatArray:
         """Returns sum_{s < n-j} c_s c_(s+j-i) = c_(j-i) + sum_q theta_q^(j-i) T_q(n-j), with the
         geometric series T_q of `_gram_tables` in closed form."""
         lag = second - first
@@ -99,9 +97,7 @@ class BLT(ToeplitzStrategy):
         return entries
 
 
-def _coefficients(
-    theta: tuple[float, ...], omega: tuple[float, ...], rounds: int
-) -> NDArray[np.float64]:
+def _coefficients(theta: tuple[float, ...], omega: tuple[float, ...], rounds: int) -> FloatArray:
     exponents = np.arange(rounds - 1)
     powers = np.array(theta) ** exponents[:, None]
     return np.concatenate([[1.0], powers @ np.array(omega)])
@@ -110,7 +106,7 @@ def _coefficients(
 @lru_cache(maxsize=8)
 def _gram_tables(
     theta: tuple[float, ...], omega: tuple[float, ...], rounds: int
-) -> tuple[NDArray[np.float64], list[NDArray[np.float64]], list[NDArray[np.float64]]]:
+) -> tuple[FloatArray, list[FloatArray], list[FloatArray]]:
     """Returns c, and per buffer q theta_q^lag and T_q(m) = omega_q sum_p omega_p (1 - (theta_p
     theta_q)^(m-1)) / (1 - theta_p theta_q)."""
     lags = np.arange(rounds, dtype=np.float64)

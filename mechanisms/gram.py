@@ -1,7 +1,8 @@
 """Table of the Gram matrix G = C'C, whose entries take most of the time of an audit."""
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedray.base.arrays import FloatArray, IntArray
 
 
 class GramTable:
@@ -20,14 +21,14 @@ class GramTable:
         self._lower = np.zeros(most_rounds * (most_rounds + 1) // 2)
 
     @classmethod
-    def of_matrix(cls, G: NDArray[np.float64]) -> "GramTable":
+    def of_matrix(cls, G: FloatArray) -> "GramTable":
         """Makes a table of `G`, [n, n]."""
         table = cls(len(G))
         table.add(0, 0, G)
         table.rounds = len(G)
         return table
 
-    def add(self, row: int, column: int, block: NDArray[np.float64]) -> None:
+    def add(self, row: int, column: int, block: FloatArray) -> None:
         """Adds a block [R, S] to G[row : row + R, column : column + S], ignoring entries above the
         diagonal."""
         for i, values in enumerate(block, start=row):
@@ -36,12 +37,12 @@ class GramTable:
             width = min(len(values), i + 1 - column)
             self._lower[start : start + width] += values[:width]
 
-    def entries(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
+    def entries(self, first: IntArray, second: IntArray) -> FloatArray:
         """Returns G[first, second] elementwise, for first <= second < rounds of equal shapes."""
         row_starts = second * (second + 1) // 2
         return self._lower[row_starts + first]
 
-    def rows(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def rows(self, rows: IntArray) -> FloatArray:
         """Returns rows of G, [R, rounds], in the order of `rows`."""
         # Column by column, because entries of neighbouring rows are adjacent in memory.
         columns = np.arange(self.rounds)[:, None]
@@ -50,7 +51,7 @@ class GramTable:
         found = self.entries(first, second)
         return np.ascontiguousarray(found.T)
 
-    def diagonal(self) -> NDArray[np.float64]:
+    def diagonal(self) -> FloatArray:
         """Returns the diagonal of G, [rounds]: squared column norms of C, which are the squared
         sensitivities of one participation."""
         rounds = np.arange(self.rounds)

@@ -3,8 +3,8 @@
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import FloatArray, IntArray
 from fedray.mechanisms.recurrence import Independent
 from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
@@ -19,15 +19,13 @@ class Identity(ToeplitzStrategy):
     """Independent noise."""
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
 
-    def first_column(self, rounds: int) -> NDArray[np.float64]:
+    def first_column(self, rounds: int) -> FloatArray:
         return np.eye(1, rounds)[0]
 
     def recurrence(self, rounds: int) -> Independent:
         del rounds
         return Independent()
 
-    def gram_entries(
-        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
-    ) -> NDArray[np.float64]:
+    def gram_entries(self, first: IntArray, second: IntArray, rounds: int) -> FloatArray:
         del rounds
         return (first == second).astype(np.float64)

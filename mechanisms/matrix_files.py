@@ -7,8 +7,10 @@ from fedray.mechanisms.triangular import MatrixFile
 
 
 class Banded(MatrixFile):
-    """BandMF: a banded lower-triangular C, optimised for the prefix sum (Choquette-Choo et al. 2023,
-    "(Amplified) banded matrix factorization", Problem 2, Proposition 4.1).
+    """BandMF: a banded lower-triangular C, optimised for the prefix sum.
+
+    Source: Choquette-Choo et al. 2023 ("(Amplified) banded matrix factorization", Problem 2,
+    Proposition 4.1).
 
     With at most min-sep bands, a device's columns are orthogonal and the sensitivity is exact
     (Theorem 2, which is never applied to more bands). With more bands there is an upper bound, and
@@ -21,10 +23,11 @@ class Banded(MatrixFile):
 
 
 class Dense(MatrixFile):
-    """An optimised lower-triangular C without bands: single-epoch (Denisov et al. 2022, "Improved
-    differential privacy for SGD via optimal private linear operators on adaptive streams"), or (k,
-    b) multi-epoch (Choquette-Choo et al. 2022, "Multi-epoch matrix factorization mechanisms for
-    private machine learning").
+    """An optimised lower-triangular C without bands, single-epoch or (k, b) multi-epoch.
+
+    Source: Denisov et al. 2022 ("Improved differential privacy for SGD via optimal private linear
+    operators on adaptive streams"); Choquette-Choo et al. 2022 ("Multi-epoch matrix factorization
+    mechanisms for private machine learning").
     """
 
     kind: Literal["dense"] = "dense"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)

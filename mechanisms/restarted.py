@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from fedray.base.arrays import FloatArray, IntArray
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.bisr import BISR
 from fedray.mechanisms.blt import BLT
@@ -47,9 +47,7 @@ class Restarted(Strategy):
         """Returns the number of rounds of the longest segment."""
         return max(end - start for start, end in self.segments(rounds))
 
-    def gram_entries(
-        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
-    ) -> NDArray[np.float64]:
+    def gram_entries(self, first: IntArray, second: IntArray, rounds: int) -> FloatArray:
         entries = np.zeros(np.shape(first))
         for start, end in self.segments(rounds):
             # first <= second, so both are in the segment. Entries between segments stay zero.
@@ -59,13 +57,13 @@ class Restarted(Strategy):
             )
         return entries
 
-    def gram(self, rounds: int) -> NDArray[np.float64]:
+    def gram(self, rounds: int) -> FloatArray:
         G = np.zeros((rounds, rounds))
         for start, end in self.segments(rounds):
             G[start:end, start:end] = self.mechanism.gram(end - start)
         return G
 
-    def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
+    def pattern_square(self, pattern: IntArray, rounds: int) -> float | None:
         square = 0.0
         for start, end in self.segments(rounds):
             inside = pattern[(pattern >= start) & (pattern < end)] - start
@@ -108,7 +106,7 @@ class Restarted(Strategy):
             return orthogonal_sensitivity(self.gram_entries(rounds, rounds, n), participation)
         return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
-    def error_variances(self, rounds: int) -> NDArray[np.float64]:
+    def error_variances(self, rounds: int) -> FloatArray:
         variances = np.zeros(rounds)
         finished = 0.0
         for start, end in self.segments(rounds):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict
 
+from fedray.base.arrays import FloatArray, IntArray
 from fedray.base.errors import InputError
 from fedray.base.mistakes import Explained
 from fedray.mechanisms.gram import GramTable
@@ -89,16 +89,14 @@ class Strategy(Explained, ABC):
             )
 
     @abstractmethod
-    def gram_entries(
-        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
-    ) -> NDArray[np.float64]:
+    def gram_entries(self, first: IntArray, second: IntArray, rounds: int) -> FloatArray:
         """Returns G[first, second] elementwise, for 0 <= first <= second < rounds of equal shapes.
 
         G = C'C over a run of `rounds` rounds. For some kinds an entry depends on the number of
         rounds that follow, so the G of a run is not a block of the G of a longer run.
         """
 
-    def gram(self, rounds: int) -> NDArray[np.float64]:
+    def gram(self, rounds: int) -> FloatArray:
         """Returns G = C'C, [rounds, rounds]; at 8 bytes per entry, for a few thousand rounds at
         most."""
         return self.gram_rows(np.arange(rounds), rounds)
@@ -123,22 +121,20 @@ class Strategy(Explained, ABC):
         del table, most_rounds
         return self.gram_table(rounds)
 
-    def gram_rows(self, rows: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+    def gram_rows(self, rows: IntArray, rounds: int) -> FloatArray:
         """Returns rows of G, [R, rounds], in the order of `rows`."""
         columns = np.arange(rounds)
         first = np.minimum(rows[:, None], columns)
         second = np.maximum(rows[:, None], columns)
         return self.gram_entries(first, second, rounds)
 
-    def summed_gram_rows(
-        self, pattern: NDArray[np.int64], rounds: int
-    ) -> NDArray[np.float64] | None:
+    def summed_gram_rows(self, pattern: IntArray, rounds: int) -> FloatArray | None:
         """Returns the sum of G's rows in a pattern [c], [rounds], computed without G; None if
         adding the rows is the fastest way."""
         del pattern, rounds
         return None
 
-    def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
+    def pattern_square(self, pattern: IntArray, rounds: int) -> float | None:
         """Returns the squared norm of the sum of C's columns in a pattern [c], computed without G;
         None if C has negative entries.
 
@@ -194,6 +190,6 @@ class Strategy(Explained, ABC):
         """
 
     @abstractmethod
-    def error_variances(self, rounds: int) -> NDArray[np.float64]:
+    def error_variances(self, rounds: int) -> FloatArray:
         """Returns the squared norms of the rows of B = A C^-1, [rounds]: the variance of each
         prefix sum at noise of unit scale."""

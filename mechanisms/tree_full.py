@@ -9,10 +9,9 @@ and the error is the same: A C^-1 (A C^-1)' = A (T'T)^-1 A' = A T^+ (A T^+)'. So
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from fedray.base.arrays import FloatArray
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity
 from fedray.mechanisms.tree import Segment, forest, forest_gram, forest_sensitivity
@@ -36,7 +35,7 @@ class TreeFull(TriangularStrategy):
         return self.rounds
 
     @property
-    def matrix(self) -> NDArray[np.float64]:
+    def matrix(self) -> FloatArray:
         return _factor(self.rounds, self.completion)
 
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
@@ -49,6 +48,6 @@ class TreeFull(TriangularStrategy):
 
 
 @lru_cache(maxsize=4)
-def _factor(rounds: int, has_completion: bool) -> NDArray[np.float64]:
+def _factor(rounds: int, has_completion: bool) -> FloatArray:
     trees = forest([Segment(0, rounds, has_completion)])
     return lower_factor(forest_gram(trees, rounds))

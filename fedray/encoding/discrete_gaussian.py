@@ -21,6 +21,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import IntArray
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
 from fedray.encoding.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
@@ -80,7 +81,7 @@ class DiscreteGaussianEncoding(SecAggEncoding):
         self._noise_key = stream_key(setting.seed, Stream.DISCRETE_NOISE)
 
     def encode_zeros_into(
-        self, total_P: NDArray[np.int64], device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: IntArray, device_ids: NDArray[np.uint64], round_index: int
     ) -> None:
         """Adds noise, because devices without an update send noise."""
         for device_id in device_ids.tolist():
@@ -93,8 +94,8 @@ class DiscreteGaussianEncoding(SecAggEncoding):
 
     def _send(
         self,
-        total_P: NDArray[np.int64],
-        steps_P: NDArray[np.int64],
+        total_P: IntArray,
+        steps_P: IntArray,
         device_id: int,
         round_index: int,
     ) -> None:

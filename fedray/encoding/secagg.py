@@ -31,6 +31,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.arrays import FloatArray, IntArray
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, draw, stream_key, uniform
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
@@ -80,12 +81,10 @@ class SecAggEncoding:
         # Padded coordinates are sent, too.
         return bits * self._coordinates / self._setting.dimension
 
-    def zero_sum(self) -> NDArray[np.int64]:
+    def zero_sum(self) -> IntArray:
         return np.zeros(self._coordinates, np.int64)
 
-    def encode_into(
-        self, total_P: NDArray[np.int64], updates: ClippedUpdates, clip_norm: float
-    ) -> None:
+    def encode_into(self, total_P: IntArray, updates: ClippedUpdates, clip_norm: float) -> None:
         signs_P = signs_of(self._setting.seed, updates.round_index, self._coordinates)
         for device_id, value_D, factor in zip(
             updates.device_ids.tolist(), updates.values, updates.factors.tolist(), strict=True
@@ -99,18 +98,16 @@ class SecAggEncoding:
             self._send(total_P, steps_P, device_id, updates.round_index)
 
     def encode_zeros_into(
-        self, total_P: NDArray[np.int64], device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: IntArray, device_ids: NDArray[np.uint64], round_index: int
     ) -> None:
         """Adds nothing, because zero is encoded as zero."""
 
-    def add(self, total_P: NDArray[np.int64], other_P: NDArray[np.int64]) -> None:
+    def add(self, total_P: IntArray, other_P: IntArray) -> None:
         # Both are residues below 2^62, so their sum fits an int64.
         total_P += other_P
         total_P %= self.modulus
 
-    def decode(
-        self, total_P: NDArray[np.int64], clip_norm: float, round_index: int
-    ) -> NDArray[np.float32]:
+    def decode(self, total_P: IntArray, clip_norm: float, round_index: int) -> NDArray[np.float32]:
         signs_P = signs_of(self._setting.seed, round_index, self._coordinates)
         # Two transforms together multiply by P; each end divides by its root.
         units_per_step = clip_norm / self._scale / math.sqrt(self._coordinates)
@@ -129,8 +126,8 @@ class SecAggEncoding:
 
     def _send(
         self,
-        total_P: NDArray[np.int64],
-        steps_P: NDArray[np.int64],
+        total_P: IntArray,
+        steps_P: IntArray,
         device_id: int,
         round_index: int,
     ) -> None:
@@ -138,11 +135,11 @@ class SecAggEncoding:
 
     def _round(
         self,
-        steps_P: NDArray[np.int64],
+        steps_P: IntArray,
         value_D: NDArray[np.float32],
         factor: float,
         clip_norm: float,
-        signs_P: NDArray[np.float64],
+        signs_P: FloatArray,
         device_id: int,
         round_index: int,
     ) -> None:

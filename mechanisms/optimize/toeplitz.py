@@ -12,9 +12,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from fedray.base.arrays import FloatArray
 from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.loss import loss
@@ -55,7 +55,7 @@ def optimize_toeplitz(
         log_loss = partial(_log_loss, participation=participation, objective=objective)
         compiled = jax.jit(jax.value_and_grad(log_loss))
 
-        def value_and_gradient(p: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        def value_and_gradient(p: FloatArray) -> tuple[float, FloatArray]:
             value, gradient = compiled(p)
             return float(value), np.asarray(gradient, np.float64)
 
@@ -94,8 +94,7 @@ def _validate(
     measured = loss(strategy, participation)
     value = math.log(measured.max_loss if objective == "max" else measured.rms_loss)
     is_as_claimed = abs(value - claimed) < 1e-7
-    is_consistent = measured.rms_loss <= measured.max_loss * (1 + 1e-12)
-    if not (measured.sensitivity.is_exact and is_as_claimed and is_consistent):
+    if not (measured.sensitivity.is_exact and is_as_claimed):
         raise OptimizationFailed(
             f"the optimum claims a log loss of {claimed:.9g}, the slow path finds {value:.9g} "
             f"({measured.sensitivity.theorem}); use at most min-sep bands"
