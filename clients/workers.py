@@ -45,7 +45,7 @@ LEAST_FOR_THREADS = 1 << 20
 """Smallest population for which a run in one process has a shard per CPU by default; smaller runs
 are over before threads gain anything."""
 MOST_TRAINERS_HERE = 4
-"""Most trainers of one process by default: between torch's operations a trainer holds Python's lock,
+"""Most trainers of a process by default: between torch's operations a trainer holds Python's lock,
 and others wait."""
 
 

@@ -117,8 +117,8 @@ class Settlement:
 
     def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
         """Returns the rows of devices in [first_device, end_device), as views."""
-        # The rows of a range lie together, because rows are sorted by device. A view keeps the whole
-        # message in memory: whoever stores rows copies them.
+        # Rows are sorted by device, so those of a range are adjacent. A view keeps the whole
+        # message in memory, so rows are copied when they are stored.
         bounds = np.array([first_device, end_device], dtype=np.uint64)
         begin, end = np.searchsorted(self.device_ids, bounds)
         if end - begin == self.device_ids.size:
