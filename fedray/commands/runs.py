@@ -84,8 +84,13 @@ def run(
     from fedray.report.progress import both, run_progress
     from fedray.report.text.audits import audit_text
     from fedray.report.text.training import training_text
-    from fedray.runs.pipeline import resume_run, run_scenario
-    from fedray.runs.several_tasks import is_unfinished_run_of_tasks, resume_tasks, run_tasks
+    from fedray.runs.pipeline import (
+        is_unfinished_run_of_tasks,
+        resume_run,
+        resume_tasks,
+        run_scenario,
+        run_tasks,
+    )
     from fedray.runs.sustainable import check_sustainable
     from fedray.runtime.placement import Placement
     from fedray.scenario import SeveralTasks, read_scenario

@@ -1,4 +1,5 @@
-"""A run: simulation and learning in step. While round t + 1 is simulated, round t is trained."""
+"""A run: simulation and learning in step. While round t + 1 is simulated, round t is trained. The
+models of several tasks are trained after the simulation, one after the other."""
 
 import contextlib
 import dataclasses
@@ -13,13 +14,21 @@ from fedray.base.errors import CheckpointError, FedrayError, InputError
 from fedray.runs.learning import DeviceTime, LiveTraining, finish_training
 from fedray.wire.messages import ProgressListener
 from fedray.runtime.placement import RAY_START_SECONDS, Placement
-from fedray.scenario import Scenario
-from fedray.runs.simulation import read_unfinished_scenario, resume, simulate
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.runs.simulation import (
+    read_unfinished_scenario,
+    resume,
+    resume_any,
+    simulate,
+    simulate_tasks,
+)
 from fedray.runs.sustainable import check_sustainable
 from fedray.trace.partial import new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
+from fedray.trace.several_tasks import TasksRun, is_of_tasks
 from fedray.trace.trained import TRAINING
+from fedray.trace.unfinished import read_unfinished
 
 
 def run_scenario(
@@ -103,6 +112,92 @@ def resume_run(
     return trace
 
 
+def run_tasks(
+    several: SeveralTasks,
+    placement: Placement | None = None,
+    out: str | Path | None = None,
+    on_progress: ProgressListener | None = None,
+    on_start: Callable[[], None] | None = None,
+) -> TasksRun:
+    """Simulates several tasks, then trains the model of each whose training is enabled.
+
+    Args:
+        several: what is run.
+        placement: where; may change the wall clock alone.
+        out: a new directory for the traces; by default one under runs/.
+        on_progress: is told how far simulation and trainings are.
+        on_start: is called when the shards are there.
+
+    Raises:
+        FedrayError: as `simulate_tasks` and `fedray.train`. `resume_tasks` goes on.
+    """
+    check_sustainable(several)
+    # What is wrong with data is told before the simulation, and not after it.
+    for task in several.tasks:
+        build_index(task.scenario, on_progress)
+    found = simulate_tasks(several, placement, out, on_progress, on_start)
+    _train_all(found, several, placement, on_progress, trust_code=False)
+    return TasksRun.open(found.path)
+
+
+def resume_tasks(
+    directory: str | Path,
+    placement: Placement | None = None,
+    several: SeveralTasks | None = None,
+    on_progress: ProgressListener | None = None,
+    *,
+    trust_code: bool = False,
+) -> TasksRun:
+    """Goes on with a run of several tasks from its last checkpoint: simulation, then trainings. The
+    traces are those of an undisturbed run.
+
+    Args:
+        directory: the `out` of the run.
+        placement: where it goes on; shards and cluster may be others than before.
+        several: what it was started with; may be left out.
+        on_progress: is told how far it is.
+        trust_code: whether code that lies in the directory may be run where `several` is not given.
+
+    Raises:
+        CheckpointError: there is nothing to go on with, or `several` is another scenario.
+        InputError: code is not trusted.
+        FedrayError: as `run_tasks`.
+    """
+    if is_of_tasks(directory):
+        found = TasksRun.open(directory)
+        # Where all traces are whole, only trainings can be left.
+        if not _untrained(found):
+            raise CheckpointError(
+                f"{str(found.path)!r} is whole, there is nothing to go on with; name the out of a "
+                "run that was interrupted"
+            )
+    else:
+        path = resume_any(
+            directory, placement, several, on_progress, kind=SeveralTasks, trust_code=trust_code
+        )
+        found = TasksRun.open(path)
+    _train_all(found, several, placement, on_progress, trust_code=trust_code)
+    return TasksRun.open(found.path)
+
+
+def is_unfinished_run_of_tasks(directory: str | Path) -> bool:
+    """Whether a run that can go on is one of several tasks.
+
+    Args:
+        directory: its `out`.
+
+    Raises:
+        CheckpointError: there is nothing to go on with.
+    """
+    if is_of_tasks(directory):
+        return True
+    if (Path(directory) / RUN_FILE).exists():
+        return False
+    _, document, _ = read_unfinished(Path(directory).absolute())
+    # A run of one task has its tables at the top, and none of this name.
+    return "tasks" in document["scenario"]
+
+
 def _resolved(
     scenario: Scenario, placement: Placement | None, time_of_devices: DeviceTime
 ) -> Placement:
@@ -171,3 +266,38 @@ def _hint(directory: Path) -> Iterator[None]:
         if isinstance(error, InputError) or not (directory / RUN_FILE).exists():
             raise
         raise with_resume_hint(error, directory) from None
+
+
+def _untrained(found: TasksRun) -> list[str]:
+    """The tasks whose model is still to be trained."""
+    return [
+        name
+        for name, trace in found.traces.items()
+        if trace.scenario["training"]["enabled"]
+        # Nothing can be learned from a task without a round.
+        and trace.committed_rounds
+        and not (trace.path / TRAINING).exists()
+    ]
+
+
+def _train_all(
+    found: TasksRun,
+    several: SeveralTasks | None,
+    placement: Placement | None,
+    on_progress: ProgressListener | None,
+    *,
+    trust_code: bool,
+) -> None:
+    # Whoever gives the scenarios has their code, which needs no further trust.
+    given = {task.name: task.scenario for task in several.tasks} if several is not None else {}
+    for name in _untrained(found):
+        try:
+            finish_training(
+                found.traces[name],
+                placement or Placement(),
+                on_progress,
+                given.get(name),
+                trust_code=trust_code,
+            )
+        except (FedrayError, KeyboardInterrupt) as error:
+            raise with_resume_hint(error, found.path) from None

@@ -152,23 +152,21 @@ class CheckInOrder:
     """Asks a shard for the check-ins of one look-ahead window, after applying the settlements.
 
     window: which one, and how devices are asked to come.
-    round_index: the round that is being formed.
     is_enumerated: how check-ins are drawn; True lists the intervals up to list_until_time, and
         draws from them.
     list_from_time: when the period began for which intervals are listed, or the window; seconds
         since start. Whoever lists them later, as after a resume, lists what was listed then.
     list_until_time: a window's end, seconds since start.
     settlements: what was decided since the last order, cut to the shard's devices.
-    task_rounds: where several tasks share the devices, the round that each of them forms.
+    rounds: round that each task forms; a single one where devices are not shared.
     """
 
     window: Window
-    round_index: int
     is_enumerated: bool
     list_from_time: float
     list_until_time: float
-    settlements: tuple[Settlement, ...]
-    task_rounds: tuple[int, ...] = ()
+    settlements: tuple[Settlement, ...] = ()
+    rounds: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +255,21 @@ class Census:
             self.listed + other.listed,
             self.spent_eligible + other.spent_eligible,
         )
+
+
+NO_CHECK_INS = CheckIns(
+    device_ids=np.empty(0, np.uint64),
+    times=np.empty(0),
+    interval_ends=np.empty(0),
+    fixed_seconds=np.empty(0, np.float32),
+    training_seconds=np.empty(0, np.float32),
+    upload_seconds=np.empty(0, np.float32),
+    last_rounds=np.empty(0, np.int32),
+    timer_seconds=np.empty(0),
+    contributions=np.empty(0, np.uint32),
+    census=Census(0, 0, 0, 0),
+)
+"""Before the first window."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedray.base.errors import CheckpointError, Starved
-from fedray.runs.several_tasks import resume_tasks, run_tasks, simulate_tasks
-from fedray.runs.simulation import simulate
+from fedray.runs.pipeline import resume_tasks, run_tasks
+from fedray.runs.simulation import simulate, simulate_tasks
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.trace.reader import Trace
