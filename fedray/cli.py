@@ -17,7 +17,7 @@ from fedray.base.errors import FedrayError, InputError, one_line
 from fedray.base.extras import missing_extra
 from fedray.commands.audits import audit, canary, report, statement
 from fedray.commands.caches import cache
-from fedray.commands.flags import as_key, check_numbers, in_flags, renamed, with_set
+from fedray.commands.flags import as_key, check_numbers, in_flags, with_set
 from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
@@ -47,20 +47,19 @@ class _Commands(TyperGroup):
         except FedrayError as error:
             command = self.commands[ctx.invoked_subcommand]
             # The same error, since its type decides the exit code.
-            error.args = (in_flags(str(error), command.params),)
+            error.args = (in_flags(error, command.params),)
             raise
         except KeyboardInterrupt as interrupt:
             command = self.commands[ctx.invoked_subcommand]
-            raise _Interrupted(in_flags(str(interrupt), command.params)) from None
+            hint = FedrayError(str(interrupt))
+            raise _Interrupted(in_flags(hint, command.params)) from None
         except _UsageError as error:
-            # Whoever uses an option by its earlier name is told the present one.
-            option = getattr(error, "option_name", "")
-            said = renamed(ctx.invoked_subcommand, option)
-            # So is who gives a key of the scenario as an option. Typer may carry a click of its
-            # own, so the class is known by its name.
-            if said is None and type(error).__name__ == "NoSuchOption":
+            said = None
+            # Typer may carry a click of its own, so the class is known by its name.
+            if type(error).__name__ == "NoSuchOption":
                 parameters = self.commands[ctx.invoked_subcommand].params
                 takes_keys = any(each.name == "overrides" for each in parameters)
+                option = getattr(error, "option_name", "")
                 said = as_key(option) if takes_keys else None
             if said is None:
                 raise

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.base.errors import InputError, shown
+from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.limits import check_noise_multiplier
 from fedray.mechanisms.figures import Figures, mechanism_figures
 from fedray.mechanisms.files import read_strategy
@@ -24,7 +24,7 @@ from fedray.server.learning.draws import kind_of_device
 from fedray.server.learning.noise import NoiseStream, noise_stream
 
 SEED_BITS = 128
-"""Bits of a seed that is drawn here, as many as the keys of the draws on a CPU have."""
+"""Bits of a seed that is drawn here, as many as the keys of draws on a CPU have."""
 
 
 class CorrelatedNoise:
@@ -32,27 +32,27 @@ class CorrelatedNoise:
 
     Step t adds row t of z * clip_norm * C^-1 Z, where z is the noise multiplier and Z has standard
     normal entries (Choquette-Choo et al. 2023, "Multi-epoch matrix factorization mechanisms for
-    private machine learning", section 1; of a tree: of its decoder times Z). What is released over
-    all steps is then a function of C X + z * clip_norm * N(0, I), whose privacy `rho` and
-    `epsilon` tell. Every row is given once.
+    private machine learning", section 1; for a tree: of its decoder times Z). The releases of all
+    steps are then a function of C X + z * clip_norm * N(0, I), with privacy `rho` and `epsilon`.
+    Every row is given once.
 
-    The noise protects only as long as nobody else knows the seed, which `state_dict` contains: who
-    has it can subtract the noise.
+    The noise protects only as long as the seed, which `state_dict` contains, stays secret: a holder
+    of the seed can subtract the noise.
 
     Args:
         strategy: the mechanism's matrix C, or the path of a file that `read_strategy` reads.
-        steps: steps that are planned; there is no noise for more. Fewer may be taken.
-        parameters: tensors [..] that are trained, in the order in which their gradients will come.
-            Only shapes and devices are read; all are on one device, a CPU or a CUDA GPU.
+        steps: planned steps; there is no noise for more. Fewer may be taken.
+        parameters: trained tensors [..], in the order of their gradients. Only shapes and devices
+            are read; all are on one device, a CPU or a CUDA GPU.
         noise_multiplier: z, the noise's standard deviation in units of the clip norm.
-        clip_norm: the largest L2 norm, over all parameters together, of what one unit of privacy
-            (an example, or a user) adds to the sum of one step.
+        clip_norm: largest L2 norm, over all parameters together, of the contribution of one unit of
+            privacy (an example, or a user) to the sum of one step.
         seed: secret key of the draws, a whole number from 0; None draws one from the operating
             system. Two trainings must never have the same.
 
     Raises:
-        InputError: a value that has no meaning, a strategy of fewer steps, or one whose noise grows
-            beyond what float32 holds.
+        InputError: a value is impossible, the strategy has fewer steps, or its noise grows beyond
+            float32.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class CorrelatedNoise:
 
     @property
     def clip_norm(self) -> float:
-        """The largest L2 norm of what one unit of privacy adds to the sum of one step."""
+        """Largest L2 norm of the contribution of one unit of privacy to the sum of one step."""
         return self._clip_norm
 
     @property
@@ -106,14 +106,14 @@ class CorrelatedNoise:
     def add_(self, gradients: Iterable[Tensor | None], *, divisor: float = 1.0) -> None:
         """Adds the next step's noise to gradients, in place.
 
-        Every call is a step. Where several workers share a step's sum, the noise is added to it
-        once, after their sums were joined.
+        Every call is a step. If several workers share a step's sum, add the noise once, after their
+        sums were joined.
 
         Args:
             gradients: sums of clipped contributions, one for each parameter and of its shape, in
-                float32 or float64. A coarser sum is rounded, by as much as what the noise should
-                hide, before the noise comes.
-            divisor: by what the sums were divided already, such as the expected batch size where
+                float32 or float64. A coarser sum is rounded before the noise is added, by as much
+                as the noise should hide.
+            divisor: divisor already applied to the sums, such as the expected batch size if
                 gradients are means. It must not depend on private data.
 
         Raises:
@@ -142,13 +142,13 @@ class CorrelatedNoise:
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def figures(self, participation: MinSep, delta: float) -> Figures:
-        """Errors, sensitivity and privacy of all planned steps.
+        """Returns errors, sensitivity and privacy of all planned steps.
 
         Args:
-            participation: in which steps one unit of privacy may contribute, over all `steps`. For
+            participation: steps in which one unit of privacy may contribute, over all `steps`. For
                 passes over the data in one fixed order, min_sep is the steps of a pass and
-                max_participations the number of passes. Whoever trains must enforce it.
-            delta: of epsilon.
+                max_participations the number of passes. The training loop must enforce it.
+            delta: delta of epsilon.
 
         Returns:
             Figures that hold for fewer steps too; each says whether it is exact or an upper bound.
@@ -158,9 +158,11 @@ class CorrelatedNoise:
                 below 1, or no theorem gives the sensitivity (`SensitivityUnknown`).
         """
         if participation.rounds != self._steps:
-            raise InputError(
-                f"participation.rounds={participation.rounds} must be steps={self._steps}, for "
-                f"which this noise was planned; give MinSep(rounds={self._steps}, ...)"
+            raise InputError.of(
+                "participation.rounds",
+                participation.rounds,
+                f"must be steps={self._steps}, for which this noise was planned",
+                f"give MinSep(rounds={self._steps}, ...)",
             )
         return mechanism_figures(self._strategy, participation, self._noise_multiplier, delta)
 
@@ -194,22 +196,24 @@ class CorrelatedNoise:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was called, with the same noise for the same steps.
+        """Continues from a `state_dict`, with the same noise for the same steps.
 
-        Steps that were taken after the state was written get the same rows again. If anybody saw
-        what they released, they must release the same: the difference of two releases with one row
-        of noise has no noise.
+        Steps after the state was written get the same rows again. If their releases were seen, they
+        must be released unchanged: the difference of two releases with one row of noise has no
+        noise.
 
         Args:
-            state: of a `CorrelatedNoise` of the same arguments, on the same kind of device.
+            state: state of a `CorrelatedNoise` with the same arguments, on the same kind of device.
 
         Raises:
-            InputError: the state is of another setting, or noise was given here already.
+            InputError: the state has another setting, or noise was drawn here already.
         """
         if self.next_step:
-            raise InputError(
-                f"next_step={self.next_step}: noise was given here already, and steps of two "
-                "states do not make one mechanism; load the state into a new CorrelatedNoise"
+            raise InputError.of(
+                "next_step",
+                self.next_step,
+                "is not 0: noise was drawn here already, and two states do not make one mechanism",
+                "load the state into a new CorrelatedNoise",
             )
         setting = self._setting()
         missing = {*setting, "seed", "next_step", "buffers"} - state.keys()
@@ -223,7 +227,8 @@ class CorrelatedNoise:
                     f"the state is of {name}={state[name]!r}, and this noise has {own!r}; its rows "
                     "would not go on with the same noise: give the arguments of that training"
                 )
-        # Its seed is taken up with its place alone: from the first step on it would repeat rows.
+        # The seed is only taken up together with its place: from the first step it would repeat
+        # rows.
         seed = _whole(state["seed"])
         stream = self._stream_of(seed)
         buffers = state["buffers"].cpu().numpy()
@@ -296,8 +301,8 @@ def _whole(seed: int) -> int:
     """The seed as an int. Raises InputError."""
     # A key is made of the seed's digits, so 3, 3.0 and True would be three seeds.
     if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-        raise InputError(
-            f"seed={shown(seed)} must be a whole number from 0; leave it out to draw a secret one"
+        raise InputError.of(
+            "seed", seed, "must be a whole number from 0", "leave it out to draw a secret one"
         )
     return int(seed)
 
@@ -334,4 +339,4 @@ def _device_of(tensors: list[Tensor]) -> torch.device:
 
 def _check_positive(name: str, value: float) -> None:
     if not (value > 0 and math.isfinite(value)):
-        raise InputError(f"{name}={value} must be positive and finite; correct it")
+        raise InputError.of(name, value, "must be positive and finite", "correct it")

@@ -29,9 +29,11 @@ def drawing_of(result: Result, names: Sequence[str] = ()) -> Drawing:
     chosen = [names] if isinstance(names, str) else names
     for name in chosen:
         if name not in known:
-            raise InputError(
-                f"names={name!r} is no figure of this {type(result).__name__}; it has "
-                f"{', '.join(known) or 'none'}"
+            raise InputError.of(
+                "names",
+                name,
+                f"is no figure of this {type(result).__name__}",
+                f"it has {', '.join(known) or 'none'}",
             )
     if chosen:
         figures = tuple(each for each in figures if each.name in chosen)

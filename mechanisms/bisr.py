@@ -27,9 +27,9 @@ class BISR(ToeplitzStrategy):
     paper: ClassVar[str] = "Kalinin, McKenna, Upadhyay, Lampert 2025"
 
     def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
-        """Coefficients of C^-1, [rounds]: binom(2i, i) / 4^i / (1 - 2i) for i < bands, and 0
-        beyond. They are those of (1 - x)^(1/2), the inverse of the square root of the prefix sum,
-        cut off."""
+        """Returns the coefficients of C^-1, [rounds]: binom(2i, i) / 4^i / (1 - 2i) for i < bands,
+        and 0 beyond. They are those of (1 - x)^(1/2), the inverse of the square root of the prefix
+        sum, truncated."""
         inverse = np.zeros(rounds)
         kept = min(self.bands, rounds)
         i = np.arange(1, kept)

@@ -19,7 +19,7 @@ from fedray.mechanisms.toeplitz import ToeplitzStrategy
 class BLT(ToeplitzStrategy):
     """Buffered linear Toeplitz strategy; its noise needs one buffer per pair (theta_j, omega_j).
 
-    Memory of the noise is that of as many models as there are buffers, for any number of rounds.
+    Each buffer takes the memory of one model, for any number of rounds.
     """
 
     kind: Literal["blt"] = "blt"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)

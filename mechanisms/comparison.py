@@ -8,9 +8,9 @@ every mechanism has the noise multiplier that it needs for the same rho. Source:
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.mechanisms.loss import prefix_errors
@@ -24,14 +24,14 @@ NOT_COMPARABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Utility:
+class Utility(Document):
     """What one mechanism gives at a privacy that all have in common, at clip norm 1.
 
     Privacy is that of rho; the error is what to compare.
     """
 
     name: str
-    """What the mechanism is called; its kind, unless another name was given."""
+    """Name of the mechanism; by default its kind."""
     sensitivity: float
     """The sensitivity used, of a trace or under a participation."""
     rms_loss: float
@@ -45,7 +45,7 @@ class Utility:
     kinds."""
     rms_prefix_error: float
     """Standard deviation of the noise on a prefix sum at that multiplier, root mean square over
-    rounds: what to sort by."""
+    rounds. Sort by it."""
     max_prefix_error: float
     """The same, of the worst round."""
 
@@ -55,32 +55,31 @@ class Utility:
             f"{self.rms_prefix_error:.6g}, max {self.max_prefix_error:.6g}>"
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, a key per field."""
-        return asdict(self)
-
 
 def utility(
     strategy: Strategy, rounds: int, sensitivity: float, rho: float, name: str | None = None
 ) -> Utility:
-    """The utility of `strategy` over `rounds` rounds at `sensitivity` (clip norm 1) and `rho`.
+    """Returns the utility of `strategy` over `rounds` rounds at `sensitivity` (clip norm 1) and
+    `rho`.
 
     Args:
         strategy: the mechanism.
-        rounds: n, rounds that are released.
-        sensitivity: that of the trace or under (b, k) for this strategy; positive.
-        rho: the rho that all mechanisms of the comparison are to have; positive.
-        name: what to call it; default: the strategy's kind.
+        rounds: number of released rounds n.
+        sensitivity: sensitivity of the trace, or under (b, k), of this strategy; positive.
+        rho: common rho of the comparison; positive.
+        name: name of the mechanism; default: the strategy's kind.
 
     Raises:
-        InputError: for a sensitivity or rho that is not positive and finite, for more rounds than
-            the strategy has, and for a matrix that is near singular and so has no finite error.
+        InputError: sensitivity or rho are not positive and finite, the strategy has fewer rounds,
+            or its matrix is near singular and so has no finite error.
     """
     for what, value in (("sensitivity", sensitivity), ("rho", rho)):
         if not 0 < value < math.inf:
-            raise InputError(
-                f"{what}={value} must be positive and finite for mechanisms to be compared; leave "
-                "the comparison out"
+            raise InputError.of(
+                what,
+                value,
+                "must be positive and finite for mechanisms to be compared",
+                "leave the comparison out",
             )
     max_error, rms_error = prefix_errors(strategy, rounds)
     noise_multiplier = sensitivity / math.sqrt(2.0 * rho)

@@ -1,8 +1,9 @@
 """All figures of a mechanism at one setting: loss, sensitivity, privacy."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import Result
 from fedray.base.rounding import given, up
@@ -26,27 +27,51 @@ from fedray.mechanisms.triangular import MatrixFile
 HYPOTHETICAL = (
     "only if every device was Poisson-sampled as stated; devices that choose when they come are not"
 )
-"""What an amplified figure supposes."""
+"""Condition of an amplified figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothetical:
+    """Privacy of a mechanism if devices were Poisson-sampled."""
+
+    epsilon: float | None
+    """Upper bound of epsilon at delta, by the privacy loss distribution; None without a noise
+    multiplier."""
+    renyi_epsilon: float | None
+    """The same by Renyi DP, which is looser; it is there for comparison with other tools."""
+    sampling: Annotated[PoissonSampling, Keys("probability partitions compositions")]
+    is_exact: bool = False
+    """False: both epsilons are upper bounds."""
+    assumption: str = HYPOTHETICAL
+    """The assumption, in words; no run of fedray samples devices in this way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures(Result):
-    """What one strategy gives under one participation: errors, sensitivity, losses and privacy.
+    """Errors, sensitivity, losses and privacy of one strategy under one participation.
 
-    Privacy is computed when it is asked for, and every figure of it is exact or an upper bound.
+    Privacy is computed on demand; each of its figures is exact or an upper bound.
 
-    noise_multiplier: z; None where none is given, and then there is no mu, rho or epsilon.
-    delta: of epsilon.
-    sampling: Poisson sampling that is supposed for the amplified epsilon; None for none.
+    noise_multiplier: z; without it mu, rho and epsilon are None.
+    delta: delta of epsilon.
+    sampling: Poisson sampling assumed by the amplified epsilon, or None.
     """
 
-    strategy: Strategy
-    participation: MinSep
-    loss: Loss
+    strategy: Annotated[Strategy, Keys("kind paper")]
+    participation: InPlace[MinSep]
+    loss: Annotated[
+        Loss,
+        Keys(
+            "sensitivity=sensitivity.value sensitivity_is_exact=sensitivity.is_exact "
+            "sensitivity_theorem=sensitivity.theorem "
+            "sensitivity_lower_bound=sensitivity.lower_bound "
+            "worst_pattern=sensitivity.worst_pattern max_error rms_error max_loss rms_loss"
+        ),
+    ]
     """Errors, sensitivity and losses under that participation."""
     noise_multiplier: float | None
     delta: float
-    sampling: PoissonSampling | None = None
+    sampling: NotInJson[PoissonSampling | None] = None
 
     def __repr__(self) -> str:
         n, b, k = self._participation()
@@ -60,8 +85,7 @@ class Figures(Result):
 
     @property
     def event(self) -> Event | None:
-        """What is released, as accountants take it, without any sampling; None without a noise
-        multiplier."""
+        """The release as accountants take it, without sampling; None without a noise multiplier."""
         if self.noise_multiplier is None:
             return None
         return StrategyRelease(
@@ -73,27 +97,27 @@ class Figures(Result):
         )
 
     @property
-    def mu(self) -> float | None:
+    def mu(self) -> InJson[float | None]:
         """mu of Gaussian DP (Dong, Roth, Su 2022): sensitivity / noise multiplier. Exact if the
         sensitivity is, else an upper bound; None without a noise multiplier."""
         return None if self.event is None else mu_of(self.event)
 
     @property
-    def rho(self) -> float | None:
+    def rho(self) -> InJson[float | None]:
         """rho of zero-concentrated DP (Bun and Steinke 2016): mu^2 / 2. Exact if the sensitivity
         is, else an upper bound; None without a noise multiplier."""
         return None if self.event is None else rho_of(self.event)
 
     @property
-    def epsilon(self) -> float | None:
+    def epsilon(self) -> InJson[float | None]:
         """Epsilon of (epsilon, delta)-DP at `delta`, without any sampling. Exact if the sensitivity
         is, else an upper bound; None without a noise multiplier."""
         return None if self.event is None else gdp_epsilon(self.event, self.delta)
 
     @property
     def amplified_event(self) -> Event | None:
-        """What is released if devices are Poisson-sampled as `sampling` says. Raises InputError
-        where nothing is proven."""
+        """The release if devices are Poisson-sampled by `sampling`. Raises InputError if nothing is
+        proven."""
         if self.noise_multiplier is None or self.sampling is None:
             return None
         return cyclically_sampled(self.strategy, self.sampling, self.noise_multiplier)
@@ -119,48 +143,17 @@ class Figures(Result):
             own |= {"rounds": self.strategy.most_rounds, "bands": self.strategy.bands}
         return own
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `--json` prints it; privacy is null without a noise multiplier."""
-        sensitivity = self.loss.sensitivity
-        return {
-            "kind": self.strategy.kind,
-            "paper": self.strategy.paper,
-            "rounds": self.participation.rounds,
-            "min_sep": self.participation.min_sep,
-            "max_participations": self.participation.max_participations,
-            "sensitivity": sensitivity.value,
-            "sensitivity_is_exact": sensitivity.is_exact,
-            "sensitivity_theorem": sensitivity.theorem,
-            "sensitivity_lower_bound": sensitivity.lower_bound,
-            "worst_pattern": list(sensitivity.worst_pattern),
-            "max_error": self.loss.max_error,
-            "rms_error": self.loss.rms_error,
-            "max_loss": self.loss.max_loss,
-            "rms_loss": self.loss.rms_loss,
-            "noise_multiplier": self.noise_multiplier,
-            "mu": self.mu,
-            "rho": self.rho,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            **self._amplified(),
-            "parameters": self.parameters(),
-        }
+    @property
+    def own_parameters(self) -> Annotated[dict[str, Any], Key("parameters")]:
+        """The mechanism's own parameters, as in its file."""
+        return self.parameters()
 
-    def _amplified(self) -> dict[str, Any]:
+    @property
+    def hypothetical(self) -> IfAny[Hypothetical]:
+        """Figures under Poisson sampling; only with `--sampling`."""
         if self.sampling is None:
-            return {}
-        sampling = self.sampling
-        return {
-            "hypothetical": {
-                "epsilon": self.amplified_epsilon,
-                "renyi_epsilon": self.amplified_renyi_epsilon,
-                "is_exact": False,
-                "probability": sampling.probability,
-                "partitions": sampling.partitions,
-                "compositions": sampling.compositions,
-                "assumption": HYPOTHETICAL,
-            }
-        }
+            return None
+        return Hypothetical(self.amplified_epsilon, self.amplified_renyi_epsilon, self.sampling)
 
     def _participation(self) -> tuple[int, int, int]:
         return (
@@ -177,17 +170,17 @@ def mechanism_figures(
     delta: float,
     sampling: PoissonSampling | None = None,
 ) -> Figures:
-    """The figures of a strategy under a participation.
+    """Returns the figures of a strategy under a participation.
 
     Args:
         strategy: the mechanism.
-        participation: (rounds, min-sep, max participations) that are enforced.
-        noise_multiplier: z; None for errors and sensitivity alone.
-        delta: of epsilon.
-        sampling: Poisson sampling that is supposed for the amplified epsilon.
+        participation: enforced (rounds, min-sep, max participations).
+        noise_multiplier: z; None for only errors and sensitivity.
+        delta: delta of epsilon.
+        sampling: Poisson sampling assumed by the amplified epsilon.
 
     Raises:
-        InputError: for impossible settings, and for sampling that amplifies nothing that is proven.
+        InputError: a setting is impossible, or amplification by the sampling is not proven.
     """
     check_delta(delta)
     if noise_multiplier is not None:
@@ -208,20 +201,19 @@ def calibrated_figures(
     rho: float | None = None,
     sampling: PoissonSampling | None = None,
 ) -> Figures:
-    """Figures at the least noise multiplier whose privacy is no worse than asked for, rounded up by
-    at most 1e-7 of itself.
+    """Returns the figures at the least noise multiplier that meets a target, rounded up by a
+    relative 1e-7 at most.
 
     Args:
         strategy: the mechanism.
-        participation: (rounds, min-sep, max participations) that are enforced.
-        delta: of epsilon.
-        epsilon: at delta. Give this or rho.
-        rho: zCDP.
-        sampling: if given, epsilon is the amplified one, under the supposition that devices are
-            sampled so.
+        participation: enforced (rounds, min-sep, max participations).
+        delta: delta of epsilon.
+        epsilon: target at delta. Give this or rho.
+        rho: zCDP target.
+        sampling: if given, epsilon is the amplified one, assuming that devices are sampled so.
 
     Raises:
-        InputError: for impossible settings, for both or neither target, and for rho with sampling,
+        InputError: a setting is impossible, both or neither target is given, or rho with sampling,
             which has no zCDP.
     """
     check_one_target(epsilon, rho)
@@ -229,8 +221,8 @@ def calibrated_figures(
         sensitivity = loss(strategy, participation).sensitivity
         z = noise_multiplier_for(sensitivity.value, delta, epsilon=epsilon, rho=rho)
     elif rho is not None:
-        raise InputError(
-            f"rho={rho} with sampling: no zCDP is proven for sampled mechanisms; give epsilon"
+        raise InputError.of(
+            "rho", rho, "with sampling: no zCDP is proven for sampled mechanisms", "give epsilon"
         )
     else:
         assert epsilon is not None

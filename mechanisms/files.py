@@ -45,13 +45,13 @@ def read_strategy(file: str | Path) -> Strategy:
 
 
 def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Strategy:
-    """The strategy whose file a scenario or a claim names, by a path that is relative to it; or
-    that of a kind that has no parameters. Raises InputError.
+    """Returns the strategy that a scenario or a claim names: a file by its path relative to the
+    naming file, or a kind without parameters. Raises InputError.
 
     Args:
         name: the path, or the kind.
-        what: what names it, in messages: "scenario" or "claim".
-        context: of the validation; `directory` is where the naming file is.
+        what: the naming file in messages: "scenario" or "claim".
+        context: validation context; `directory` is the folder of the naming file.
     """
     directory = (context or {}).get("directory", Path())
     path = directory / name
@@ -85,7 +85,7 @@ def write_strategy(strategy: Strategy, file: str | Path) -> None:
     try:
         write_json(document_of(strategy, path), path)
     except (OSError, ValueError) as error:
-        # ValueError is raised for what can be no file's name, such as one with a zero byte.
+        # ValueError is raised for impossible file names, such as one with a zero byte.
         raise InputError(
             f"mechanism file {str(path)!r} cannot be written ({error}); name a writable file"
         ) from None
@@ -117,8 +117,8 @@ def write_json(document: dict[str, Any], path: Path) -> None:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """What the JSON file at `path` holds. Raises InputError with the file's name, and with `what`
-    the file is to the user."""
+    """Returns the content of the JSON file at `path`. Raises InputError with the file's name;
+    `what` is its role in messages."""
     try:
         return parse_json(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
@@ -131,5 +131,5 @@ def read_json(path: Path, what: str) -> Any:
             f"{what} {str(path)!r} is not valid JSON ({error}); correct that place"
         ) from None
     except ValueError as error:
-        # A ValueError that is no JSONDecodeError tells of numbers or nesting beyond reason.
+        # A ValueError other than JSONDecodeError means numbers or nesting beyond reason.
         raise InputError(f"{what} {str(path)!r} is not usable JSON ({error}); correct it") from None

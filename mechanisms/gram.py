@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 class GramTable:
     """G over the first `rounds` rounds.
 
-    G is symmetric, so its lower half is kept alone, row after row: G[i, j], j <= i, is at place i
-    (i + 1) / 2 + j. A place does not depend on the number of rounds, so a table grows without being
+    G is symmetric, so only its lower half is kept, row after row: G[i, j], j <= i, is at place i (i
+    + 1) / 2 + j. A place does not depend on the number of rounds, so a table grows without being
     copied.
 
     Args:
-        most_rounds: that the table can grow to; memory is used as it does, 4 bytes per pair of
-            rounds.
+        most_rounds: rounds to which the table can grow; it uses 4 bytes per pair of rounds as it
+            grows.
     """
 
     def __init__(self, most_rounds: int) -> None:
@@ -30,8 +30,8 @@ class GramTable:
         return table
 
     def add(self, row: int, column: int, block: NDArray[np.float64]) -> None:
-        """Adds a block [R, S] to G[row : row + R, column : column + S]; what is above the diagonal
-        is left out."""
+        """Adds a block [R, S] to G[row : row + R, column : column + S]; the part above the diagonal
+        is skipped."""
         for i, values in enumerate(block, start=row):
             start = i * (i + 1) // 2 + column
             # Row i has i + 1 entries up to its diagonal.
@@ -47,7 +47,7 @@ class GramTable:
     def rows(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Whole `rows` of G, [R, rounds], in the order asked for; the half above the diagonal is
         filled in by symmetry."""
-        # Entries are found column by column, because those of neighbouring rows lie together.
+        # Entries are found column by column, because neighbouring rows are adjacent in memory.
         columns = np.arange(self.rounds)[:, None]
         first = np.minimum(rows, columns)
         second = np.maximum(rows, columns)

@@ -14,8 +14,8 @@ from fedray.mechanisms.strategy import Sensitivity, Strategy
 class Loss:
     """Deviation of the noise on prefix sums, at clip norm 1.
 
-    Errors are those of noise of unit scale. Losses are those of noise scaled by the sensitivity,
-    that is, at equal privacy (mu = 1), so that they can be compared between mechanisms.
+    Errors belong to noise of unit scale. Losses belong to noise scaled by the sensitivity, that is,
+    to equal privacy (mu = 1), so that they can be compared between mechanisms.
     """
 
     sensitivity: Sensitivity
@@ -50,12 +50,13 @@ def loss(strategy: Strategy, participation: MinSep) -> Loss:
 
 
 def prefix_errors(strategy: Strategy, rounds: int) -> tuple[float, float]:
-    """(max_error, rms_error) of the prefix sums over so many rounds, at noise of unit scale.
+    """Returns (max_error, rms_error) of the prefix sums over `rounds` rounds, at noise of unit
+    scale.
 
-    Raises InputError where the strategy has fewer rounds, or where its C is near singular.
+    Raises InputError if the strategy has fewer rounds, or its C is near singular.
     """
     strategy.check_rounds(rounds)
-    # An overflow is no warning here: what is not finite is refused below.
+    # An overflow causes no warning: infinite values are refused below.
     with np.errstate(all="ignore"):
         variances = strategy.error_variances(rounds)
     if not np.isfinite(variances).all():

@@ -10,8 +10,8 @@ MOST_ROUNDS = 1 << 22
 
 
 def gap_of(rounds_between: int) -> int:
-    """The min-sep b of devices that are kept apart by so many rounds strictly between two
-    participations.
+    """Returns the min-sep b of devices that are kept apart by `rounds_between` rounds strictly
+    between two participations.
 
     Published min-seps (MinS of Xu et al. 2023, and their code) count the rounds between; b is the
     difference of the two rounds' numbers, which is one more.
@@ -38,8 +38,8 @@ class MinSep:
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise InputError(
-                f"rounds={self.rounds} must be at least 1; nothing is released in no rounds"
+            raise InputError.of(
+                "rounds", self.rounds, "must be at least 1", "nothing is released in no rounds"
             )
         if max(self.rounds, self.min_sep) > MOST_ROUNDS:
             raise InputError(
@@ -47,20 +47,27 @@ class MinSep:
                 f"{MOST_ROUNDS:,}; no run is so long"
             )
         if not self.min_sep >= 1:
-            raise InputError(
-                f"min_sep={self.min_sep} must be at least 1; 1 permits participation in every round"
+            raise InputError.of(
+                "min_sep",
+                self.min_sep,
+                "must be at least 1",
+                "1 permits participation in every round",
             )
         if not self.max_participations >= 1:
-            raise InputError(
-                f"max_participations={self.max_participations} must be at least 1; nobody else "
-                "needs protection"
+            raise InputError.of(
+                "max_participations",
+                self.max_participations,
+                "must be at least 1",
+                "nobody else needs protection",
             )
         most = -(-self.rounds // self.min_sep)
         if self.max_participations > most:
-            raise InputError(
-                f"max_participations={self.max_participations} is more than ceil(rounds / min_sep) "
-                f"= {most}: in {self.rounds} "
-                f"rounds no device takes part so often {self.min_sep} apart; lower it"
+            raise InputError.of(
+                "max_participations",
+                self.max_participations,
+                f"is more than ceil(rounds / min_sep) = {most}: in {self.rounds} rounds no device "
+                f"takes part so often {self.min_sep} apart",
+                "lower it",
             )
 
     def patterns(self) -> Iterator[tuple[int, ...]]:

@@ -1,7 +1,7 @@
-"""Recurrences: how the noise of a round, row t of C^-1 Z, follows from draws and from earlier rows.
+"""Recurrences: the noise of a round, row t of C^-1 Z, from draws and earlier rows.
 
-Every strategy gives one (`Strategy.recurrence`), and whoever makes noise matches on this union
-alone. So a new strategy needs no new noise stream, unless its noise follows no recurrence here.
+Every strategy returns one (`Strategy.recurrence`), and noise streams match only on this union. So a
+new strategy needs no new noise stream, unless its noise follows no recurrence here.
 
     Independent    out_t = z_t
     Buffers        out_t = z_t - omega' S; S = diag(theta) S + 1 out_t'
@@ -9,8 +9,8 @@ alone. So a new strategy needs no new noise stream, unless its noise follows no 
     Draws          out_t = sum_j d_j z_{t-j}
     Forest         binary trees, estimated from below
 
-z_t is the draw of round t. At each of its `starts` a recurrence begins anew: it forgets its state
-and counts its rounds from there, so that what was released before and after are independent.
+z_t is the draw of round t. At each of its `starts` a recurrence restarts: it drops its state and
+counts its rounds from there, so that the releases before and after are independent.
 """
 
 from bisect import bisect_right
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Restarting:
-    """What all recurrences have in common.
+    """Base class of recurrences.
 
-    starts: rounds at which it begins anew, increasing; the first is 0.
+    starts: rounds at which it restarts, increasing; the first is 0.
     """
 
     starts: tuple[int, ...] = (0,)
@@ -54,7 +54,7 @@ class Buffers(Restarting):
     """out_t = z_t - omega' S; S = diag(theta) S + 1 out_t' (McMahan, Xu, Zhang 2024, Algorithm 3).
 
     theta: decay of each buffer.
-    omega: weight of each buffer; as many.
+    omega: weight of each buffer.
     """
 
     theta: tuple[float, ...]
@@ -65,9 +65,9 @@ class Buffers(Restarting):
 class Outputs(Restarting):
     """out_t = (z_t - sum_{j >= 1} C[t, t-j] out_{t-j}) / C[t, t]: forward substitution.
 
-    row: of t, counted from the latest start: C[t, t], C[t, t-1], ..., at most `bands` of them.
-        Those that are left out at the end are zero.
-    bands: diagonals of C that are not zero; the state is the last bands - 1 rows.
+    row: function of t, counted from the latest start: C[t, t], C[t, t-1], ..., at most `bands` of
+        them. Missing ones at the end are zero.
+    bands: nonzero diagonals of C; the state is the last bands - 1 rows.
     """
 
     row: Callable[[int], NDArray[np.float64]]
@@ -78,7 +78,7 @@ class Outputs(Restarting):
 class Draws(Restarting):
     """out_t = sum_j d_j z_{t-j}.
 
-    coefficients: d_0 = 1, d_1, ...: of C^-1, Toeplitz; the state is as many draws, less one.
+    coefficients: d_0 = 1, d_1, ..., of C^-1, Toeplitz; the state is as many draws, less one.
     """
 
     coefficients: NDArray[np.float64]
@@ -88,11 +88,11 @@ class Draws(Restarting):
 class Forest(Restarting):
     """The noise of a prefix sum, estimated from the trees' nodes, less that of the prefix before.
 
-    A complete node's estimate joins its own draw and its children's estimates by inverse variance
-    (Honaker 2015). Each start begins a new tree.
+    The estimate of a complete node combines its own draw and its children's estimates by inverse
+    variance (Honaker 2015). Each start begins a new tree.
 
     completed_ends: ends of the trees that virtual rounds complete.
-    variances: of a complete node's estimate, by height.
+    variances: variance of a complete node's estimate, by height.
     """
 
     completed_ends: frozenset[int]

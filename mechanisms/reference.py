@@ -54,8 +54,8 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
             c = [math.comb(2 * i, i) / 4**i for i in range(kept)]
             return _toeplitz([*c, *([0.0] * (rounds - kept))])
         case BISR():
-            # The coefficients of (1 - x)^(1/2), cut off; C is the inverse of what is left. In
-            # fractions, as the recursion would add up rounding errors.
+            # The coefficients of (1 - x)^(1/2), truncated; C is the inverse. In fractions, as the
+            # recursion would add up rounding errors.
             kept = min(rounds, strategy.bands)
             inverse = [Fraction(math.comb(2 * i, i), 4**i * (1 - 2 * i)) for i in range(kept)]
             c = [Fraction(1)]
@@ -78,7 +78,7 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
             signs = np.sign(np.diag(R))[:, None]
             return (signs * R)[:rounds, :rounds]
         case Restarted():
-            # Each restart begins the mechanism anew, so C is block diagonal.
+            # Each restart starts the mechanism afresh, so C is block diagonal.
             starts = [0, *(each for each in strategy.restarts if each < rounds)]
             C = np.zeros((rounds, rounds))
             for start, end in zip(starts, [*starts[1:], rounds], strict=True):
@@ -187,7 +187,7 @@ def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> NDA
     for first, end, is_completed in _segments(strategy, rounds):
         for last in range(first + 1, end + 1):
             prefixes[last - 1] += finished
-            # The largest node that fits, then the largest of what is left, and so on.
+            # The largest node that fits, then the largest that fits the rest, and so on.
             start = first
             while start < last:
                 height = (last - start).bit_length() - 1
@@ -229,10 +229,10 @@ def _honaker_node(
 
 
 def pattern_sensitivity(strategy: Strategy, pattern: tuple[int, ...], rounds: int) -> float:
-    """Norm of the sum of C's columns in the pattern: what one device adds to C X when all its
-    contributions are alike.
+    """Returns the norm of the sum of C's columns in the pattern: one device's addition to C X if
+    all its contributions are equal.
 
-    `strategy` gives C over so many `rounds`. Exact where C'C has no negative entry on the pattern.
+    `strategy` gives C over `rounds` rounds. Exact if C'C has no negative entry on the pattern.
     """
     C = strategy_matrix(strategy, rounds)
     return _aligned_norm(C, pattern)
@@ -263,13 +263,13 @@ def error_variances(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> Decimal:
-    """delta(epsilon) of a Gaussian mechanism with mu = sensitivity / standard deviation (Balle and
-    Wang 2018, Theorem 8).
+    """Returns delta(epsilon) of a Gaussian mechanism with mu = sensitivity / standard deviation
+    (Balle and Wang 2018, Theorem 8).
 
-    Phi(-a) - e^epsilon Phi(-b), a and b = epsilon / mu -+ mu / 2, in so many digits that nothing
+    Phi(-a) - e^epsilon Phi(-b), a and b = epsilon / mu -+ mu / 2, with enough digits that nothing
     overflows or cancels.
     """
-    # Digits grow with mu^2, as the exponent of what cancels does.
+    # Digits grow with mu^2, like the exponent of the cancelling terms.
     exact_mu = Decimal(mu)
     exact_epsilon = Decimal(epsilon)
     with localcontext(prec=80 + int(mu * mu), Emax=MAX_EMAX, Emin=MIN_EMIN):

@@ -1,4 +1,4 @@
-"""Every strategy, told apart by `kind`. To add one: ARCHITECTURE.md, "To add"."""
+"""Every strategy, distinguished by `kind`. To add one: ARCHITECTURE.md, "To add"."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""A Toeplitz mechanism that begins anew at given rounds, as the published tree runs with adaptive
+"""A Toeplitz mechanism that restarts at given rounds, as the published tree runs with adaptive
 clipping do (Xu et al. 2023, Algorithm 1).
 
 C is block diagonal; each block is the Toeplitz matrix of its segment's length. Trees have a key
@@ -33,13 +33,13 @@ class Restarted(Strategy):
     kind: Literal["restarted"] = "restarted"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """A Toeplitz mechanism with restarts."""
     mechanism: Annotated[BLT | Toeplitz | BandFHU | BISR, Field(discriminator="kind")]
-    """What begins anew: a table with `kind` blt, toeplitz, band-fhu or bisr."""
+    """The restarted mechanism: a table with `kind` blt, toeplitz, band-fhu or bisr."""
     restarts: Annotated[Restarts, Field(min_length=1)]
     """Rounds at which it does, increasing; those beyond the rounds that happen do nothing."""
     paper: ClassVar[str] = "Xu et al. 2023"
 
     def segments(self, rounds: int) -> list[tuple[int, int]]:
-        """(start, end) of what lies between two restarts, in order."""
+        """Returns (start, end) of each segment between two restarts, in order."""
         self.check_rounds(rounds)
         return segments_of(self.restarts, rounds)
 
@@ -86,7 +86,7 @@ class Restarted(Strategy):
         return self.mechanism.noise_growth(self.longest_segment(rounds))
 
     def recurrence(self, rounds: int) -> Recurrence:
-        # The recurrence of the longest segment serves them all: each begins it anew.
+        # The recurrence of the longest segment serves them all: each restarts it.
         within = self.mechanism.recurrence(self.longest_segment(rounds))
         return replace(within, starts=tuple(start for start, _ in self.segments(rounds)))
 
@@ -134,17 +134,17 @@ class _Best(NamedTuple):
 def _largest_square(
     mechanism: ToeplitzStrategy, segments: tuple[tuple[int, int], ...], participation: MinSep
 ) -> _Best:
-    """The best pattern, where coefficients do not increase.
+    """Returns the best pattern of coefficients that do not increase.
 
-    G[i, j] of a segment then falls as j grows and as j - i grows. So of all patterns with as many
-    participations in each segment, the one that takes the earliest rounds everywhere is the worst:
-    no entry is larger in any other. What is left to choose is how many each segment has.
+    G[i, j] of a segment then falls as j grows and as j - i grows. So of all patterns with equal
+    counts per segment, the one with the earliest rounds everywhere is the worst: no entry is larger
+    in any other. Only the counts per segment are left to choose.
     """
     b, k = participation.min_sep, participation.max_participations
     by_count: list[list[_Best]] = [[_Best(0.0, 0, ())]]
     for start, end in segments:
         found: list[list[_Best]] = [[] for _ in range(k + 1)]
-        # By first round: many patterns go on from the same one, and share what follows.
+        # By first round: many patterns continue from the same one, and share the rest.
         squares: dict[int, list[float]] = {}
         for count, each in enumerate(by_count):
             for best in each:
@@ -165,8 +165,8 @@ def _largest_square(
 def _regular_squares(
     mechanism: ToeplitzStrategy, rounds: int, min_sep: int, most: int
 ) -> list[float]:
-    """Squared sensitivities of 0, 1, 2, ... participations, min_sep apart from the first of so many
-    rounds on; at most `most`, or as many as there is room for."""
+    """Returns squared sensitivities of 0, 1, 2, ... participations, min_sep apart, from the first
+    of `rounds` rounds; at most `most`, or as many as fit."""
     squares = [0.0]
     if rounds <= 0:
         return squares
@@ -178,7 +178,7 @@ def _regular_squares(
 
 
 def _undominated(candidates: list[_Best]) -> list[_Best]:
-    """Those of which no other has both a larger square and an earlier free round."""
+    """Drops every candidate that another beats with a larger square and an earlier free round."""
     kept: list[_Best] = []
     for best in sorted(candidates, key=lambda best: (best.free, -best.square)):
         if not kept or best.square > kept[-1].square:

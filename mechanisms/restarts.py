@@ -1,8 +1,8 @@
-"""Restarts: rounds at which a mechanism begins anew, so that what it released before and after are
-independent (Xu et al. 2023, Algorithm 1).
+"""Restarts: rounds at which a mechanism restarts, so that the releases before and after are
+    independent (Xu et al. 2023, Algorithm 1).
 
-C is then block diagonal, a block per segment from one restart to the next, and the squared
-sensitivity of a pattern is the sum of those of its parts in the segments.
+C is then block diagonal, one block per segment between restarts, and the squared sensitivity of a
+pattern is the sum over its parts in the segments.
 """
 
 from itertools import pairwise
@@ -24,5 +24,5 @@ Restarts = Annotated[
 
 
 def segments_of(restarts: tuple[int, ...], rounds: int) -> list[tuple[int, int]]:
-    """(start, end) of each segment of so many rounds, in order."""
+    """Returns (start, end) of each segment of `rounds` rounds, in order."""
     return list(pairwise([0, *(restart for restart in restarts if restart < rounds), rounds]))

@@ -1,15 +1,14 @@
-"""Running sensitivity: whether any device is beyond a limit after each round, exactly; and which
-devices may take part once more without going beyond it.
+"""Running sensitivity: whether any device exceeds a limit after each round, exactly; and which
+devices may take part once more without exceeding it.
 
-With every round that is released, the sensitivity of every device grows, that of devices that were
-not in it too: C has one more row, s_n(pi)^2 = sum_{t<n} (sum_{i in pi} C[t, i])^2. To compute it
-for every device after every round would take as long as the run. So each device has an upper bound
-that holds for some rounds to come, and the exact value is computed of those alone whose bound is
-beyond the limit.
+With every released round, the sensitivity of every device grows, even of devices that were not in
+it: C has one more row, s_n(pi)^2 = sum_{t<n} (sum_{i in pi} C[t, i])^2. Computing it for every
+device after every round would take as long as the run. So each device has an upper bound that holds
+for some rounds ahead, and the exact value is only computed if the bound exceeds the limit.
 
-Where C has no negative entry, s_n(pi) does not fall as n grows. So the bound is s_H(pi) at a
-horizon H >= n, and stays valid up to it; only a round of its own moves a device's bound.
-Strategies with negative entries have no such bound: all their devices are looked at in every round.
+If C has no negative entry, s_n(pi) does not fall as n grows. So the bound is s_H(pi) at a horizon H
+>= n, and stays valid up to it; only a round of its own moves a device's bound. Strategies with
+negative entries have no such bound: all their devices are checked in every round.
 """
 
 from collections.abc import Iterator
@@ -33,14 +32,14 @@ _NEW, _NO_LINK = -1, 0
 
 
 class RunningSensitivity:
-    """The rounds of every device so far, and whether one of them is beyond a limit.
+    """The rounds of every device so far, and whether a device exceeds a limit.
 
-    rounds: that were added.
+    rounds: rounds added so far.
 
     Args:
         strategy: C.
-        most_rounds: that may be added.
-        limit: the largest sensitivity that is allowed, at clip norm 1.
+        most_rounds: most rounds that may be added.
+        limit: largest permitted sensitivity, at clip norm 1.
     """
 
     def __init__(self, strategy: Strategy, most_rounds: int, limit: float) -> None:
@@ -65,7 +64,7 @@ class RunningSensitivity:
     def add(self, device_ids: NDArray[np.uint64]) -> None:
         """Takes the devices [A] of the next round, each once."""
         places = self._devices.places_of(device_ids)
-        # Bounds of a horizon that is over are computed anew before they are used again.
+        # Bounds beyond their horizon are computed again before their next use.
         if self.rounds < self._horizon:
             self._bounds = _with_room(self._bounds, self._devices.count)
             self._bounds[places] += self._devices.growth(places, self.rounds, self._ahead)
@@ -107,7 +106,7 @@ class RunningSensitivity:
 
     def _largest_beyond(self, suspects: NDArray[np.int64]) -> float | None:
         self._now.grow(self.rounds)
-        # Only what is beyond the limit is of interest, so the search begins there.
+        # Only devices beyond the limit matter, so the search begins there.
         largest, certificates = self._limit, MOST_CERTIFICATES
         for _, patterns in self._devices.patterns(suspects):
             values = self._now.of(patterns)
@@ -117,23 +116,23 @@ class RunningSensitivity:
 
 
 class SensitivityFilter:
-    """Which devices may take part in the next round: those that stay within a limit, however many
+    """Devices that may take part in the next round: those that stay within a limit, however many
     rounds are released afterwards.
 
     A device with the rounds pi may take part in round t if s_N(pi + {t}) <= limit, where N is the
-    number of rounds of the whole run. Where C has no negative entry that is exact, and s_n(pi) <=
-    s_N(pi) for every n <= N. So if only such devices take part, no device is ever beyond the limit,
-    and what its contributions add to later rounds is paid for when it takes part.
+    number of rounds of the whole run. If C has no negative entry that is exact, and s_n(pi) <=
+    s_N(pi) for every n <= N. So if only such devices take part, no device ever exceeds the limit,
+    and a contribution pays for its effect on later rounds when it is made.
 
-    rounds: that were added.
+    rounds: rounds added so far.
 
     Args:
         strategy: C.
         rounds: N.
-        limit: the largest sensitivity that is allowed, at clip norm 1.
+        limit: largest permitted sensitivity, at clip norm 1.
 
     Raises:
-        InputError: C has negative entries, or one participation alone may be beyond the limit.
+        InputError: C has negative entries, or a single participation may exceed the limit.
     """
 
     def __init__(self, strategy: Strategy, rounds: int, limit: float) -> None:
@@ -228,8 +227,8 @@ class _Devices:
         places[is_new] = new
         self.count += new.size
         self._recent = _merged(self._recent, (device_ids[is_new], new))
-        # The old ids are moved only when there are an eighth as many recent ones, which is seldom;
-        # a round moves the recent ones alone.
+        # The old ids are only moved when there are an eighth as many recent ones, which is seldom;
+        # a round only moves the recent ones.
         if self._recent[0].size > max(1 << 16, self._old[0].size // 8):
             self._old, self._recent = _merged(self._old, self._recent), _sorted_pairs()
         self._latest = _with_room(self._latest, self.count)
@@ -249,12 +248,12 @@ class _Devices:
     def growth(
         self, places: NDArray[np.int64], round_index: int, sensitivities: PatternSensitivities
     ) -> NDArray[np.float64]:
-        """By how much a round more raises the squared sensitivities of devices [A].
+        """Returns the increase of the squared sensitivities of devices [A] by one more round.
 
         Args:
-            places: of the devices.
+            places: places of the devices.
             round_index: t, after all their rounds.
-            sensitivities: over the rounds for which the square is meant.
+            sensitivities: sensitivities over the rounds of the square.
         """
         now = np.full(places.size, round_index)
         # (sum of a pattern and one more round)^2 = the old square + G[t, t] + 2 sum of G[i, t].
@@ -285,7 +284,7 @@ class _Devices:
         lengths = self._lengths[places]
         for length in np.flatnonzero(np.bincount(lengths, minlength=1)).tolist():
             chosen = places[lengths == length]
-            # Of long patterns fewer are taken at a time, so that a part stays within memory.
+            # Fewer long patterns are taken at a time, so that a part fits in memory.
             step = max(1, min(CHUNK, 32 * CHUNK // length))
             for start in range(0, chosen.size, step):
                 part = chosen[start : start + step]

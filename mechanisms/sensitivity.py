@@ -59,11 +59,11 @@ ROWS_TOGETHER = 32
 cache."""
 
 MOST_IMPROVEMENTS = 20
-"""How often a pattern is improved from which the lower bound for any C starts; patterns may creep
-by one round a time for hundreds of times."""
+"""Most improvements of the pattern from which the lower bound for any C starts; patterns may creep
+by one round at a time for hundreds of steps."""
 
 ROUNDING = 1e-12
-"""Relative size of what float64 sums of these lengths may differ by; no decision rests on less."""
+"""Relative difference that float64 sums of these lengths may have; no decision rests on less."""
 
 CERTIFIED, MOST_SWEEPS = 1e-8, 5000
 """Relative gap of the squared bounds at which unit contributions are called optimal, and sweeps
@@ -86,7 +86,7 @@ class LargestPattern(NamedTuple):
 
     value: L2 sensitivity at clip norm 1.
     is_exact: whether it is attained; False marks an upper bound of all these patterns.
-    place: of the pattern among them; the first of equal ones.
+    place: place of the pattern among them; the first of equal ones.
     """
 
     value: float
@@ -97,13 +97,13 @@ class LargestPattern(NamedTuple):
 class PatternSensitivities:
     """Sensitivities of many patterns of one strategy over a number of rounds.
 
-    G is tabulated as soon as that is quicker than computing the entries one by one, so whoever asks
-    for many patterns keeps one of these.
+    G is tabulated as soon as that is quicker than computing its entries one by one, so callers with
+    many patterns keep one of these.
 
     Args:
-        strategy: whose C it is.
+        strategy: the strategy with matrix C.
         rounds: n, over which patterns run.
-        most_rounds: to which they will `grow`; None where they will not.
+        most_rounds: rounds to which they will `grow`; None if they will not.
     """
 
     def __init__(self, strategy: "Strategy", rounds: int, most_rounds: int | None = None) -> None:
@@ -115,8 +115,8 @@ class PatternSensitivities:
         self._looked_up = 0
 
     def grow(self, rounds: int) -> None:
-        """Goes on to more rounds, up to `most_rounds`; what was computed for fewer is used where it
-        can be."""
+        """Continues to more rounds, up to `most_rounds`; results for fewer rounds are reused if
+        possible."""
         self._strategy.check_rounds(rounds)
         self._rounds = rounds
         self._looked_up = 0
@@ -174,7 +174,7 @@ class PatternSensitivities:
         for position, later in enumerate(columns):
             for before, earlier in enumerate(columns[:position]):
                 entries = self.entries(earlier, later)
-                # Negative entries are rare, so their check is left out where there are none.
+                # Negative entries are rare, so matrices without them skip the check.
                 if entries.min(initial=0.0) < 0:
                     is_exact &= entries >= -self._rounding(earlier, later)
                     np.abs(entries, out=entries)
@@ -243,10 +243,10 @@ class PatternSensitivities:
     def exact(
         self, pattern: NDArray[np.int64], weights: NDArray[np.float64] | None = None
     ) -> Sensitivity:
-        """The sensitivity of one pattern [c], with weights [c] or none, and what proves it.
+        """Returns the sensitivity of one pattern [c], with weights [c] or none, and its theorem.
 
-        Where G has negative entries on the pattern, the value is exact for models of c or more
-        parameters, and a bound for fewer. Beyond MOST_CERTIFIED participations it is a bound only.
+        If G has negative entries on the pattern, the value is exact for models of c or more
+        parameters, and a bound for fewer. Beyond MOST_CERTIFIED participations it is only a bound.
 
         Raises:
             InputError: as `of`.
@@ -282,21 +282,21 @@ class PatternSensitivities:
         above: float,
         certificates: int,
     ) -> tuple[LargestPattern | None, int]:
-        """The largest sensitivity of patterns [P, c] that is above a value; None if there is none.
+        """Returns the largest sensitivity of patterns [P, c] that is above a value, or None.
 
-        Some patterns have upper bounds alone. Their exact values take a certificate each, which is
-        slow, so they are asked for from the largest bound down, until the rest is ruled out. Where
-        no certificates are left, the largest bound that remains stands for all.
+        Some patterns only have upper bounds. Their exact values take a certificate each, which is
+        slow, so they are computed from the largest bound down, until the rest is ruled out. When no
+        certificates are left, the largest remaining bound stands for all.
 
         Args:
-            patterns: as `of` takes them, with `weights` [P, c] or none.
-            weights: see there.
-            found: what `of` gives for them.
-            above: what is known already.
-            certificates: how many may be asked for.
+            patterns: as in `of`, with `weights` [P, c] or none.
+            weights: see `of`.
+            found: result of `of` for them.
+            above: lower bound known so far.
+            certificates: most certificates to compute.
 
         Returns:
-            What was found, and how many certificates are left.
+            The sensitivity, and the number of certificates left.
         """
         largest = None
         exact_values = np.where(found.is_exact, found.values, -np.inf)
@@ -333,9 +333,9 @@ class PatternSensitivities:
         return self.entries(np.minimum(rows, pattern), np.maximum(rows, pattern))
 
     def entries(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
-        """G[first, second] elementwise, for first <= second; from a table once as many as rounds
-        were asked for."""
-        # As many entries as rounds, as of one pattern, are computed without a table.
+        """Returns G[first, second] elementwise, for first <= second; from a table once as many
+        entries as rounds were requested."""
+        # As many entries as rounds, as for one pattern, are computed without a table.
         self._looked_up += first.size
         is_too_early = self._table is None and self._looked_up <= self._rounds
         if self._rounds > GRAM_TABLE_ROUNDS or is_too_early:
@@ -377,7 +377,7 @@ def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
             total = G @ U
             y = np.linalg.norm(total, axis=1)
             least_eigenvalue = float(np.linalg.eigvalsh(np.diag(y) - G)[0])
-            # Raising each y_i by what is short makes diag(y) - G p.s.d., so that duality holds.
+            # Raising each y_i by the deficit makes diag(y) - G p.s.d., so that duality holds.
             short = max(0.0, -least_eigenvalue)
             upper = min(upper, float(y.sum() + c * short))
             lower = float((total * U).sum())
@@ -404,16 +404,16 @@ def orthogonal_sensitivity(
 # One audit asks for the same sensitivity several times.
 @lru_cache(maxsize=1)
 def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sensitivity:
-    """Upper bound for any C, and a lower bound; exact for one participation, and where the two
-    agree.
+    """Returns an upper bound for any C, and a lower bound; exact for one participation, and if the
+    two agree.
 
     With r_i the largest sum of |G[i, j]| over any pattern's rounds j, the squared sensitivity is at
     most the largest sum of r_i over a pattern's rounds i (Choquette-Choo et al. 2023, Theorem 3 and
     Algorithm 4; up to 5 % loose on dense C).
 
     Args:
-        strategy: any, of at least as many rounds.
-        participation: (n, b, k) whose patterns are meant.
+        strategy: any strategy of at least as many rounds.
+        participation: (n, b, k) of the patterns.
 
     Raises:
         InputError: the strategy has fewer rounds.
@@ -421,7 +421,7 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
     """
     n = participation.rounds
     strategy.check_rounds(n)
-    # Without a min-sep there is no program: the largest of each row are taken in one step.
+    # Without a min-sep no program is needed: the largest of each row are taken in one step.
     steps = 1 if participation.min_sep == 1 else participation.max_participations - 1
     if n > ANY_STRATEGY_ROUNDS or n * n * steps > ANY_STRATEGY_OPERATIONS:
         raise SensitivityUnknown(
@@ -474,8 +474,8 @@ def _lower_bound(
     candidate: tuple[int, ...],
     participation: MinSep,
 ) -> tuple[float, tuple[int, ...]]:
-    """The best pattern found: regular ones (McMahan, Xu, Zhang 2024, Remark 3.2) and the bound's
-    own, each improved.
+    """Returns the best pattern found: regular ones (McMahan, Xu, Zhang 2024, Remark 3.2) and the
+    bound's own, each improved.
 
     x'Gx is convex in a pattern's indicator x, so the pattern that is best for the linear weights Gx
     is no worse than x.

@@ -1,5 +1,5 @@
-"""Strategy: the matrix C of a mechanism that releases C X + z * clip_norm * N(0, I); and what a
-sensitivity claims."""
+"""Strategy: the matrix C of a mechanism that releases C X + z * clip_norm * N(0, I); and its
+sensitivity with the proof."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from fedray.base.errors import InputError, shown
+from fedray.base.errors import InputError
 from fedray.base.mistakes import Explained
 from fedray.mechanisms.gram import GramTable
 from fedray.mechanisms.participation import MOST_ROUNDS, MinSep
@@ -28,18 +28,20 @@ class SensitivityUnknown(InputError):
 class Sensitivity:
     """L2 sensitivity of X -> C X at clip norm 1, under zero-out of one device.
 
-    is_exact: whether the value is attained by some device's contributions; False: it is a proven
-        upper bound, possibly loose.
-    theorem: what proves the value.
-    lower_bound: what the contributions of a device with `worst_pattern` attain; equal to the value
-        where that is exact.
+    is_exact: whether some device's contributions attain the value; False: it is a proven upper
+        bound, possibly loose.
+    theorem: theorem that proves the value.
+    lower_bound: norm that a device with `worst_pattern` attains; equal to the value if that is
+        exact.
     """
 
     value: float
+    """L2 sensitivity under the participation, at clip norm 1."""
     is_exact: bool
     theorem: str
     lower_bound: float
     worst_pattern: tuple[int, ...]
+    """Rounds of a device that attain the lower bound."""
 
 
 class Strategy(Explained, ABC):
@@ -56,14 +58,15 @@ class Strategy(Explained, ABC):
     )
 
     kind: str
-    """Which strategy."""
+    """Kind of the mechanism."""
 
     paper: ClassVar[str]
+    """Where the mechanism comes from."""
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What tells it from others of its kind, as in its JSON, without what is not given; of a
-        matrix its digest, wherever its file is."""
+        """The mechanism's own parameters, as in its file, without those not given; of a matrix its
+        digest, wherever its file is."""
         return {
             key: value
             for key, value in self.model_dump(mode="json", exclude_none=True).items()
@@ -72,24 +75,24 @@ class Strategy(Explained, ABC):
 
     @property
     def most_rounds(self) -> int | None:
-        """Rounds after which nothing may be released; None where C has a meaning for any number of
-        rounds."""
+        """Most rounds that may be released; None if C is defined for any number of rounds."""
         return None
 
     def check_rounds(self, rounds: int) -> None:
         """Raises InputError unless 1 <= `rounds` <= most_rounds, for noise beyond its rounds would
         repeat rows or have none."""
         if rounds < 1:
-            raise InputError(
-                f"rounds={rounds} must be at least 1; nothing is released in no rounds"
+            raise InputError.of(
+                "rounds", rounds, "must be at least 1", "nothing is released in no rounds"
             )
         if rounds > MOST_ROUNDS:
-            raise InputError(f"rounds={shown(rounds)} must not exceed {MOST_ROUNDS:,}; lower it")
+            raise InputError.of("rounds", rounds, f"must not exceed {MOST_ROUNDS:,}", "lower it")
         if self.most_rounds is not None and rounds > self.most_rounds:
-            raise InputError(
-                f"rounds={rounds} is more than this {self.kind} strategy has ({self.most_rounds}); "
-                "noise beyond would repeat "
-                "rows or have none: optimise it for more rounds"
+            raise InputError.of(
+                "rounds",
+                rounds,
+                f"is more than this {self.kind} strategy has ({self.most_rounds})",
+                "noise beyond would repeat rows or have none: optimise it for more rounds",
             )
 
     @abstractmethod
@@ -114,17 +117,18 @@ class Strategy(Explained, ABC):
         return GramTable.of_matrix(self.gram(rounds))
 
     def grown_table(self, table: GramTable | None, rounds: int, most_rounds: int) -> GramTable:
-        """G over more rounds than `table` has, which must not be used any more; at last over
-        `most_rounds`.
+        """Returns G over more rounds than `table` has, at last over `most_rounds`; `table` must not
+        be used any more.
 
         A strategy whose G only gains terms with the rounds adds them to the table; others compute
-        it anew. `table` is None the first time.
+        it again. `table` is None the first time.
         """
         del table, most_rounds
         return self.gram_table(rounds)
 
     def gram_rows(self, rows: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
-        """Whole rows of G, [R, rounds], in the order of `rows`, over a run of so many `rounds`."""
+        """Returns whole rows of G, [R, rounds], in the order of `rows`, over a run of `rounds`
+        rounds."""
         columns = np.arange(rounds)
         first = np.minimum(rows[:, None], columns)
         second = np.maximum(rows[:, None], columns)
@@ -133,14 +137,14 @@ class Strategy(Explained, ABC):
     def summed_gram_rows(
         self, pattern: NDArray[np.int64], rounds: int
     ) -> NDArray[np.float64] | None:
-        """The sum of G's rows in a pattern [c], [rounds], without G; None where there is no quicker
-        way than to add them up."""
+        """Returns the sum of G's rows in a pattern [c], [rounds], without G; None if adding them up
+        is the quickest way."""
         del pattern, rounds
         return None
 
     def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
-        """Squared norm of the sum of C's columns in a pattern [c], without G; None where C has
-        negative entries.
+        """Returns the squared norm of the sum of C's columns in a pattern [c], without G; None if C
+        has negative entries.
 
         It is the sum over i, j in the pattern of G[i, j], in time and memory of the rounds instead
         of c^2. A round that occurs twice in the pattern counts twice.
@@ -149,25 +153,24 @@ class Strategy(Explained, ABC):
         return None
 
     def diagonals(self, rounds: int) -> int:
-        """Diagonals of C up to the last that is not zero over so many rounds; columns that are at
-        least so far apart are orthogonal. `rounds` where no fewer are known."""
+        """Returns the number of diagonals of C up to the last nonzero one over `rounds` rounds;
+        columns at least this far apart are orthogonal. `rounds` if no smaller number is known."""
         return rounds
 
     def is_quick_under_participation(self, rounds: int) -> bool:
-        """Whether `participation_sensitivity` over so many rounds takes less than a look at every
+        """Whether `participation_sensitivity` over `rounds` rounds takes less than a look at every
         entry of G."""
         del rounds
         return False
 
     def noise_growth(self, rounds: int) -> float:
-        """Largest weight of a draw in the noise C^-1 Z over so many rounds; 1 where the strategy's
-        parameters bound it, and where finding it would need a matrix's inverse."""
+        """Returns the largest weight of a draw in the noise C^-1 Z over `rounds` rounds; 1 if the
+        strategy's parameters bound it, and if it would need a matrix's inverse."""
         del rounds
         return 1.0
 
     def check_noise_growth(self, rounds: int) -> None:
-        """Raises InputError where the noise of so many rounds grows beyond
-        LARGEST_NOISE_GROWTH."""
+        """Raises InputError if the noise of `rounds` rounds grows beyond LARGEST_NOISE_GROWTH."""
         growth = self.noise_growth(rounds)
         if not growth <= LARGEST_NOISE_GROWTH:
             raise InputError(
@@ -177,9 +180,9 @@ class Strategy(Explained, ABC):
 
     @abstractmethod
     def recurrence(self, rounds: int) -> Recurrence:
-        """How its noise is made, row by row, for 1 <= rounds <= most_rounds.
+        """Returns how its noise is made, row by row, for 1 <= rounds <= most_rounds.
 
-        The server knows nothing of kinds: it makes a stream of the recurrence that it gets here.
+        The server does not know kinds: it makes a stream of this recurrence.
         """
 
     @abstractmethod

@@ -52,7 +52,7 @@ class ToeplitzStrategy(Strategy):
         return self.is_non_increasing(rounds)
 
     def noise_growth(self, rounds: int) -> float:
-        # What overflows is infinite growth, and not an error.
+        # Overflow means infinite growth, and is not an error.
         with np.errstate(all="ignore"):
             return float(np.abs(self.inverse_first_column(rounds)).max())
 
@@ -127,13 +127,13 @@ class ToeplitzStrategy(Strategy):
 
 
 class Toeplitz(ToeplitzStrategy):
-    """A Toeplitz strategy given by its coefficients; those beyond are zero, so that it has as many
-    bands (BandToep, McKenna 2024)."""
+    """A Toeplitz strategy given by its coefficients; later ones are zero, so it has as many bands
+    (BandToep, McKenna 2024)."""
 
     kind: Literal["toeplitz"] = "toeplitz"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Toeplitz, by its coefficients."""
     coefficients: Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
-    """c_0, c_1, ...; c_0 is positive. As many as there are bands."""
+    """c_0, c_1, ..., one per band; c_0 is positive."""
     paper: ClassVar[str] = "McKenna 2024"
 
     @model_validator(mode="after")
@@ -163,7 +163,7 @@ def _summed_columns(c: NDArray[np.float64], pattern: NDArray[np.int64]) -> NDArr
 
         times = np.bincount(pattern, minlength=n).astype(np.float64)
         return np.asarray(oaconvolve(times, c), np.float64)[:n]
-    # Room for what lasts beyond the end of the run saves a check in each step.
+    # Room for nodes beyond the end of the run saves a check in each step.
     column = np.zeros(n + c.size)
     # The loop in Python runs over whichever is shorter, the bands or the pattern.
     if c.size < pattern.size:
@@ -187,7 +187,7 @@ def inverse_series(c: NDArray[np.float64]) -> NDArray[np.float64]:
     found = np.empty(c.size)
     rest = np.zeros(later.size + 1)
     rest[0] = 1.0 / c[0]
-    # What overflows is infinite growth, which callers look for.
+    # Overflow means infinite growth, which callers look for.
     with np.errstate(over="ignore", invalid="ignore"):
         for t in range(c.size):
             found[t] = rest[0]

@@ -1,8 +1,8 @@
 """Binary trees: C has one row per dyadic node, 1 in the rounds under it. The forest and its
 sensitivity; the online mechanism.
 
-Without completion, only nodes whose whole range has been released exist, a forest when the rounds
-are no power of two; so a node's noise is drawn when its last round is. With completion, virtual
+Without completion, only nodes whose whole range has been released exist, a forest unless the number
+of rounds is a power of two; so a node's noise is drawn in its last round. With completion, virtual
 rounds of zeros fill the tree to the next power of two at its end: the last estimate of the tree
 gets better, the sensitivity larger. A restart begins a new tree. Source: Kairouz et al. 2021
 ("Practical and private (deep) learning without sampling or shuffling", section 2 and appendix D);
@@ -42,15 +42,16 @@ class Subtree(NamedTuple):
 
 
 class Best(NamedTuple):
-    """A pattern within a subtree: squared sensitivity, last round (or one long before), and what it
-    was joined from."""
+    """A pattern within a subtree: squared sensitivity, last round (or one long before), and its
+    parts."""
 
     square: int
     """Sum over nodes of (participations under the node)^2."""
     last: int
     """Last round of the pattern within the subtree, or NO_ROUND."""
     parts: "tuple[Best, Best, int] | None"
-    """Patterns of the left and the right part, and the left part's size; None of a single round."""
+    """Patterns of the left and the right part, and the left part's size; None for a single round.
+    """
 
     def rounds(self) -> list[int]:
         """The rounds of the pattern, increasing, counted from the subtree's first round."""
@@ -103,11 +104,11 @@ def _one_forest(rounds: int, is_completed: bool) -> Iterator[Subtree]:
 
 
 def forest_gram(trees: list[Subtree], rounds: int) -> NDArray[np.float64]:
-    """The Gram matrix G of a forest, [rounds, rounds]: the number of nodes that have both rounds
-    under them.
+    """Returns the Gram matrix G of a forest, [rounds, rounds]: the number of nodes above both
+    rounds.
 
     Args:
-        trees: of the forest.
+        trees: trees of the forest.
         rounds: size of G; at least the end of the last tree.
     """
     G = np.zeros((rounds, rounds))
@@ -115,8 +116,8 @@ def forest_gram(trees: list[Subtree], rounds: int) -> NDArray[np.float64]:
         tree_end = tree.start + tree.real
         for height in range(tree.height + 1):
             width = 1 << height
-            # A node over virtual rounds alone has nobody under it, and others end with the real
-            # rounds.
+            # A node over virtual rounds has no participation under it, and other nodes end with the
+            # real rounds.
             for start in range(tree.start, tree_end, width):
                 end = min(start + width, tree_end)
                 G[start:end, start:end] += 1.0
@@ -141,7 +142,7 @@ def _counted_bound(trees: tuple[Subtree, ...], participation: MinSep) -> Sensiti
     square = 0
     highest = max(tree.height for tree in trees)
     for height in range(highest + 1):
-        # A node of this height covers so many rounds at most, in any tree that is so high.
+        # Number of rounds under a node of this height, in any tree that is high enough.
         room = max(min(tree.real, 1 << height) for tree in trees if tree.height >= height)
         most_under_one = min(k, -(-room // participation.min_sep))
         # sum c^2 <= max(c) sum(c), and the counts of one height sum to at most k.
@@ -203,7 +204,7 @@ class Tree(Strategy):
         return self.rounds
 
     def segments(self, rounds: int) -> list[Segment]:
-        """What has been released after so many rounds: a segment that is still going on is not
+        """Returns the segments released after `rounds` rounds; a segment in progress is not
         completed."""
         self.check_rounds(rounds)
         planned = {*self.restarts, self.rounds}
@@ -213,8 +214,8 @@ class Tree(Strategy):
         ]
 
     def forest(self, rounds: int) -> list[Subtree]:
-        """Its trees after so many `rounds`: of every segment one where it is completed, else one
-        for each binary digit of its length."""
+        """Returns the trees after `rounds` rounds: one for each completed segment, else one for
+        each binary digit of its length."""
         return forest(self.segments(rounds))
 
     def is_quick_under_participation(self, rounds: int) -> bool:
@@ -232,8 +233,8 @@ class Tree(Strategy):
     def gram_entries(
         self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
     ) -> NDArray[np.float64]:
-        """G[i, j] = number of nodes that have both rounds under them, for pairs `first` <= `second`
-        over so many `rounds`."""
+        """Returns G[i, j], the number of nodes above both rounds, for pairs `first` <= `second`
+        over `rounds` rounds."""
         entries = np.zeros(np.broadcast_shapes(first.shape, second.shape))
         for tree in self.forest(rounds):
             is_inside = (first >= tree.start) & (second < tree.start + tree.real)
@@ -337,8 +338,7 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
         joined: list[list[Best]] = [[] for _ in range(max_participations + 1)]
         for left_count, each in enumerate(left):
             for a in each:
-                # The right part is barred by the left part's last round, or by what came before
-                # both.
+                # The left part's last round, or a round before both, bars the right part.
                 first_free = max(a.last + min_sep, barred)
                 rights = right_of(first_free - half)
                 most_right = max_participations - left_count

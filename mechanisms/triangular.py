@@ -1,8 +1,8 @@
 """Strategies held as a whole lower-triangular matrix C, [N, N]; over fewer rounds, its leading
-block (what was released by then).
+block.
 
 Matrices live in `.npy` files beside the JSON that names them, with their SHA-256, so that a claim
-names one matrix for good.
+always names one matrix.
 """
 
 import hashlib
@@ -101,11 +101,11 @@ class TriangularStrategy(Strategy):
         return _last_table(self, rounds)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
     def grown_table(self, table: GramTable | None, rounds: int, most_rounds: int) -> GramTable:
-        """The rows of C that are new add their products, so all the tables of a growing run cost
-        what the last one does.
+        """New rows of C add their products, so all the tables of a growing run together cost one
+        table of the last size.
 
-        Blocks of C's columns meet only the rows below their diagonal and within the bands: a third
-        of n^3 products at most.
+        Blocks of C's columns only meet the rows below their diagonal and within the bands: at most
+        a third of n^3 products.
         """
         self.check_rounds(rounds)
         # A G of fewer rounds has fewer rows of C in its sums, and nothing else differs.
@@ -277,8 +277,7 @@ def _load(file: str, sha256: str, context: dict[str, Any]) -> NDArray:
     path = by_content if is_kept else directory / file
     try:
         check_regular_file(path, inside=directory if is_kept else None)
-        # This opens .npy alone, and no pickles, and reads nothing before shape and type are
-        # checked.
+        # This opens only .npy, never pickles, and reads nothing before shape and type are checked.
         return np.lib.format.open_memmap(path, mode="r")
     except NPY_DAMAGE as error:
         reason = " ".join(str(error).split())[:100]

@@ -22,15 +22,22 @@ file has several mistakes, `InputError.problems` has a line for each.
 """
 
 import re
+from collections.abc import Callable
+from typing import Self
 
 SHOWN_CHARACTERS = 80
 """Most characters of a value that a message shows."""
+Naming = Callable[[str, str], str | None]
+_MENTION = re.compile(r"`(\w+)=([^`]*)`")
+"""An argument that a message mentions beside the one at fault."""
 _WORD_CHARACTERS, _LINE_CHARACTERS = 300, 2000  # a path's name has up to 255, and is cut by nobody
 
 
 def shown(value: object) -> str:
     """A value as messages show it: its repr, cut to 80 characters; for every value, however
     large."""
+    if getattr(value, "shape", None) == ():
+        value = getattr(value, "item", lambda: value)()  # numpy would show its own type too
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of more digits than Python prints; nesting
@@ -60,12 +67,56 @@ def _cut(text: str, characters: int) -> str:
 class FedrayError(Exception):
     """Root of every error fedray raises on purpose."""
 
+    def naming(self, name: Naming) -> str:
+        """Returns the message with other names of arguments, such as the options of a command.
+
+        Args:
+            name: gives the text to show for an argument and its value, or None to keep them.
+        """
+        return _renamed(str(self), name)
+
 
 class InputError(FedrayError, ValueError):
     """A caller's mistake; the command line exits with 2."""
 
+    argument: str = ""
+    """Name of the argument or key at fault; empty if the message has a subject of its own."""
+    value: object = None
+    """The value given for it."""
+    rule: str = ""
+    """The rule that the value breaks, such as "must be at least 1"."""
+    remedy: str = ""
+    """One thing to do about it. Another argument is named in backticks: `rounds=3`."""
     problems: tuple[str, ...] = ()
     """The mistakes of a file, a line each, where the message joins several."""
+
+    @classmethod
+    def of(cls, argument: str, value: object, rule: str, remedy: str = "") -> Self:
+        """Returns the error of one argument; its message is "argument=value rule; remedy"."""
+        error = cls(f"{argument}={shown(value)} {_sentence(rule, remedy)}")
+        error.argument, error.value, error.rule, error.remedy = argument, value, rule, remedy
+        return error
+
+    @classmethod
+    def caused_by(cls, error: ValueError) -> "InputError":
+        """Returns a ValueError of a lower layer as an InputError; one that is stays as it is."""
+        return error if isinstance(error, InputError) else cls(str(error))
+
+    def naming(self, name: Naming) -> str:
+        if not self.argument:
+            return super().naming(name)
+        value = shown(self.value)
+        subject = name(self.argument, value) or f"{self.argument}={value}"
+        return f"{subject} {_renamed(_sentence(self.rule, self.remedy), name)}"
+
+
+def _renamed(text: str, name: Naming) -> str:
+    """The text with other names of the arguments that it has in backticks."""
+    return _MENTION.sub(lambda found: f"`{name(found[1], found[2]) or found[0].strip('`')}`", text)
+
+
+def _sentence(rule: str, remedy: str) -> str:
+    return f"{rule}; {remedy}" if remedy else rule
 
 
 class ScenarioError(InputError):
@@ -121,4 +172,4 @@ class OptimizationFailed(RunFailed, ArithmeticError):
 
 
 class FitFailed(RunFailed):
-    """No value gives what was observed."""
+    """No value reproduces the observation."""

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
 
+from fedray.base.document import Document
+
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
@@ -26,7 +28,7 @@ class Drawing:
         return "".join(f'<div style="background: #fff">{part}</div>' for part in parts)
 
 
-class Result:
+class Result(Document):
     """Mixin for results that notebooks show as tables (`TABLES` of `fedray.notebook`)."""
 
     __slots__ = ()

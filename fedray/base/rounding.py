@@ -16,14 +16,14 @@ _EXACT = Context(prec=1100)
 
 
 def up(value: float, decimals: int = 4) -> str:
-    """The least number with so many decimals that is not below `value`, as text; `inf` and `nan` as
-    they are."""
+    """Returns the least number with `decimals` decimals that is at least `value`, as text; `inf`
+    and `nan` stay."""
     return _rounded(value, decimals, ROUND_CEILING)
 
 
 def down(value: float, decimals: int = 4) -> str:
-    """The largest number with so many decimals that is not above `value`, as text; `inf` and `nan`
-    as they are."""
+    """Returns the largest number with `decimals` decimals that is at most `value`, as text; `inf`
+    and `nan` stay."""
     return _rounded(value, decimals, ROUND_FLOOR)
 
 
@@ -34,11 +34,11 @@ def shown_min_sep(min_sep: float | None) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count with its noun: `1 round`, `2,000 rounds`.
+    """Returns a count with its noun: `1 round`, `2,000 rounds`.
 
     Args:
-        count: how many.
-        noun: for one of them; with an s it is for several.
+        count: the count.
+        noun: noun in the singular; the plural adds an s.
     """
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
@@ -62,12 +62,12 @@ def shown_noise(noise_multiplier: float, decimals: int = 4) -> str:
 
 
 def in_words(value: Any, most: int | None = None) -> str:
-    """A parameter of a mechanism or a scenario, in words: yes, no, none, or its numbers with every
-    digit.
+    """Returns a parameter of a mechanism or a scenario in words: yes, no, none, or its numbers with
+    every digit.
 
     Args:
-        value: of a key.
-        most: values of a list that are shown; None for all.
+        value: value of a key.
+        most: most values of a list to show; None for all.
     """
     # It is asked before numbers, because a bool is an int to Python.
     if isinstance(value, bool):

@@ -30,7 +30,7 @@ def cache(
     from fedray.report.text import TextTable
 
     if unused_for is not None and not unused_for >= 0:
-        raise InputError(f"--delete-unused-for={unused_for:g} must be 0 days or more")
+        raise InputError.of("unused_for", unused_for, "must be 0 days or more")
     now, kept, deleted = time.time(), [], []
     for each in cached_contents():
         # A clock that was set back makes files of the future, which count as used now.

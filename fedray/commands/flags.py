@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args, get_type_hints
 
-from fedray.base.errors import InputError, shown
+from fedray.base.errors import FedrayError, InputError, shown
 
 OTHER_NAMES = {
     "memory": "memory_mebibytes",
@@ -16,27 +16,10 @@ OTHER_NAMES = {
     "worker_timeout": "worker_timeout_seconds",
 }
 """Parameters of commands, with the library's name of the same argument where that is another."""
-RENAMED = {
-    ("audit", "--out"): "--page",
-    ("evaluate", "--devices"): "--sample",
-    ("fit", "--devices"): "--population",
-    ("plan", "--devices"): "--population",
-}
-"""What options of commands were called, and are called now."""
 KEY_NAMES = {"population": "devices", "rounds": "count", "timer": "timer_hours"}
 """Options of some commands, with the name of the scenario's key where that is another."""
 _WITH_THOUSANDS = re.compile(r"\d{1,3}([., ']\d{3})+")
 """A whole number as people write it, such as 400.000 or 400,000."""
-_OF_A_FILE = re.compile(r"\bfile '[^']*': ")
-"""What follows is about keys of a file, which may be called like arguments."""
-
-
-def renamed(command: str, option: str) -> str | None:
-    """What to say of an `option` of a `command` that has a new name; None where it has none."""
-    new_name = RENAMED.get((command, option))
-    if new_name is None:
-        return None
-    return f"fedray {command} {option}: this option is called {new_name} now; use that"
 
 
 def as_key(option: str) -> str | None:
@@ -88,7 +71,7 @@ def check_numbers(
             kinds[flag](given)
         except ValueError:
             rule = _rule_of_whole(given) if kinds[flag] is int else _rule_of_number(given)
-            raise InputError(f"{flag}={shown(given)} must be {rule}") from None
+            raise InputError.of(flag, given, f"must be {rule}") from None
 
 
 def _rule_of_whole(given: str) -> str:
@@ -102,13 +85,12 @@ def _rule_of_number(given: str) -> str:
     return f"a number, with a decimal point if any, such as {with_point if is_meant else '0.5'}"
 
 
-def in_flags(message: str, parameters: Iterable[Any]) -> str:
-    """Puts the flags of a command in a message of the library.
+def in_flags(error: FedrayError, parameters: Iterable[Any]) -> str:
+    """The message of an error, with the options of a command for the arguments of the library.
 
     Args:
-        message: names arguments as `name=value`, `name=True`, `name=False` or `name=None`. A name
-            without its sign may be prose, such as rounds, and stays as it is.
-        parameters: those of the command, as click has them. What is none of them keeps its name.
+        error: names arguments, some of which the command may lack: those keep their names.
+        parameters: parameters of the command, as click has them.
     """
     flags: dict[str, tuple[str, str]] = {}
     for each in parameters:
@@ -116,18 +98,14 @@ def in_flags(message: str, parameters: Iterable[Any]) -> str:
             flags[each.name] = each.opts[0], (*each.secondary_opts, each.opts[0])[0]
     # Arguments that the library calls otherwise lead to the same flags.
     flags |= {name: flags[own] for own, name in OTHER_NAMES.items() if own in flags}
-    names = "|".join(map(re.escape, flags))
-    # Names inside paths, quotes and dotted keys are no arguments, hence what may not stand before.
-    mention = re.compile(rf"(?<![\w.'/-])({names})(=(?:True|None|False)\b|=)")
 
-    def flag(found: re.Match[str]) -> str:
-        on, off = flags[found[1]]
-        # A value stays behind its flag; True and None name the flag itself, and False its opposite.
-        return {"=False": off, "=": f"{on}="}.get(found[2], on)
+    def flag(argument: str, value: str) -> str | None:
+        if argument not in flags:
+            return None
+        on, off = flags[argument]
+        return {"True": on, "None": on, "False": off}.get(value, f"{on}={value}")
 
-    of_a_file = _OF_A_FILE.search(message)
-    end = of_a_file.end() if of_a_file else len(message)
-    return mention.sub(flag, message[:end]) + message[end:] if flags else message
+    return error.naming(flag)
 
 
 def with_set(message: str, overrides: Iterable[str]) -> str:

@@ -124,9 +124,11 @@ def _hours(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(
-            f"utc_offset={text!r} is neither a number of hours nor unknown; give local time minus "
-            "the log's clock"
+        raise InputError.of(
+            "utc_offset",
+            text,
+            "is neither a number of hours nor unknown",
+            "give local time minus the log's clock",
         ) from None
 
 
@@ -215,9 +217,9 @@ def sessions(
     from fedray.report.text.habits import session_rows
 
     if kind not in ("flash", "fedscale"):
-        raise InputError(f"kind={kind!r} is none of flash, fedscale")
+        raise InputError.of("kind", kind, "is none of flash, fedscale")
     if kind == "fedscale" and idle is not None:
-        raise InputError(f"idle={idle!r} is for FLASH; leave it out")
+        raise InputError.of("idle", idle, "is for FLASH", "leave it out")
     chosen = form_of(out, file_format)
     found = read_fedscale(trace) if kind == "fedscale" else read_flash(trace, idle or "screen-off")
     # A recording is replayed over and over, with a period of whole days.

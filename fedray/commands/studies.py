@@ -200,15 +200,17 @@ def plan(
     try:
         hours = [float(each) for each in timers.split(",")]
     except ValueError:
-        raise InputError(
-            f"--timers={timers!r} must be numbers of hours with commas between, such as 24,48"
+        raise InputError.of(
+            "timers", timers, "must be numbers of hours with commas between, such as 24,48"
         ) from None
     if scenario is None and (population is None or rounds is None):
         raise InputError("--population and --rounds must be given, or a scenario file")
     if rounds_per_day is not None and not 0 < rounds_per_day <= 1440:
-        raise InputError(
-            f"--rounds-per-day={rounds_per_day} must be above 0 and at most 1440; leave it out for "
-            "the fastest pace"
+        raise InputError.of(
+            "rounds_per_day",
+            rounds_per_day,
+            "must be above 0 and at most 1440",
+            "leave it out for the fastest pace",
         )
     for each in overrides or ():
         remedy = _PLANNED.get(each.partition("=")[0].strip())
@@ -291,7 +293,7 @@ def reproduce_learning(
     min_seps = _min_seps_of(guesses)
     count = 5 if seeds is None else seeds
     if not 2 <= count <= 1000:
-        raise InputError(f"--seeds={count} must be from 2 to 1000; one alone has no interval")
+        raise InputError.of("seeds", count, "must be from 2 to 1000", "one has no interval")
     scenarios = [Scenario.from_toml(file, overrides or ()) for file in files or shipped_recipes()]
     names = [each.name for each in scenarios]
     if len(set(names)) < len(names):
@@ -338,6 +340,6 @@ def _min_seps_of(guesses: str | None) -> list[int]:
     try:
         return [int(each) for each in guesses.split(",")] if guesses is not None else []
     except ValueError:
-        raise InputError(
-            f"--guesses={guesses!r} must be min-seps with commas between, such as 13,52"
+        raise InputError.of(
+            "guesses", guesses, "must be min-seps with commas between, such as 13,52"
         ) from None

@@ -1,15 +1,14 @@
 """Distributed discrete Gaussian noise: devices add it before secure aggregation sums them (Kairouz,
 Liu and Steinke 2021).
 
-What a device sends is what fedray/encoding/secagg.py has, plus exact discrete Gaussian noise on
-every coordinate (fedray/encoding/discrete_noise.py), modulo M. The server adds none, and sees
-nothing without noise. The variance of a device is such that report_goal devices together have a
-standard deviation of z times the inflated norm. A device that takes part and has no usable update
-sends noise alone. One that drops out takes its noise along, so the audit counts the devices of each
-round.
+A device sends the update of fedray/encoding/secagg.py, plus exact discrete Gaussian noise on every
+coordinate (fedray/encoding/discrete_noise.py), modulo M. The server adds no noise, and sees nothing
+without noise. The variance of a device is such that report_goal devices together have a standard
+deviation of z times the inflated norm. A device that takes part without a usable update sends only
+noise. A device that drops out takes its noise along, so the audit counts the devices of each round.
 
-Where only a sample of the cohort trains, a device of the sample adds less noise: the sum then has
-the sample's share of the cohort's noise, as everywhere in fedray.
+If only a sample of the cohort trains, a device of the sample adds less noise: the sum then has the
+sample's share of the cohort's noise, as everywhere in fedray.
 
 M has room for nine standard deviations of noise beside the updates. A coordinate of a sum wraps
 with a probability below 2 exp(-81 / 2) = 5e-18, because discrete Gaussians are subgaussian
@@ -37,24 +36,25 @@ class DiscreteGaussianEncoding(SecAggEncoding):
     """Sums modulo M of updates and noise.
 
     Args:
-        table: of the scenario.
-        setting: what else of it an encoding depends on.
+        table: table of the scenario.
+        setting: other settings that an encoding depends on.
 
-    noise: the variance that a device adds to a coordinate, in squared steps.
+    noise: variance that a device adds to a coordinate, in squared steps.
 
     Raises:
-        ScenarioError: as `SecAggEncoding`; if the table is for a model of another size, or its
-            steps are too coarse or too fine for the noise.
+        ScenarioError: as `SecAggEncoding`; the table is for a model of another size, or its steps
+            are too coarse or too fine for the noise.
     """
 
     adds_noise = True
 
     def __init__(self, table: DiscreteGaussian, setting: SumSetting) -> None:
         if table.parameters != setting.dimension:
-            raise ScenarioError(
-                f"privacy.encoding.parameters={table.parameters:,}: the model has "
-                f"{setting.dimension:,} parameters, and the privacy of discrete noise depends on "
-                f"how many; say {setting.dimension}"
+            raise ScenarioError.of(
+                "privacy.encoding.parameters",
+                table.parameters,
+                f"is not the model's {setting.dimension:,}, on which its privacy depends",
+                f"write {setting.dimension}",
             )
         super().__init__(table, setting)
         variance = device_variance(
@@ -62,18 +62,23 @@ class DiscreteGaussianEncoding(SecAggEncoding):
         )
         if variance < LEAST_DEVICE_VARIANCE:
             finer = math.sqrt(LEAST_DEVICE_VARIANCE * setting.devices) / setting.noise_multiplier
-            raise ScenarioError(
-                f"privacy.encoding.scale={table.scale}: one of {setting.devices:,} devices would "
-                f"add noise of variance {float(variance):.3g} steps^2, and nothing is proven below "
-                f"{LEAST_DEVICE_VARIANCE:g}; take a scale of at least {math.ceil(finer):,}"
+            raise ScenarioError.of(
+                "privacy.encoding.scale",
+                table.scale,
+                f"is too coarse: one of {setting.devices:,} devices would add noise of variance "
+                f"{float(variance):.3g} steps^2, and nothing is proven below "
+                f"{LEAST_DEVICE_VARIANCE:g}",
+                f"take a scale of at least {math.ceil(finer):,}",
             )
         # All devices of the sample together then have its share of the cohort's deviation.
         own = variance * setting.sampled / setting.devices
         if own > MOST_DEVIATION**2:
-            raise ScenarioError(
-                f"privacy.encoding.scale={table.scale}: the noise of one device has a standard "
-                f"deviation of {math.sqrt(own):.3g} steps, and {MOST_DEVIATION:,} is the most; "
-                "take a smaller scale"
+            raise ScenarioError.of(
+                "privacy.encoding.scale",
+                table.scale,
+                f"is too fine: the noise of a device deviates by {math.sqrt(own):.3g} steps; "
+                f"the most is {MOST_DEVIATION:,}",
+                "take a smaller scale",
             )
         self.noise = NoiseScale.at_least(own)
         self._noise_key = stream_key(setting.seed, Stream.DISCRETE_NOISE)

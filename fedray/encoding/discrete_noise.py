@@ -50,7 +50,7 @@ class NoiseScale(NamedTuple):
 
     @classmethod
     def at_least(cls, variance: Fraction) -> "NoiseScale":
-        """The least variance of this form that is no smaller than a given one."""
+        """Returns the least variance of this form that is no smaller than a given one."""
         q = 1
         while q < MOST_FINENESS and variance * q * q < FINENESS**2:
             q *= 2
@@ -71,9 +71,9 @@ def add_noise(steps, key, device_id, round_index, r, q, t):
 
     Args:
         steps: the numbers.
-        key: of the stream.
+        key: key of the stream.
         device_id, round_index: the address, with the place of a number.
-        r, q, t: of the `NoiseScale`.
+        r, q, t: parameters of the `NoiseScale`.
     """
     source = np.zeros(_SIZE, np.uint64)
     source[_DEVICE], source[_ROUND] = np.uint64(device_id), np.uint64(round_index)

@@ -1,4 +1,4 @@
-"""What an encoding is: both ends of the way from clipped updates to their sum."""
+"""Encodings: both ends of the way from clipped updates to their sum."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ClippedUpdates:
-    """What a group of devices sends in a round, before it is encoded. Shapes: G devices, D
-    parameters.
+    """Updates of a group of devices in a round, before encoding. Shapes: G devices, D parameters.
 
     round_index: the round.
-    device_ids: [G] uint64. With the round they are the address of whatever a device draws.
+    device_ids: [G] uint64. With the round they are the address of a device's draws.
     values: [G, D] float32, before clipping.
     factors: [G] float64; factors[g] * values[g] is no longer than the clip norm. 0 for a device
         whose update cannot be used, such as one with a NaN: it sends zero.
@@ -27,13 +26,13 @@ class ClippedUpdates:
 
 @dataclass(frozen=True, slots=True)
 class SumSetting:
-    """What an encoding depends on beside its table.
+    """Settings that an encoding depends on beside its table.
 
     dimension: parameters D of the model.
     devices: most devices in a sum; the scenario's report goal.
-    sampled: of them, those that train here.
+    sampled: devices of the sum that train here.
     noise_multiplier: z.
-    seed: of the training.
+    seed: seed of the training.
     """
 
     dimension: int
@@ -44,21 +43,20 @@ class SumSetting:
 
 
 class Encoding(Protocol):
-    """One kind of encoding, for models of D parameters: what a device does to a clipped update, how
-    sums are added, and what the server does to a sum.
+    """One kind of encoding, for models of D parameters: encodes a clipped update on a device, adds
+    sums, and decodes a sum on the server.
 
-    A sum is an array [P] of integers. What a device adds to it is a function of the seed, the
+    A sum is an array [P] of integers. The addition of a device is a function of the seed, the
     round, the device and its update, and sums are exact. So they do not depend on how devices are
-    grouped. A device that takes part without an update that it can send adds the encoding of zero.
-
-    The clip norm is an argument of both ends, because it may differ between rounds.
+    grouped. A device that takes part without a usable update adds the encoding of zero. The clip
+    norm is an argument of both ends, because it may differ between rounds.
     """
 
     adds_noise: bool
-    """Whether devices add the round's noise to what they send; the server then adds none."""
+    """Whether devices add the round's noise to their updates; the server then adds none."""
 
     def zero_sum(self) -> NDArray[np.int64]:
-        """The sum [P] of nobody."""
+        """Returns the empty sum [P]."""
         ...
 
     def encode_into(
@@ -68,19 +66,19 @@ class Encoding(Protocol):
 
         Args:
             total_P: the sum.
-            updates: of the devices, and by how much each is scaled down.
-            clip_norm: of the round.
+            updates: updates of the devices, with their factors.
+            clip_norm: clip norm of the round.
         """
         ...
 
     def encode_zeros_into(
         self, total_P: NDArray[np.int64], device_ids: NDArray[np.uint64], round_index: int
     ) -> None:
-        """Adds to a sum, in place, what devices send that take part and have no update.
+        """Adds the messages of devices that take part without an update to a sum, in place.
 
         Args:
             total_P: the sum.
-            device_ids: of such devices.
+            device_ids: the devices.
             round_index: the round.
         """
         ...
@@ -92,11 +90,11 @@ class Encoding(Protocol):
     def decode(
         self, total_P: NDArray[np.int64], clip_norm: float, round_index: int
     ) -> NDArray[np.float32]:
-        """The sum [D] of clipped updates that a sum of encoded ones stands for.
+        """Returns the sum [D] of clipped updates from a sum of encoded ones.
 
         Args:
-            total_P: the sum of all devices of the round.
-            clip_norm: of the round.
+            total_P: sum of all devices of the round.
+            clip_norm: clip norm of the round.
             round_index: the round.
         """
         ...
@@ -113,5 +111,5 @@ class Encoding(Protocol):
 
     @property
     def bits_per_parameter(self) -> float:
-        """What a device sends for each parameter of the model, in bits."""
+        """Bits that a device sends per parameter of the model."""
         ...

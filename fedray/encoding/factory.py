@@ -7,13 +7,13 @@ from fedray.encoding.tables import AnyEncoding
 
 
 def encoding_of(table: AnyEncoding, setting: SumSetting) -> Encoding:
-    """The encoding that a table describes.
+    """Returns the encoding that a table describes.
 
     Args:
         table: `privacy.encoding` of a scenario.
-        setting: what else of the scenario an encoding depends on.
+        setting: other settings that an encoding depends on.
 
     Raises:
-        ScenarioError: if the table does not fit the model or the number of devices.
+        ScenarioError: the table does not fit the model or the number of devices.
     """
     return resolve_name(table.implementation)(table, setting)

@@ -2,7 +2,7 @@
 their order.
 
 The server sees the exact sum, as if it were trusted with every update. Rounding towards zero makes
-no update longer, so the clip norm is what a device contributes at most.
+no update longer, so the clip norm bounds a device's contribution.
 """
 
 import numpy as np

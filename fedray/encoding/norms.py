@@ -1,5 +1,5 @@
-"""What rounding to whole steps does to norms, and how much noise devices add: the figures of secure
-aggregation that devices, server and audit have to agree on.
+"""Effect of rounding to whole steps on norms, and the noise of devices: figures of secure
+aggregation on which devices, server and audit must agree.
 
 Notation: d coordinates, a power of two; C the clip norm; S steps in a clip norm; Cinfl the longest
 encoded update (Kairouz, Liu and Steinke 2021, Theorem 1, with beta = exp(-1/2)).
@@ -16,7 +16,7 @@ def padded(dimension: int) -> int:
 
 
 def inflation(scale: int, coordinates: int) -> float:
-    """By what the norm of an encoded update may exceed the clip norm, as a factor: Cinfl / C.
+    """Returns the factor by which an encoded update may be longer than the clip norm: Cinfl / C.
 
     Args:
         scale: S, steps in a clip norm.
@@ -47,7 +47,7 @@ def largest_coordinate(scale: int, coordinates: int) -> int:
 
 
 def rounding_square(coordinates: int) -> float:
-    """What rounding may add to the squared length, in squared steps, beside S.
+    """Returns the largest addition of rounding to the squared length, in squared steps, beside S.
 
     Args:
         coordinates: d, a power of two.
@@ -58,13 +58,13 @@ def rounding_square(coordinates: int) -> float:
 def device_variance(
     noise_multiplier: float, scale: int, coordinates: int, devices: int
 ) -> Fraction:
-    """Variance of the noise that each device adds to a coordinate, in squared steps, so that the
-    noise of all of them has a standard deviation of noise_multiplier times the inflated norm.
+    """Returns the variance of the noise that each device adds to a coordinate, in squared steps, so
+    that their noise together has a standard deviation of noise_multiplier times the inflated norm.
 
     Args:
         noise_multiplier: z.
         scale: S, steps in a clip norm.
         coordinates: d, a power of two.
-        devices: how many add noise.
+        devices: number of devices that add noise.
     """
     return Fraction(noise_multiplier) ** 2 * largest_square(scale, coordinates) / devices

@@ -14,10 +14,10 @@ from fedray.base.rng import Key, Stream, draw, stream_key
 
 
 def signs_of(seed: int, round_index: int, coordinates: int) -> NDArray[np.float64]:
-    """The round's signs [P], 1 or -1: a function of seed and round.
+    """Returns the round's signs [P], 1 or -1: a function of seed and round.
 
     Args:
-        seed: of the training.
+        seed: seed of the training.
         round_index: the round.
         coordinates: P.
     """
@@ -29,7 +29,7 @@ def _signs(key: Key, round_index: int, coordinates: int):
     signs = np.empty(coordinates)
     words = np.empty(4, np.uint64)
     for coordinate in range(coordinates):
-        # A draw has 128 bits, which are as many signs.
+        # A draw has 128 bits, one per sign.
         place = coordinate % 128
         if place == 0:
             words[0], words[1], words[2], words[3] = draw(key, 0, round_index, coordinate // 128)

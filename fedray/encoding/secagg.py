@@ -12,17 +12,17 @@ without bias. It rounds all coordinates again until
 
 which holds with a probability of at least 1 - alpha (Kairouz, Liu and Steinke 2021, Theorem 1). So
 no device contributes more than Cinfl = C / S times the square root of the right side. That is the
-sensitivity of the sum, and noise is measured by it.
+sensitivity of the sum, and the unit of the noise.
 
-What is sent is x modulo M. The server adds these numbers modulo M, and takes each coordinate for
-the number of least size that it stands for. The paper adds Cinf to every coordinate on the device
-and subtracts m Cinf on the server, which cancel; without them nothing depends on how many devices
-there were. A device that takes part and has no usable update sends zeros. Since M >= 2 Cinf m + 1,
-no sum of m devices wraps.
+The message is x modulo M. The server adds these numbers modulo M, and reads each coordinate as the
+number of least size in its class. The paper adds Cinf to every coordinate on the device and
+subtracts m Cinf on the server, which cancel; without them nothing depends on the number of devices.
+A device that takes part without a usable update sends zeros. Since M >= 2 Cinf m + 1, no sum of m
+devices wraps.
 
 Error: a decoded sum of m devices is within m sqrt(d) C / S of the sum of their clipped updates
-(L2), unless a coordinate was clipped. That happens to a device with a probability of at most
-2 d exp(-2 ln(d)^2), and never for d <= 64.
+(L2), unless a coordinate was clipped. That happens to a device with a probability of at most 2 d
+exp(-2 ln(d)^2), and never for d <= 64.
 """
 
 import math
@@ -48,24 +48,24 @@ MOST_BITS = 62
 """Most bits of the modulus: two residues then add up within an int64."""
 MOST_INFLATION = 2.0
 """A scale at which the inflated norm is more than this many clip norms is refused: noise grows with
-that norm, and what is sent is mostly rounding."""
+that norm, and the message is mostly rounding."""
 _MOST_TRIES = 1000
-"""How often rounding is tried. All tries fail with a probability of exp(-500), unless an update was
-not clipped."""
+"""Most attempts at rounding. All fail with a probability of exp(-500), unless an update was not
+clipped."""
 
 
 class SecAggEncoding:
     """Sums modulo M.
 
     Args:
-        table: of the scenario.
-        setting: what else of it an encoding depends on.
+        table: table of the scenario.
+        setting: other settings that an encoding depends on.
 
     modulus: M.
     largest: Cinf, the largest coordinate that a device sends, in steps.
 
     Raises:
-        ScenarioError: for a scale that is too small, or a modulus without room for the sums.
+        ScenarioError: the scale is too small, or the modulus has no room for the sums.
     """
 
     adds_noise = False
@@ -149,7 +149,7 @@ class SecAggEncoding:
         device_id: int,
         round_index: int,
     ) -> None:
-        """Adds to a sum what a device sends."""
+        """Adds the message of a device to a sum."""
         _add_modulo(total_P, steps_P, self.modulus)
 
     def _round(
@@ -182,28 +182,34 @@ class SecAggEncoding:
         # The least S with S^2 + S + rest <= (MOST_INFLATION S)^2.
         rest, share = rounding_square(self._coordinates), MOST_INFLATION**2 - 1
         least = math.ceil((1 + math.sqrt(1 + 4 * share * rest)) / (2 * share))
-        raise ScenarioError(
-            f"privacy.encoding.scale={self._scale}: rounding a model of "
-            f"{self._setting.dimension:,} parameters may make an update {factor:.3g} times as long "
-            f"as the clip norm, and {MOST_INFLATION:g} times is the most; take a scale of at least "
-            f"{least:,}"
+        raise ScenarioError.of(
+            "privacy.encoding.scale",
+            self._scale,
+            f"is too coarse: rounding {self._setting.dimension:,} parameters may make an update "
+            f"{factor:.3g} times as long as the clip norm; the most is {MOST_INFLATION:g} times",
+            f"take a scale of at least {least:,}",
         )
 
 
 def _modulus(table: ModularTable, least: int, devices: int) -> int:
     """M, as the table says or the least that has room. Raises ScenarioError."""
     if least > 1 << MOST_BITS:
-        raise ScenarioError(
-            f"privacy.encoding.scale={table.scale}: sums of {devices:,} devices need a modulus of "
-            f"{least:,}, and 2^{MOST_BITS} is the most; take a smaller scale"
+        raise ScenarioError.of(
+            "privacy.encoding.scale",
+            table.scale,
+            f"is too fine: sums of {devices:,} devices need a modulus of {least:,}; the most is "
+            f"2^{MOST_BITS}",
+            "take a smaller scale",
         )
     if table.modulus_bits is None:
         return least
     if least > 1 << table.modulus_bits:
-        raise ScenarioError(
-            f"privacy.encoding.modulus_bits={table.modulus_bits}: sums of {devices:,} devices with "
-            f"scale={table.scale} need {(least - 1).bit_length()} bits, else they wrap; raise it, "
-            "leave it out, or take a smaller scale"
+        raise ScenarioError.of(
+            "privacy.encoding.modulus_bits",
+            table.modulus_bits,
+            f"is too small: sums of {devices:,} devices with scale={table.scale} need "
+            f"{(least - 1).bit_length()} bits, else they wrap",
+            "raise it, leave it out, or take a smaller scale",
         )
     return 1 << table.modulus_bits
 
@@ -232,8 +238,7 @@ def _round(rotated, steps, key, device_id, round_index, largest_square):
                     key, address, round_index, coordinate // 4
                 )
             below = math.floor(rotated[coordinate])
-            # It is rounded up with the probability of its fraction, so that the mean of what is
-            # sent is what is meant.
+            # Rounded up with the probability of its fraction, so that the message is unbiased.
             is_up = uniform(words[place]) < rotated[coordinate] - below
             steps[coordinate] = np.int64(below) + (1 if is_up else 0)
             square += steps[coordinate] ** 2

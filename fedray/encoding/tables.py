@@ -1,7 +1,6 @@
 """The tables `privacy.encoding`: how the updates of devices are sent and summed.
 
-This module has what a scenario's file says of an encoding; what an encoding does is in the module
-of its kind, which loads a compiler.
+Encodings themselves are in the modules of their kinds, which load a compiler.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -32,16 +31,16 @@ class EncodingTable(Table):
     """The table of an encoding: what audits and pages say of it."""
 
     implementation: ClassVar[str]
-    """Where the encoding is, as `module:name`: what takes this table and a `SumSetting`, and is an
+    """`module:name` of the encoding: called with this table and a `SumSetting`, it returns an
     `Encoding`."""
     adds_noise: ClassVar[bool] = False
     """Whether devices add the noise."""
     noise_is_relative_to: ClassVar[str] = "the clip norm"
-    """What the noise multiplier is multiplied by: the most that a device adds to a sum."""
+    """Norm that the noise multiplier multiplies: the largest addition of a device to a sum."""
 
     @property
     def assumption(self) -> str:
-        """What an audit has to say of the encoding; empty for nothing."""
+        """Note about the encoding for audits; may be empty."""
         return ""
 
 
@@ -55,7 +54,7 @@ class FixedPoint(EncodingTable):
 
 
 class ModularTable(EncodingTable):
-    """What the encodings of secure aggregation have in common."""
+    """Base class of tables of secure aggregation."""
 
     noise_is_relative_to: ClassVar[str] = _INFLATED_NORM
     scale: Annotated[int, Field(ge=1, le=1 << 30)] = 1 << 16
@@ -122,4 +121,4 @@ AnyEncoding = Annotated[
     | Annotated[DiscreteGaussian, Tag("discrete_gaussian")],
     told_apart_by("kind", "fixed_point"),
 ]
-"""The tables of all encodings, told apart by `kind`."""
+"""Tables of all encodings, distinguished by `kind`."""

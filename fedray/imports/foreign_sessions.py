@@ -69,7 +69,7 @@ def read_flash(file: Path, idle: str = "screen-off") -> Sessions:
         InputError: it is no such file, or has a message that cannot be read.
     """
     if idle not in get_args(Idle):
-        raise InputError(f"idle={idle!r} is none of {', '.join(get_args(Idle))}")
+        raise InputError.of("idle", idle, f"is none of {', '.join(get_args(Idle))}")
     try:
         users = json.loads(_content(file))
     except (ValueError, RecursionError) as error:

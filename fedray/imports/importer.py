@@ -131,19 +131,23 @@ def import_log(
         RunFailed: the disk is full or fails.
     """
     if not LEAST_MEMORY <= memory_mebibytes <= 1 << 20:
-        raise InputError(
-            f"memory_mebibytes={memory_mebibytes} must be from {LEAST_MEMORY} to {1 << 20} MiB; "
-            f"{USUAL_MEMORY} is usual"
+        raise InputError.of(
+            "memory_mebibytes",
+            memory_mebibytes,
+            f"must be from {LEAST_MEMORY} to {1 << 20} MiB",
+            f"{USUAL_MEMORY} is usual",
         )
     if repeats not in REPEATS:
-        raise InputError(f"repeats={repeats!r} is none of {', '.join(REPEATS)}")
+        raise InputError.of("repeats", repeats, f"is none of {', '.join(REPEATS)}")
     of_times = {"time_unit": time_unit, "time_format": time_format, "time_zone": time_zone}
     stray = next((name for name, value in of_times.items() if value is not None), None)
     # A rounds file may have times where the log has none.
     if stray is not None and time_column is None and rounds_file is None:
-        raise InputError(
-            f"{stray}={of_times[stray]!r} tells how times are written, and there are none; name "
-            "their column by time_column, or leave it out"
+        raise InputError.of(
+            stray,
+            of_times[stray],
+            "tells how times are written, and there are none",
+            "name their column by time_column, or leave it out",
         )
     # Parquet opens no such name, so it is refused before the work and not after it.
     _check_name(out)
@@ -186,8 +190,8 @@ def import_log(
             raise InputError(
                 f"log {str(log)!r} has {parts.repeated:,} rows of {REPEATED} (such as "
                 f"{parts.example}), each of which may count: "
-                "give repeats='once' if they are repeated records of one contribution, or "
-                "repeats='each' if a device contributed more than once to a round"
+                "give `repeats='once'` if they are repeated records of one contribution, or "
+                "`repeats='each'` if a device contributed more than once to a round"
             )
         listed_times = None
         if released is not None and released.seconds is not None:
@@ -255,8 +259,8 @@ def _check_staged(source: Log, leave_out_invalid: bool) -> None:
     if source.out_of_range:
         remedy = (
             "they are participations like others, so they are not left out: correct the "
-            "number of rounds, or number the rounds that occur by renumber=True, or list those "
-            "that released a model by rounds_file='released.csv'"
+            "number of rounds, or number the rounds that occur by `renumber=True`, or list those "
+            "that released a model by `rounds_file='released.csv'`"
         )
     else:
         remedy = (

@@ -72,7 +72,9 @@ class LogLayout:
 
     def __post_init__(self) -> None:
         if not self.devices:
-            raise InputError("device_column=() names no column; name the column of the device")
+            raise InputError.of(
+                "device_column", (), "names no column", "name the column of the device"
+            )
         chosen = [*self.devices, self.round, *([self.time] if self.time is not None else [])]
         twice = next((name for name, count in Counter(chosen).items() if count > 1), None)
         if twice is not None:
@@ -81,13 +83,13 @@ class LogLayout:
                 "name others"
             )
         if self.file_format is not None and self.file_format not in ("csv", "parquet"):
-            raise InputError(f"file_format={self.file_format!r} is not csv or parquet")
+            raise InputError.of("file_format", self.file_format, "is not csv or parquet")
         separator_of(self.delimiter)
         for each in self.where:
             # The first equals sign counts, so that a value may have more of them.
             column, equals, _ = each.partition("=")
             if not equals or not column:
-                raise InputError(f"where={each!r} must be COLUMN=VALUE, such as outcome=accepted")
+                raise InputError.of("where", each, "must be COLUMN=VALUE, such as outcome=accepted")
 
     @property
     def separator(self) -> str:
@@ -193,9 +195,11 @@ class Log:
         self._files = log_files(path)
         self._format = log_format_of(self._files[0], layout.file_format)
         if self._format != "csv" and layout.delimiter is not None:
-            raise InputError(
-                f"delimiter={layout.delimiter!r} is for CSV, and log {shown_path(path)} is "
-                "Parquet; leave it out"
+            raise InputError.of(
+                "delimiter",
+                layout.delimiter,
+                f"is for CSV, and log {shown_path(path)} is Parquet",
+                "leave it out",
             )
         self._types = self._checked_columns()
         self._met: dict[str, list[str]] = {column: [] for column in layout.conditions}
@@ -267,16 +271,19 @@ class Log:
             ) from None
         for column, argument in given.items():
             if names.count(column) > 1:
-                raise InputError(
-                    f"{argument}={column!r} is the name of {names.count(column)} columns of "
-                    f"{shown_path(self.path)}; "
-                    "rename one of them"
+                raise InputError.of(
+                    argument,
+                    column,
+                    f"is the name of {names.count(column)} columns of {shown_path(self.path)}",
+                    "rename one of them",
                 )
             if column not in names:
                 hint = other_separator(file, self.layout.separator) if self._format == "csv" else ""
-                raise InputError(
-                    f"{argument}={column!r} is not a column of {shown_path(self.path)}; it has "
-                    f"{', '.join(names[:20])[:400]}{hint}"
+                raise InputError.of(
+                    argument,
+                    column,
+                    f"is not a column of {shown_path(self.path)}",
+                    f"it has {', '.join(names[:20])[:400]}{hint}",
                 )
         return {
             name: pa.string() if self._format == "csv" else schema.field(name).type
@@ -347,9 +354,11 @@ class Log:
         if len(kinds) == 1:
             return kinds[0]
         if pa.binary() in kinds:
-            raise InputError(
-                f"device_column={shown(self.layout.devices)} must be whole numbers or strings, "
-                "not bytes; write bytes as hexadecimal text"
+            raise InputError.of(
+                "device_column",
+                self.layout.devices,
+                "must be whole numbers or strings, not bytes",
+                "write bytes as hexadecimal text",
             )
         return pa.string()
 
@@ -364,8 +373,11 @@ class Log:
         is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
         if is_bytes or pa.types.is_fixed_size_binary(kind):
             return pa.binary()
-        raise InputError(
-            f"device_column={name!r} is of type {kind}; devices are whole numbers, strings or bytes"
+        raise InputError.of(
+            "device_column",
+            name,
+            f"is of type {kind}",
+            "devices are whole numbers, strings or bytes",
         )
 
     def _valid(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -466,9 +478,11 @@ def read_rounds_file(file: Path, layout: LogLayout) -> ReleasedRounds:
         InputError: the file is not there, cannot be read, or is no such list.
     """
     if not file.is_file():
-        raise InputError(
-            f"rounds_file={str(file)!r} is not there; name a file that lists the rounds that "
-            "released a model"
+        raise InputError.of(
+            "rounds_file",
+            str(file),
+            "is not there",
+            "name a file that lists the rounds that released a model",
         )
     try:
         if file.suffix.lower() in (".parquet", ".pq"):
@@ -481,8 +495,8 @@ def read_rounds_file(file: Path, layout: LogLayout) -> ReleasedRounds:
                 table = open_csv(file, names, layout.separator).read_all()
     except _DAMAGE as error:
         # Names of columns that are not UTF-8 raise here too.
-        raise InputError(
-            f"rounds_file={str(file)!r} cannot be read ({first_line(error)}); correct it"
+        raise InputError.of(
+            "rounds_file", str(file), f"cannot be read ({first_line(error)})", "correct it"
         ) from None
     where = f"rounds_file={str(file)!r}"
     times = _time_reader(f"times of {where}", layout)
@@ -536,7 +550,7 @@ def separator_of(delimiter: str | None) -> str:
     separator = _DELIMITERS.get(delimiter or ",", delimiter or ",")
     # pyarrow takes one byte, which must be neither a quote nor the end of a line.
     if len(separator) != 1 or separator in '"\r\n' or not separator.isascii():
-        raise InputError(f"delimiter={delimiter!r} must be one character, such as ';' or tab")
+        raise InputError.of("delimiter", delimiter, "must be one character, such as ';' or tab")
     return separator
 
 
@@ -620,7 +634,7 @@ def _whole_numbers(rounds: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]
         is_whole = _COMPUTE.match_substring_regex(trimmed, r"^-?[0-9]{1,18}$")
         numbers = _COMPUTE.if_else(is_whole, trimmed, "-1").cast(pa.int64())
         return numbers.to_numpy(zero_copy_only=False), is_whole.to_numpy(zero_copy_only=False)
-    raise InputError(f"round_column={name!r} is of type {kind}; rounds are whole numbers")
+    raise InputError.of("round_column", name, f"is of type {kind}", "rounds are whole numbers")
 
 
 def log_files(path: Path) -> list[Path]:
@@ -664,6 +678,6 @@ def log_format_of(file: Path, given: str | None) -> str:
     if found is None:
         raise InputError(
             f"log {shown_path(file)} has no suffix that tells its format; give "
-            "file_format='csv' or file_format='parquet'"
+            "`file_format='csv'` or `file_format='parquet'`"
         )
     return found

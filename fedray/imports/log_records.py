@@ -137,9 +137,11 @@ def _rounds(column: pa.Array, path: Path, columns: RecordColumns) -> NDArray[np.
     try:
         numbers = column.cast(pa.int64())
     except pa.ArrowException as error:
-        raise InputError(
-            f"round_column={columns.round!r} of log {shown_path(path)} has rounds that are no "
-            f"whole numbers ({first_line(error)}); correct them"
+        raise InputError.of(
+            "round_column",
+            columns.round,
+            f"of log {shown_path(path)} has rounds that are no whole numbers ({first_line(error)})",
+            "correct them",
         ) from None
     return numbers.to_numpy(zero_copy_only=False).astype(np.float64)
 
@@ -171,7 +173,10 @@ def _check(file: Path, names: list[str], arguments: dict[str, str], hint: str = 
     shown_names = ", ".join(map(repr, names[:20]))[:400]
     for column, argument in arguments.items():
         if names.count(column) != 1:
-            raise InputError(
-                f"{argument}={column!r} is the name of {names.count(column)} columns of "
-                f"{shown_path(file)}, which has {shown_names}{hint}; name one of them"
+            raise InputError.of(
+                argument,
+                column,
+                f"is the name of {names.count(column)} columns of {shown_path(file)}, which has "
+                f"{shown_names}{hint}",
+                "name one of them",
             )

@@ -49,24 +49,28 @@ class Numbering:
         self, rounds: int | None, has_ranks: bool, released: ReleasedRounds | None
     ) -> None:
         if rounds is not None and not 1 <= rounds <= MOST_ROUNDS:
-            raise InputError(
-                f"rounds={rounds} must be from 1 to {MOST_ROUNDS}; it is how many rounds "
-                "released a model"
+            raise InputError.of(
+                "rounds",
+                rounds,
+                f"must be from 1 to {MOST_ROUNDS}",
+                "it is how many rounds released a model",
             )
         if has_ranks and released is not None:
             raise InputError(
-                "renumber=True and rounds_file=FILE both say which rounds released a model; give "
-                "one of them"
+                "`renumber=True` and `rounds_file=FILE` both say which rounds released a model; "
+                "give one of them"
             )
         if rounds is None and not has_ranks and released is None:
             raise InputError(
-                "say which rounds released a model: rounds=N for all of 0 .. N-1, renumber=True "
-                "for all that occur in the log, or rounds_file=FILE, which lists them"
+                "say which rounds released a model: `rounds=N` for all of 0 .. N-1, "
+                "`renumber=True` for all that occur in the log, or `rounds_file=FILE` for a list"
             )
         if released is not None and rounds not in (None, released.numbers.size):
-            raise InputError(
-                f"rounds={rounds}, but the rounds file lists {released.numbers.size:,}; leave "
-                "the number out"
+            raise InputError.of(
+                "rounds",
+                rounds,
+                f"is not the {released.numbers.size:,} rounds that the rounds file lists",
+                "leave the number out",
             )
         self.how = AS_THEY_ARE
         if has_ranks:
@@ -124,11 +128,13 @@ class Numbering:
             return self.released.numbers
         if self.how == BY_RANK:
             if self._rounds not in (None, self._seen.size):
-                raise InputError(
-                    f"rounds={self._rounds}, but participations of log {log!r} are in "
-                    f"{self._seen.size:,} rounds, which is what "
-                    "renumber=True counts; leave the number out, or list the rounds that "
-                    "released a model by rounds_file=FILE"
+                raise InputError.of(
+                    "rounds",
+                    self._rounds,
+                    f"is not the {self._seen.size:,} rounds with participations in log {log!r}, "
+                    "which `renumber=True` counts",
+                    "leave the number out, or list the rounds that released a model by "
+                    "`rounds_file=FILE`",
                 )
             return self._seen
         assert self._rounds is not None
@@ -140,8 +146,8 @@ class Numbering:
                 f"{self._rounds - 1} (such as "
                 f"{_listed(self.missing(), empty)}): if those released nothing, participations "
                 "look further apart than they are. "
-                "Number the rounds that occur by renumber=True, or list those that released a "
-                "model by rounds_file='released.csv'"
+                "Number the rounds that occur by `renumber=True`, or list those that released a "
+                "model by `rounds_file='released.csv'`"
             )
         return self._seen
 
@@ -188,13 +194,15 @@ def read_released(
         names[0] if len(names) == 1 else None,
     )
     if round_name is None:
-        raise InputError(
-            f"rounds_file={str(file)!r} has the columns {', '.join(names[:20])}; "
-            f"call that of the rounds {round_column!r} or 'round'"
+        raise InputError.of(
+            "rounds_file",
+            str(file),
+            f"has the columns {', '.join(names[:20])}",
+            f"call that of the rounds {round_column!r} or 'round'",
         )
     if len(set(names)) < len(names):
-        raise InputError(
-            f"rounds_file={str(file)!r} has two columns of one name; rename one of them"
+        raise InputError.of(
+            "rounds_file", str(file), "has two columns of one name", "rename one of them"
         )
     numbers = _whole(table.column(round_name).combine_chunks(), file)
     time_name = next(
@@ -218,16 +226,19 @@ def plain_list(file: Path) -> pa.Table | None:
                 return None
             rest = [line.strip() for line in [first, *lines] if line.strip()]
     except OSError as error:
-        raise InputError(
-            f"rounds_file={str(file)!r} cannot be read ({error.strerror}); name a CSV or Parquet "
-            "file"
+        raise InputError.of(
+            "rounds_file",
+            str(file),
+            f"cannot be read ({error.strerror})",
+            "name a CSV or Parquet file",
         ) from None
     wrong = next((line for line in rest if not line.removeprefix(b"-").isdigit()), None)
     if wrong is not None:
-        raise InputError(
-            f"rounds_file={str(file)!r} begins with a number, so it has one per line, but one "
-            f"line is {wrong[:60]!r}; "
-            "give it one number per line, or a first line with the columns' names"
+        raise InputError.of(
+            "rounds_file",
+            str(file),
+            f"begins with a number, so it has one per line, but one line is {wrong[:60]!r}",
+            "give it one number per line, or a first line with the columns' names",
         )
     # Text is what CSV gives too, so that both are cast and refused alike.
     return pa.table({"round": pa.array([line.decode() for line in rest], pa.string())})
@@ -237,24 +248,28 @@ def _whole(column: pa.Array, file: Path) -> NDArray[np.int64]:
     try:
         numbers = column.cast(pa.int64())
     except pa.ArrowException as error:
-        raise InputError(
-            f"rounds_file={str(file)!r} has rounds that are no whole numbers ({first_line(error)})"
+        raise InputError.of(
+            "rounds_file", str(file), f"has rounds that are no whole numbers ({first_line(error)})"
         ) from None
     if not len(numbers):
-        raise InputError(
-            f"rounds_file={str(file)!r} lists no round; nothing was released that could be audited"
+        raise InputError.of(
+            "rounds_file", str(file), "lists no round", "nothing was released that could be audited"
         )
     if numbers.null_count:
-        raise InputError(
-            f"rounds_file={str(file)!r} has {numbers.null_count:,} lines without a round; "
-            "correct them"
+        raise InputError.of(
+            "rounds_file",
+            str(file),
+            f"has {numbers.null_count:,} lines without a round",
+            "correct them",
         )
     found = numbers.to_numpy(zero_copy_only=False)
     if found.min() < 0 or found.max() >= LARGEST_NUMBER:
         wrong = found.min() if found.min() < 0 else found.max()
-        raise InputError(
-            f"rounds_file={str(file)!r} has round {wrong}; rounds are numbers from 0 to 10^18, "
-            "correct it"
+        raise InputError.of(
+            "rounds_file",
+            str(file),
+            f"has round {wrong}",
+            "rounds are numbers from 0 to 10^18, correct it",
         )
     return found
 
@@ -265,9 +280,11 @@ def _check_order(
     """Rounds in the wrong order would give a wrong min-sep: numbers increase, or else times do."""
     distinct, counts = np.unique(numbers, return_counts=True)
     if distinct.size < numbers.size:
-        raise InputError(
-            f"rounds_file={str(file)!r} lists round {distinct[counts.argmax()]} more than once; "
-            "drop repeats"
+        raise InputError.of(
+            "rounds_file",
+            str(file),
+            f"lists round {distinct[counts.argmax()]} more than once",
+            "drop repeats",
         )
     # Times show the order where there are any, and numbers may then be in any order.
     falls = np.flatnonzero(np.diff(numbers if seconds is None else seconds) < 0)
@@ -278,9 +295,11 @@ def _check_order(
             if seconds is not None
             else "sort it in order of release, or add a column 'time' that shows it"
         )
-        raise InputError(
-            f"rounds_file={str(file)!r} must list rounds in order of release, but {after} comes "
-            f"after {before}; {remedy}"
+        raise InputError.of(
+            "rounds_file",
+            str(file),
+            f"must list rounds in order of release, but {after} comes after {before}",
+            f"{remedy}",
         )
 
 

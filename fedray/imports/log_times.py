@@ -37,7 +37,7 @@ EARLIEST, LATEST = 946_684_800.0, 4_102_444_800.0
 """2000 and 2100: Unix numbers without a given unit must lie between."""
 ACCEPTED = (
     "Accepted are ISO 8601 text such as 2026-03-01T12:00:00Z, timestamps, Unix numbers "
-    "such as 1772366400, and other text by its format, as by time_format='%d.%m.%Y %H:%M'"
+    "such as 1772366400, and other text by its format, as by `time_format='%d.%m.%Y %H:%M'`"
 )
 _ISO_8601 = r"^\d{4}-\d{2}-\d{2}[ T]\d"
 """How times in text begin, so that the order of day and month is known."""
@@ -66,11 +66,13 @@ class TimeReader:
         zone: str | None = None,
     ) -> None:
         if unit is not None and unit not in UNITS:
-            raise InputError(f"time_unit={unit!r} is none of {', '.join(UNITS)}")
+            raise InputError.of("time_unit", unit, f"is none of {', '.join(UNITS)}")
         if unit is not None and text_format is not None:
-            raise InputError(
-                f"time_unit={unit!r} is for numbers, and time_format={text_format!r} for text; "
-                "leave one out"
+            raise InputError.of(
+                "time_unit",
+                unit,
+                f"is for numbers, and `time_format={text_format!r}` for text",
+                "leave one out",
             )
         self._where = where
         self._parser = None if text_format is None else _TextParser(text_format)
@@ -105,7 +107,7 @@ class TimeReader:
             if not is_text:
                 raise InputError(
                     f"{self._where} is of type {kind}, and "
-                    f"time_format={self._parser.text_format!r} is for text; leave it out"
+                    f"`time_format={self._parser.text_format!r}` is for text; leave it out"
                 )
             return self._of_format(column, self._parser, row_name)
         if pa.types.is_timestamp(kind):
@@ -170,7 +172,7 @@ class TimeReader:
             raise InputError(
                 f"{self._where} has {counted(wrong.size, 'value')} such as "
                 f"{shown(text[first].as_py())}{_named(row_name, first)}, which is not of "
-                f"time_format={parser.text_format!r}; correct the format or the rows"
+                f"`time_format={parser.text_format!r}`; correct the format or the rows"
             )
         seconds = self._of_timestamps(found, what, row_name)
         outside = np.flatnonzero((seconds < EARLIEST) | (seconds > LATEST))
@@ -178,7 +180,7 @@ class TimeReader:
             first = int(outside[0])
             raise InputError(
                 f"{self._where} has {shown(text[first].as_py())}{_named(row_name, first)}, which "
-                f"time_format={parser.text_format!r} takes as a year before 2000 or after 2100; "
+                f"`time_format={parser.text_format!r}` takes as a year before 2000 or after 2100; "
                 "%y is a year of two digits, and %Y one of four"
             )
         return seconds
@@ -188,7 +190,7 @@ class TimeReader:
     ) -> NDArray[np.float64]:
         if self._has_given_unit:
             raise InputError(
-                f"{self._where} has {what}, whose unit is known; time_unit={self._unit!r} is for "
+                f"{self._where} has {what}, whose unit is known; `time_unit={self._unit!r}` is for "
                 "numbers, leave it out"
             )
         if self._zone is not None:
@@ -239,7 +241,7 @@ class TimeReader:
             if not units:
                 raise self._refused(
                     f"{values[0]:.15g}, which is a Unix time of 2000 to 2100 in no unit; say what "
-                    "the numbers are, as by time_unit='seconds'"
+                    "the numbers are, as by `time_unit='seconds'`"
                 )
             self._unit = units[0]
         seconds = values / UNITS[self._unit]
@@ -251,7 +253,7 @@ class TimeReader:
         if outside.size:
             raise self._refused(
                 f"{values[outside[0]]:.15g} beside Unix {self._unit}; correct it, or say what the "
-                "numbers are, as by time_unit='seconds'"
+                "numbers are, as by `time_unit='seconds'`"
             )
         return seconds
 
@@ -281,15 +283,19 @@ class _TextParser:
             found = self._queried(query, moments=pa.table({"moment": moment}))
         # DuckDB's messages may cut a letter in two.
         except (duckdb.Error, UnicodeError) as error:
-            raise InputError(
-                f"time_format={text_format!r} cannot be read ({first_line(error)}); an example is "
-                "'%d.%m.%Y %H:%M:%S'"
+            raise InputError.of(
+                "time_format",
+                text_format,
+                f"cannot be read ({first_line(error)})",
+                "an example is '%d.%m.%Y %H:%M:%S'",
             ) from None
         # Counts of microseconds are compared, because with %z there is a zone that was not written.
         if found.cast(pa.int64()) != moment.cast(pa.int64()):
-            raise InputError(
-                f"time_format={text_format!r} does not name a date with a time of day; an example "
-                "is '%d.%m.%Y %H:%M:%S'"
+            raise InputError.of(
+                "time_format",
+                text_format,
+                "does not name a date with a time of day",
+                "an example is '%d.%m.%Y %H:%M:%S'",
             )
 
     def parsed(self, text: pa.Array) -> pa.Array:
@@ -313,9 +319,11 @@ def _located(column: pa.Array, zone: str) -> tuple[pa.Array, pa.Array]:
             for choice in ("earliest", "latest")
         )
     except pa.ArrowException as error:
-        raise InputError(
-            f"time_zone={zone!r} is not known ({first_line(error)}); name one such as "
-            "'Europe/Berlin'"
+        raise InputError.of(
+            "time_zone",
+            zone,
+            f"is not known ({first_line(error)})",
+            "name one such as 'Europe/Berlin'",
         ) from None
     return first, last
 

@@ -65,16 +65,18 @@ def form_of(file: Path, form: str | None) -> SessionForm:
     if form is None:
         found = SUFFIXES.get(file.suffix.lower())
         if found is None:
-            raise InputError(
-                f"sessions={str(file)!r} has a suffix that is none of {', '.join(SUFFIXES)}; name "
-                "the file so, or say its format"
+            raise InputError.of(
+                "sessions",
+                str(file),
+                f"has a suffix that is none of {', '.join(SUFFIXES)}",
+                "name the file so, or say its format",
             )
         return found
     # The loop tells the type checker that what is returned is one of the forms.
     for each in get_args(SessionForm):
         if form == each:
             return each
-    raise InputError(f"file_format={form!r} is none of {', '.join(get_args(SessionForm))}")
+    raise InputError.of("file_format", form, f"is none of {', '.join(get_args(SessionForm))}")
 
 
 def write_sessions(

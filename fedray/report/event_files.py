@@ -34,9 +34,11 @@ def event_files(directory: Path | None) -> Iterator[ProgressListener]:
     try:
         from tensorboard.summary import Writer
     except ImportError:
-        raise InputError(
-            f"tensorboard={str(directory)!r} needs the package tensorboard; install it by `pip "
-            "install 'fedray[tensorboard]'`, or leave it out"
+        raise InputError.of(
+            "tensorboard",
+            str(directory),
+            "needs the package tensorboard",
+            "install it by `pip install 'fedray[tensorboard]'`, or leave it out",
         ) from None
     with _refused(directory):
         writer = Writer(str(directory))
@@ -81,7 +83,9 @@ def _refused(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(
-            f"tensorboard={str(directory)!r} cannot be written ({error.strerror or error}); name "
-            "another directory"
+        raise InputError.of(
+            "tensorboard",
+            str(directory),
+            f"cannot be written ({error.strerror or error})",
+            "name another directory",
         ) from None

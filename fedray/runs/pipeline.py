@@ -6,15 +6,10 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedray.runs import learning
-from fedray.runs import simulation
-from fedray.clients.data.factory import build_index
-from fedray.runtime.cluster import cluster
 from fedray.base.errors import CheckpointError, FedrayError, InputError
+from fedray.clients.data.factory import build_index
+from fedray.runs import learning, simulation
 from fedray.runs.learning import DeviceTime, LiveTraining, finish_training
-from fedray.wire.messages import ProgressListener
-from fedray.runtime.placement import RAY_START_SECONDS, Placement
-from fedray.scenario import Scenario, SeveralTasks
 from fedray.runs.simulation import (
     read_unfinished_scenario,
     resume,
@@ -23,12 +18,16 @@ from fedray.runs.simulation import (
     simulate_tasks,
 )
 from fedray.runs.sustainable import check_sustainable
+from fedray.runtime.cluster import cluster
+from fedray.runtime.placement import RAY_START_SECONDS, Placement
+from fedray.scenario import Scenario, SeveralTasks
 from fedray.trace.partial import new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.several_tasks import TasksRun, is_of_tasks
 from fedray.trace.trained import TRAINING
 from fedray.trace.unfinished import read_unfinished
+from fedray.wire.messages import ProgressListener
 
 
 def run_scenario(

@@ -1,5 +1,4 @@
-"""Simulation: scenario and placement in, trace out. See fedray/runs/learning.py for what learns from
-it."""
+"""Simulation: from a scenario and a placement to a trace. Training: fedray/runs/learning.py."""
 
 import contextlib
 import os
@@ -14,12 +13,24 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.workers import ShardWorker, start_shards
-from fedray.runtime.cluster import cluster
-from fedray.wire.device_classes import classes_of
-from fedray.base.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.mechanisms.triangular import MatrixFile
+from fedray.runs.sustainable import check_sustainable
+from fedray.runtime.cluster import cluster
+from fedray.runtime.placement import Placement
+from fedray.runtime.workers import Pending
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import tasks_of
+from fedray.server.rounds.coordinator import ClosedRound, RoundLoop, WindowOver
+from fedray.server.rounds.modes import coordinator_of
+from fedray.trace.partial import PartialDirectory, new_directory, with_resume_hint
+from fedray.trace.reader import Trace
+from fedray.trace.several_tasks import TasksRun, TasksWriter
+from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
+from fedray.trace.writer import TraceWriter
+from fedray.wire.device_classes import classes_of
 from fedray.wire.messages import (
     ClassCounts,
     Outcome,
@@ -30,19 +41,7 @@ from fedray.wire.messages import (
     ShardPart,
     settlements_of_devices,
 )
-from fedray.runtime.placement import Placement
 from fedray.wire.protocols import History
-from fedray.scenario import Scenario, SeveralTasks
-from fedray.scenario.several_tasks import tasks_of
-from fedray.server.rounds.coordinator import ClosedRound, RoundLoop, WindowOver
-from fedray.server.rounds.modes import coordinator_of
-from fedray.runs.sustainable import check_sustainable
-from fedray.trace.partial import PartialDirectory, new_directory, with_resume_hint
-from fedray.trace.reader import Trace
-from fedray.trace.several_tasks import TasksRun, TasksWriter
-from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
-from fedray.trace.writer import TraceWriter
-from fedray.runtime.workers import Pending
 
 CommitListener = Callable[[int, NDArray[np.uint64], NDArray[np.uint32]], None]
 """Is told the number of every committed round in order, its accepted devices [A], sorted, and the
@@ -255,9 +254,11 @@ def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> Non
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > physical:
         devices = tasks_of(scenario)[0].scenario.population.devices
-        raise InputError(
-            f"population.devices={devices} needs {needed / 2**30:.0f} GiB of memory, this "
-            f"machine has {physical / 2**30:.0f}; lower it, or join a cluster"
+        raise InputError.of(
+            "population.devices",
+            devices,
+            f"needs {needed / 2**30:.0f} GiB of memory, this machine has {physical / 2**30:.0f}",
+            "lower it, or join a cluster",
         )
 
 
@@ -413,9 +414,7 @@ class _Simulation:
         # run.json comes last, so that a directory which has it is whole.
         return writer.finish(rounds.records, document)
 
-    def _how_it_went(
-        self, coordinator: RoundLoop, shards: Sequence[ShardWorker]
-    ) -> dict[str, Any]:
+    def _how_it_went(self, coordinator: RoundLoop, shards: Sequence[ShardWorker]) -> dict[str, Any]:
         """Keys of run.json and tasks.json about how the run went."""
         # Linux reports it in KiB.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
+from fedray.base.document import Document, IfAny, InPlace, NotInJson
 from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
@@ -26,21 +27,18 @@ from fedray.mechanisms.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Found(Document):
     """A mechanism with its figures; for weighted outcomes those of the weightiest first, then of
     the others."""
 
-    figures: Figures
-    others: tuple[Figures, ...]
+    figures: InPlace[Figures]
+    others: NotInJson[tuple[Figures, ...]]
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, with `targets` where there are others."""
-        targets = (
-            {"targets": [each.to_json() for each in (self.figures, *self.others)]}
-            if self.others
-            else {}
-        )
-        return {**self.figures.to_json(), **targets}
+    @property
+    def targets(self) -> IfAny[tuple[Figures, ...]]:
+        """The same figures for each of the weighted outcomes, the weightiest first; only with
+        `--targets` of several outcomes."""
+        return (self.figures, *self.others) if self.others else None
 
 
 def read_request(
@@ -287,16 +285,13 @@ def _sampling(
 def _participation(
     rounds: int | None, min_sep: int | None, max_participations: int | None
 ) -> MinSep:
-    if rounds is None or min_sep is None or max_participations is None:
-        given = {
-            "rounds": rounds,
-            "min_sep": min_sep,
-            "max_participations": max_participations,
-        }
-        missing = ", ".join(f"{name}=None" for name, value in given.items() if value is None)
-        raise ValueError(
-            f"{missing} must be given: a mechanism's sensitivity and loss depend on all three"
-        )
+    needed = {"rounds": rounds, "min_sep": min_sep, "max_participations": max_participations}
+    for name, value in needed.items():
+        if value is None:
+            raise InputError.of(name, None, "must be given: sensitivity and loss depend on it")
+    assert rounds is not None
+    assert min_sep is not None
+    assert max_participations is not None
     return MinSep(rounds, min_sep, max_participations)
 
 
@@ -324,7 +319,7 @@ def _inputs() -> Iterator[None]:
         # An InputError is a ValueError too, and says already what to do.
         raise
     except ValueError as error:
-        raise InputError(str(error)) from None
+        raise InputError.caused_by(error) from None
     except ArithmeticError as error:
         # An optimisation whose numbers fail is no mistake of the caller.
         raise OptimizationFailed(str(error)) from None

@@ -55,7 +55,7 @@ def with_resume_hint(
     Returns:
         One of the same class, so that it is caught and told as before.
     """
-    hint = f"the last checkpoint is kept, go on with resume={str(directory)!r}"
+    hint = f"the last checkpoint is kept; continue with `resume={str(directory)!r}`"
     if isinstance(error, KeyboardInterrupt):
         return KeyboardInterrupt(f"interrupted; {hint}")
     return type(error)(f"{error}; {hint}")

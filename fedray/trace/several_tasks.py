@@ -194,7 +194,7 @@ def _read(directory: Path, verify: bool) -> dict[str, Any]:
     if verify and document[DOCUMENT_DIGEST] != document_digest(document):
         raise TraceCorrupt(
             f"{file} does not have the digest that it records of itself; it was changed: take the "
-            "run from its source again, or leave digests unchecked (verify=False)"
+            "run from its source again, or leave digests unchecked (`verify=False`)"
         )
     # Names become paths, so none may lead out of the directory.
     names = [each["task"] for each in entries]

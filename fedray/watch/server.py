@@ -68,9 +68,11 @@ class WatchServer(socketserver.ThreadingTCPServer):
         try:
             super().__init__((LOOPBACK, port), _Handler)
         except OSError as error:
-            raise InputError(
-                f"port={port} cannot be listened on ({error.strerror or error}); name another, or "
-                "0 for a free one"
+            raise InputError.of(
+                "port",
+                port,
+                f"cannot be listened on ({error.strerror or error})",
+                "name another, or 0 for a free one",
             ) from None
 
     @property

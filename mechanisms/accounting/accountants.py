@@ -34,15 +34,15 @@ class Spent(NamedTuple):
 
 
 def epsilon_of(event: Event, delta: float) -> Spent:
-    """The epsilon of the first accountant that takes an event: the best that is proven here.
+    """Returns the epsilon of the first accountant that takes an event: the best proven here.
 
     Args:
-        event: what was released.
+        event: the release.
         delta: from 1e-30 to below 1.
 
     Raises:
         EventRefused: no accountant takes it; the message is the first one's.
-        InputError: for an impossible delta.
+        InputError: delta is impossible.
     """
     refusal: EventRefused | None = None
     for name, epsilon in ACCOUNTANTS.items():

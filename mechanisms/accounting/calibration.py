@@ -1,4 +1,4 @@
-"""From a target to a noise multiplier: the least z whose privacy is no worse than asked for."""
+"""From a target to a noise multiplier: the least z that meets a privacy target."""
 
 import math
 from collections.abc import Callable
@@ -24,16 +24,16 @@ def check_one_target(epsilon: float | None, rho: float | None) -> None:
 def noise_multiplier_for(
     sensitivity: float, delta: float, *, epsilon: float | None = None, rho: float | None = None
 ) -> float:
-    """The least z, rounded up, at which one Gaussian of that sensitivity meets a target.
+    """Returns the least z, rounded up, at which one Gaussian of that sensitivity meets a target.
 
     Args:
-        sensitivity: at contributions of norm 1.
-        delta: of epsilon.
-        epsilon: the most that is allowed at delta. Give this or rho.
-        rho: the most that is allowed.
+        sensitivity: sensitivity at contributions of norm 1.
+        delta: delta of epsilon.
+        epsilon: largest permitted epsilon at delta. Give this or rho.
+        rho: largest permitted rho.
 
     Raises:
-        InputError: for both or neither target, and for targets that no noise multiplier meets.
+        InputError: both or neither target is given, or no noise multiplier meets it.
     """
     check_one_target(epsilon, rho)
     if rho is not None:
@@ -45,12 +45,17 @@ def noise_multiplier_for(
 def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
     """z = s / sqrt(2 rho), rounded up. Raises InputError."""
     if not 0 < rho < math.inf:
-        raise InputError(f"rho={rho} must be positive and finite; 0 would need noise without end")
+        raise InputError.of(
+            "rho", rho, "must be positive and finite", "0 would need noise without end"
+        )
     z = sensitivity / math.sqrt(2.0 * rho)
     if not LEAST_NOISE_MULTIPLIER <= z <= MOST_NOISE_MULTIPLIER:
-        raise InputError(
-            f"rho={rho} needs the noise multiplier {z:g}, outside {LEAST_NOISE_MULTIPLIER:g} to "
-            f"{MOST_NOISE_MULTIPLIER:g}; less is no guarantee, more leaves nothing to learn"
+        raise InputError.of(
+            "rho",
+            rho,
+            f"needs the noise multiplier {z:g}, outside {LEAST_NOISE_MULTIPLIER:g} to "
+            f"{MOST_NOISE_MULTIPLIER:g}",
+            "less is no guarantee, more leaves nothing to learn",
         )
     while rho_of(Gaussian(sensitivity=sensitivity, noise_multiplier=z)) > rho:  # by an ulp
         z = math.nextafter(z, math.inf)
@@ -63,8 +68,11 @@ def noise_multiplier_for_epsilon(sensitivity: float, epsilon: float, delta: floa
     Raises InputError.
     """
     if not 0 < sensitivity < math.inf:
-        raise InputError(
-            f"sensitivity={sensitivity} must be positive and finite; sensitivity 0 needs no noise"
+        raise InputError.of(
+            "sensitivity",
+            sensitivity,
+            "must be positive and finite",
+            "sensitivity 0 needs no noise",
         )
     start = min(max(sensitivity, LEAST_NOISE_MULTIPLIER), MOST_NOISE_MULTIPLIER)
 
@@ -81,24 +89,24 @@ def largest_sensitivity(
     rho: float | None = None,
     epsilon: float | None = None,
 ) -> float:
-    """The largest sensitivity of one Gaussian whose privacy is no worse than asked for.
+    """Returns the largest sensitivity of one Gaussian that meets targets.
 
-    It is the float after which the next one would be worse; of two targets the stricter decides.
+    It is the last float that meets the stricter of two targets.
 
     Args:
         noise_multiplier: z.
-        delta: of epsilon.
-        rho: the most that is allowed; None for any.
-        epsilon: the most that is allowed at delta; None for any.
+        delta: delta of epsilon.
+        rho: largest permitted rho; None for any.
+        epsilon: largest permitted epsilon at delta; None for any.
 
     Raises:
-        InputError: for impossible targets, or none.
+        InputError: the targets are impossible, or missing.
     """
     if rho is None and epsilon is None:
         raise InputError("rho=None and epsilon=None: nothing is asked for; give one of them")
     for what, most in (("rho", rho), ("epsilon", epsilon)):
         if most is not None and not 0 < most < math.inf:
-            raise InputError(f"{what}={most} must be positive and finite; 0 permits no release")
+            raise InputError.of(what, most, "must be positive and finite", "0 permits no release")
 
     def is_allowed(sensitivity: float) -> bool:
         event = Gaussian(noise_multiplier=noise_multiplier, sensitivity=sensitivity)
@@ -126,26 +134,30 @@ def least_noise_multiplier(
         start: where the search begins.
     """
     if not 0 < epsilon < math.inf:
-        raise InputError(
-            f"epsilon={epsilon} must be positive and finite; 0 would need noise without end"
+        raise InputError.of(
+            "epsilon", epsilon, "must be positive and finite", "0 would need noise without end"
         )
     low = high = start
     while epsilon_of(high) > epsilon:
         if high >= MOST_NOISE_MULTIPLIER:
-            raise InputError(
-                f"epsilon={epsilon} needs a noise multiplier above {MOST_NOISE_MULTIPLIER:g}; ask "
-                "for less privacy"
+            raise InputError.of(
+                "epsilon",
+                epsilon,
+                f"needs a noise multiplier above {MOST_NOISE_MULTIPLIER:g}",
+                "ask for less privacy",
             )
         low, high = high, min(2.0 * high, MOST_NOISE_MULTIPLIER)
     while epsilon_of(low) <= epsilon:
         if low <= LEAST_NOISE_MULTIPLIER:
-            raise InputError(
-                f"epsilon={epsilon} needs a noise multiplier below {LEAST_NOISE_MULTIPLIER:g}; "
-                "that is no guarantee"
+            raise InputError.of(
+                "epsilon",
+                epsilon,
+                f"needs a noise multiplier below {LEAST_NOISE_MULTIPLIER:g}",
+                "that is no guarantee",
             )
         low, high = max(low / 2.0, LEAST_NOISE_MULTIPLIER), low
     z, step = _root(lambda z: epsilon_of(z) - epsilon, low, high), PRECISION / 2
-    # The root may lie just below what is enough, and noise is rounded up alone.
+    # The root may lie just below the least sufficient value, and noise is only rounded up.
     while z < high and epsilon_of(z) > epsilon:
         z, step = min(high, z * (1.0 + step)), 2.0 * step
     return z

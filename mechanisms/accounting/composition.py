@@ -1,25 +1,25 @@
-"""Epsilon of many Poisson-sampled Gaussians: an upper bound, tight however small delta is.
+"""Epsilon of many Poisson-sampled Gaussians: an upper bound, tight for any small delta.
 
-One step's privacy loss is L(x) = log(1 - q + q e^y), y = (2 x - 1) / (2 z^2). Where a device's data
-are removed, x is from the mixture (1 - q) N(0, z^2) + q N(1, z^2), and the loss is L. Where they
-are added, x is from N(0, z^2), and the loss is -L. The larger epsilon of the two is returned.
+One step's privacy loss is L(x) = log(1 - q + q e^y), y = (2 x - 1) / (2 z^2). If a device's data
+are removed, x is from the mixture (1 - q) N(0, z^2) + q N(1, z^2), and the loss is L. If they are
+added, x is from N(0, z^2), and the loss is -L. The larger epsilon of the two is returned.
 
 1. Losses are rounded to multiples of h. Each value's probability is split between its two
    neighbours so that the other distribution's probability is kept ("connect the dots",
    Doroshenko et al. 2022). The rounded pair dominates the true one. Epsilon grows by about
    n v (f + 1) / 2, where v <= h^2 / 4 is the variance that rounding adds to a loss, and f is the
    rate at which log of -delta'(epsilon) falls; h shrinks until that is `TIGHTNESS` of epsilon.
-   The least loss takes what is below it. What is above the largest is charged to delta.
+   The least loss takes everything below it. Everything above the largest is charged to delta.
 2. Sums of n losses are found by FFT of the tilted probabilities p_i e^(s l_i) / M(s). An FFT's
    rounding is relative to the largest value, which for plain probabilities hides everything below
-   1e-16. With the right s the largest value is where the sum decides delta. What lies beyond the
-   FFT's window is charged by Chernoff's bound.
-3. What floating point may have lost is charged, too (`_MASS_ERROR`, `_PLACE_ERROR`, `_fft_error`).
-   These bounds are from error analysis, not from interval arithmetic.
+   1e-16. With the right s the largest value is where the sum decides delta. Values beyond the
+   FFT's window are charged by Chernoff's bound.
+3. Possible losses of floating point are charged, too (`_MASS_ERROR`, `_PLACE_ERROR`,
+   `_fft_error`). These bounds are from error analysis, not from interval arithmetic.
 
-Two things make the result larger than it need be, never smaller. Where samples are rare and
-epsilon is small, sums near epsilon hold little of the tilted probability, and a finer grid raises
-`_fft_error` beside it; so the least result of all grids is returned. And `MOST_POINTS` ends h.
+Two things make the result larger than necessary, never smaller. If samples are rare and epsilon is
+small, sums near epsilon hold little of the tilted probability, and a finer grid raises `_fft_error`
+beside it; so the least result of all grids is returned. And `MOST_POINTS` bounds h.
 """
 
 import math
@@ -48,7 +48,7 @@ by half: six nodes integrate the density, and its shares of a cell, to 1e-14 the
 _COARSER = 4.0
 """Steps of the grid on which s is chosen, in steps of the grid that is used."""
 _SCANNED = 1 << 16
-"""Points of the window below which s is chosen anew for a finer grid."""
+"""Points of the window below which s is chosen again for a finer grid."""
 _CHUNK = 1 << 16
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
@@ -111,7 +111,8 @@ class _Bound(NamedTuple):
 def composed_epsilon(
     probability: float, noise_multiplier: float, count: int, delta: float
 ) -> float:
-    """An upper bound on epsilon of `count` Poisson-sampled Gaussians; zero-out of one device.
+    """Returns an upper bound on epsilon of `count` Poisson-sampled Gaussians; zero-out of one
+    device.
 
     Args:
         probability: q, above 0 and at most 1.
@@ -120,10 +121,10 @@ def composed_epsilon(
         delta: from 1e-30 to below 1.
 
     Returns:
-        Never less than the true epsilon. How much more was measured where a bracket was computed: q
-        from 1e-6 to 0.2, z from 0.3 to 5, n to 20,000, delta from 1e-13 to 1e-5 and at most n q /
-        10, epsilon above q. It is a thousandth at most, or a hundredth where n q is below 0.05 and
-        n is above 1; more where that would need more than `MOST_POINTS`.
+        Never less than the true epsilon. The excess was measured against computed brackets: q from
+        1e-6 to 0.2, z from 0.3 to 5, n to 20,000, delta from 1e-13 to 1e-5 and at most n q / 10,
+        epsilon above q. It is a thousandth at most, or a hundredth if n q is below 0.05 and n is
+        above 1; more if that would need more than `MOST_POINTS`.
     """
     # A device that is never sampled changes nothing, so delta covers all that it does otherwise.
     is_ever_sampled = -math.expm1(count * math.log1p(-probability)) if probability < 1.0 else 1.0
@@ -158,13 +159,14 @@ def _once(probability: float, noise_multiplier: float, delta: float) -> float:
 
 
 def _refined(step: _Step, sign: int, count: int, delta: float, enough: float) -> float:
-    """An upper bound for removing or, if sign is -1, adding: no more than `enough`, or else tight.
+    """Returns an upper bound for removing or, if sign is -1, adding: at most `enough`, or else
+    tight.
 
-    It is the least of what all grids gave; each of them gives an upper bound.
+    It is the least result of all grids; each grid gives an upper bound.
     """
     order, estimate = _chernoff(step, count, delta, sign)
-    # `enough` is the epsilon of the other direction. The grid is fitted to it, because this one
-    # only has to show that it is no larger.
+    # `enough` is the epsilon of the other direction. The grid is fitted to it, because this
+    # direction only has to show that it is no larger.
     guess = (1.0 / enough, enough) if enough else (order, max(estimate, 1.0 / order))
     wanted, least = _interval(*guess, count), 0.0
     best, s, points = math.inf, 0.0, 0.0
@@ -183,7 +185,8 @@ def _refined(step: _Step, sign: int, count: int, delta: float, enough: float) ->
         if best <= enough:
             return best
         if found.points > MOST_POINTS:  # the window does not fit
-            # Points fall with the step. The 5 % are for what else of the window depends on it.
+            # The number of points falls with the step. The 5 % cover the other dependence of the
+            # window on it.
             least = 1.05 * found.points / MOST_POINTS * h
             continue
         excess = found.rounding / (TIGHTNESS * found.epsilon)
@@ -290,7 +293,7 @@ def _rounded_losses(step: _Step, interval: float, sign: int) -> _Losses:
         to_this, to_next = (kept, raised) if sign > 0 else (raised, kept)
         found += np.bincount(cell, to_this.sum(axis=1), found.size)
         found += np.bincount(cell + 1, to_next.sum(axis=1), found.size)
-    # Losses of adding are those of removing with the other sign, so their order is turned round.
+    # Losses of adding are those of removing with the other sign, so their order is reversed.
     if sign < 0:
         start, found, variances = -end, found[::-1].copy(), variances[::-1].copy()
     found[2] += step.tail  # what is below the least loss is raised to one that is not below it
@@ -326,7 +329,7 @@ def _epsilon(losses: _Losses, s: float, count: int, delta: float) -> _Bound:
     # In long double, because the power multiplies the relative error by n; see `_fft_error`.
     transform: NDArray[np.clongdouble] = np.asarray(rfft(tilted.astype(np.longdouble)))
     powers: NDArray[np.clongdouble] = transform**count
-    # Each entry is raised by what rounding may have taken from it, and none is below zero.
+    # Each entry is raised by the largest loss of rounding, and none is below zero.
     sums = np.maximum(np.asarray(irfft(powers, points), np.float64), 0.0) + _fft_error(
         transform, count
     )

@@ -1,8 +1,8 @@
-"""Events: immutable, complete descriptions of what was released. Accountants read them alone.
+"""Events: immutable, complete descriptions of releases, and the only input of accountants.
 
-An event says what noise was added to what, how large a device's part in it was, how devices were
-sampled, and how releases were put together. It says nothing of epsilon: `accountants.py` has what
-turns an event into privacy. An accountant refuses an event for which it has no theorem.
+An event states the noise, the query, the largest part of a device in it, the sampling of devices,
+and the composition of releases. It states no epsilon: `accountants.py` turns events into privacy.
+An accountant refuses an event for which it has no theorem.
 
 Adjacency, everywhere: zero-out of one device. Everything that the device contributed is replaced by
 zero, and nothing else changes. With Poisson sampling its privacy loss is that of add-or-remove.
@@ -49,7 +49,7 @@ SUMMED_TERMS = 1 << 16
 LEAST_DEVICE_VARIANCE = 0.25
 """Least variance of discrete Gaussian noise that is summed over devices, by the theorem."""
 UPDATES = "sum of clipped updates"
-"""What a round releases, unless an event says otherwise."""
+"""Query of a round, unless an event states another."""
 
 
 class EventRefused(InputError):
@@ -72,7 +72,7 @@ class Event(Explained, ABC):
 
 
 class GaussianEvent(Event):
-    """An event that is as hard to tell from its neighbour as N(0, 1) from N(mu, 1)."""
+    """An event as hard to distinguish from its neighbour as N(0, 1) from N(mu, 1)."""
 
     @property
     @abstractmethod
@@ -124,7 +124,7 @@ class Gaussian(_ScaledGaussian):
 
 
 def _strategy_of(value: Any, info: ValidationInfo) -> Any:
-    """The strategy that a document describes; what is one already stays as it is."""
+    """Returns the strategy of a document; a strategy stays as it is."""
     if not isinstance(value, dict):
         return value
     try:
@@ -152,7 +152,7 @@ class StrategyRelease(_ScaledGaussian):
     """The patterns of which it is the sensitivity: (b, k); none for the recorded patterns of
     devices, of which none has a larger one."""
     query: str = UPDATES
-    """What is released in a round, before the noise."""
+    """Query of a round, before the noise."""
 
     @property
     def scale(self) -> float:
@@ -176,16 +176,16 @@ class StrategyRelease(_ScaledGaussian):
         noise_multiplier: float,
         query: str = UPDATES,
     ) -> Self:
-        """The stream under every pattern that a participation permits.
+        """Returns the stream under every pattern that a participation permits.
 
         Args:
             strategy: C.
             participation: (n, b, k).
             noise_multiplier: z.
-            query: what is released in a round, before the noise.
+            query: query of a round, before the noise.
 
         Raises:
-            InputError: for impossible settings, and where no theorem gives the sensitivity.
+            InputError: a setting is impossible, or no theorem gives the sensitivity.
         """
         return cls(
             strategy=strategy,
@@ -205,17 +205,17 @@ class StrategyRelease(_ScaledGaussian):
         noise_multiplier: float,
         query: str = UPDATES,
     ) -> Self:
-        """The stream of recorded patterns, each the rounds of a device in order.
+        """Returns the stream of recorded patterns, each the rounds of a device in order.
 
         Args:
             strategy: C.
-            patterns: of the devices; the most sensitive one decides.
+            patterns: patterns of the devices; the most sensitive one decides.
             rounds: n.
             noise_multiplier: z.
-            query: what is released in a round, before the noise.
+            query: query of a round, before the noise.
 
         Raises:
-            InputError: for impossible settings.
+            InputError: a setting is impossible.
         """
         sensitivities = PatternSensitivities(strategy, rounds)
         found = [sensitivities.exact(np.asarray(each, np.int64)) for each in patterns]
@@ -232,7 +232,7 @@ class GaussianSum(GaussianEvent):
     """One sum of a number per device, with normal noise: a count, such as that of clipped updates.
 
     A count of flags 0 or 1 is released as the sum of flag - 1/2, which has the bound 1/2 (Andrew et
-    al. 2021, Theorem 1); the number of devices is no secret. A stream of counts that shares the
+    al. 2021, Theorem 1); the number of devices is not secret. A stream of counts that shares the
     strategy of the updates is a `StrategyRelease`, whose noise multiplier is the standard deviation
     over the bound.
     """
@@ -244,7 +244,7 @@ class GaussianSum(GaussianEvent):
     bound: Annotated[float, Field(gt=0)] = 0.5
     """Largest absolute value of a device's number."""
     query: str = "number of clipped updates"
-    """What is summed."""
+    """The sum."""
 
     @property
     def mu(self) -> float:
@@ -275,7 +275,7 @@ class DiscreteGaussianSum(Event):
     device_variance: Annotated[float, Field(gt=0)]
     """Variance of the noise that one device adds to a coordinate, in squared steps."""
     devices: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
-    """Devices whose noise is in the sum: those that reported, not those that were asked."""
+    """Devices whose noise is in the sum: those that reported, not all selected."""
     dimension: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
     """d, coordinates of the vectors."""
 
@@ -317,23 +317,23 @@ class PoissonSampled(Event):
     probability: Annotated[float, Field(gt=0, le=1)]
     """q, with which a device is in the sample."""
     event: "AnyEvent"
-    """What is released of the sample; of several releases, all of the same one."""
+    """Release of the sample; several releases are all of the same sample."""
 
 
 class Repeated(Event):
-    """The same event several times, with fresh noise and fresh samples; each may be chosen by what
-    came before."""
+    """The same event several times, with fresh noise and fresh samples; each may depend on the
+    earlier ones."""
 
     kind: Literal["repeated"] = "repeated"  # pyright: ignore[reportIncompatibleVariableOverride]
     """An event, several times."""
     event: "AnyEvent"
-    """What is repeated."""
+    """The repeated event."""
     count: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
-    """How many times."""
+    """Number of repetitions."""
 
 
 class Composed(Event):
-    """Several events, with independent noise; each may be chosen by what came before."""
+    """Several events, with independent noise; each may depend on the earlier ones."""
 
     kind: Literal["composed"] = "composed"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Several events."""
@@ -342,14 +342,14 @@ class Composed(Event):
 
 
 class PostProcessed(Event):
-    """What is computed of an event's release, and of nothing else of the devices' data."""
+    """A computation on an event's release, and on no other data of the devices."""
 
     kind: Literal["post-processed"] = "post-processed"  # pyright: ignore[reportIncompatibleVariableOverride]
-    """What is computed of a release."""
+    """A computation on a release."""
     event: "AnyEvent"
-    """What was released."""
+    """The release."""
     computation: str
-    """What is computed of it, in words."""
+    """The computation in words."""
 
 
 AnyEvent = Annotated[
@@ -371,14 +371,14 @@ _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyEvent)
 
 
 def read_event(document: Any, directory: str | Path = ".") -> Event:
-    """The event that a JSON object describes.
+    """Returns the event that a JSON object describes.
 
     Args:
-        document: as `Event.to_json` gives it.
-        directory: where the matrices of strategies lie, named by their content or their `file`.
+        document: result of `Event.to_json`.
+        directory: folder of the strategies' matrices, named by their content or their `file`.
 
     Raises:
-        InputError: it describes none, or a matrix is not there.
+        InputError: it does not describe an event, or a matrix is missing.
     """
     try:
         # As JSON, since only there a list may be a tuple, and an object a dataclass.

@@ -39,14 +39,15 @@ _NODES, _WEIGHTS = (each.tolist() for each in np.polynomial.legendre.leggauss(16
 
 
 def mu_of(event: Event) -> float:
-    """mu of an event: telling it from its neighbour is as hard as N(0, 1) from N(mu, 1).
+    """Returns mu of an event, which is as hard to distinguish from its neighbour as N(0, 1) from
+    N(mu, 1).
 
-    Exact for one release with Gaussian noise, sensitivity / standard deviation. Of several it is
-    the root of the sum of squares (Dong, Roth, Su 2022, Corollary 3.3): an upper bound, exact where
+    Exact for one release with Gaussian noise, sensitivity / standard deviation. For several it is
+    the root of the sum of squares (Dong, Roth, Su 2022, Corollary 3.3): an upper bound, exact if
     one device attains all their sensitivities.
 
     Raises:
-        EventRefused: for events that are no Gaussian mechanism.
+        EventRefused: the event is not a Gaussian mechanism.
     """
     match event:
         case GaussianEvent():
@@ -76,13 +77,13 @@ def mu_of(event: Event) -> float:
 
 
 def sampled_noise(event: PoissonSampled) -> float:
-    """The noise's standard deviation, at sensitivity 1, of what is released of a Poisson sample.
+    """Returns the noise's standard deviation, at sensitivity 1, of a release of a Poisson sample.
 
     Several releases of one sample are one Gaussian release of a longer vector.
 
     Raises:
-        EventRefused: if what is released is not Gaussian, or is the stream of a strategy, whose
-            rounds draw a sample each.
+        EventRefused: the release is not Gaussian, or is the stream of a strategy, whose rounds draw
+            one sample each.
     """
     inner = event.event
     if isinstance(inner, StrategyRelease):
@@ -98,34 +99,38 @@ def sampled_noise(event: PoissonSampled) -> float:
 
 
 def gdp_epsilon(event: Event, delta: float) -> float:
-    """The least epsilon of a Gaussian mechanism at `delta`, rounded up.
+    """Returns the least epsilon of a Gaussian mechanism at `delta`, rounded up.
 
     Raises:
         EventRefused: as `mu_of`.
-        InputError: for an impossible delta, and for an epsilon that is no number.
+        InputError: delta is impossible, or epsilon is beyond the floats.
     """
     return gaussian_epsilon(mu_of(event), delta)
 
 
 @lru_cache(maxsize=256)
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The least epsilon of one Gaussian of standard deviation 1 / mu at sensitivity 1, rounded up.
+    """Returns the least epsilon of one Gaussian of standard deviation 1 / mu at sensitivity 1,
+    rounded up.
 
-    Never below the true one, and above it by no more than what a delta smaller by the factor 1 -
-    1e-12 costs, and a relative 1e-15. Accepts every mu whose epsilon is a number.
+    Never below the true one, and above it by at most the effect of a delta smaller by the factor 1
+    - 1e-12, and a relative 1e-15. Accepts every mu whose epsilon is a float.
 
     Args:
         mu: sensitivity over standard deviation; 0 gives 0.
         delta: from 1e-30 to below 1.
 
     Raises:
-        InputError: for arguments outside these ranges.
+        InputError: an argument is outside these ranges.
     """
     check_delta(delta)
     if not 0 <= mu < 1e150:
-        raise InputError(
-            f"mu={mu} must be from 0 to below 1e150, beyond which epsilon would be above 1e299 and "
-            "no guarantee at all; raise the noise multiplier"
+        raise InputError.of(
+            "mu",
+            mu,
+            "must be from 0 to below 1e150, beyond which epsilon would be above 1e299 and no "
+            "guarantee at all",
+            "raise the noise multiplier",
         )
     target = math.log(delta) - SLACK
     # At a = -mu / 2 epsilon is 0, which is where the search begins.

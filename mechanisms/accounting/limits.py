@@ -9,17 +9,20 @@ LEAST_DELTA = 1e-30
 def check_noise_multiplier(noise_multiplier: float) -> None:
     """Raises InputError outside 0.01 to 1e6: below, no guarantee is left that means anything."""
     if not LEAST_NOISE_MULTIPLIER <= noise_multiplier <= MOST_NOISE_MULTIPLIER:
-        raise InputError(
-            f"noise_multiplier={noise_multiplier} must be from {LEAST_NOISE_MULTIPLIER:g} to "
-            f"{MOST_NOISE_MULTIPLIER:g}; "
-            "less is no guarantee, more leaves nothing to learn"
+        raise InputError.of(
+            "noise_multiplier",
+            noise_multiplier,
+            f"must be from {LEAST_NOISE_MULTIPLIER:g} to {MOST_NOISE_MULTIPLIER:g}",
+            "less is no guarantee, more leaves nothing to learn",
         )
 
 
 def check_delta(delta: float) -> None:
     """Raises InputError outside [1e-30, 1)."""
     if not LEAST_DELTA <= delta < 1:
-        raise InputError(
-            f"delta={delta} must be from {LEAST_DELTA:g} to below 1; 1e-10 is usual for "
-            "populations of millions"
+        raise InputError.of(
+            "delta",
+            delta,
+            f"must be from {LEAST_DELTA:g} to below 1",
+            "1e-10 is usual for populations of millions",
         )

@@ -1,6 +1,6 @@
-"""The moments accountant as it was first published, for tables of 2016 to 2018.
+"""The moments accountant as first published, for tables of 2016 to 2018.
 
-It is an upper bound, and the loosest here: integer orders up to 32 alone, and the first conversion,
+It is an upper bound, and the loosest here: only integer orders up to 32, and the first conversion,
 epsilon = min over lambda of (moment(lambda) + log(1 / delta)) / lambda (Abadi et al. 2016, Theorem
 2; McMahan et al. 2018).
 """
@@ -26,11 +26,11 @@ LAMBDAS = np.arange(1, 33)
 
 
 def moments_epsilon(event: Event, delta: float) -> float:
-    """An upper bound on epsilon at `delta`, as it was computed in 2016.
+    """Returns an upper bound on epsilon at `delta`, as computed in 2016.
 
     Raises:
-        EventRefused: for events without moments that are proven.
-        InputError: for an impossible delta.
+        EventRefused: no moments are proven for the event.
+        InputError: delta is impossible.
     """
     check_delta(delta)
     return float(((_moments(event) - math.log(delta)) / LAMBDAS).min())

@@ -1,4 +1,4 @@
-"""Our events as those of Google's dp_accounting, so that another tool can check a figure."""
+"""Our events as events of Google's dp_accounting, so that another tool can check a figure."""
 
 import math
 from dataclasses import dataclass
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 def peer_event(event: Event) -> "DpEvent":
-    """The equivalent event of dp_accounting, to be composed there.
+    """Returns the equivalent event of dp_accounting, to be composed there.
 
     A strategy's stream is one Gaussian of its sensitivity, since dp_accounting has no event for
     correlated noise. Discrete Gaussian noise is an event of its rho.
 
     Raises:
-        EventRefused: for an unknown event.
+        EventRefused: the event is unknown.
     """
     import dp_accounting as peer
 
     match event:
         case GaussianEvent():
-            # Without sensitivity nothing is told, and the noise at unit sensitivity would be
+            # At sensitivity 0 nothing is revealed, and the noise at unit sensitivity would be
             # infinite.
             if event.mu == 0.0:
                 return peer.NoOpDpEvent()
@@ -61,7 +61,7 @@ def peer_event(event: Event) -> "DpEvent":
 
 @dataclass(frozen=True, slots=True)
 class PeerFigures:
-    """What dp_accounting makes of an event, by its own composition."""
+    """Figures of dp_accounting for an event, by its own composition."""
 
     event: str
     """Its event, as Python writes it."""
@@ -80,12 +80,12 @@ def peer_figures(event: Event, delta: float) -> PeerFigures:
     """Composes an event with dp_accounting.
 
     Args:
-        event: what was released.
-        delta: of the epsilons.
+        event: the release.
+        delta: delta of the epsilons.
 
     Raises:
-        EventRefused: for an unknown event.
-        InputError: for an impossible delta.
+        EventRefused: the event is unknown.
+        InputError: delta is impossible.
     """
     check_delta(delta)
     composed = peer_event(event)
@@ -115,14 +115,14 @@ def _interval(event: Event) -> float:
 
 
 def _peer_rho(event: Event) -> float | None:
-    """The Renyi divergence of order 2 over 2, from the epsilon that follows from it alone."""
+    """Half the Renyi divergence of order 2, from the epsilon that follows from it."""
     try:
         rho_of(event)
     except EventRefused:
         return None
     from dp_accounting.rdp import RdpAccountant
 
-    # The peer tells epsilons alone; with one order and delta the divergence follows from it.
+    # The peer only reports epsilons; with one order and delta the divergence follows.
     order, log_delta = 2.0, -600.0
     accountant = RdpAccountant(orders=[order]).compose(peer_event(event))
     epsilon = float(accountant.get_epsilon(math.exp(log_delta)))

@@ -21,14 +21,14 @@ from fedray.mechanisms.accounting.limits import check_delta, check_noise_multipl
 
 
 def pld_epsilon(event: Event, delta: float) -> float:
-    """An upper bound on epsilon at `delta`; exact where nothing is sampled.
+    """Returns an upper bound on epsilon at `delta`; exact without sampling.
 
-    `composed_epsilon` says how close it is where something is.
+    `composed_epsilon` states how close it is with sampling.
 
     Raises:
-        EventRefused: for several kinds of sampled Gaussians in one event, for sampled ones beside
-            others, and for what is not Gaussian.
-        InputError: for an impossible delta.
+        EventRefused: the event has several kinds of sampled Gaussians, sampled ones beside others,
+            or a release that is not Gaussian.
+        InputError: delta is impossible.
     """
     check_delta(delta)
     steps = _sampled_steps(event)
@@ -50,8 +50,8 @@ def _of_steps(probability: float, noise: float, count: int, delta: float) -> flo
 
 
 def _sampled_steps(event: Event) -> Counter[tuple[float, float]] | None:
-    """How often each (probability, noise at sensitivity 1) is repeated; None if nothing is
-    sampled."""
+    """Returns the repetitions of each (probability, noise at sensitivity 1), or None without
+    sampling."""
     match event:
         case PoissonSampled():
             return Counter({(event.probability, sampled_noise(event)): 1})

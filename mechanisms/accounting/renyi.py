@@ -12,13 +12,13 @@ from fedray.mechanisms.accounting.peer import peer_event
 
 
 def renyi_epsilon(event: Event, delta: float) -> float:
-    """An upper bound on epsilon at `delta`.
+    """Returns an upper bound on epsilon at `delta`.
 
     Moments by Mironov, Talwar, Zhang 2019; conversion by Canonne, Kamath, Steinke 2020.
 
     Raises:
-        EventRefused: for an unknown event.
-        InputError: for an impossible delta.
+        EventRefused: the event is unknown.
+        InputError: delta is impossible.
     """
     check_delta(delta)
     composed = peer_event(event)

@@ -20,32 +20,33 @@ from fedray.mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class PoissonSampling:
-    """How devices are sampled: each part in turn, and each of its devices independently.
-
-    Attributes:
-        rounds: n, at least 1.
-        probability: q, that a device is drawn when its part has its turn; above 0 and at most 1.
-        partitions: parts of the population, from 1 to `rounds`.
-    """
+    """Sampling of devices: each part of the population in turn, and its devices independently."""
 
     rounds: int
+    """n, at least 1."""
     probability: float
+    """q, probability with which a device is drawn in its turn; above 0 and at most 1."""
     partitions: int = 1
+    """Parts of the population that take turns, from 1 to `rounds`."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise InputError(
-                f"rounds={self.rounds} must be at least 1; nothing is released in no rounds"
+            raise InputError.of(
+                "rounds", self.rounds, "must be at least 1", "nothing is released in no rounds"
             )
         if not 0 < self.probability <= 1:
-            raise InputError(
-                f"probability={self.probability} must be above 0 and at most 1; it is that of one "
-                "device in its turn"
+            raise InputError.of(
+                "probability",
+                self.probability,
+                "must be above 0 and at most 1",
+                "it is that of one device in its turn",
             )
         if not 1 <= self.partitions <= self.rounds:
-            raise InputError(
-                f"partitions={self.partitions} must be from 1 to rounds={self.rounds}; later ones "
-                "never have a turn"
+            raise InputError.of(
+                "partitions",
+                self.partitions,
+                f"must be from 1 to `rounds={self.rounds}`",
+                "later ones never have a turn",
             )
 
     @property
@@ -57,25 +58,24 @@ class PoissonSampling:
 def cyclically_sampled(
     strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float
 ) -> Event:
-    """The event to which the rounds of a strategy are reduced that draws its devices so.
+    """Returns the event to which the rounds of a strategy with sampled devices reduce.
 
     It is `compositions` Poisson-sampled Gaussians, with the noise over the largest norm of C's
     columns (Choquette-Choo et al. 2023, Theorem 4).
 
     Args:
         strategy: C, with at most as many bands as there are partitions.
-        sampling: who is drawn in each round.
+        sampling: sampling of the devices.
         noise_multiplier: z, the standard deviation of the noise on the rows of C x, at clip norm 1.
 
     Raises:
-        InputError: if C has more bands, which Theorem 4 does not cover, or a number is out of
-            range.
+        InputError: C has more bands, which Theorem 4 does not cover, or a number is out of range.
     """
     check_noise_multiplier(noise_multiplier)
     bands = strategy.diagonals(sampling.rounds)
     if bands > sampling.partitions:
         raise InputError(
-            f"a {strategy.kind} strategy of {bands} bands with partitions={sampling.partitions}: "
+            f"a {strategy.kind} strategy of {bands} bands with `partitions={sampling.partitions}`: "
             "amplification is proven for at "
             "most as many bands as partitions; use more partitions, or account without sampling"
         )

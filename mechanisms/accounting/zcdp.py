@@ -1,8 +1,8 @@
 """Zero-concentrated DP (Bun and Steinke 2016): rho of an event, and the epsilon that follows from
-rho alone.
+it.
 
-Of Gaussian noise that epsilon is larger than the one of `gdp.py`, which knows the whole curve. Of
-discrete Gaussian noise it is the one that is proven.
+For Gaussian noise that epsilon is larger than the one of `gdp.py`, which uses the whole curve. For
+discrete Gaussian noise it is the proven one.
 """
 
 import math
@@ -25,18 +25,18 @@ ORDERS = np.exp(np.linspace(-12.0, 30.0, 4201))
 """alpha - 1 of the orders that are tried. Every order gives an upper bound; neighbouring ones are
 1 % apart, and the bound is flat at its least."""
 ROUNDING = 1e-12
-"""Relative; what the sums of floats here may be off by."""
+"""Relative error of the sums of floats here."""
 
 
 def rho_of(event: Event) -> float:
-    """rho of an event.
+    """Returns rho of an event.
 
     Exact for Gaussian noise, mu^2 / 2 (Bun and Steinke 2016, Proposition 1.6), and for compositions
-    of it; of a sum of discrete Gaussians an upper bound, (1 / sqrt(variance_ratio) + tau sqrt(d))^2
-    / 2 (Kairouz, Liu, Steinke 2021, Proposition 14).
+    of it; for a sum of discrete Gaussians an upper bound, (1 / sqrt(variance_ratio) + tau
+    sqrt(d))^2 / 2 (Kairouz, Liu, Steinke 2021, Proposition 14).
 
     Raises:
-        EventRefused: for sampled events, for which no zCDP is proven, and for unknown ones.
+        EventRefused: the event is sampled, so that no zCDP is proven, or unknown.
     """
     match event:
         case GaussianEvent():
@@ -65,14 +65,14 @@ def rho_of(event: Event) -> float:
 
 
 def zcdp_epsilon(event: Event, delta: float) -> float:
-    """An upper bound on epsilon at `delta` that follows from rho alone, rounded up.
+    """Returns an upper bound on epsilon at `delta` that follows from rho, rounded up.
 
     rho alpha + (log(1 / delta) - log(alpha - 1)) / (alpha - 1) + alpha log(1 - 1 / alpha) / (alpha
     - 1), at the best order alpha (Canonne, Kamath, Steinke 2020, Corollary 13).
 
     Raises:
         EventRefused: as `rho_of`.
-        InputError: for an impossible delta.
+        InputError: delta is impossible.
     """
     rho = rho_of(event)
     check_delta(delta)

@@ -52,13 +52,15 @@ def optimize_blt(
         OptimizationFailed: no start ends at a valid BLT.
     """
     if not targets:
-        raise InputError(
-            "targets=[] must name at least one (rounds, min_sep, max_participations); there is "
-            "nothing to optimise for"
+        raise InputError.of(
+            "targets", [], "must name at least one (rounds, min_sep, max_participations)"
         )
     if not 1 <= buffers <= MOST_BUFFERS:
-        raise InputError(
-            f"buffers={buffers} must be from 1 to {MOST_BUFFERS}; more than a handful gain nothing"
+        raise InputError.of(
+            "buffers",
+            buffers,
+            f"must be from 1 to {MOST_BUFFERS}",
+            "more than a handful gain nothing",
         )
     value_and_gradient = LogLoss(targets, objective)
     longest = max(target.participation.rounds for target in targets)

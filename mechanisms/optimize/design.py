@@ -1,9 +1,9 @@
-"""One entry for every kind of mechanism: builds it, or optimises it for a participation, or finds
-it in the cache.
+"""One entry for every kind of mechanism: builds it, optimizes it for a participation, or finds it
+in the cache.
 
 The cache (`$XDG_CACHE_HOME/fedray/designs`, else `~/.cache/fedray/designs`) is keyed by every input
-and by what computes. An entry holds that key and a digest of the mechanism; one that has others, or
-is no valid mechanism, is computed anew.
+and by the computing code. An entry holds that key and a digest of the mechanism; an entry with
+others, or with an invalid mechanism, is computed again.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ DEFAULT_BUFFERS = 4
 
 @dataclass(frozen=True, slots=True)
 class MechanismRequest:
-    """What is asked for: a kind of mechanism, and for what. None takes the kind's default."""
+    """A request for a mechanism: its kind and its purpose. None takes the kind's default."""
 
     kind: Kind
     """Which kind; KINDS has them all."""
@@ -57,23 +57,25 @@ class MechanismRequest:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InputError(f"kind={self.kind!r} is unknown; the kinds are {', '.join(KINDS)}")
+            raise InputError.of(
+                "kind", self.kind, "is unknown", f"the kinds are {', '.join(KINDS)}"
+            )
         if self.buffers is not None and self.kind != "blt":
-            raise InputError(
-                f"buffers={self.buffers}: only a blt has buffers; leave it out for {self.kind}"
+            raise InputError.of(
+                "buffers", self.buffers, "is only for a blt", f"leave it out for {self.kind}"
             )
         has_bands = self.kind in ("banded", "banded-toeplitz", "band-fhu", "bisr")
         if self.bands is not None and not has_bands:
-            raise InputError(
-                f"bands={self.bands}: {self.kind} has no bands to choose; leave it out"
-            )
+            raise InputError.of("bands", self.bands, f"is not for {self.kind}", "leave it out")
         if self.bands is not None and not 1 <= self.bands <= self.participation.rounds:
-            raise InputError(
-                f"bands={self.bands} must be from 1 to rounds={self.participation.rounds}; "
-                "there are no more diagonals"
+            raise InputError.of(
+                "bands",
+                self.bands,
+                f"must be from 1 to `rounds={self.participation.rounds}`",
+                "there are no more diagonals",
             )
         if self.objective not in (None, "max", "rms"):
-            raise InputError(f"objective={self.objective!r} must be max or rms")
+            raise InputError.of("objective", self.objective, "must be max or rms")
         if self.targets and self.kind != "blt":
             raise InputError(
                 "targets: only a blt is optimised for several outcomes; leave them out for "
@@ -93,15 +95,15 @@ def cached_mechanism(
     on_progress: Progress | None = None,
     on_warning: Progress = warnings.warn,
 ) -> Strategy:
-    """As `optimize_mechanism`, kept in `directory` under a digest of all inputs; a cache that
-    cannot be written is left alone.
+    """Runs `optimize_mechanism`, with results kept in `directory` under a digest of all inputs; a
+    cache that cannot be written is skipped.
 
-    An entry that is damaged, or that was made for another request, is computed anew and replaced;
-    `on_warning` hears of it.
+    A damaged entry, or one of another request, is computed again and replaced; `on_warning` is
+    called.
     """
     digest = _digest(request)
     path = directory / f"{digest}.json"
-    # A cache is a convenience: whatever is wrong with it is told, and the mechanism is made anew.
+    # A cache is a convenience: any problem with it is reported, and the mechanism is made again.
     try:
         content = read_kept(path, digest)
         if content is not None:
@@ -136,12 +138,12 @@ def cached_mechanism(
 
 @lru_cache(maxsize=16)
 def made_mechanism(request: MechanismRequest, directory: Path | None) -> Strategy:
-    """The strategy of a request, for studies that ask for the same ones again and again.
+    """Returns the strategy of a request, for studies that repeat requests.
 
     Args:
-        request: what is asked for.
-        directory: of `cached_mechanism`; None where nothing is kept and nothing that was kept is
-            taken. The last strategies are remembered in this process in either case.
+        request: the request.
+        directory: directory of `cached_mechanism`; None to neither keep nor use kept results. The
+            last strategies are remembered in this process in either case.
     """
     if directory is None:
         return optimize_mechanism(request)
@@ -159,28 +161,27 @@ def _strategy_of(content: bytes, directory: Path) -> Strategy:
 
 
 def default_cache() -> Path:
-    """Where `fedray optimize` keeps what it found: a folder of the user's own cache, which may be
-    removed at any time."""
+    """Returns the folder of `fedray optimize` results, which may be removed at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / "designs"
 
 
 def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None = None) -> Strategy:
-    """The strategy of a request; the same request gives the same one.
+    """Returns the strategy of a request; the same request gives the same one.
 
     Args:
-        request: what is asked for.
-        on_progress: hears a line now and then, from kinds that are searched for. If it raises
-            StopIteration, the best that was found so far is returned.
+        request: the request.
+        on_progress: called with a line now and then during a search. If it raises StopIteration,
+            the best result so far is returned.
 
     Raises:
         InputError: the request is impossible.
-        OptimizationFailed: nothing that was found validates.
+        OptimizationFailed: no result validates.
     """
     participation = request.participation
     objective = request.used_objective
     bands = request.bands
     if bands is None:
-        # As many bands as keep columns of one device orthogonal.
+        # As many bands as keep the columns of one device orthogonal.
         bands = min(participation.min_sep, participation.rounds)
     # The optimisers are imported where they are used: scipy's takes 0.3 s to import, jax 0.8 s.
     match request.kind:

@@ -1,12 +1,13 @@
-"""Optimises whole matrices over their Gram matrix X = C'C: banded, and dense for one participation
+"""Optimizes whole matrices over their Gram matrix X = C'C: banded, and dense for one participation
 or for many.
 
-minimise tr(A'A X^-1) over positive definite X whose free entries are a band, or all but those of
+minimise tr(A'A X^-1) over positive definite X whose free entries are a band, or all except those of
 rounds that one device may join (Choquette-Choo et al. 2023, Problem 2; 2022, section 4; Denisov et
 al. 2022, equation 6). The problem is convex, and with M = A X^-1 its gradient is -M'M on the free
-entries (held to JAX's by tests/mechanisms/test_optimize.py; forming it directly costs a third of
-differentiating through the factorisation). L-BFGS, scaled by the diagonal of the Hessian at the
-start: d2f/dX_ij^2 = 2 (S_ii R_jj + S_jj R_ii), R = X^-1, S = M'M, without its off-diagonal part.
+entries (checked against JAX's by tests/mechanisms/test_optimize.py; forming it directly costs a
+third of differentiating through the factorisation). L-BFGS, scaled by the diagonal of the Hessian
+at the start: d2f/dX_ij^2 = 2 (S_ii R_jj + S_jj R_ii), R = X^-1, S = M'M, without its off-diagonal
+part.
 """
 
 import math
@@ -97,7 +98,7 @@ def optimize_dense(
     free = _free_of_devices(participation)
     most_turns = -(-n // participation.min_sep)
     takes_every_turn = participation.max_participations == most_turns > 1
-    # With so many participations a pattern is a whole class of rounds modulo b, whose squared
+    # With this many participations a pattern is a whole class of rounds modulo b, whose squared
     # norms need only sum to 1; with fewer, norms are held equal.
     problem = _FreeNorms(free, participation.min_sep) if takes_every_turn else _UnitDiagonal(free)
     return _solved(Dense, problem, _start(free, n), participation, objective, on_progress)
@@ -106,10 +107,10 @@ def optimize_dense(
 def optimize_dense_unit_columns(
     participation: MinSep, objective: Objective = "rms", on_progress: Progress | None = None
 ) -> Dense:
-    """As `optimize_dense`, but all columns of unit norm: every round protected alike, at a percent
-    more loss.
+    """Runs `optimize_dense` with all columns of unit norm: every round is protected alike, at a
+    percent more loss.
 
-    Its `participation`, `objective` and `on_progress`, and what it raises, are those of
+    Its `participation`, `objective` and `on_progress`, and its errors, are those of
     `optimize_dense`.
     """
     n = _check(participation, participation.rounds)
@@ -120,14 +121,18 @@ def optimize_dense_unit_columns(
 
 def _check(participation: MinSep, bands: int) -> int:
     if not 1 <= bands <= participation.rounds:
-        raise InputError(
-            f"bands={bands} must be from 1 to rounds={participation.rounds}; there are no more "
-            "diagonals"
+        raise InputError.of(
+            "bands",
+            bands,
+            f"must be from 1 to `rounds={participation.rounds}`",
+            "there are no more diagonals",
         )
     if participation.rounds > MOST_ROUNDS:
-        raise InputError(
-            f"rounds={participation.rounds} is more than {MOST_ROUNDS}; use banded-toeplitz or blt "
-            "for so many"
+        raise InputError.of(
+            "rounds",
+            participation.rounds,
+            f"is more than {MOST_ROUNDS}",
+            "use banded-toeplitz or blt for so many",
         )
     return participation.rounds
 
@@ -148,8 +153,8 @@ def _lags(n: int) -> NDArray[np.int64]:
 
 
 def _start(free: NDArray[np.bool_], n: int) -> NDArray[np.float64]:
-    """The square root of the prefix sum, columns normalised, without what is not free; shrunk until
-    positive definite."""
+    """Returns the square root of the prefix sum, columns normalised, with only its free entries;
+    shrunk until positive definite."""
     C = _unit_columns(BandFHU(bands=n).first_column(n))
     below = np.where(free, C.T @ C, 0.0)
     # Entries that are not free were set to zero, after which X may be indefinite. The identity is
@@ -354,7 +359,7 @@ def _minimised(
 
 def _weights(variances: NDArray[np.float64], sharpness: int) -> tuple[float, NDArray[np.float64]]:
     """(mean over t of v_t^p)^(1/p), and its derivatives by v_t."""
-    # Powers of 512 would overflow; relative to the largest, none is above 1.
+    # Powers of 512 would overflow; relative to the largest, all are at most 1.
     largest = variances.max()
     powers = (variances / largest) ** sharpness
     value = largest * powers.mean() ** (1 / sharpness)
@@ -363,11 +368,12 @@ def _weights(variances: NDArray[np.float64], sharpness: int) -> tuple[float, NDA
 
 
 class _Search:
-    """What L-BFGS asks for; where X is not positive definite, a parabola that turns it back.
+    """The function that L-BFGS evaluates; if X is not positive definite, a parabola that turns it
+    back.
 
     At a step d from the last accepted point (value f, slope s < 0) it answers f + |s| and slope 3
     |s|: those of the parabola through the point with its least value a quarter of the way, so that
-    the line search goes on from there.
+    the line search continues from there.
     """
 
     def __init__(

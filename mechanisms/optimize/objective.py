@@ -1,4 +1,4 @@
-"""What an optimisation is for: one participation, or weighted outcomes."""
+"""The objective of an optimization: one participation, or weighted outcomes."""
 
 import math
 from collections.abc import Callable
@@ -31,9 +31,11 @@ class Target:
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < math.inf:
-            raise InputError(
-                f"weight={self.weight} of a target must be positive and finite; leave out what "
-                "does not count"
+            raise InputError.of(
+                "weight",
+                self.weight,
+                "of a target must be positive and finite",
+                "leave out what does not count",
             )
 
 
@@ -47,14 +49,14 @@ class _TargetEntry(BaseModel):
 
 
 def read_targets(path: Path) -> tuple[Target, ...]:
-    """The outcomes that a targets file names.
+    """Returns the outcomes in a targets file.
 
     Args:
-        path: of a JSON list of objects with rounds, min_sep, max_participations, and weight (1
-            unless given).
+        path: a JSON list of objects with rounds, min_sep, max_participations, and weight (default
+            1).
 
     Raises:
-        InputError: the file cannot be read, is no such list, or is empty.
+        InputError: the file cannot be read, is not such a list, or is empty.
     """
     try:
         entries = TypeAdapter(list[_TargetEntry]).validate_python(read_json(path, "targets file"))

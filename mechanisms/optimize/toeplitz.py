@@ -31,30 +31,32 @@ def optimize_toeplitz(
     objective: Objective = "rms",
     on_progress: Progress | None = None,
 ) -> Toeplitz:
-    """The Toeplitz strategy of so many coefficients, c_0 = 1, of least loss; validated by the slow
-    path.
+    """Returns the Toeplitz strategy of `bands` coefficients, c_0 = 1, of least loss; validated by
+    the slow path.
 
-    With more bands than min-sep, coefficients are held from increasing, so that the sensitivity is
-    that of McMahan, Xu, Zhang 2024, Theorem 3.1.
+    With more bands than min-sep, coefficients must not increase, so that the sensitivity is that of
+    McMahan, Xu, Zhang 2024, Theorem 3.1.
 
     Args:
-        participation: (n, b, k) that the loss is for.
-        bands: coefficients, c_0 included, from 1 to n.
-        objective: which loss: the root mean square over rounds, or of the worst round.
-        on_progress: hears a line for every step of the search.
+        participation: (n, b, k) of the loss.
+        bands: number of coefficients, c_0 included, from 1 to n.
+        objective: the loss: root mean square over rounds, or of the worst round.
+        on_progress: called with a line at every step of the search.
 
     Raises:
         InputError: the bands are not within 1 to n.
         OptimizationFailed: the result does not validate.
     """
     if not 1 <= bands <= participation.rounds:
-        raise InputError(
-            f"bands={bands} must be from 1 to rounds={participation.rounds}; there are no more "
-            "coefficients"
+        raise InputError.of(
+            "bands",
+            bands,
+            f"must be from 1 to `rounds={participation.rounds}`",
+            "there are no more coefficients",
         )
     if bands == 1:
         return Toeplitz(coefficients=(1.0,))
-    # float64 within this block alone: it is a global setting of jax, and users may have their own.
+    # float64 only within this block: it is a global setting of jax, and users may have their own.
     with jax.enable_x64(True):
         log_loss = partial(_log_loss, participation=participation, objective=objective)
         compiled = jax.jit(jax.value_and_grad(log_loss))

@@ -69,8 +69,8 @@ def start_aggregator(scenario: Scenario, placement: Placement) -> AggregatorWork
         return AggregatorWorker(InProcessWorker(_make_aggregator, scenario, device))
     gpus = cluster_gpus()
     if wanted > gpus:  # Ray would wait for one to join
-        raise InputError(
-            f"aggregator_gpus={wanted:g} but the cluster has {gpus:g}; leave it out for the CPU"
+        raise InputError.of(
+            "aggregator_gpus", wanted, f"but the cluster has {gpus:g}", "leave it out for the CPU"
         )
     spec = ActorSpec(
         name="Aggregator",
@@ -80,7 +80,7 @@ def start_aggregator(scenario: Scenario, placement: Placement) -> AggregatorWork
         lost=AggregatorLost,
         gpus=wanted,
     )
-    # Only the training loop knows what a new aggregator must be told, so it does the catching up.
+    # Only the training loop knows what a new aggregator needs, so it catches up.
     return AggregatorWorker(RayWorker(spec, placement, catch_up=None))
 
 

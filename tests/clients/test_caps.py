@@ -99,7 +99,9 @@ def test_a_damaged_device_is_named() -> None:
 def test_tasks_without_tokens_refuse_it(small, kind: str) -> None:
     on = ["training.enabled=true", "data.kind=classes", "training.task.kind=logistic"]
     scenario = small(*on, f"training.client={{kind='{kind}', max_tokens=100}}")
-    with pytest.raises(ScenarioError, match=r"max_tokens=100: .* no `tokens`, but `inputs`, `targ"):
+    with pytest.raises(
+        ScenarioError, match="max_tokens=100 needs `tokens`: .* only `inputs`, `targ"
+    ):
         LocalTrainer(scenario)
     with pytest.raises(ScenarioError, match="max_tokens = 0"):
         small(*on, "training.client.max_tokens=0")

@@ -359,7 +359,7 @@ WRONG_SOURCES: dict[str, tuple[Any, str, Callable]] = {
     "classes without their number": (FIELDS, "set `values`", has(fields={"targets": Field((), "whole")})),
     "padding outside the tokens": (FIELDS, "padding 11", has(fields={"tokens": Field((7,), "whole", 11, padding=11)})),
     "another kind": (FIELDS, "'real' or 'whole'", has(fields={"x": Field((), "complex")})),  # pyright: ignore[reportArgumentType]
-    "fields that change": (FIELDS, "made anew", other_fields),
+    "fields that change": (FIELDS, "in a second source", other_fields),
     "an optimum that is none": (FIELDS, "leave out", has(optimum={"loss": np.nan})),
     "a field that is missing": (FORM, "names", gives(lambda right, ids, positions: {"inputs": right(ids, positions)["inputs"]})),
     "another shape": (FORM, "of shape", field("inputs", lambda part: part[..., :1])),
@@ -368,13 +368,13 @@ WRONG_SOURCES: dict[str, tuple[Any, str, Callable]] = {
     "a class below zero": (FORM, "from -1", field("targets", lambda part: part - 1)),
     "numbers that are none": (FORM, "not finite", field("inputs", np.log)),
     "padding first": (FORM, "before other tokens", field("tokens", lambda part: part[..., ::-1].copy(), TEXT)),
-    "a text of padding": (FORM, "padding alone", field("tokens", lambda part: 0 * part, TEXT)),
+    "a text of padding": (FORM, "only padding", field("tokens", lambda part: 0 * part, TEXT)),
     "examples of the group": (
         BELONG, "differ between a source asked",
         gives(lambda right, ids, positions: right(np.sort(ids), positions) if ids[0] else right(ids + ids.sum(), positions)),
     ),
     "examples of the place in the batch": (
-        BELONG, "asked for alone",
+        BELONG, "asked for by itself",
         gives(lambda right, ids, positions: right(ids, positions if positions.shape[1] > 1 else (positions + 1) % EXAMPLES)),
     ),
     "examples in the order of positions": (
@@ -389,7 +389,7 @@ WRONG_SOURCES: dict[str, tuple[Any, str, Callable]] = {
     "counts that are reals": (COUNTS, "float64", counts(lambda ids: np.full(ids.size, 1.0))),
     "counts below zero": (COUNTS, "from 0", counts(lambda ids: np.full(ids.size, -1))),
     "counts beyond 32 bits": (COUNTS, r"2\^32", counts(lambda ids: np.full(ids.size, 2**32))),
-    "counts of the group": (COUNTS, "alone", counts(lambda ids: np.full(ids.size, min(ids.size, EXAMPLES)))),
+    "counts of the group": (COUNTS, "one by one", counts(lambda ids: np.full(ids.size, min(ids.size, EXAMPLES)))),
     "a count too high": (COUNTS, "every position below", counts(lambda ids: np.full(ids.size, EXAMPLES + 1))),
     "nothing held out": (HELD_OUT, "`held_out_devices` is 0", has(held_out_devices=0)),
     "held-out devices without examples": (

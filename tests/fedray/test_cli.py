@@ -174,8 +174,6 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["run", "missing.toml"], "does not exist; `fedray scenarios` lists"),
         (["run", "quikstart"], "is no file and none that ships; there are quickstart, "),
         (["stress", "timers"], "is no file and none of timer, "),
-        (["audit", "TRACE", "--out", "p.html"], "is called --page now; use that"),
-        (["fit", "--devices", "9"], "is called --population now; use that"),
         (["run", "BAD.toml"], "is not valid TOML"),
         (["run", "GOOD.toml", "--set", "rounds.goal=1"], "unknown key rounds.goal"),
         (
@@ -249,7 +247,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
         (["reproduce", "gboard", "--out", "FULL"], "exists already"),
         (["reproduce", "gboard-privacy", "--figures", "f"], "leave out --set, --out, --figures"),
-        (["fit", "--min-sep", "20"], "--population, --timer, --rounds must be given"),
+        (["fit", "--min-sep", "20"], "--population must be given, or a scenario file"),
         (
             ["fit", "GOOD.toml", "--min-sep", "0"],
             "--min-sep=0 must be at least 1 and less than the 12 rounds",

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 import fedray
 from fedray.base.kept import keep, read_kept
 from fedray.cli import app
-from fedray.commands.flags import RENAMED
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
@@ -63,13 +62,6 @@ def test_an_option_without_its_value_is_not_said_to_be_missing(fedray_command) -
 
 def test_the_version_is_that_of_the_package(fedray_command) -> None:
     assert fedray_command("--version") == (0, f"fedray {fedray.__version__}\n", "")
-
-
-def test_an_old_name_is_the_name_of_no_option_and_its_new_name_is() -> None:
-    for (command, old), new in RENAMED.items():
-        options = {option for each in COMMANDS[command].params for option in each.opts}
-        assert new in options
-        assert old not in options
 
 
 def test_a_scenario_that_ships_is_found_by_its_name_and_a_path_stays_a_path() -> None:

@@ -191,7 +191,7 @@ def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> N
     ("arguments", "rule"),
     [
         (["forest", *SETTING], "kind='forest' is unknown"),
-        (["blt"], "--rounds, --min-sep, --max-participations must be given"),
+        (["blt"], "--rounds must be given"),
         (["blt", "--rounds", "60", "--min-sep", "12"], "--max-participations must be given"),
         (
             ["blt", "--rounds", "60", "--min-sep", "0", "--max-participations", "1"],
@@ -206,9 +206,9 @@ def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> N
             "--rounds='x' must be a whole number",
         ),
         (["blt", *SETTING, "--buffers", "0"], "buffers=0 must be from 1 to 10"),
-        (["banded", *SETTING, "--bands", "61"], "--bands=61 must be from 1 to --rounds=60"),
+        (["banded", *SETTING, "--bands", "61"], "--bands=61 must be from 1 to `--rounds=60`"),
         (["banded", *SETTING, "--objective", "mean"], "must be max or rms"),
-        (["tree", *SETTING, "--bands", "3"], "tree has no bands to choose"),
+        (["tree", *SETTING, "--bands", "3"], "--bands=3 is not for tree"),
         (
             ["identity", *SETTING, "--noise-multiplier", "0"],
             "--noise-multiplier=0.0 must be from 0.01",

@@ -1,9 +1,12 @@
 """What the library says of arguments, the command says of flags."""
 
+import pickle
+
 import pytest
 import typer.main
 
-from fedray.base.errors import InputError
+import fedray
+from fedray.base.errors import FedrayError, InputError
 from fedray.cli import app
 from fedray.commands.flags import OTHER_NAMES, check_numbers, in_flags
 
@@ -11,28 +14,48 @@ COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttribu
 
 
 @pytest.mark.parametrize(
-    ("command", "message", "said"),
+    ("command", "error", "said"),
     [
-        ("run", "give trust_code=True if you trust it", "give --trust-code if you trust it"),
         (
-            "audit",
-            "leave digests unchecked (verify=False)",
-            "leave digests unchecked (--no-verify)",
+            "run",
+            FedrayError("read it, and give `trust_code=True`"),
+            "read it, and give `--trust-code`",
         ),
-        ("import", "memory_mebibytes=5 is little", "--memory=5 is little"),
-        ("import", "say it by time_unit='seconds'", "say it by --time-unit='seconds'"),
-        ("import", "ceil(rounds / min_sep)", "ceil(rounds / min_sep)"),
-        ("import", "rounds=9, but the rounds are 8", "--rounds=9, but the rounds are 8"),
-        ("import", "column 'time_unit' is not there", "column 'time_unit' is not there"),
-        ("fit", "timer_hours=None must be given", "--timer must be given"),
-        ("fit", "participation.timer_hours=0.0 is low", "participation.timer_hours=0.0 is low"),
-        ("optimize", "targets file 't': min_sep=0 is low", "targets file 't': min_sep=0 is low"),
-        ("audit", "min_sep=0 is low", "min_sep=0 is low"),
-        ("scenarios", "rounds=0 is low", "rounds=0 is low"),
+        ("audit", FedrayError("unchecked (`verify=False`)"), "unchecked (`--no-verify`)"),
+        ("import", InputError.of("memory_mebibytes", 5, "is little"), "--memory=5 is little"),
+        (
+            "import",
+            InputError.of("where", "x", "is no number", "give `time_unit='seconds'`"),
+            "--where='x' is no number; give `--time-unit='seconds'`",
+        ),
+        (
+            "import",
+            InputError("ceil(rounds / min_sep) time_unit"),
+            "ceil(rounds / min_sep) time_unit",
+        ),
+        ("fit", InputError.of("timer_hours", None, "must be given"), "--timer must be given"),
+        (
+            "fit",
+            InputError.of("participation.timer_hours", 0.0, "is low", "raise it"),
+            "participation.timer_hours=0.0 is low; raise it",
+        ),
+        ("audit", InputError.of("min_sep", 0, "is low"), "min_sep=0 is low"),
+        ("audit", InputError("use more, or `rounds=3`"), "use more, or `rounds=3`"),
     ],
 )
-def test_a_message_has_the_flags_of_its_command(command: str, message: str, said: str) -> None:
-    assert in_flags(message, COMMANDS[command].params) == said
+def test_a_message_names_the_options_of_its_command(
+    command: str, error: FedrayError, said: str
+) -> None:
+    assert in_flags(error, COMMANDS[command].params) == said
+
+
+def test_an_error_has_its_argument_value_rule_and_remedy_as_fields() -> None:
+    with pytest.raises(InputError) as found:
+        fedray.Placement(shards=0)
+    error = pickle.loads(pickle.dumps(found.value))
+    assert (error.argument, error.value) == ("shards", 0)
+    assert (error.rule, error.remedy) == ("must be at least 1", "leave it out for one per CPU")
+    assert str(error) == "shards=0 must be at least 1; leave it out for one per CPU"
 
 
 def test_every_other_name_is_of_a_parameter_that_a_command_has() -> None:

@@ -18,6 +18,7 @@ from fedray.report.page import render, render_reproduction, render_study
 from fedray.report.tables import PageTable
 
 pytestmark = [
+    pytest.mark.outside,
     pytest.mark.slow,
     pytest.mark.skipif(
         shutil.which("chromium") is None, reason="needs chromium, which draws the page"

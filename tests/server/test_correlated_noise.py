@@ -249,7 +249,9 @@ def test_a_state_is_loaded_once_and_only_into_the_same_plan() -> None:
     noise = noise_of()
     noise.next_noise()
     state = noise.state_dict()
-    with pytest.raises(fedray.InputError, match="^next_step=1: noise was given here already"):
+    with pytest.raises(
+        fedray.InputError, match="^next_step=1 is not 0: noise was drawn here already"
+    ):
         noise.load_state_dict(state)
     for changed in ({"clip_norm": 0.6}, {"steps": 44}, {"strategy": fedray.Tree()}):
         with pytest.raises(fedray.InputError, match=f"^the state is of {next(iter(changed))}="):

@@ -144,7 +144,7 @@ def test_a_hung_worker_is_replaced_and_the_trace_is_the_same(
         scenario, placement, tmp_path / "t", Killer(actor, MOMENTS[1:2], signal.SIGSTOP)
     )
     assert restarts_of(trace) >= 1
-    assert "did not answer within 10 s; it is started anew" in caplog.text
+    assert "did not answer within 10 s; it is restarted" in caplog.text
     assert trace.digest == reference.digest
     if is_trained:
         assert_same(trace, reference)
@@ -202,7 +202,7 @@ def test_an_actor_that_keeps_dying_ends_the_run_which_can_be_resumed(
     reference: Trace, small, tmp_path: Path, actor: str, error: type
 ) -> None:
     placement = Placement(1, most_restarts=0, checkpoint_seconds=0.0, trainers=1)
-    with pytest.raises(error, match=r"died.*go on with resume="):
+    with pytest.raises(error, match=r"died.*continue with `resume="):
         run_scenario(small(*OVERRIDES), placement, tmp_path / "t", Killer(actor, (12,)))
     assert_same(resume_run(tmp_path / "t", HERE), reference)
 
@@ -337,7 +337,7 @@ def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sig
     assert process.returncode == 130, err
     assert out == ""
     assert err.splitlines()[-1] == (
-        f"fedray: interrupted; the last checkpoint is kept, go on with --resume={str(tmp_path / 't')!r}"
+        f"fedray: interrupted; the last checkpoint is kept; continue with `--resume={str(tmp_path / 't')!r}`"
     )
     done = subprocess.run(
         [*command, "--resume", str(tmp_path / "t"), "--json"],
@@ -398,7 +398,7 @@ def test_a_run_whose_ray_was_killed_can_be_resumed(
 def test_an_interrupted_run_can_be_resumed(
     reference: Trace, small, tmp_path: Path, moment: int
 ) -> None:
-    with pytest.raises(KeyboardInterrupt, match="go on with resume="):
+    with pytest.raises(KeyboardInterrupt, match="continue with `resume="):
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(moment))
     assert_same(resume_run(tmp_path / "t", HERE), reference)
 
@@ -438,7 +438,7 @@ def test_a_full_disk_stops_the_run_with_one_line_and_freed_space_lets_it_go_on(
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(
         RunFailed,
-        match=r"cannot be written \(No space left on device\); free space.*go on with resume=",
+        match=r"cannot be written \(No space left on device\); free space.*continue with `resume=",
     ) as error:
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", None)
     assert "\n" not in str(error.value)
@@ -453,7 +453,7 @@ def test_a_run_whose_trace_is_whole_goes_on_with_its_training(
     reference: Trace, small, tmp_path: Path
 ) -> None:
     """It is interrupted in the last round that is trained, when all has been simulated."""
-    with pytest.raises(KeyboardInterrupt, match="go on with resume="):
+    with pytest.raises(KeyboardInterrupt, match="continue with `resume="):
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(18, TrainingProgress))
     assert Trace.open(tmp_path / "t").trained is None
     assert_same(resume_run(tmp_path / "t", HERE), reference)

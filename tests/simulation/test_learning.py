@@ -139,7 +139,7 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
             raise KeyboardInterrupt
 
     # Whoever gave no directory knows its name from here alone.
-    with pytest.raises(KeyboardInterrupt, match="go on with resume='.*/m'"):
+    with pytest.raises(KeyboardInterrupt, match="continue with `resume='.*/m'`"):
         train(trace, None, HERE, tmp_path / "m", interrupt)
     with pytest.raises(InputError, match="has an unfinished run"):
         train(trace, None, HERE, tmp_path / "m")

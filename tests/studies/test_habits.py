@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from fedray.base.errors import InputError
-from fedray.clients.availability.habit import HabitTables
+from fedray.clients.availability.habit_tables import HabitTables
 from fedray.imports.log_records import RecordColumns, read_log_records
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
@@ -362,8 +362,8 @@ def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Pa
         ("device,start,end\na,3,2\n", {"time_unit": "seconds"}, {}, "starts before it ends"),
         ("device,start,end\n", {"time_unit": "seconds"}, {}, "no rows"),
         ("device,start,end\na,1,2\n", {"time_unit": "seconds"}, {}, "no whole day"),
-        ("device,round\na,1\n", {"round": "round"}, {}, "say how long"),
-        ("device,round\na,1\n", {"round": "round"}, {"timer_hours": 24.0}, "needs the days"),
+        ("device,round\na,1\n", {"round": "round"}, {}, "give the hours"),
+        ("device,round\na,1\n", {"round": "round"}, {"timer_hours": 24.0}, "must be the days"),
         (
             "device,round\na,x\n",
             {"round": "round"},
@@ -431,7 +431,7 @@ def test_the_command_fits_a_log_and_its_tables_make_a_scenario(
         ([str(log), "--rounds", "5"], "for an observed min-sep"),
         ([str(log), "--min-sep", "5", "--days", "3"], "only a log has these"),
         ([str(log), *named, "--utc-offset", "west"], "neither a number of hours nor unknown"),
-        ([str(log), *named, "--set", "rounds.count=4"], "keys of availability alone"),
+        ([str(log), *named, "--set", "rounds.count=4"], "not a key of availability"),
         ([str(log), *named, "--set", 'availability.model="always_on"'], "cannot be fitted"),
         ([], "give what was observed"),
         ([str(tmp_path / "s.toml")], "is a scenario; give what was observed"),

@@ -486,14 +486,14 @@ def test_a_plan_that_makes_no_sense_gets_one_line(fedray_command, tmp_path: Path
     [
         (
             ("rounds.mode=buffered", "rounds.buffer={concurrency=300, max_staleness=3}"),
-            "rounds.mode='buffered': min-sep then counts buffers",
+            "rounds.mode='buffered' cannot be planned: min-sep then counts buffers",
         ),
         (
             (
                 "rounds.mode=upload-then-train",
                 "rounds.uploads={window_hours=24, schedule={kind='cyclic', min_sep=3}}",
             ),
-            "rounds.mode='upload-then-train': min-sep is then that of rounds.uploads.schedule",
+            "rounds.mode='upload-then-train' cannot be planned: min-sep is then that of rounds.uploads.schedule",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from fedray.watch.entries import Runs
 from fedray.watch.server import WatchServer
 
 pytestmark = [
+    pytest.mark.outside,
     pytest.mark.slow,
     pytest.mark.skipif(
         shutil.which("chromium") is None, reason="needs chromium, which shows the page"

@@ -14,10 +14,10 @@ from fedray.studies.habits.statistics import Summary
 
 
 def habit_fit_page(fit: HabitFit, command: str) -> str:
-    """The page of a fit as text.
+    """Returns the page of a fit as text.
 
     Args:
-        fit: what was fitted.
+        fit: the fit.
         command: the command line that made it, which the page shows.
     """
     document = fit.to_json()
@@ -51,7 +51,7 @@ def habit_fit_page(fit: HabitFit, command: str) -> str:
 def habit_fit_figures(fit: HabitFit) -> list[Shown]:
     """Hours of the day, lengths or gaps, and how unequal devices are: measured beside simulated."""
     figures: list[Shown] = [_lengths(fit), _inequality(fit)]
-    # A log of rounds alone does not tell the hour of the day.
+    # A log of rounds does not reveal the hour of the day.
     if fit.layout.kind != "rounds":
         figures.insert(0, _hours(fit))
     return figures
@@ -88,7 +88,7 @@ def _lengths(fit: HabitFit) -> Figure:
         else:
             x = np.array(GAP_HOURS)
             counts = summary.columns["gaps"].sum(axis=0)
-            # The last column counts all gaps; there are none where every device has one record.
+            # The last column counts all gaps; it is 0 if every device has one record.
             share = counts[:-1] / max(1.0, counts[-1])
         series.append(Series(name, "line", x, share))
     title = "Lengths of intervals" if is_of_intervals else "Times between records of a device"

@@ -30,38 +30,39 @@ def read_observed_log(
 
     Args:
         path: a CSV or Parquet file, or a directory of them.
-        columns: what its columns are.
+        columns: roles of its columns.
         utc_offset_hours: local time minus the log's clock.
-        timer_hours: how long a device keeps away after it took part; None if moments are check-ins.
-        days: that all rounds together took, evenly; for a log of rounds alone.
+        timer_hours: hours that a device keeps away after it took part; None if moments are
+            check-ins.
+        days: evenly spaced length of all rounds together; for a log of rounds only.
 
     Raises:
         InputError: the log cannot be read, or has no whole day.
     """
     if not -12.0 <= utc_offset_hours <= 14.0:
-        raise InputError(f"utc_offset={utc_offset_hours:g} must be from -12 to 14 hours")
+        raise InputError.of("utc_offset", utc_offset_hours, "must be from -12 to 14 hours")
     if timer_hours is not None and not 0.0 <= timer_hours <= 24.0 * 365:
-        raise InputError(f"timer_hours={timer_hours:g} must be from 0 to 8760")
+        raise InputError.of("timer_hours", timer_hours, "must be from 0 to 8760")
     log = read_log_records(path, columns)
     kind = _kind(columns, timer_hours)
     if kind == "rounds":
         log = _rounds_as_times(log, days)
     elif days is not None:
-        raise InputError(f"days={days:g} is for a log of rounds alone; leave it out")
+        raise InputError.of("days", days, "is for a log of rounds alone", "leave it out")
     if kind == "intervals" and timer_hours is not None:
-        raise InputError(f"timer_hours={timer_hours:g} is for participations; leave it out")
+        raise InputError.of("timer_hours", timer_hours, "is for participations", "leave it out")
     start = log.start + HOUR * utc_offset_hours
     end = log.end + HOUR * utc_offset_hours
     first_day = math.ceil((float(start.min()) - _SLACK_HOURS * HOUR) / DAY)
     end_day = math.floor((float(start.max()) + _SLACK_HOURS * HOUR) / DAY)
-    # Rounds have no clock, so their days are those that were told.
+    # Rounds have no clock, so their days are the given ones.
     if kind == "rounds" and days is not None:
         first_day, end_day = 0, max(1, round(days))
     if end_day <= first_day:
         raise InputError(f"log {str(path)!r} has no whole day; a fit needs several")
     whole_days = end_day - first_day
-    # What goes on when the days begin or end is cut there, as it is in the simulation. A moment
-    # outside of the days is no moment any more: one of its ends was cut, and the other was not.
+    # Intervals across the edges are cut there, as in the simulation. A moment outside the days is
+    # dropped: one of its ends was cut, and the other was not.
     start = np.maximum(start / HOUR - 24.0 * first_day, 0.0)
     end = np.minimum(end / HOUR - 24.0 * first_day, 24.0 * whole_days)
     is_inside = (end > start) if kind == "intervals" else (end == start)
@@ -86,9 +87,11 @@ def read_observed_log(
 def _kind(columns: RecordColumns, timer_hours: float | None) -> Kind:
     if columns.round is not None:
         if timer_hours is None:
-            raise InputError(
-                f"timer_hours=None: rounds of {columns.round!r} are participations, after which a "
-                "device keeps away; say how long, 0 for not at all"
+            raise InputError.of(
+                "timer_hours",
+                None,
+                f"must be given for the rounds of {columns.round!r}, which are participations",
+                "give the hours that a device keeps away, or 0",
             )
         return "rounds"
     if columns.time is not None:
@@ -99,9 +102,11 @@ def _kind(columns: RecordColumns, timer_hours: float | None) -> Kind:
 def _rounds_as_times(log: LogRecords, days: float | None) -> LogRecords:
     """Rounds at even distances over the days that they took."""
     if days is None or not 1 <= days <= 3660:
-        raise InputError(
-            f"days={days}: a log of rounds alone needs the days that all of them took, from 1 to "
-            "3660; or name a column of times"
+        raise InputError.of(
+            "days",
+            days,
+            "must be the days that all rounds of a log without times took, from 1 to 3660",
+            "or name a column of times",
         )
     first, last = float(log.start.min()), float(log.start.max())
     if first == last:

@@ -239,4 +239,4 @@ def test_the_command_lists_and_deletes_what_data_left_in_the_cache(
     assert source_of(scenario_of(TABLE)).examples_on(np.arange(3, dtype=np.uint64)).all()
     code, out, err = fedray_command("cache", "--delete-unused-for", "-1")
     assert (code, out) == (2, "")
-    assert "--delete-unused-for=-1 must be 0 days or more" in err
+    assert "--delete-unused-for=-1.0 must be 0 days or more" in err
