@@ -105,15 +105,16 @@ class Slots(NamedTuple):
         return slots
 
     @property
-    def used(self) -> NDArray[np.void]:
-        """Copies of the records of all devices that have a slot, in no certain order."""
-        return self.records[self.places[: self.counts[1]]]
+    def used(self) -> NDArray[np.int64]:
+        """Slots of all devices that have one, in no certain order."""
+        return self.places[: self.counts[1]]
 
-    def take(self, is_taken: NDArray[np.bool_]) -> NDArray[np.void]:
-        """Frees the slots of some devices, and returns copies of their records.
+    def take(self, is_taken: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Frees the slots of some devices, and returns these slots; their records stay in them
+        until others need the slots.
 
         Args:
-            is_taken: [records of `used`]; whether each device is meant.
+            is_taken: [slots of `used`]; whether each device is meant.
         """
         count = is_taken.size
         places, stays = self.places[:count].copy(), np.flatnonzero(~is_taken)
@@ -123,7 +124,7 @@ class Slots(NamedTuple):
         self.times[:left], self.places[:left] = self.times[stays], places[stays]
         self.free[self.counts[0] :][: freed.size] = freed
         self.counts[:] = self.counts[0] + freed.size, left
-        return self.records[freed]
+        return freed
 
 
 def empty_table(entries: int, kind: np.dtype) -> NDArray[np.void]:

@@ -290,7 +290,7 @@ class Buffer:
         rows = np.concatenate([np.empty(0, _STARTED), *(each.rows for each in settled)])
         return {
             **prefixed("entries.", columns_of(entries)),
-            **prefixed("training.", columns_of(self._training.used)),
+            **prefixed("training.", columns_of(self._training.records[self._training.used])),
             **prefixed("settled.", columns_of(rows)),
             "reopen_times": _joined([each.reopen_times for each in settled], np.uint32),
             "remembers_round": _joined([each.remembers_round for each in settled], np.bool_),

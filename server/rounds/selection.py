@@ -86,8 +86,9 @@ _WAITING = np.dtype(
     ],
     align=True,
 )
-"""A device that waits, and its task. The other fields are columns of
-`fedray.server.rounds.rounds.Selected`, in their order."""
+"""A device that waits, and its task."""
+_COLUMNS = (_WAITING.names or ())[:-1]
+"""The fields of `Selected`, in its order."""
 
 
 class _Rules(NamedTuple):
@@ -250,8 +251,7 @@ class Selection:
 
     def waiting_device_ids(self, task: int) -> NDArray[np.uint64]:
         """Devices that wait for a `task` now, in no certain order."""
-        waiting = self._waiting.used
-        return waiting["device_id"][waiting["task"] == task]
+        return self._waiting.records["device_id"][self._waiting.used[self._is_for(task)]]
 
     def take(self, task: int, is_taken: NDArray[np.bool_] | None = None) -> Selected:
         """Devices that wait for a task, sorted by id; they do not wait afterwards.
@@ -260,13 +260,19 @@ class Selection:
             task: task for which they wait.
             is_taken: devices to take, in the order of `waiting_device_ids`; None for all.
         """
-        takes = self._waiting.used["task"] == task
+        takes = self._is_for(task)
         if is_taken is not None:
             takes[takes] = is_taken
-        records = self._waiting.take(takes)
-        self._by_task[task] -= records.size
-        records = records[np.argsort(records["device_id"])]
-        return Selected(*(records[name].copy() for name in (_WAITING.names or ())[:-1]))
+        slots, records = self._waiting.take(takes), self._waiting.records
+        self._by_task[task] -= slots.size
+        slots = slots[np.argsort(records["device_id"][slots])]
+        # Fancy indexing copies, so the slots may be filled while the columns are in use. Whole
+        # records would be copied five times as slowly as their columns.
+        return Selected(*(records[name][slots] for name in _COLUMNS))
+
+    def _is_for(self, task: int) -> NDArray[np.bool_]:
+        """Whether each device that waits, in the order of the slots, waits for a task."""
+        return self._waiting.records["task"][self._waiting.used] == task
 
     def remember(
         self,
@@ -327,7 +333,7 @@ class Selection:
         # Between two windows every check-in has been dealt with, so no arrivals are kept.
         return {
             **prefixed("entries.", columns_of(self._table[self._table["device_id"] != EMPTY])),
-            **prefixed("waiting.", columns_of(self._waiting.used)),
+            **prefixed("waiting.", columns_of(self._waiting.records[self._waiting.used])),
             **prefixed("attempts.", self._attempts._asdict()),
             "outages": np.array([self._outage, self.down_until]),
         }
