@@ -1,7 +1,7 @@
 """All figures of a mechanism at one setting: loss, sensitivity, privacy."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.errors import InputError
@@ -56,6 +56,8 @@ class Figures(Result):
     delta: delta of epsilon.
     sampling: Poisson sampling assumed by the amplified epsilon, or None.
     """
+
+    TABLES: ClassVar[str] = "fedray.report.mechanisms:figures_tables"
 
     strategy: Annotated[Strategy, Keys("kind paper")]
     participation: InPlace[MinSep]

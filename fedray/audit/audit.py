@@ -187,6 +187,9 @@ class AuditedEncoding:
 class Audit(DrawnResult):
     """What a trace shows. Printed, it is a table; `to_json` has the same figures unrounded."""
 
+    TABLES: ClassVar[str] = "fedray.report.audits:audit_tables"
+    FIGURES: ClassVar[str] = "fedray.report.figures:audit_figures"
+
     path: Annotated[Path, Key("trace")]
     """Directory of the trace."""
     digest: str
@@ -526,30 +529,7 @@ class Audit(DrawnResult):
         return f"<Audit of {shown(str(self.path))}: {', '.join([seen, *spent])}>"
 
     def __str__(self) -> str:
-        return "\n\n".join(_aligned(table) for table in self._tables())
-
-    def _tables(self) -> list[list[list[str]]]:
-        """Participation, then each mechanism; a row of one cell is a title."""
-        from fedray.report.text.audits import guarantee_rows, participation_rows
-
-        findings = [each.to_json() for each in self.findings]
-        return [
-            participation_rows(self.participation_json()),
-            *(
-                [[f"{each.name}:"], *guarantee_rows(each.to_json(), findings)]
-                for each in self.mechanisms
-            ),
-        ]
-
-
-def _aligned(rows: list[list[str]]) -> str:
-    table = [row for row in rows if len(row) > 1]
-    widths = [max(len(row[place]) for row in table) for place in range(len(table[0]))]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip()
-        for row in rows
-    ]
-    return "\n".join(lines)
+        return "\n\n".join(map(str, self.tables()))
 
 
 def audit_trace(

@@ -3,7 +3,7 @@ would have met an epsilon or rho, by what its rules enforce and by what was obse
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from fedray.audit.audit import Audit, audit_trace, other_tasks
 from fedray.audit.guarantees import Guarantee, event_of
@@ -49,6 +49,8 @@ class CalibratedGuarantee(Document):
 @dataclass(frozen=True, slots=True)
 class TraceCalibration(Result):
     """The noise multipliers with which a trace would have met a target."""
+
+    TABLES: ClassVar[str] = "fedray.report.audits:calibration_tables"
 
     path: Annotated[Path, Key("trace")]
     """Directory of the trace."""

@@ -7,6 +7,7 @@ not cover. A line that a trace cannot support says so.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedray.audit.assumptions import UNSEEN
 from fedray.audit.audit import Audit, MechanismAudit
@@ -48,6 +49,8 @@ class Line:
 @dataclass(frozen=True, slots=True)
 class Statement(Result):
     """A privacy statement."""
+
+    TABLES: ClassVar[str] = "fedray.report.audits:statement_tables"
 
     title: str
     """Name of the run or log."""

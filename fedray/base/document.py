@@ -108,6 +108,7 @@ def json_of(value: Any) -> Any:
     match value:
         case None | bool() | int():
             return value
+        # Texts of an enumeration are texts too, so they come first.
         case Enum():
             return json_of(value.value)
         case str() | PurePath():
@@ -118,10 +119,12 @@ def json_of(value: Any) -> Any:
             return {str(key): json_of(each) for key, each in value.items()}
         case BaseModel():
             return value.model_dump(mode="json")
+        # Named tuples are objects, and other tuples are lists.
         case _ if is_dataclass(value) or hasattr(value, "_fields"):
             return _object(value, _sources(type(value)))
         case list() | tuple():
             return [json_of(each) for each in value]
+        # Arrays and scalars of NumPy, which base does not import for this.
         case _ if hasattr(value, "tolist"):
             return json_of(value.tolist())
     raise TypeError(f"a value of {type(value).__name__} has no JSON form")
@@ -178,6 +181,7 @@ def _marks(annotation: Any) -> tuple[Any, ...]:
 
 def _annotations(owner: type) -> dict[str, Any]:
     """The annotations of a class's fields, then those of its marked constants and properties."""
+    # Pydantic adds attributes to a class while it is used, so its fields are asked for.
     if issubclass(owner, BaseModel):
         return dict.fromkeys(owner.model_fields)
     found, marked = {}, {}

@@ -11,6 +11,8 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
+DIGITS = 5
+"""Significant digits of figures in tables."""
 _EXACT = Context(prec=1100)
 """Digits enough for every float."""
 
@@ -25,6 +27,11 @@ def down(value: float, decimals: int = 4) -> str:
     """Returns the largest number with `decimals` decimals that is at most `value`, as text; `inf`
     and `nan` stay."""
     return _rounded(value, decimals, ROUND_FLOOR)
+
+
+def fine(value: float | None) -> str:
+    """A rho, sensitivity or error, rounded up to six decimals; "-" if it is not known."""
+    return "-" if value is None else up(value, 6)
 
 
 def shown_min_sep(min_sep: float | None) -> str:
@@ -59,6 +66,22 @@ def exact(value: float) -> str:
 def shown_noise(noise_multiplier: float, decimals: int = 4) -> str:
     """A noise multiplier in a table: every digit if they are few, else rounded down."""
     return min(given(noise_multiplier), down(noise_multiplier, decimals), key=len)
+
+
+def significant(value: float | str | None) -> str:
+    """A figure in a table: losses, errors and needed noise are rounded up to `DIGITS` significant
+    digits; "-" for None."""
+    if value is None:
+        return "-"
+    return up(value, decimals_of(value)) if isinstance(value, float) else str(value)
+
+
+def decimals_of(value: float) -> int:
+    """Decimals that a `value` needs to be shown with `DIGITS` significant digits; at least zero."""
+    # Neither infinity nor zero has a logarithm.
+    if not math.isfinite(value) or value == 0.0:
+        return 0
+    return max(0, DIGITS - 1 - math.floor(math.log10(abs(value))))
 
 
 def in_words(value: Any, most: int | None = None) -> str:

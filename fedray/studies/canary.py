@@ -37,9 +37,10 @@ from scipy import linalg, stats
 
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.base.document import Document, InJson
+from fedray.base.document import InJson
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
+from fedray.base.result import Result
 from fedray.encoding.encoding import Encoding
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
@@ -135,8 +136,10 @@ Trainer = Callable[[Scenario, Any], Trains]
 
 
 @dataclass(frozen=True, slots=True)
-class CanaryResult(Document):
+class CanaryResult(Result):
     """Findings of canaries, beside the theory."""
+
+    TABLES: ClassVar[str] = "fedray.studies.canary_table:canary_tables"
 
     mechanism: str
     """Kind of the mechanism."""

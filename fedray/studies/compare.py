@@ -136,6 +136,9 @@ class ComparedGroup(NamedTuple):
 class Comparison(DrawnResult):
     """Trained runs of one trace, grouped."""
 
+    TABLES: ClassVar[str] = "fedray.studies.compare_page:comparison_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.compare_page:comparison_figures"
+
     trace_digest: str
     """Digest of the trace that all of them were learned from."""
     metrics: Annotated[tuple[Metric, ...], Only("name unit better")]

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import pyarrow as pa
 
@@ -13,7 +13,8 @@ from fedray.audit.participation import read_patterns
 from fedray.base.document import Document, InJson, Key, NotInJson
 from fedray.base.errors import FitFailed, InputError, Starved
 from fedray.base.result import Result
-from fedray.report.text.studies import fitted_min_sep
+from fedray.base.rounding import shown_min_sep
+from fedray.report.table import Table
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -45,6 +46,11 @@ class FittedRun(Document):
         return self.max_participations is not None and self.max_participations > 1
 
     @property
+    def min_sep_text(self) -> str:
+        """The min-sep as text, or that the run starved."""
+        return "starved" if self.max_participations is None else shown_min_sep(self.gap)
+
+    @property
     def gap(self) -> Annotated[int | None, Key("min_sep")]:
         """The gap; None if no device took part twice, and if the run starved."""
         return self.min_sep if self.has_min_sep else None
@@ -58,6 +64,8 @@ class Fit(Result):
     how far.
     """
 
+    TABLES: ClassVar[str] = "fedray.studies.fit:fit_tables"
+
     key: str
     """The key of the scenario that was fitted."""
     target: int
@@ -69,7 +77,7 @@ class Fit(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<Fit {self.key}={self.best.value:g}: min-sep {fitted_min_sep(self.best.to_json())} "
+            f"<Fit {self.key}={self.best.value:g}: min-sep {self.best.min_sep_text} "
             f"for {self.target:,}, {len(self.runs)} runs>"
         )
 
@@ -82,6 +90,16 @@ class Fit(Result):
     def to_arrow(self) -> pa.Table:
         """The runs in the order in which they were tried, a row each."""
         return pa.Table.from_pylist([run.to_json() for run in self.runs])
+
+
+def fit_tables(fit: Fit) -> list[Table]:
+    """The runs of a `fit`, in the order in which they were tried."""
+    cells = {
+        fit.key: lambda run: f"{run.value:g}",
+        "min-sep (gap)": lambda run: run.min_sep_text,
+        "max part.": lambda run: str(run.max_participations or "-"),
+    }
+    return [Table.of("Runs", fit.runs, cells)]
 
 
 def fit_min_sep(

@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -153,6 +153,9 @@ class MetricResult(Document):
 @dataclass(frozen=True, slots=True)
 class LearningCurves(DrawnResult):
     """A study."""
+
+    TABLES: ClassVar[str] = "fedray.studies.learning_page:learning_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.learning_page:learning_figures"
 
     scenario: str
     """Name of the scenario."""

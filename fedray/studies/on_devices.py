@@ -100,6 +100,9 @@ class OnDevices(DrawnResult):
     """How a trained model does on the devices of its population: on all, and by participation and
     time zone."""
 
+    TABLES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_figures"
+
     trained: Annotated[TrainedRun, Keys("path trace_digest")]
     """The run whose final model it is."""
     metrics: Annotated[tuple[Metric, ...], Only("name unit better")]

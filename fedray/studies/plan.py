@@ -21,7 +21,7 @@ run of the full size, with the rules, shows their cost.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -204,6 +204,9 @@ class PlannedTimer(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Plan(DrawnResult):
     """The best candidate, and all that were simulated on the way."""
+
+    TABLES: ClassVar[str] = "fedray.studies.plan_page:plan_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.plan_page:plan_figures"
 
     target: PlanTarget
     """What was asked for."""

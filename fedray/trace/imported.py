@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypedDict, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Self, TypedDict, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -221,6 +221,8 @@ class ImportedTrace(Result):
         TraceCorrupt: a file is missing, damaged, changed, or breaks an invariant of the format.
         TraceVersion: another release of fedray wrote it.
     """
+
+    TABLES: ClassVar[str] = "fedray.report.traces:imported_tables"
 
     def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
         self.path = path

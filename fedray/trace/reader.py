@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -75,6 +75,9 @@ class Trace(DrawnResult):
         TraceCorrupt: a file is missing, damaged, changed, or breaks an invariant of the format.
         TraceVersion: another release of fedray wrote it.
     """
+
+    TABLES: ClassVar[str] = "fedray.report.traces:trace_tables"
+    FIGURES: ClassVar[str] = "fedray.report.figures:trace_figures"
 
     def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
         self.path = path

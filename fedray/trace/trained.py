@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -204,6 +204,9 @@ class TrainedRun(DrawnResult):
         TraceCorrupt: a file is missing, damaged, or changed.
         TraceVersion: another release of fedray wrote it.
     """
+
+    TABLES: ClassVar[str] = "fedray.report.traces:trained_tables"
+    FIGURES: ClassVar[str] = "fedray.report.trained_page:trained_figures"
 
     path: Path
     """Directory of the trained run."""

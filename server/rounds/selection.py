@@ -395,7 +395,8 @@ def _stays(table, window, window_start, has_several_tasks):
         is_open = entry.reopen_time <= window_start
         holds_nothing = is_open and entry.last_round < 0 and entry.contributions == 0
         stays[slot] = is_busy or not (is_known or holds_nothing)
-        # The device may be busy with another task, of which the lists of this one know nothing.
+        # Between several tasks only the lists count, once they know: a device that is busy may have
+        # lost its history.
         if has_several_tasks and is_busy and is_known:
             entry.reopen_time = 0.0
             entry.last_round = -1

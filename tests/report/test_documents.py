@@ -1,7 +1,6 @@
 """Documents that commands print have the keys that their types declare, and only those."""
 
 import json
-import math
 import pickle
 import re
 from collections.abc import Callable, Iterator
@@ -21,22 +20,18 @@ from fedray.audit.rules import Violations
 from fedray.audit.several_tasks import audit_tasks
 from fedray.cli import app
 from fedray.clients.data.cache import CachedContent
-from fedray.clients.pretraining import Step
 from fedray.commands.several_tasks import audit_run_of_tasks, print_run_of_tasks
 from fedray.encoding.tables import DiscreteGaussian, SecAgg
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.registry import Identity
-from fedray.runs.pretraining import Pretrained
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies.fit import Fit, FittedRun
 from fedray.studies.habits.fit import Estimate, HabitFit, Held
 from fedray.studies.habits.observed import Layout, ObservedLog, Records
 from fedray.studies.habits.statistics import Summary
-from fedray.studies.on_devices import NOTES, QUANTILES, DeviceGroup, OnDevices
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun
-from fedray.watch.entries import Entry, Listing, Privacy, TaskSoFar
-from fedray.wire.messages import ClassCounts, Evaluation, Measured, ShardUse
+from fedray.wire.messages import ClassCounts, ShardUse
 
 PATTERNS = [[0, 2], [1, 3], [0], [1, 2], [3]]
 Command = Callable[..., tuple[int, str, str]]
@@ -265,26 +260,6 @@ def test_documents_of_several_tasks_match_their_types(
     check("fedray audit, of several tasks", json.loads(capsys.readouterr().out))
 
 
-@pytest.mark.usefixtures("without_drawing")
-def test_documents_of_models_match_their_types(
-    trace_of, trained_of, tmp_path: Path, fedray_command, monkeypatch
-) -> None:
-    """Of pretrainings and evaluations; their results are made by hand."""
-    evaluation = Evaluation({"loss": Measured(1.0, 0.1)}, 5, 9)
-    steps = (Step(0, math.nan, evaluation), Step(9, 1.0, evaluation))
-    check("fedray pretrain", Pretrained(tmp_path / "model", "0", 9, steps).to_json())
-    run = trained_of("run", trace_of(PATTERNS, 4), {"accuracy": 0.5})
-    means, quantiles = {"accuracy": (0.5, math.nan)}, {"accuracy": (0.5,) * len(QUANTILES)}
-    groups = [
-        DeviceGroup(by, 0.0, 0.0, 9, means, quantiles) for by in ("all", "participations", "zone")
-    ]
-    found = OnDevices(run, run.task_metrics, tuple(groups), 512, 64, 0, NOTES)
-    monkeypatch.setattr("fedray.studies.on_devices.evaluate_on_devices", lambda *_, **__: found)
-    files = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
-    document = printed(fedray_command, "evaluate", str(run.path), *files, "--json", "--quiet")
-    check("fedray evaluate", document)
-
-
 def test_documents_of_fits_match_their_types(tmp_path: Path, fedray_command, monkeypatch) -> None:
     """Both fits are made by hand."""
     run = FittedRun(0.5, 9, 4)
@@ -347,17 +322,3 @@ def test_documents_of_populations_match_their_types(small, tmp_path: Path, fedra
     (tmp_path / "trace").write_bytes(pickle.dumps(trace))
     given = (str(tmp_path / "trace"), "--kind", "fedscale", "--out", str(tmp_path / "s.csv"))
     check("fedray sessions", printed(fedray_command, "sessions", *given, "--json"))
-
-
-def test_documents_of_listings_match_their_types(
-    tmp_path: Path, fedray_command, monkeypatch
-) -> None:
-    privacy = Privacy(1.0, 5.0, 1e-10, 9, "by its rules", {"epsilon": 6.0})
-    tasks = {"words": TaskSoFar(9, 20, None), "emoji": TaskSoFar(9, None, privacy)}
-    entries = (
-        Entry(path="a", kind="run", state="running", evaluation={"loss": 1.0}, privacy=privacy),
-        Entry(path="b", kind="run", state="interrupted", tasks=tasks),
-    )
-    listing = Listing(str(tmp_path), entries, False)
-    monkeypatch.setattr("fedray.watch.entries.Runs.list", lambda _: listing)
-    check("fedray status", printed(fedray_command, "status", str(tmp_path), "--json"))

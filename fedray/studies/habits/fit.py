@@ -20,14 +20,14 @@ covariance of simulated devices. It is in the standard errors and in the J stati
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from fedray.base.document import Document, InJson, Keys, NotInJson
+from fedray.base.document import Document, InJson, Key, Keys, NotInJson
 from fedray.base.errors import FitFailed, InputError, ScenarioError
 from fedray.base.part_done import PartDone
 from fedray.base.result import DrawnResult
@@ -108,6 +108,9 @@ class Statistic(NamedTuple):
 class HabitFit(DrawnResult):
     """The habit model that is nearest to a log."""
 
+    TABLES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_figures"
+
     layout: Annotated[Layout, Keys("kind days")]
     """How the log was kept."""
     devices: int
@@ -161,7 +164,7 @@ class HabitFit(DrawnResult):
         return tables
 
     @property
-    def tables(self) -> InJson[dict[str, Any]]:
+    def scenario_tables(self) -> Annotated[dict[str, Any], Key("tables")]:
         """The tables of a scenario that the fit gives: `availability`, and with
         `--utc-offset unknown` `population.time_zones`."""
         return self.to_tables()

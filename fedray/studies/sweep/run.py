@@ -86,6 +86,9 @@ class RowOfCell(NamedTuple):
 class SweepResult(DrawnResult):
     """All rows of a sweep, cell by cell, as tables, JSON or Arrow."""
 
+    TABLES: ClassVar[str] = "fedray.studies.sweep.page:sweep_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.sweep.page:sweep_figures"
+
     sweep: NotInJson[Sweep]
     """What was asked for."""
     cells: NotInJson[tuple[CellResult, ...]]
