@@ -121,22 +121,21 @@ def run_tasks(
     """Simulates several tasks, then trains the model of each whose training is enabled.
 
     Args:
-        several: what is run.
-        placement: where; may change the wall clock alone.
+        several: scenario with its tasks.
+        placement: where it runs; may change only the wall clock.
         out: a new directory for the traces; by default one under runs/.
-        on_progress: is told how far simulation and trainings are.
-        on_start: is called when the shards are there.
+        on_progress: called with the progress of simulation and trainings.
+        on_start: called when the shards are there.
 
     Raises:
-        FedrayError: as `simulate_tasks` and `fedray.train`. `resume_tasks` goes on.
+        FedrayError: as `simulate_tasks` and `fedray.train`. `resume_tasks` continues.
     """
     check_sustainable(several)
-    # What is wrong with data is told before the simulation, and not after it.
+    # Errors in data are reported before the simulation, and not after it.
     for task in several.tasks:
         build_index(task.scenario, on_progress)
     found = simulate_tasks(several, placement, out, on_progress, on_start)
-    _train_all(found, several, placement, on_progress, trust_code=False)
-    return TasksRun.open(found.path)
+    return _trained(found, several, placement, on_progress)
 
 
 def resume_tasks(
@@ -147,18 +146,18 @@ def resume_tasks(
     *,
     trust_code: bool = False,
 ) -> TasksRun:
-    """Goes on with a run of several tasks from its last checkpoint: simulation, then trainings. The
+    """Continues a run of several tasks from its last checkpoint: simulation, then trainings. The
     traces are those of an undisturbed run.
 
     Args:
-        directory: the `out` of the run.
-        placement: where it goes on; shards and cluster may be others than before.
-        several: what it was started with; may be left out.
-        on_progress: is told how far it is.
-        trust_code: whether code that lies in the directory may be run where `several` is not given.
+        directory: `out` of the run.
+        placement: where it continues; shards and cluster may be others than before.
+        several: scenario of the run; may be left out.
+        on_progress: called with the progress.
+        trust_code: whether code that lies in the directory may be run if `several` is not given.
 
     Raises:
-        CheckpointError: there is nothing to go on with, or `several` is another scenario.
+        CheckpointError: there is no unfinished run, or `several` is another scenario.
         InputError: code is not trusted.
         FedrayError: as `run_tasks`.
     """
@@ -166,34 +165,30 @@ def resume_tasks(
         found = TasksRun.open(directory)
         # Where all traces are whole, only trainings can be left.
         if not _untrained(found):
-            raise CheckpointError(
-                f"{str(found.path)!r} is whole, there is nothing to go on with; name the out of a "
-                "run that was interrupted"
-            )
+            raise _nothing_left(found.path)
     else:
         path = resume_any(
             directory, placement, several, on_progress, kind=SeveralTasks, trust_code=trust_code
         )
         found = TasksRun.open(path)
-    _train_all(found, several, placement, on_progress, trust_code=trust_code)
-    return TasksRun.open(found.path)
+    return _trained(found, several, placement, on_progress, trust_code=trust_code)
 
 
 def is_unfinished_run_of_tasks(directory: str | Path) -> bool:
-    """Whether a run that can go on is one of several tasks.
+    """Whether a run that can be resumed is one of several tasks.
 
     Args:
-        directory: its `out`.
+        directory: `out` of the run.
 
     Raises:
-        CheckpointError: there is nothing to go on with.
+        CheckpointError: there is no unfinished run.
     """
     if is_of_tasks(directory):
         return True
     if (Path(directory) / RUN_FILE).exists():
         return False
     _, document, _ = read_unfinished(Path(directory).absolute())
-    # A run of one task has its tables at the top, and none of this name.
+    # A run of one task has its tables at the top, and no table of this name.
     return "tasks" in document["scenario"]
 
 
@@ -227,10 +222,7 @@ def _finish_training(
     """Trains the model of a run whose trace is whole already."""
     is_trained = trace.scenario.get("training", {}).get("enabled", False)
     if not is_trained or (trace.path / TRAINING).exists():
-        raise CheckpointError(
-            f"{str(trace.path)!r} is whole, there is nothing to go on with; name the out of a "
-            "run that was interrupted"
-        )
+        raise _nothing_left(trace.path)
     with _hint(trace.path):
         finish_training(trace, placement, on_progress, scenario, trust_code=trust_code)
 
@@ -279,24 +271,29 @@ def _untrained(found: TasksRun) -> list[str]:
     ]
 
 
-def _train_all(
+def _trained(
     found: TasksRun,
     several: SeveralTasks | None,
     placement: Placement | None,
     on_progress: ProgressListener | None,
     *,
-    trust_code: bool,
-) -> None:
+    trust_code: bool = False,
+) -> TasksRun:
+    """Trains the models of all tasks that are still to be trained; the run as it is then."""
     # Whoever gives the scenarios has their code, which needs no further trust.
     given = {task.name: task.scenario for task in several.tasks} if several is not None else {}
+    here = placement or Placement()
     for name in _untrained(found):
+        trace, scenario = found.traces[name], given.get(name)
         try:
-            finish_training(
-                found.traces[name],
-                placement or Placement(),
-                on_progress,
-                given.get(name),
-                trust_code=trust_code,
-            )
+            finish_training(trace, here, on_progress, scenario, trust_code=trust_code)
         except (FedrayError, KeyboardInterrupt) as error:
             raise with_resume_hint(error, found.path) from None
+    return TasksRun.open(found.path)
+
+
+def _nothing_left(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{str(path)!r} is whole, there is nothing to go on with; name the out of a run that was "
+        "interrupted"
+    )

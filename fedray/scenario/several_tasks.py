@@ -90,6 +90,11 @@ class TaskScenario:
     scenario: Scenario
 
     @property
+    def prefix(self) -> str:
+        """Start of a text about the task where there are others."""
+        return f"task {self.name}: " if self.name else ""
+
+    @property
     def starts_seconds(self) -> float:
         """When its first round may select devices, seconds since start."""
         return 86_400.0 * self.starts_days

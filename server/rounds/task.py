@@ -41,6 +41,7 @@ class TaskRounds:
         task: name, start and scenario of the task.
 
     name: name of the task; empty where there are no other tasks.
+    prefix: start of a text about the task where there are others.
     scenario: scenario of the task.
     records: every attempt so far, in order of time.
     round_index: the round that is being formed.
@@ -51,7 +52,7 @@ class TaskRounds:
     """
 
     def __init__(self, task: TaskScenario) -> None:
-        self.name, self.scenario = task.name, task.scenario
+        self.name, self.prefix, self.scenario = task.name, task.prefix, task.scenario
         self.records: list[RoundRecord] = []
         self.round_index = 0
         self.opened = self.begins = task.starts_seconds
@@ -60,11 +61,6 @@ class TaskRounds:
         self._since_commit = Census(0, 0, 0, 0)
         self._window_end = 0.0
         self._budget = Budget.of(task.scenario)
-
-    @property
-    def prefix(self) -> str:
-        """Start of a text about the task where there are others."""
-        return f"task {self.name}: " if self.name else ""
 
     @property
     def is_over(self) -> bool:
