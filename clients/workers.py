@@ -26,7 +26,7 @@ from fedray.runtime.workers import (
 )
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.content import PythonFile
-from fedray.scenario.several_tasks import scenarios_of
+from fedray.scenario.several_tasks import tasks_of
 from fedray.wire.messages import (
     CheckInOrder,
     CheckIns,
@@ -142,8 +142,8 @@ def start_shards(
         worker = InProcessWorker(ShardHost, scenario, ranges, threads)
         return [ShardWorker(worker, device_ids, ranges, threads)]
     # The index is built before any worker starts, because a worker has a deadline to start.
-    for each in scenarios_of(scenario):
-        build_index(each)
+    for task in tasks_of(scenario):
+        build_index(task.scenario)
     scenario_once = shared(scenario)
     nodes = cluster_nodes()
     # If other programs hold CPUs, it is unknown on which nodes, so none are reserved.
@@ -181,8 +181,8 @@ def _shards_here(scenario: Scenario | SeveralTasks) -> int:
 def _can_use_threads(scenario: Scenario | SeveralTasks) -> bool:
     # User code, and readers of recorded data, may not be made for threads.
     return all(
-        each.data.draws_counts and each.availability.model != "custom"
-        for each in scenarios_of(scenario)
+        task.scenario.data.draws_counts and task.scenario.availability.model != "custom"
+        for task in tasks_of(scenario)
     )
 
 

@@ -34,7 +34,6 @@ AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         (
             "fedray.runs.simulation",
             "fedray.runs.pipeline",
-            "fedray.runs.several_tasks",
             "fedray.runs.learning",
             "fedray.runs.pretraining",
             "fedray.runtime.placement",

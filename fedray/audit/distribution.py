@@ -88,9 +88,7 @@ class DevicePrivacy(Document):
         """
         curve_shares = np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS
         shares = np.concatenate([SHARES, curve_shares])
-        places = np.maximum(np.ceil(shares * values.values.size).astype(int) - 1, 0)
-        # A partition, because the whole order of millions of devices is not needed.
-        chosen = np.partition(values.values, np.unique(places))[places].tolist()
+        chosen = at_shares(values.values, shares)
         rhos = [rho_of(released(noise, each)) for each in chosen]
         # The quantiles are the first of them, and the curve is the rest.
         found = zip(SHARES, chosen, rhos, strict=False)
@@ -99,6 +97,13 @@ class DevicePrivacy(Document):
         # rho is proportional to the squared sensitivity (Bun and Steinke 2016).
         mean = float((values.values**2).mean()) * rho_of(released(noise, 1.0))
         return cls(tuple(quantiles), curve, mean, bool(values.is_exact.all()))
+
+
+def at_shares(values: NDArray[np.float64], shares: NDArray[np.float64]) -> list[float]:
+    """Values that devices have: the least with at least that share of them below or equal."""
+    places = np.maximum(np.ceil(shares * values.size).astype(int) - 1, 0)
+    # A partition, because the whole order of millions of devices is not needed.
+    return np.partition(values, np.unique(places))[places].tolist()
 
 
 @dataclass(frozen=True, slots=True)

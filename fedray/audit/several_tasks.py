@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.audit import Audit, MechanismAudit, audit_trace
-from fedray.audit.distribution import CURVE_STEPS, SHARES, device_sensitivities
+from fedray.audit.distribution import CURVE_STEPS, SHARES, at_shares, device_sensitivities
 from fedray.audit.guarantees import OBSERVED_CANNOT_BE_RESTED_ON
 from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns, patterns_by_part
@@ -289,7 +289,7 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
         enforced_rho=enforced[0],
         enforced_epsilon=enforced[1],
         enforced_reason=enforced[2],
-        quantiles=tuple(map(SpentShare, SHARES, _at_shares(rho, np.array(SHARES)))),
+        quantiles=tuple(map(SpentShare, SHARES, at_shares(rho, np.array(SHARES)))),
         # fsum rounds once, so the mean does not depend on how traces are cut into parts.
         mean_rho=math.fsum(rho.tolist()) / rho.size,
         curves={"": _curve(rho), **curves},
@@ -356,12 +356,5 @@ def _all_of(events: Sequence[Event | None]) -> Event:
     return known[0] if len(known) == 1 else Composed(events=known)
 
 
-def _at_shares(values: NDArray[np.float64], shares: NDArray[np.float64]) -> list[float]:
-    """Values that devices have: the least with at least that share of them below or equal."""
-    places = np.maximum(np.ceil(shares * values.size).astype(int) - 1, 0)
-    # Only the places that are asked for need be in order, of millions.
-    return np.partition(values, np.unique(places))[places].tolist()
-
-
 def _curve(values: NDArray[np.float64]) -> tuple[float, ...]:
-    return tuple(_at_shares(values, np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS))
+    return tuple(at_shares(values, np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS))

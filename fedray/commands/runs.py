@@ -39,7 +39,7 @@ from fedray.commands.output import (
 )
 from fedray.commands.populations import fit_log
 from fedray.commands.predictions import predict_published, vary_published
-from fedray.commands.several_tasks import print_run_of_tasks, say_supply_of_tasks
+from fedray.commands.several_tasks import print_run_of_tasks
 from fedray.commands.studies import reproduce_learning
 
 
@@ -82,8 +82,13 @@ def run(
     from fedray.report.page import write_report
     from fedray.report.progress import both, run_progress
     from fedray.report.terminal import audit_text, training_text
-    from fedray.runs.pipeline import resume_run, run_scenario
-    from fedray.runs.several_tasks import is_unfinished_run_of_tasks, resume_tasks, run_tasks
+    from fedray.runs.pipeline import (
+        is_unfinished_run_of_tasks,
+        resume_run,
+        resume_tasks,
+        run_scenario,
+        run_tasks,
+    )
     from fedray.runs.sustainable import check_sustainable
     from fedray.runtime.placement import Placement
     from fedray.scenario import SeveralTasks, read_scenario
@@ -197,15 +202,17 @@ def _say_compiling() -> None:
 def _say_supply(scenario: Any) -> None:
     """How many devices are eligible, before a run that may be long."""
     from fedray.clients.availability.supply import eligible_at_once
-    from fedray.scenario import SeveralTasks
+    from fedray.scenario.several_tasks import tasks_of
 
-    if isinstance(scenario, SeveralTasks):
-        say_supply_of_tasks(scenario)
-        return
-    supply, target = eligible_at_once(scenario), scenario.rounds.wanted_at_once
-    what = "a round selects" if scenario.rounds.buffer is None else "at most so many train at once:"
+    tasks = [task.scenario for task in tasks_of(scenario)]
+    # Population and availability are common to all tasks.
+    supply, devices = eligible_at_once(tasks[0]), tasks[0].population.devices
+    target = sum(task.rounds.wanted_at_once for task in tasks)
+    what = "a round selects" if tasks[0].rounds.buffer is None else "at most so many train at once:"
+    if len(tasks) > 1:
+        what = f"{len(tasks)} tasks together want at once"
     typer.echo(
-        f"supply  {supply.mean:,} of {scenario.population.devices:,} devices are eligible at once, "
+        f"supply  {supply.mean:,} of {devices:,} devices are eligible at once, "
         f"{supply.least:,} to "
         f"{supply.most:,} over the first week, timers aside; {what} {target:,}"
         + ("; that many are never there at once" if supply.most < target else ""),

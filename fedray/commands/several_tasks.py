@@ -67,24 +67,6 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def say_supply_of_tasks(several: Any) -> None:
-    """How many devices are eligible, before a run that may be long.
-
-    Args:
-        several: the tasks.
-    """
-    from fedray.clients.availability.supply import eligible_at_once
-
-    supply = eligible_at_once(several.common)
-    wanted = [task.scenario.rounds.wanted_at_once for task in several.tasks]
-    typer.echo(
-        f"supply  {supply.mean:,} of {several.common.population.devices:,} devices are eligible at "
-        f"once, {supply.least:,} to {supply.most:,} over the first week, timers aside; "
-        f"{len(wanted)} tasks together want {sum(wanted):,} at once",
-        err=True,
-    )
-
-
 def audit_run_of_tasks(
     directory: Path,
     refused: dict[str, Any],

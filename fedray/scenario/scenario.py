@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -119,6 +119,17 @@ class Scenario(Table):
     def to_document(self) -> dict[str, Any]:
         """Digest and tables, as run.json, training.json and unfinished.json record them."""
         return {"scenario_digest": self.digest, "scenario": self.to_tables()}
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any], source: str, directory: Path) -> Self:
+        """The inverse of `to_document`.
+
+        Args:
+            document: as recorded.
+            source: names it in messages.
+            directory: where the files lie that it names by their digests.
+        """
+        return cls.from_tables(document["scenario"], source, directory, is_recorded=True)
 
     def for_shards(self) -> Self:
         """A copy to be sent to shards: without the mechanism's matrix and the task's file."""

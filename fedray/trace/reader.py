@@ -406,16 +406,17 @@ def read_document(directory: Path) -> dict[str, Any]:
     return run
 
 
-def check_document(run: dict[str, Any], directory: Path) -> None:
+def check_document(run: dict[str, Any], directory: Path, name: str = RUN_FILE) -> None:
     """Raises TraceCorrupt if run.json records a digest of itself and has another.
 
     Args:
         run: the document.
-        directory: where it was read, for messages.
+        directory: its directory, for messages.
+        name: its file, for messages.
     """
     if DOCUMENT_DIGEST in run and run[DOCUMENT_DIGEST] != document_digest(run):
         raise TraceCorrupt(
-            f"{directory / RUN_FILE} does not have the digest that it records of itself; it was "
+            f"{directory / name} does not have the digest that it records of itself; it was "
             "changed: take the trace from its "
             "source again, or leave digests unchecked (`verify=False`)"
         )

@@ -149,22 +149,20 @@ class CheckInOrder:
     """Order to a shard: apply settlements, then list the check-ins of a look-ahead window.
 
     window: window with its rate.
-    round_index: round that is being formed.
     is_enumerated: whether check-ins are drawn from listed intervals, rather than by thinning.
     list_from_time: start of the period for which intervals are listed, at the latest the window's
         start, seconds since start. A later listing, as after a resume, gives the same.
     list_until_time: end of that period, which is a window's end, seconds since start.
     settlements: settlements since the last order, cut to the shard's devices.
-    task_rounds: round that each task is forming, if several tasks share the devices.
+    rounds: round that each task is forming; a single one if devices are not shared.
     """
 
     window: Window
-    round_index: int
     is_enumerated: bool
     list_from_time: float
     list_until_time: float
-    settlements: tuple[Settlement, ...]
-    task_rounds: tuple[int, ...] = ()
+    settlements: tuple[Settlement, ...] = ()
+    rounds: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +249,21 @@ class Census:
             self.listed + other.listed,
             self.spent_eligible + other.spent_eligible,
         )
+
+
+NO_CHECK_INS = CheckIns(
+    device_ids=np.empty(0, np.uint64),
+    times=np.empty(0),
+    interval_ends=np.empty(0),
+    fixed_seconds=np.empty(0, np.float32),
+    training_seconds=np.empty(0, np.float32),
+    upload_seconds=np.empty(0, np.float32),
+    last_rounds=np.empty(0, np.int32),
+    timer_seconds=np.empty(0),
+    contributions=np.empty(0, np.uint32),
+    census=Census(0, 0, 0, 0),
+)
+"""Before the first window."""
 
 
 @dataclass(frozen=True, slots=True)

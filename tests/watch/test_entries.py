@@ -15,8 +15,7 @@ from document_schema import found_keys
 from fedray.audit.audit import audit_trace
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.errors import InputError
-from fedray.runs.several_tasks import simulate_tasks
-from fedray.runs.simulation import resume, simulate
+from fedray.runs.simulation import resume, simulate, simulate_tasks
 from fedray.runtime.placement import Placement
 from fedray.scenario import SeveralTasks
 from fedray.trace.checkpoints import has_checkpoint
