@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from fedray.base.arrays import Int64Array, UInt32Array
 
 _EMPTY = np.uint32(0xFFFFFFFF)
 
@@ -17,9 +18,9 @@ class DeviceTable(NamedTuple):
     keys, values: [2^m]; open addressing, at most half full; a single empty slot if dense.
     """
 
-    dense: NDArray[np.uint32]
-    keys: NDArray[np.uint32]
-    values: NDArray[np.uint32]
+    dense: UInt32Array
+    keys: UInt32Array
+    values: UInt32Array
 
 
 class DeviceMap:
@@ -46,7 +47,7 @@ class DeviceMap:
         """Whether every device has its 4 bytes."""
         return bool(self.table.dense.size)
 
-    def raise_to(self, local: NDArray[np.int64], values: NDArray[np.uint32]) -> None:
+    def raise_to(self, local: Int64Array, values: UInt32Array) -> None:
         """Raises the numbers of devices at positions [S] to at least `values` [S]."""
         # Devices with an entry are counted again, because only `_raise` finds them.
         most_entries = self._entries + local.size
@@ -61,7 +62,7 @@ class DeviceMap:
             self.table = grown
         self._entries += _raise(self.table, local, values)
 
-    def get(self, local: NDArray[np.int64]) -> NDArray[np.uint32]:
+    def get(self, local: Int64Array) -> UInt32Array:
         """Returns the numbers [S] of devices at positions [S]."""
         return _get(self.table, local)
 

@@ -4,9 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedray.base.arrays import Float32Array, UInt64Array
 from fedray.base.blocks import part_count, part_ranges, shard_ranges
 from fedray.base.errors import InputError, ShardLost, TrainerLost
 from fedray.base.threads import usable_cpus
@@ -45,8 +43,8 @@ LEAST_FOR_THREADS = 1 << 20
 """Smallest population for which a run in one process has a shard per CPU by default; smaller runs
 are over before threads gain anything."""
 MOST_TRAINERS_HERE = 4
-"""Most trainers of one process by default: between torch's operations a trainer holds Python's lock,
-and others wait."""
+"""Most trainers of one process by default: between torch's operations, a trainer holds Python's
+lock and others wait."""
 
 
 class ShardWorker:
@@ -110,11 +108,11 @@ class TrainerWorker:
     def evaluate(self, parameters: Kept) -> Pending[Evaluation]:
         return self.worker.call("evaluate", parameters)
 
-    def initial_parameters(self) -> Pending[NDArray[np.float32]]:
+    def initial_parameters(self) -> Pending[Float32Array]:
         return self.worker.call("initial_parameters")
 
     def measure_devices(
-        self, parameters: Kept, device_ids: NDArray[np.uint64], most_examples: int
+        self, parameters: Kept, device_ids: UInt64Array, most_examples: int
     ) -> Pending[DeviceMeasures]:
         """See fedray.clients.trainer.LocalTrainer."""
         return self.worker.call("measure_devices", parameters, device_ids, most_examples)
@@ -189,12 +187,9 @@ def _can_use_threads(scenario: Scenario | SeveralTasks) -> bool:
 def _shares(nodes: Sequence[Node], count: int) -> list[tuple[int, int]]:
     """Divides the shards among nodes in proportion to their CPUs: [begin, end) of each node."""
     total = sum(node.cpus for node in nodes)
-    edges = [0]
-    cpus = 0.0
-    for node in nodes:
-        cpus += node.cpus
-        # Running sums are rounded, so that the shares add up.
-        edges.append(round(count * cpus / total))
+    # Running sums are rounded, so that the shares add up.
+    running = itertools.accumulate((node.cpus for node in nodes), initial=0.0)
+    edges = [round(count * cpus / total) for cpus in running]
     return list(itertools.pairwise(edges))
 
 

@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
-from fedray.clients.availability.compiled import CompiledModel
+from fedray.clients.availability.compiled import CompiledModel, Request
 from fedray.clients.availability.habit_sessions import (
     LONGEST_DAYS,
     MAX_SESSIONS,
@@ -119,16 +118,8 @@ class ConditionsModel(CompiledModel):
         self._charging = HabitTables.of(scenario, table.charging)
         self._wifi = HabitTables.of(scenario, table.wifi)
 
-    def fill(
-        self,
-        device_ids: NDArray[np.uint64],
-        from_times: NDArray[np.float64],
-        until_times: NDArray[np.float64],
-        known: None,
-        room: Intervals,
-    ) -> int:
-        tables = self._charging, self._wifi
-        return _list_intervals(self._model, *tables, device_ids, from_times, until_times, room)
+    def fill(self, request: Request, known: None, room: Intervals) -> int:
+        return _list_intervals(self._model, self._charging, self._wifi, *request, room)
 
 
 @njit
@@ -173,7 +164,7 @@ def _gather_uses(uses, offset, device, from_time, until_time, starts, ends):
     last_day = math.floor((until_time / HOUR + offset) / 24.0)
     count = 0
     for day in range(first_day, last_day + 1):
-        word, _, _, _ = draw(uses.key, device, day, _COUNT)
+        word = draw(uses.key, device, day, _COUNT)[0]
         for use in range(poisson(uses.uses, uses.none_probability, word)):
             w0, w1, _, _ = draw(uses.key, device, day, _USE + use)
             # The hour by which this number of the day's uses is over, on average: first the uses by

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.rng import draw_many, share_at, uniform
-from fedray.clients.availability.compiled import CompiledModel
+from fedray.clients.availability.compiled import CompiledModel, Request
 from fedray.clients.availability.habit_sessions import (
     DAY_SESSION,
     INTERRUPTION,
@@ -72,20 +72,12 @@ class HabitAvailabilityModel(CompiledModel):
         self.model = HabitModel.of(scenario, table)
         self.tables = tables or HabitTables.of(scenario, table)
 
-    def known_of(self, device_ids: NDArray[np.uint64]) -> KnownHabits:
+    def known_of(self, device_ids: UInt64Array) -> KnownHabits:
         return _habits_of(self.model, self.tables, device_ids)
 
-    def fill(
-        self,
-        device_ids: NDArray[np.uint64],
-        from_times: NDArray[np.float64],
-        until_times: NDArray[np.float64],
-        known: KnownHabits | None,
-        room: Intervals,
-    ) -> int:
+    def fill(self, request: Request, known: KnownHabits | None, room: Intervals) -> int:
         habits = known or _UNKNOWN
-        times = from_times, until_times
-        return int(_list_intervals(self.model, self.tables, habits, device_ids, *times, room))
+        return int(_list_intervals(self.model, self.tables, habits, *request, room))
 
 
 def is_compiled() -> bool:
@@ -112,10 +104,10 @@ class _Chunk(NamedTuple):
     habits: their habits.
     """
 
-    local: NDArray[np.int64]
-    device_ids: NDArray[np.uint64]
-    from_times: NDArray[np.float64]
-    until_times: NDArray[np.float64]
+    local: Int64Array
+    device_ids: UInt64Array
+    from_times: Float64Array
+    until_times: Float64Array
     habits: KnownHabits
 
 
@@ -130,13 +122,13 @@ class _Draws(NamedTuple):
         sessions, may touch the time, otherwise 0.
     """
 
-    slots: NDArray[np.int64]
-    device_ids: NDArray[np.uint64]
-    days: NDArray[np.int64]
-    numbers: NDArray[np.int64]
-    words: NDArray[np.uint32]
-    starts: NDArray[np.float64]
-    ends: NDArray[np.float64]
+    slots: Int64Array
+    device_ids: UInt64Array
+    days: Int64Array
+    numbers: Int64Array
+    words: UInt32Array
+    starts: Float64Array
+    ends: Float64Array
 
 
 class _Room(NamedTuple):

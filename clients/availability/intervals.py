@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from fedray.base.arrays import Float64Array, UInt32Array
 
 HOUR = 3600.0
 DAY = 86_400.0
@@ -26,17 +27,13 @@ class Intervals(NamedTuple):
     end_times: true ends, however far past the time listed; infinity for an interval without end.
     """
 
-    local: NDArray[np.uint32]
-    start_times: NDArray[np.float64]
-    end_times: NDArray[np.float64]
+    local: UInt32Array
+    start_times: Float64Array
+    end_times: Float64Array
 
     def take(self, chosen: Any) -> "Intervals":
         """Returns the intervals at positions, in a slice or under a mask."""
-        return Intervals(
-            self.local[chosen],
-            self.start_times[chosen],
-            self.end_times[chosen],
-        )
+        return Intervals._make(column[chosen] for column in self)
 
     def sorted_by_device(self) -> "Intervals":
         """Sorts by device and keeps the order of each device's intervals."""
@@ -80,7 +77,7 @@ def merge(starts, ends, count):
 
 @njit(forceinline=True)
 def merge_touching(starts, ends, count, from_time, until_time):
-    """Joins `count` sessions to intervals and keeps those in touch with [from_time, until_time)."""
+    """Joins `count` sessions to intervals and drops intervals outside [from_time, until_time)."""
     intervals = merge(starts, ends, count)
     kept = 0
     for interval in range(intervals):

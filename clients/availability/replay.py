@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.rng import Key, Stream, draw, stream_key, uniform
-from fedray.clients.availability.compiled import CompiledModel
+from fedray.clients.availability.compiled import CompiledModel, Request
 from fedray.clients.availability.intervals import DAY, HOUR, JOIN_SECONDS, Intervals
 from fedray.clients.population import Zones, zone_of
 from fedray.scenario import Scenario
@@ -43,9 +43,9 @@ class _Record(NamedTuple):
     shifts: their delays.
     """
 
-    first: NDArray[np.int64]
-    start_times: NDArray[np.float64]
-    end_times: NDArray[np.float64]
+    first: Int64Array
+    start_times: Float64Array
+    end_times: Float64Array
     period_seconds: float
     zones: Zones
     shifts: _Shifts
@@ -82,15 +82,8 @@ class ReplayModel(CompiledModel):
     def __init__(self, scenario: Scenario, table: ReplayAvailability) -> None:
         self._record = _Record.of(scenario, table)
 
-    def fill(
-        self,
-        device_ids: NDArray[np.uint64],
-        from_times: NDArray[np.float64],
-        until_times: NDArray[np.float64],
-        known: None,
-        room: Intervals,
-    ) -> int:
-        return _list_intervals(self._record, device_ids, from_times, until_times, room)
+    def fill(self, request: Request, known: None, room: Intervals) -> int:
+        return _list_intervals(self._record, *request, room)
 
 
 def _joined(table: ReplayAvailability) -> Intervals:

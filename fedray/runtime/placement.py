@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from fedray.base.errors import InputError
 
@@ -47,59 +47,68 @@ class Placement:
     trainers: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("shards", "trainers"):
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise InputError.of(
-                    name, count, "must be at least 1", "leave it out for one per CPU"
-                )
-        if self.backend not in ("auto", "ray", "in-process"):
-            raise InputError.of(
-                "backend", self.backend, "is not one of 'auto', 'ray', 'in-process'"
-            )
-        if self.address is not None and self.backend == "in-process":
-            raise InputError.of(
+        gpus = self.aggregator_gpus
+        # Comparisons with NaN are false, so every rule refuses it.
+        rules = (
+            (
+                "shards",
+                self.shards is None or self.shards >= 1,
+                "must be at least 1",
+                "leave it out for one per CPU",
+            ),
+            (
+                "trainers",
+                self.trainers is None or self.trainers >= 1,
+                "must be at least 1",
+                "leave it out for one per CPU",
+            ),
+            (
+                "backend",
+                self.backend in get_args(Backend),
+                "is not one of 'auto', 'ray', 'in-process'",
+                "",
+            ),
+            (
                 "address",
-                self.address,
+                self.address is None or self.backend != "in-process",
                 "needs `backend='ray'`",
                 "drop the address to run in-process",
-            )
-        if self.object_store_megabytes < 80:
-            raise InputError.of(
+            ),
+            (
                 "object_store_megabytes",
-                self.object_store_megabytes,
+                self.object_store_megabytes >= 80,
                 "must be at least 80, Ray's minimum",
-            )
-        # This form refuses NaN too.
-        if not self.worker_timeout_seconds > 0:
-            raise InputError.of(
+                "",
+            ),
+            (
                 "worker_timeout_seconds",
-                self.worker_timeout_seconds,
+                self.worker_timeout_seconds > 0,
                 "must be positive",
                 "600 is ten minutes",
-            )
-        if not self.checkpoint_seconds >= 0:
-            raise InputError.of(
+            ),
+            (
                 "checkpoint_seconds",
-                self.checkpoint_seconds,
+                self.checkpoint_seconds >= 0,
                 "must not be negative",
                 "0 saves after every window",
-            )
-        if self.most_restarts < 0:
-            raise InputError.of(
+            ),
+            (
                 "most_restarts",
-                self.most_restarts,
+                self.most_restarts >= 0,
                 "must not be negative",
                 "0 ends the run when an actor dies",
-            )
-        # Fractions share one GPU; the aggregator has no use for a second.
-        if not (0 <= self.aggregator_gpus < 1 or self.aggregator_gpus == 1):
-            raise InputError.of(
+            ),
+            # Fractions share one GPU; the aggregator has no use for a second.
+            (
                 "aggregator_gpus",
-                self.aggregator_gpus,
+                0 <= gpus <= 1,
                 "must be from 0 to 1",
                 "0 is the CPU, 1 a whole GPU",
-            )
+            ),
+        )
+        for name, holds, rule, remedy in rules:
+            if not holds:
+                raise InputError.of(name, getattr(self, name), rule, remedy)
 
     def resolved(self, train_seconds: Callable[[], float] | None = None) -> Self:
         """Replaces the backend "auto" by "ray" or "in-process".

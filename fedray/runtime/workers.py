@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from fedray.base.errors import RunFailed
@@ -311,51 +311,39 @@ class RayWorker:
 
         ray.kill(self._actor)
 
-    def again(
-        self,
-        restarts: int,
-        method: str,
-        arguments: tuple[Any, ...],
-        loss: str,
-        keeps: bool,
-    ) -> "RayAnswer":
+    def again(self, lost: "RayAnswer", loss: str) -> "RayAnswer":
         """Repeats a call whose answer was lost.
 
         Args:
-            restarts: `self.restarts` when the call was made.
-            method: name of the method.
-            arguments: arguments of the call.
+            lost: the lost answer.
             loss: fate of the actor ("died (...)", "did not answer within 600 s").
-            keeps: whether `call_and_keep` made the call.
 
         Raises:
             RunFailed: the worker is lost for good; the class is that of `spec.lost`.
         """
-        # The first of several calls whose answers were lost together restarts the worker.
-        if restarts == self.restarts:
+        # Of several answers that were lost together, only the first one restarts the worker.
+        if lost.restarts == self.restarts:
             self._loss = loss
             # Only the caller can restore the state.
             if self._catch_up is None:
                 raise self._spec.lost(f"{self._spec.who} {loss}")
             self.restart()
             self._catch_up()
-        call = self.call_and_keep if keeps else self.call
-        return call(method, *arguments)
+        call = self.call if lost.kept is None else self.call_and_keep
+        return call(lost.method, *lost.arguments)
 
     def _answer(
-        self,
-        reference: Any,
-        kept: Any,
-        method: str,
-        arguments: tuple[Any, ...],
+        self, reference: Any, kept: Any, method: str, arguments: tuple[Any, ...]
     ) -> "RayAnswer":
-        repeat = _Repeat(self, self.restarts, method, arguments, keeps=kept is not None)
         return RayAnswer(
             reference=reference,
             kept=kept,
             start=self._started,
             timeout_seconds=self._placement.worker_timeout_seconds,
-            repeat=repeat,
+            worker=self,
+            restarts=self.restarts,
+            method=method,
+            arguments=arguments,
         )
 
     def _start(self, cpus: float, node: str | None) -> None:
@@ -370,9 +358,8 @@ class RayWorker:
         options = remote.options(
             num_cpus=cpus, num_gpus=spec.gpus, scheduling_strategy=where, max_restarts=0
         )
-        self._actor: Any = options.remote(
-            spec.name, spec.tags, spec.gpus > 0, spec.make, *spec.arguments
-        )
+        # Ray resolves references only among the arguments of the call itself.
+        self._actor: Any = options.remote(replace(spec, arguments=()), *spec.arguments)
         # The first answer of an actor shows that it is up.
         self._started = _Start(self._actor.load.remote())
 
@@ -380,20 +367,11 @@ class RayWorker:
 class _ActorBody:
     """Runs the object in the actor's process."""
 
-    def __init__(
-        self,
-        name: str,
-        tags: Mapping[str, str],
-        has_gpu: bool,
-        make: Callable[..., Any],
-        *arguments: Any,
-    ) -> None:
+    def __init__(self, spec: ActorSpec, *arguments: Any) -> None:
         # Ray leaves GPUs visible to actors that reserve none; torch has not looked yet.
-        if not has_gpu:
+        if spec.gpus == 0.0:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        self._name = name
-        self._tags = dict(tags)
-        self._make = make
+        self._spec = spec
         self._arguments = arguments
         self._object: Any = None
         self._gauges: dict[str, Any] = {}
@@ -401,7 +379,7 @@ class _ActorBody:
     def load(self) -> None:
         """Makes the object. If that fails, the first call tries again and raises the error."""
         if self._object is None:
-            self._object = self._make(*self._arguments)
+            self._object = self._spec.make(*self._arguments)
 
     def call(self, method: str, *arguments: Any) -> Any:
         self.load()
@@ -418,9 +396,10 @@ class _ActorBody:
             if name not in self._gauges:
                 from ray.util.metrics import Gauge
 
-                full_name = f"fedray_{self._name.lower()}_{name}"
-                self._gauges[name] = Gauge(full_name, description, tuple(self._tags))
-                self._gauges[name].set_default_tags(self._tags)
+                full_name = f"fedray_{self._spec.name.lower()}_{name}"
+                tags = dict(self._spec.tags)
+                self._gauges[name] = Gauge(full_name, description, tuple(tags))
+                self._gauges[name].set_default_tags(tags)
             self._gauges[name].set(value)
 
 
@@ -440,20 +419,6 @@ class _Start:
 
 
 @dataclass(frozen=True, slots=True)
-class _Repeat:
-    """Call to repeat, with the restarts of its worker when it was made."""
-
-    worker: RayWorker
-    restarts: int
-    method: str
-    arguments: tuple[Any, ...]
-    keeps: bool
-
-    def after(self, loss: str) -> "RayAnswer":
-        return self.worker.again(self.restarts, self.method, self.arguments, loss, self.keeps)
-
-
-@dataclass(frozen=True, slots=True)
 class RayAnswer:
     """Pending answer of an actor.
 
@@ -461,14 +426,18 @@ class RayAnswer:
     kept: ObjectRef of the part that stays with the actor, or None.
     start: start of the actor.
     timeout_seconds: time after which an actor without an answer is taken to hang.
-    repeat: the call.
+    worker, method, arguments: the call.
+    restarts: restarts of the worker when the call was made.
     """
 
     reference: Any
     kept: Any
     start: _Start
     timeout_seconds: float
-    repeat: _Repeat
+    worker: RayWorker
+    restarts: int
+    method: str
+    arguments: tuple[Any, ...]
 
     def result(self) -> Any:
         """Waits for the answer, and repeats the call if the actor is lost.
@@ -502,4 +471,4 @@ class RayAnswer:
             # Only the first of Ray's many lines gives the reason.
             reason = " ".join(str(error).split("\n\t")[0].split())
             loss = f"died ({reason})"
-        return self.repeat.after(loss).result()
+        return self.worker.again(self, loss).result()
