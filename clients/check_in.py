@@ -6,10 +6,10 @@ window. The process has no memory: later check-ins are drawn when they are neede
 which the device is free (server/rounds/selection.py). So a shard lists only one check-in for each
 interval: the first one within the window, after the timer opens.
 
-* *Enumeration* draws the first check-in of every interval that is listed for the period.
-  Cost: per device and day.
+* *Enumeration* draws the first check-in of every interval that is listed for the period; its cost
+  is per device and day.
 * *Thinning* draws candidates (device, time) over a block of devices at its whole rate and keeps
-  eligible devices with an open timer. Cost: per candidate, whatever the population's size.
+  eligible devices with an open timer; its cost is per candidate, whatever the population's size.
 
 Both draw the same process (tests/statistical/test_samplers_agree.py); the order chooses one.
 """
@@ -396,7 +396,8 @@ def _draw_again(first, active, process, timers, moved):
         # The process has no memory: a draw stays valid unless the timer opens after its begin.
         if begin <= begin_times[entry]:
             continue
-        begin_times[entry], is_new[entry] = begin, True
+        begin_times[entry] = begin
+        is_new[entry] = True
         times[entry] = _first_time(process, local[entry], begin, end_times[entry])
         if times[entry] < np.inf:
             has_new = True
@@ -471,7 +472,8 @@ def _candidates(model, process, blocks, sizes, out_local, out_times):
     if rate == 0.0:
         return total
     for chosen in range(blocks.size):
-        block, size = blocks[chosen], sizes[chosen]
+        block = blocks[chosen]
+        size = sizes[chosen]
         if size == 0:
             continue
         # Independent processes of one rate are together a process at the sum of the rates, each of

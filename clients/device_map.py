@@ -58,7 +58,9 @@ class DeviceMap:
             # words of the dense form.
             is_smaller = 3 * wanted < self._devices
             grown = _sparse(wanted) if is_smaller else _dense(self._devices)
-            _copy(self.table, grown)
+            is_used = self.table.keys != _EMPTY
+            used = self.table.keys[is_used].astype(np.int64)
+            _raise(grown, used, self.table.values[is_used])
             self.table = grown
         self._entries += _raise(self.table, local, values)
 
@@ -112,7 +114,8 @@ def _raise(table, local, new_values):
     dense, keys, values = table
     added = 0
     for asked in range(local.size):
-        device, value = local[asked], new_values[asked]
+        device = local[asked]
+        value = new_values[asked]
         if dense.size:
             dense[device] = max(dense[device], value)
         # A device without an entry has 0, so 0 needs no slot.
@@ -123,22 +126,6 @@ def _raise(table, local, new_values):
             keys[slot] = np.uint32(device)
             values[slot] = max(values[slot], value)
     return added
-
-
-@njit(cache=True, nogil=True)
-def _copy(old, new):
-    _, old_keys, old_values = old
-    dense, keys, values = new
-    for old_slot in range(old_keys.size):
-        if old_keys[old_slot] == _EMPTY:
-            continue
-        if dense.size:
-            dense[old_keys[old_slot]] = old_values[old_slot]
-        else:
-            # Slots depend on the size of the table.
-            slot = _slot(keys, old_keys[old_slot])
-            keys[slot] = old_keys[old_slot]
-            values[slot] = old_values[old_slot]
 
 
 @njit(cache=True, nogil=True)

@@ -92,7 +92,8 @@ class DeviceModel(NamedTuple):
     @classmethod
     def of(cls, scenario: Scenario) -> "DeviceModel":
         """Compiles the tables `population` and `latency`."""
-        population, latency = scenario.population, scenario.latency
+        population = scenario.population
+        latency = scenario.latency
         return cls(
             key=stream_key(scenario.seed, Stream.DEVICE),
             usable_share=scenario.usable_share,

@@ -103,9 +103,9 @@ class RowStore:
         if not self._recent_rows:
             return
         rows = self._recent_rows
-        columns = {
-            name: np.concatenate([each[name] for each in self._recent]) for name in self._kinds
-        }
+        columns: dict[str, NDArray] = {}
+        for name in self._kinds:
+            columns[name] = np.concatenate([each[name] for each in self._recent])
         self._recent = []
         self._recent_rows = 0
         order = _by_device(columns["device_id"])

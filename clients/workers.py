@@ -59,7 +59,8 @@ class ShardWorker:
         self, worker: Worker, device_ids: int, ranges: Sequence[tuple[int, int]], threads: int
     ) -> None:
         self.worker = worker
-        self.first_device, self.end_device = ranges[0][0], ranges[-1][1]
+        self.first_device = ranges[0][0]
+        self.end_device = ranges[-1][1]
         self.shards = len(ranges)
         self._parts = part_ranges(device_ids, self.first_device, self.end_device)
         self._runs_aside = worker.is_elsewhere or threads > 1
@@ -132,8 +133,8 @@ def start_shards(
     """
     device_ids = scenario.device_ids
     is_here = placement.backend == "in-process"
-    wanted = placement.shards or (_shards_here(scenario) if is_here else max(1, int(cpus)))
-    count = min(wanted, part_count(device_ids))
+    per_cpu = _shards_here(scenario) if is_here else max(1, int(cpus))
+    count = min(placement.shards or per_cpu, part_count(device_ids))
     ranges = shard_ranges(device_ids, count)
     if is_here:
         threads = min(count, usable_cpus()) if _can_use_threads(scenario) else 1
@@ -154,7 +155,8 @@ def start_shards(
         own = ranges[begin:end]
         at_once = max(1, min(end - begin, int(node.cpus)))
         threads = at_once if _can_use_threads(scenario) else 1
-        first, last = own[0][0], own[-1][1]
+        first = own[0][0]
+        last = own[-1][1]
         spec = ActorSpec(
             name="Shard",
             who=f"the host of the shards of devices {first} to {last}",

@@ -76,7 +76,7 @@ class CompiledModel(NothingKnown):
 
     def _filled(self, request: Request, known: Any, capacity: int) -> Intervals:
         while True:
-            room = Intervals(np.empty(capacity, np.uint32), np.empty(capacity), np.empty(capacity))
+            room = Intervals.room(capacity)
             try:
                 total = self.fill(request, known, room)
             except ValueError as error:

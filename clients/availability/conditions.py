@@ -146,7 +146,8 @@ def _common(starts, ends, count, other_starts, other_ends, other_count, both_sta
         start = max(starts[first], other_starts[second])
         end = min(ends[first], other_ends[second])
         if start < end:
-            both_starts[common], both_ends[common] = start, end
+            both_starts[common] = start
+            both_ends[common] = end
             common += 1
         # The interval that ends first has nothing in common with what follows in the other list.
         if ends[first] < other_ends[second]:
@@ -183,7 +184,8 @@ def _gather_uses(uses, offset, device, from_time, until_time, starts, ends):
                         "a device is used too often within one interval; lower "
                         "availability.uses.per_hour_by_day or per_hour_by_night"
                     )
-                starts[count], ends[count] = start, end
+                starts[count] = start
+                ends[count] = end
                 count += 1
     return count
 
@@ -294,13 +296,7 @@ def _list_intervals(model, charging, wifi, device_ids, from_times, until_times, 
                 elif model.needs_idle and end > covered:
                     # Uses are known up to `covered`.
                     until = _next_use(
-                        uses,
-                        offset,
-                        device,
-                        covered,
-                        end,
-                        use_starts[used:],
-                        use_ends[used:],
+                        uses, offset, device, covered, end, use_starts[used:], use_ends[used:]
                     )
                 if until > start:
                     if total < out_local.size:

@@ -283,7 +283,8 @@ def _intervals_of_many(model, offsets, room, size, out, total):
             check_count(count)
         offset = offsets[zone[slot]]
         habit = Habit(propensity[slot], center[slot], length[slot], day_rate[slot], offset)
-        from_time, until_time = from_times[slot], until_times[slot]
+        from_time = from_times[slot]
+        until_time = until_times[slot]
         if has_room:
             count = joined_sessions(
                 model, habit, device, from_time, until_time, starts, ends, count
@@ -347,11 +348,13 @@ def _draw_nights(model, offsets, chunk, days, count_of_days, nights):
         probability = propensity[day_slots[place]] * weekend
         # The column is free until interruptions are drawn; candidates lie in it until then.
         numbers[candidates] = place
-        candidates += (may_have_night[place] > 0.0) & (uniform(words[0, place]) < probability)
+        is_drawn = uniform(words[0, place]) < probability
+        candidates += (may_have_night[place] > 0.0) & is_drawn
     total = np.int64(0)
     for candidate in range(candidates):
         place = numbers[candidate]
-        slot, day = day_slots[place], day_numbers[place]
+        slot = day_slots[place]
+        day = day_numbers[place]
         from_hour, until_hour = hours_looked_at(from_times[slot], until_times[slot])
         midnight = 24.0 * day - offsets[zone[slot]]
         w1, w2 = words[1, place], words[2, place]
@@ -379,7 +382,8 @@ def _draw_sessions(model, offsets, chunk, days, count_of_days, sessions):
     for place in range(count_of_days):
         if may_have_sessions[place] == 0.0:
             continue
-        slot, day = day_slots[place], day_numbers[place]
+        slot = day_slots[place]
+        day = day_numbers[place]
         rate = day_rate[slot] * weekend_factor(model, day)
         count = count_by_day(rate, day_words[3, place])
         if drawn + count >= ROOM - 1:
@@ -408,7 +412,8 @@ def _draw_sessions(model, offsets, chunk, days, count_of_days, sessions):
     reached = total
     total = 0
     for place in range(reached):
-        slot, start = slots[place], starts[place]
+        slot = slots[place]
+        start = starts[place]
         from_hour, _ = hours_looked_at(from_times[slot], until_times[slot])
         end = start + length_by_day(model, words[1, place])
         slots[total] = slot

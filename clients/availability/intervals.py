@@ -31,6 +31,11 @@ class Intervals(NamedTuple):
     start_times: Float64Array
     end_times: Float64Array
 
+    @classmethod
+    def room(cls, size: int) -> "Intervals":
+        """Allocates `size` intervals, without values."""
+        return cls(np.empty(size, np.uint32), np.empty(size), np.empty(size))
+
     def take(self, chosen: Any) -> "Intervals":
         """Returns the intervals at positions, in a slice or under a mask."""
         return Intervals._make(column[chosen] for column in self)
@@ -43,8 +48,7 @@ class Intervals(NamedTuple):
 def joined(parts: Sequence[Intervals]) -> Intervals:
     """Concatenates `parts`, of which there may be zero."""
     # The empty part gives the columns their types.
-    empty = Intervals(np.empty(0, np.uint32), np.empty(0), np.empty(0))
-    columns = zip(empty, *parts, strict=True)
+    columns = zip(Intervals.room(0), *parts, strict=True)
     return Intervals(*(np.concatenate(column) for column in columns))
 
 
@@ -59,19 +63,23 @@ def merge(starts, ends, count):
         return 0
     # Insertion sort: a device has few sessions in a day, and they are nearly in order.
     for session in range(1, count):
-        start, end = starts[session], ends[session]
+        start = starts[session]
+        end = ends[session]
         slot = session - 1
         while slot >= 0 and starts[slot] > start:
-            starts[slot + 1], ends[slot + 1] = starts[slot], ends[slot]
+            starts[slot + 1] = starts[slot]
+            ends[slot + 1] = ends[slot]
             slot -= 1
-        starts[slot + 1], ends[slot + 1] = start, end
+        starts[slot + 1] = start
+        ends[slot + 1] = end
     last = 0
     for session in range(1, count):
         if starts[session] <= ends[last] + JOIN_SECONDS:
             ends[last] = max(ends[last], ends[session])
         else:
             last += 1
-            starts[last], ends[last] = starts[session], ends[session]
+            starts[last] = starts[session]
+            ends[last] = ends[session]
     return last + 1
 
 
@@ -82,7 +90,8 @@ def merge_touching(starts, ends, count, from_time, until_time):
     kept = 0
     for interval in range(intervals):
         if ends[interval] > from_time and starts[interval] < until_time:
-            starts[kept], ends[kept] = starts[interval], ends[interval]
+            starts[kept] = starts[interval]
+            ends[kept] = ends[interval]
             kept += 1
     return kept
 

@@ -84,7 +84,8 @@ def _gather(model, device, from_time, until_time, starts, ends):
             start = DAY * (day + uniform(w0))
             end = start + min(model.max_seconds, model.mean_seconds * exponential(w1))
             if end >= from_time and start <= until_time and count < starts.size:
-                starts[count], ends[count] = start, end
+                starts[count] = start
+                ends[count] = end
                 count += 1
     return count
 
@@ -111,7 +112,8 @@ def _list_intervals(model, device_ids, from_times, until_times, room):
     out_local, out_starts, out_ends = room
     total = 0
     for local in range(device_ids.size):
-        from_time, until_time = from_times[local], until_times[local]
+        from_time = from_times[local]
+        until_time = until_times[local]
         if from_time >= until_time:
             continue
         count = _intervals_between(model, device_ids[local], from_time, until_time, starts, ends)

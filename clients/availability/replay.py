@@ -91,9 +91,8 @@ def _joined(table: ReplayAvailability) -> Intervals:
     from wrap to wrap has one interval without end."""
     recording = table.recording
     # Copies, because they are joined in place, and the table is the scenario's.
-    sessions = Intervals(
-        recording.device.astype(np.uint32), recording.start.copy(), recording.end.copy()
-    )
+    devices = recording.device.astype(np.uint32)
+    sessions = Intervals(devices, recording.start.copy(), recording.end.copy())
     total = _join(*sessions, table.period_seconds)
     return sessions.take(slice(total))
 
@@ -153,10 +152,12 @@ def _list_intervals(record, device_ids, from_times, until_times, room):
     out_local, out_starts, out_ends = room
     total = 0
     for local in range(device_ids.size):
-        from_time, until_time = from_times[local], until_times[local]
+        from_time = from_times[local]
+        until_time = until_times[local]
         device = device_ids[local]
         recorded = np.int64(device % np.uint64(first.size - 1))
-        begin, after_last = first[recorded], first[recorded + 1]
+        begin = first[recorded]
+        after_last = first[recorded + 1]
         # A device that was recorded without a session has nothing to list.
         if from_time >= until_time or begin == after_last:
             continue

@@ -72,11 +72,13 @@ class SlowDaysModel:
         known: Any = None,
     ) -> Intervals:
         found = self._model.list_intervals(device_ids, open_times, from_time, until_time, known)
-        return found.take(_are_left(self._calendar, device_ids[found.local], found.end_times))
+        own_ids = device_ids[found.local]
+        return found.take(_are_left(self._calendar, own_ids, found.end_times))
 
     def interval_ends(self, device_ids: UInt64Array, times: Float64Array) -> Float64Array:
         ends = self._model.interval_ends(device_ids, times)
-        return np.where(_are_left(self._calendar, device_ids, ends), ends, -np.inf)
+        are_left = _are_left(self._calendar, device_ids, ends)
+        return np.where(are_left, ends, -np.inf)
 
 
 @njit(cache=True, nogil=True)

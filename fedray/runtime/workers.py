@@ -159,7 +159,8 @@ class ThreadWorker(InProcessWorker):
         # The interpreter aborts if it ends while a thread is in torch's C++ code.
         if self._thread.is_alive():
             # A SystemExit ends the thread at its next line of Python, without a message.
-            thread, error = ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(SystemExit)
+            thread = ctypes.c_ulong(self._thread.ident or 0)
+            error = ctypes.py_object(SystemExit)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
             self._thread.join(timeout=END_SECONDS)
 
@@ -240,10 +241,10 @@ def cluster_nodes() -> list[Node]:
         for each in ray.nodes()
         if each["Alive"]
     ]
-    found = sorted((node for node in nodes if node.cpus > 0.0), key=lambda node: node.name)
+    found = [node for node in nodes if node.cpus > 0.0]
     if not found:
         raise RunFailed("the cluster has no node with a CPU; start one with `ray start`")
-    return found
+    return sorted(found, key=lambda node: node.name)
 
 
 def cluster_gpus() -> float:
@@ -267,10 +268,7 @@ class RayWorker:
     is_elsewhere = True
 
     def __init__(
-        self,
-        spec: ActorSpec,
-        placement: Placement,
-        catch_up: Callable[[], None] | None,
+        self, spec: ActorSpec, placement: Placement, catch_up: Callable[[], None] | None
     ) -> None:
         self.restarts = 0
         self._spec = spec
@@ -321,7 +319,7 @@ class RayWorker:
         Raises:
             RunFailed: the worker is lost for good; the class is that of `spec.lost`.
         """
-        # Of several answers that were lost together, only the first one restarts the worker.
+        # The first of several answers that were lost together restarts the worker.
         if lost.restarts == self.restarts:
             self._loss = loss
             # Only the caller can restore the state.
@@ -469,6 +467,7 @@ class RayAnswer:
             if is_lost and error.object_ref_hex != self.reference.hex():
                 raise ArgumentLost(str(error)) from None
             # Only the first of Ray's many lines gives the reason.
-            reason = " ".join(str(error).split("\n\t")[0].split())
+            first_line, _, _ = str(error).partition("\n\t")
+            reason = " ".join(first_line.split())
             loss = f"died ({reason})"
         return self.worker.again(self, loss).result()

@@ -61,10 +61,7 @@ def _next_setting(clocks, device, number, time):
 
 @njit(cache=True, nogil=True)
 def reached_by_clock(
-    clocks: ClockChanges,
-    device_ids: UInt64Array,
-    since: Float64Array,
-    until: Float64Array,
+    clocks: ClockChanges, device_ids: UInt64Array, since: Float64Array, until: Float64Array
 ) -> Float64Array:
     """Returns the times at which the clocks of devices show the end of a wait.
 
@@ -89,7 +86,8 @@ def reached_by_clock(
             time, size = _next_setting(clocks, device, number, time)
             number += 1
         # `ahead` is the total time by which the clock was set forward since the wait began.
-        left_at, ahead = since[asked], 0.0
+        left_at = since[asked]
+        ahead = 0.0
         while True:
             # The clock shows the end earlier by that much, but not before it was set.
             over = max(left_at, until[asked] - ahead)

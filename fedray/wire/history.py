@@ -13,6 +13,7 @@ from numba import njit
 from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.rng import Key, Stream, draw, exponential, stream_key
 from fedray.scenario import Scenario
+from fedray.wire.clocks import ClockChanges, settings_between
 from fedray.wire.messages import Losses
 
 
@@ -100,23 +101,7 @@ def losses_between(
         device_ids: [S], sorted.
         begin_times, end_times: [S]; finite, seconds since start.
     """
-    return Losses(*_losses_between(losses, device_ids, begin_times, end_times))
-
-
-@njit(cache=True, nogil=True)
-def _losses_between(losses, device_ids, begin_times, end_times):
-    # The compiler infers the types of empty lists from these.
-    lost = [np.uint64(0) for _ in range(0)]
-    lost_times = [0.0 for _ in range(0)]
-    for asked in range(device_ids.size):
-        device = device_ids[asked]
-        time = _next_loss(losses, device, 0, 0.0)
-        number = 1
-        while time <= end_times[asked]:
-            if time > begin_times[asked]:
-                lost.append(device)
-                lost_times.append(time)
-            time = _next_loss(losses, device, number, time)
-            number += 1
-    device_column = np.array(lost, np.uint64)
-    return device_column, np.array(lost_times, np.float64)
+    # Losses are events like the settings of a clock, at addresses of their own stream.
+    events = ClockChanges(losses.key, losses.mean_seconds, size_seconds=0.0)
+    found = settings_between(events, device_ids, begin_times, end_times)
+    return Losses(found.device_ids, found.times)
