@@ -41,7 +41,7 @@ def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator
     """
     most = scenario.device_ids
     if not 1 <= devices <= most:
-        raise InputError.of("devices", devices, f"must be from 1 to the population's {most:,}")
+        raise InputError.of("devices", devices, f"must be from 1 to {most:,}")
     if days < 1:
         raise InputError.of("days", days, "must be at least 1")
     return _blocks(scenario, devices, days)
