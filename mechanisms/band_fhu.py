@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.base.arrays import FloatArray
+from fedray.base.arrays import Float64Array
 from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
 
@@ -25,7 +25,7 @@ class BandFHU(ToeplitzStrategy):
     """Number of coefficients kept, including the diagonal."""
     paper: ClassVar[str] = "Kalinin, Lampert 2024"
 
-    def first_column(self, rounds: int) -> FloatArray:
+    def first_column(self, rounds: int) -> Float64Array:
         c = np.zeros(rounds)
         kept = min(self.bands, rounds)
         i = np.arange(1, kept)

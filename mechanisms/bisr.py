@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.base.arrays import FloatArray
+from fedray.base.arrays import Float64Array
 from fedray.mechanisms.recurrence import Draws
 from fedray.mechanisms.toeplitz import ToeplitzStrategy, inverse_series
 
@@ -26,7 +26,7 @@ class BISR(ToeplitzStrategy):
     """Number of coefficients of C^-1 kept, including the diagonal."""
     paper: ClassVar[str] = "Kalinin, McKenna, Upadhyay, Lampert 2025"
 
-    def inverse_first_column(self, rounds: int) -> FloatArray:
+    def inverse_first_column(self, rounds: int) -> Float64Array:
         """Returns the coefficients of C^-1, [rounds]: binom(2i, i) / 4^i / (1 - 2i) for i < bands,
         else 0. This is the series of (1 - x)^(1/2), the inverse square root of the prefix sum,
         truncated."""
@@ -38,7 +38,7 @@ class BISR(ToeplitzStrategy):
         inverse[:kept] = np.cumprod(np.concatenate([[1.0], ratios]))
         return inverse
 
-    def first_column(self, rounds: int) -> FloatArray:
+    def first_column(self, rounds: int) -> Float64Array:
         return inverse_series(self.inverse_first_column(rounds))
 
     def recurrence(self, rounds: int) -> Draws:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedray.base.arrays import FloatArray, IntArray
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.recurrence import Buffers
 from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
@@ -54,10 +54,10 @@ class BLT(ToeplitzStrategy):
             )
         return self
 
-    def first_column(self, rounds: int) -> FloatArray:
+    def first_column(self, rounds: int) -> Float64Array:
         return _coefficients(self.theta, self.omega, rounds)
 
-    def inverse_first_column(self, rounds: int) -> FloatArray:
+    def inverse_first_column(self, rounds: int) -> Float64Array:
         """Returns the coefficients of C^-1, [rounds], by the recurrence of the noise (McMahan, Xu,
         Zhang 2024, Algorithm 3), in O(rounds x buffers)."""
         theta_b = np.array(self.theta)
@@ -85,7 +85,7 @@ class BLT(ToeplitzStrategy):
         # coefficients are rounded.
         return rounds == 1 or sum(self.omega) <= 1.0
 
-    def gram_entries(self, first: IntArray, second: IntArray, rounds: int) -> FloatArray:
+    def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         """Returns sum_{s < n-j} c_s c_(s+j-i) = c_(j-i) + sum_q theta_q^(j-i) T_q(n-j), with the
         geometric series T_q of `_gram_tables` in closed form."""
         lag = second - first
@@ -97,7 +97,7 @@ class BLT(ToeplitzStrategy):
         return entries
 
 
-def _coefficients(theta: tuple[float, ...], omega: tuple[float, ...], rounds: int) -> FloatArray:
+def _coefficients(theta: tuple[float, ...], omega: tuple[float, ...], rounds: int) -> Float64Array:
     exponents = np.arange(rounds - 1)
     powers = np.array(theta) ** exponents[:, None]
     return np.concatenate([[1.0], powers @ np.array(omega)])
@@ -106,7 +106,7 @@ def _coefficients(theta: tuple[float, ...], omega: tuple[float, ...], rounds: in
 @lru_cache(maxsize=8)
 def _gram_tables(
     theta: tuple[float, ...], omega: tuple[float, ...], rounds: int
-) -> tuple[FloatArray, list[FloatArray], list[FloatArray]]:
+) -> tuple[Float64Array, list[Float64Array], list[Float64Array]]:
     """Returns c, and per buffer q theta_q^lag and T_q(m) = omega_q sum_p omega_p (1 - (theta_p
     theta_q)^(m-1)) / (1 - theta_p theta_q)."""
     lags = np.arange(rounds, dtype=np.float64)

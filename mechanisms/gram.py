@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedray.base.arrays import FloatArray, IntArray
+from fedray.base.arrays import Float64Array, Int64Array
 
 
 class GramTable:
@@ -21,14 +21,14 @@ class GramTable:
         self._lower = np.zeros(most_rounds * (most_rounds + 1) // 2)
 
     @classmethod
-    def of_matrix(cls, G: FloatArray) -> "GramTable":
+    def of_matrix(cls, G: Float64Array) -> "GramTable":
         """Makes a table of `G`, [n, n]."""
         table = cls(len(G))
         table.add(0, 0, G)
         table.rounds = len(G)
         return table
 
-    def add(self, row: int, column: int, block: FloatArray) -> None:
+    def add(self, row: int, column: int, block: Float64Array) -> None:
         """Adds a block [R, S] to G[row : row + R, column : column + S], ignoring entries above the
         diagonal."""
         for i, values in enumerate(block, start=row):
@@ -37,12 +37,12 @@ class GramTable:
             width = min(len(values), i + 1 - column)
             self._lower[start : start + width] += values[:width]
 
-    def entries(self, first: IntArray, second: IntArray) -> FloatArray:
+    def entries(self, first: Int64Array, second: Int64Array) -> Float64Array:
         """Returns G[first, second] elementwise, for first <= second < rounds of equal shapes."""
         row_starts = second * (second + 1) // 2
         return self._lower[row_starts + first]
 
-    def rows(self, rows: IntArray) -> FloatArray:
+    def rows(self, rows: Int64Array) -> Float64Array:
         """Returns rows of G, [R, rounds], in the order of `rows`."""
         # Column by column, because entries of neighbouring rows are adjacent in memory.
         columns = np.arange(self.rounds)[:, None]
@@ -51,7 +51,7 @@ class GramTable:
         found = self.entries(first, second)
         return np.ascontiguousarray(found.T)
 
-    def diagonal(self) -> FloatArray:
+    def diagonal(self) -> Float64Array:
         """Returns the diagonal of G, [rounds]: squared column norms of C, which are the squared
         sensitivities of one participation."""
         rounds = np.arange(self.rounds)

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedray.base.arrays import FloatArray, IntArray
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.recurrence import Independent
 from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
@@ -19,13 +19,13 @@ class Identity(ToeplitzStrategy):
     """Independent noise."""
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
 
-    def first_column(self, rounds: int) -> FloatArray:
+    def first_column(self, rounds: int) -> Float64Array:
         return np.eye(1, rounds)[0]
 
     def recurrence(self, rounds: int) -> Independent:
         del rounds
         return Independent()
 
-    def gram_entries(self, first: IntArray, second: IntArray, rounds: int) -> FloatArray:
+    def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         del rounds
         return (first == second).astype(np.float64)

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedray.base.arrays import FloatArray
+from fedray.base.arrays import Float64Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,7 +60,7 @@ class Buffers(Restarting):
 class Outputs(Restarting):
     """out_t = (z_t - sum_{j >= 1} C[t, t-j] out_{t-j}) / C[t, t]: forward substitution."""
 
-    row: Callable[[int], FloatArray]
+    row: Callable[[int], Float64Array]
     """Function of t, counted from the latest start: C[t, t], C[t, t-1], ..., at most `bands`
     entries, without trailing zeros."""
     bands: int
@@ -71,7 +71,7 @@ class Outputs(Restarting):
 class Draws(Restarting):
     """out_t = sum_j d_j z_{t-j}: C^-1 is banded Toeplitz."""
 
-    coefficients: FloatArray
+    coefficients: Float64Array
     """d_0 = 1, d_1, ...: the coefficients of C^-1; the state is one draw fewer."""
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedray.base.arrays import FloatArray
+from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.bisr import BISR
@@ -27,7 +27,7 @@ from fedray.mechanisms.tree_full import TreeFull
 from fedray.mechanisms.triangular import MatrixFile
 
 
-def strategy_matrix(strategy: Strategy, rounds: int) -> FloatArray:
+def strategy_matrix(strategy: Strategy, rounds: int) -> Float64Array:
     """Returns C, [rounds, rounds] for a square strategy and [nodes, rounds] for a tree.
 
     Every kind follows the definition of its paper, without the code of its own file.
@@ -69,7 +69,7 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> FloatArray:
         case TreeFull():
             tree = Tree(completion=strategy.completion, rounds=strategy.rounds)
             nodes = _node_matrix(tree_nodes(tree, strategy.rounds), strategy.rounds)
-            upper: FloatArray = np.linalg.qr(nodes[:, ::-1]).R
+            upper: Float64Array = np.linalg.qr(nodes[:, ::-1]).R
             # The exchanged factor R is lower triangular, and nodes' nodes = R'R. QR does not fix
             # the signs of its rows; the diagonal of C is positive.
             R = upper[::-1, ::-1]
@@ -89,7 +89,7 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> FloatArray:
             )
 
 
-def noise_map(strategy: Strategy, rounds: int) -> FloatArray:
+def noise_map(strategy: Strategy, rounds: int) -> Float64Array:
     """Returns M, [rounds, draws]: the noise of round t is z * clip_norm * (M Z)[t], Z standard
     normal.
 
@@ -142,12 +142,12 @@ def virtual_subtrees(strategy: Tree, rounds: int) -> list[Node]:
     return nodes
 
 
-def _toeplitz(coefficients: list[float]) -> FloatArray:
+def _toeplitz(coefficients: list[float]) -> Float64Array:
     n = len(coefficients)
     return np.array([[coefficients[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
 
 
-def _node_matrix(nodes: list[Node], rounds: int) -> FloatArray:
+def _node_matrix(nodes: list[Node], rounds: int) -> Float64Array:
     return np.array([[float(node.start <= t < node.end) for t in range(rounds)] for node in nodes])
 
 
@@ -171,7 +171,7 @@ def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
                 yield Node(start, min(last, end), height)
 
 
-def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> FloatArray:
+def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> Float64Array:
     """Returns the weights of the draws in the estimate of each prefix sum: finished trees, and the
     dyadic parts of the current tree from below."""
     prefixes = np.zeros((rounds, len(columns)))
@@ -195,7 +195,7 @@ def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> Flo
 
 def _honaker_node(
     columns: dict[Node, int], start: int, end: int, height: int
-) -> tuple[FloatArray, float]:
+) -> tuple[Float64Array, float]:
     """Returns a node's estimate and its variance, from its own noise and the sum of its children's
     estimates, by inverse variance."""
     own = np.zeros(len(columns))
@@ -237,12 +237,12 @@ def participation_sensitivity(strategy: Strategy, participation: MinSep) -> floa
     return max(_aligned_norm(C, pattern) for pattern in participation.patterns())
 
 
-def _aligned_norm(C: FloatArray, pattern: tuple[int, ...]) -> float:
+def _aligned_norm(C: Float64Array, pattern: tuple[int, ...]) -> float:
     columns = C[:, list(pattern)]
     return float(np.linalg.norm(columns.sum(axis=1)))
 
 
-def error_variances(strategy: Strategy, rounds: int) -> FloatArray:
+def error_variances(strategy: Strategy, rounds: int) -> Float64Array:
     """Returns the variance of each prefix sum's noise at unit scale, [rounds]: squared row norms of
     A M, with the prefix sum A and the `noise_map` M."""
     B = np.cumsum(noise_map(strategy, rounds), axis=0)

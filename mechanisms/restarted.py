@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from fedray.base.arrays import FloatArray, IntArray
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.bisr import BISR
 from fedray.mechanisms.blt import BLT
@@ -47,7 +47,7 @@ class Restarted(Strategy):
         """Returns the number of rounds of the longest segment."""
         return max(end - start for start, end in self.segments(rounds))
 
-    def gram_entries(self, first: IntArray, second: IntArray, rounds: int) -> FloatArray:
+    def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         entries = np.zeros(np.shape(first))
         for start, end in self.segments(rounds):
             # first <= second, so both are in the segment. Entries between segments stay zero.
@@ -57,13 +57,13 @@ class Restarted(Strategy):
             )
         return entries
 
-    def gram(self, rounds: int) -> FloatArray:
+    def gram(self, rounds: int) -> Float64Array:
         G = np.zeros((rounds, rounds))
         for start, end in self.segments(rounds):
             G[start:end, start:end] = self.mechanism.gram(end - start)
         return G
 
-    def pattern_square(self, pattern: IntArray, rounds: int) -> float | None:
+    def pattern_square(self, pattern: Int64Array, rounds: int) -> float | None:
         square = 0.0
         for start, end in self.segments(rounds):
             inside = pattern[(pattern >= start) & (pattern < end)] - start
@@ -106,7 +106,7 @@ class Restarted(Strategy):
             return orthogonal_sensitivity(self.gram_entries(rounds, rounds, n), participation)
         return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
-    def error_variances(self, rounds: int) -> FloatArray:
+    def error_variances(self, rounds: int) -> Float64Array:
         variances = np.zeros(rounds)
         finished = 0.0
         for start, end in self.segments(rounds):

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.base.arrays import BoolArray, FloatArray, IntArray
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.rounding import down, up
 from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, ROUNDING, PatternSensitivities
@@ -88,7 +88,7 @@ class RunningSensitivity:
             suspects = self._suspects()
         return self._largest_beyond(suspects)
 
-    def _suspects(self) -> IntArray:
+    def _suspects(self) -> Int64Array:
         # Bounds are summed in another order than exact values, so rounding differs.
         bounds = self._bounds[: self._devices.count]
         return np.flatnonzero(bounds > self._limit**2 * (1.0 - 1e-9))
@@ -100,7 +100,7 @@ class RunningSensitivity:
         for places, patterns in self._devices.patterns(np.arange(self._devices.count)):
             self._bounds[places] = self._ahead.of(patterns).values ** 2
 
-    def _largest_beyond(self, suspects: IntArray) -> float | None:
+    def _largest_beyond(self, suspects: Int64Array) -> float | None:
         self._now.grow(self.rounds)
         largest, certificates = self._limit, MOST_CERTIFICATES
         for _, patterns in self._devices.patterns(suspects):
@@ -150,7 +150,7 @@ class SensitivityFilter:
         self._devices.add(places, self.rounds)
         self.rounds += 1
 
-    def _with_next_round(self, device_ids: NDArray[np.uint64]) -> tuple[IntArray, FloatArray]:
+    def _with_next_round(self, device_ids: NDArray[np.uint64]) -> tuple[Int64Array, Float64Array]:
         """Returns (places of devices [A], their squared sensitivities with the next round)."""
         places = self._devices.places_of(device_ids)
         self._squares = _with_room(self._squares, self._devices.count)
@@ -198,7 +198,7 @@ class _Devices:
         """Previous link by link."""
         self._links = 1
 
-    def places_of(self, device_ids: NDArray[np.uint64]) -> IntArray:
+    def places_of(self, device_ids: NDArray[np.uint64]) -> Int64Array:
         """Returns the places of devices [A], assigning places to new devices."""
         places = np.full(device_ids.size, _NEW)
         for ids, known in (self._old, self._recent):
@@ -220,7 +220,7 @@ class _Devices:
         self._lengths = _with_room(self._lengths, self.count)
         return places
 
-    def add(self, places: IntArray, round_index: int) -> None:
+    def add(self, places: Int64Array, round_index: int) -> None:
         """Adds a round to distinct devices [A]."""
         links = np.arange(self._links, self._links + places.size)
         self._links += places.size
@@ -231,8 +231,8 @@ class _Devices:
         self._lengths[places] += 1
 
     def growth(
-        self, places: IntArray, round_index: int, sensitivities: PatternSensitivities
-    ) -> FloatArray:
+        self, places: Int64Array, round_index: int, sensitivities: PatternSensitivities
+    ) -> Float64Array:
         """Returns the increase of the squared sensitivities of devices [A] by one more round.
 
         Args:
@@ -247,7 +247,7 @@ class _Devices:
             growth[whose] += 2.0 * sensitivities.entries(earlier, now[whose])
         return growth
 
-    def steps_back(self, places: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+    def steps_back(self, places: Int64Array) -> Iterator[tuple[Int64Array, Int64Array]]:
         """Yields (indices of the devices [A], their rounds): the latest rounds, the second latest,
         and so on."""
         # One array operation per step instead of a loop over devices.
@@ -261,7 +261,7 @@ class _Devices:
             yield whose, self._rounds[links].astype(np.int64)
             links = self._before[links]
 
-    def patterns(self, places: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+    def patterns(self, places: Int64Array) -> Iterator[tuple[Int64Array, Int64Array]]:
         """Yields (places [Q], their rounds in order [Q, c]), grouped by number of rounds."""
         lengths = self._lengths[places]
         for length in np.flatnonzero(np.bincount(lengths, minlength=1)).tolist():
@@ -285,7 +285,7 @@ def _with_room(array: NDArray, size: int) -> NDArray:
     return np.concatenate([array, np.zeros(more, array.dtype)])
 
 
-_Pairs = tuple[NDArray[np.uint64], IntArray]
+_Pairs = tuple[NDArray[np.uint64], Int64Array]
 
 
 def _sorted_pairs() -> _Pairs:

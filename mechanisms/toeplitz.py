@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedray.base.arrays import FloatArray, IntArray
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs, Recurrence
 from fedray.mechanisms.sensitivity import any_strategy_sensitivity
@@ -29,11 +29,11 @@ class ToeplitzStrategy(Strategy):
     """
 
     @abstractmethod
-    def first_column(self, rounds: int) -> FloatArray:
+    def first_column(self, rounds: int) -> Float64Array:
         """Returns the coefficients c_0 .. c_(rounds-1), [rounds]; c_0 > 0. More rounds append
         coefficients."""
 
-    def inverse_first_column(self, rounds: int) -> FloatArray:
+    def inverse_first_column(self, rounds: int) -> Float64Array:
         """Returns the coefficients of C^-1, [rounds]: the power series of 1 / c, by forward
         substitution. C^-1 is Toeplitz too, so its first column determines it."""
         return inverse_series(self.first_column(rounds))
@@ -58,13 +58,13 @@ class ToeplitzStrategy(Strategy):
         c = np.trim_zeros(self.first_column(rounds), "b")
         return Outputs(row=lambda t: c, bands=len(c))
 
-    def error_variances(self, rounds: int) -> FloatArray:
+    def error_variances(self, rounds: int) -> Float64Array:
         """sum_{i <= t} beta_i^2, beta the coefficients of B = A C^-1 (McMahan, Xu, Zhang 2024,
         Proposition 3.3)."""
         beta = np.cumsum(self.inverse_first_column(rounds))
         return np.cumsum(beta**2)
 
-    def gram_entries(self, first: IntArray, second: IntArray, rounds: int) -> FloatArray:
+    def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         """G[i, j] = sum_{s < n-j} c_s c_(s+j-i): one running sum per lag j - i that occurs within
         the bands."""
         c = np.trim_zeros(self.first_column(rounds), "b")
@@ -83,7 +83,7 @@ class ToeplitzStrategy(Strategy):
             entries[chosen] = sums[last_terms - 1]
         return entries.reshape(np.shape(second - first))
 
-    def gram(self, rounds: int) -> FloatArray:
+    def gram(self, rounds: int) -> Float64Array:
         c = self.first_column(rounds)
         G = np.zeros((rounds, rounds))
         bands = int(np.flatnonzero(c)[-1]) + 1
@@ -95,7 +95,7 @@ class ToeplitzStrategy(Strategy):
             G.ravel()[lag * rounds :: rounds + 1] = diagonal
         return G
 
-    def pattern_square(self, pattern: IntArray, rounds: int) -> float | None:
+    def pattern_square(self, pattern: Int64Array, rounds: int) -> float | None:
         c = self.first_column(rounds)
         # With a negative coefficient, aligned contributions need not be the worst.
         if (c < 0).any():
@@ -141,14 +141,14 @@ class Toeplitz(ToeplitzStrategy):
             )
         return self
 
-    def first_column(self, rounds: int) -> FloatArray:
+    def first_column(self, rounds: int) -> Float64Array:
         c = np.zeros(rounds)
         given = self.coefficients[:rounds]
         c[: len(given)] = given
         return c
 
 
-def _summed_columns(c: FloatArray, pattern: IntArray) -> FloatArray:
+def _summed_columns(c: Float64Array, pattern: Int64Array) -> Float64Array:
     """Sums columns of a Toeplitz C, [n], given its first column [n]: a convolution of c with the
     number of times that each round occurs in the pattern."""
     n = c.size
@@ -172,7 +172,7 @@ def _summed_columns(c: FloatArray, pattern: IntArray) -> FloatArray:
     return column[:n]
 
 
-def inverse_series(c: FloatArray) -> FloatArray:
+def inverse_series(c: Float64Array) -> Float64Array:
     """Returns the first n coefficients of 1 / c(x), c [n], c_0 != 0, by forward substitution: the
     first column of the inverse of the Toeplitz matrix of c."""
     # `scipy.signal.lfilter` gives the same bits, but takes half a second to import, and every

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedray.base.arrays import FloatArray, IntArray
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Forest
 from fedray.mechanisms.restarts import Restarts, segments_of
@@ -99,7 +99,7 @@ def _one_forest(rounds: int, is_completed: bool) -> Iterator[Subtree]:
             start += 1 << height
 
 
-def forest_gram(trees: list[Subtree], rounds: int) -> FloatArray:
+def forest_gram(trees: list[Subtree], rounds: int) -> Float64Array:
     """Returns the Gram matrix G of a forest, [rounds, rounds]: the number of nodes above both
     rounds.
 
@@ -150,7 +150,7 @@ def _counted_bound(trees: tuple[Subtree, ...], participation: MinSep) -> Sensiti
     return Sensitivity(square**0.5, False, theorem, attained, tuple(pattern.tolist()))
 
 
-def _square_of(trees: Sequence[Subtree], pattern: IntArray) -> float:
+def _square_of(trees: Sequence[Subtree], pattern: Int64Array) -> float:
     """Returns the sum over nodes of (participations below the node)^2 for one pattern."""
     square = 0
     for tree in trees:
@@ -221,7 +221,7 @@ class Tree(Strategy):
             variances=tuple(honaker_variances(rounds.bit_length() + 2)),
         )
 
-    def gram_entries(self, first: IntArray, second: IntArray, rounds: int) -> FloatArray:
+    def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         entries = np.zeros(np.broadcast_shapes(first.shape, second.shape))
         for tree in self.forest(rounds):
             is_inside = (first >= tree.start) & (second < tree.start + tree.real)
@@ -232,16 +232,16 @@ class Tree(Strategy):
                 entries += is_inside & (first_node == second_node)
         return entries
 
-    def gram(self, rounds: int) -> FloatArray:
+    def gram(self, rounds: int) -> Float64Array:
         return forest_gram(self.forest(rounds), rounds)
 
-    def pattern_square(self, pattern: IntArray, rounds: int) -> float | None:
+    def pattern_square(self, pattern: Int64Array, rounds: int) -> float | None:
         return _square_of(self.forest(rounds), pattern)
 
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
         return forest_sensitivity(tuple(self.forest(participation.rounds)), participation)
 
-    def error_variances(self, rounds: int) -> FloatArray:
+    def error_variances(self, rounds: int) -> Float64Array:
         """Returns the variance of each prefix's estimate: the sum of `honaker_variances` over its
         dyadic parts and the finished trees."""
         v = honaker_variances(rounds.bit_length() + 1)

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedray.base.arrays import FloatArray
+from fedray.base.arrays import Float64Array
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity
 from fedray.mechanisms.tree import Segment, forest, forest_gram, forest_sensitivity
@@ -35,7 +35,7 @@ class TreeFull(TriangularStrategy):
         return self.rounds
 
     @property
-    def matrix(self) -> FloatArray:
+    def matrix(self) -> Float64Array:
         return _factor(self.rounds, self.completion)
 
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
@@ -48,6 +48,6 @@ class TreeFull(TriangularStrategy):
 
 
 @lru_cache(maxsize=4)
-def _factor(rounds: int, has_completion: bool) -> FloatArray:
+def _factor(rounds: int, has_completion: bool) -> Float64Array:
     trees = forest([Segment(0, rounds, has_completion)])
     return lower_factor(forest_gram(trees, rounds))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
-from fedray.base.arrays import FloatArray, IntArray
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.mistakes import explain
 from fedray.base.regular_file import check_regular_file
@@ -53,7 +53,7 @@ class TriangularStrategy(Strategy):
 
     @property
     @abstractmethod
-    def matrix(self) -> FloatArray:
+    def matrix(self) -> Float64Array:
         """C, [N, N] float64, lower triangular with a positive diagonal, read-only."""
 
     @property
@@ -78,7 +78,7 @@ class TriangularStrategy(Strategy):
         bands = self.diagonals(rounds)
         return Outputs(row=lambda t: C[t, max(0, t - bands + 1) : t + 1][::-1], bands=bands)
 
-    def gram_entries(self, first: IntArray, second: IntArray, rounds: int) -> FloatArray:
+    def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         self.check_rounds(rounds)
         C = self.matrix[:rounds, :rounds]
         i = np.ravel(first)
@@ -118,19 +118,19 @@ class TriangularStrategy(Strategy):
         table.rounds = rounds
         return table
 
-    def gram_rows(self, rows: IntArray, rounds: int) -> FloatArray:
+    def gram_rows(self, rows: Int64Array, rounds: int) -> Float64Array:
         self.check_rounds(rounds)
         C = self.matrix[:rounds, :rounds]
         return C[:, rows].T @ C
 
-    def summed_gram_rows(self, pattern: IntArray, rounds: int) -> FloatArray:
+    def summed_gram_rows(self, pattern: Int64Array, rounds: int) -> Float64Array:
         self.check_rounds(rounds)
         C = self.matrix[:rounds, :rounds]
         # C'(C x) takes two matrix-vector products; G x would need G.
         times = np.bincount(pattern, minlength=rounds).astype(np.float64)
         return (C @ times) @ C
 
-    def pattern_square(self, pattern: IntArray, rounds: int) -> float | None:
+    def pattern_square(self, pattern: Int64Array, rounds: int) -> float | None:
         self.check_rounds(rounds)
         # With a negative entry, aligned contributions need not be the worst.
         if not self.is_non_negative:
@@ -152,7 +152,7 @@ class TriangularStrategy(Strategy):
             return orthogonal_sensitivity(squared_norms, participation)
         return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
-    def error_variances(self, rounds: int) -> FloatArray:
+    def error_variances(self, rounds: int) -> Float64Array:
         """Computes squared row norms of A C^-1, [rounds], by blocked forward substitution."""
         # Importing scipy takes 0.3 s, and most commands do not need it.
         from scipy.linalg import solve_triangular
@@ -195,10 +195,10 @@ class MatrixFile(TriangularStrategy):
     positive diagonal."""
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """SHA-256 of the matrix in row-major float64. Checked if given, else computed."""
-    _matrix: FloatArray = PrivateAttr()
+    _matrix: Float64Array = PrivateAttr()
 
     @property
-    def matrix(self) -> FloatArray:
+    def matrix(self) -> Float64Array:
         return self._matrix
 
     @property
@@ -214,7 +214,7 @@ class MatrixFile(TriangularStrategy):
         return f"{self.sha256}.npy"
 
     @classmethod
-    def from_matrix(cls, matrix: FloatArray, file: str) -> Self:
+    def from_matrix(cls, matrix: Float64Array, file: str) -> Self:
         """Makes a strategy in memory, to be saved later (`fedray.mechanisms.files`).
 
         Args:
@@ -279,7 +279,7 @@ def _load(file: str, sha256: str, context: dict[str, Any]) -> NDArray:
         ) from None
 
 
-def _checked(given: NDArray, name: str) -> FloatArray:
+def _checked(given: NDArray, name: str) -> Float64Array:
     """Returns the matrix as read-only float64. Raises ValueError if it breaks a rule."""
     is_real = given.dtype.kind in "fiu"
     is_square = given.ndim == 2 and given.shape[0] == given.shape[1]
@@ -312,7 +312,7 @@ def _checked(given: NDArray, name: str) -> FloatArray:
     return C
 
 
-def lower_factor(G: FloatArray) -> FloatArray:
+def lower_factor(G: Float64Array) -> Float64Array:
     """Returns the lower-triangular C with positive diagonal and C'C = G, [n, n] positive definite.
 
     With the exchange matrix P: L = cholesky(P G P), C = P L' P (Choquette-Choo et al. 2023,

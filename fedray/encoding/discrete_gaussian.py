@@ -21,7 +21,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.base.arrays import IntArray
+from fedray.base.arrays import Int64Array
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
 from fedray.encoding.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
@@ -81,7 +81,7 @@ class DiscreteGaussianEncoding(SecAggEncoding):
         self._noise_key = stream_key(setting.seed, Stream.DISCRETE_NOISE)
 
     def encode_zeros_into(
-        self, total_P: IntArray, device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: Int64Array, device_ids: NDArray[np.uint64], round_index: int
     ) -> None:
         """Adds noise, because devices without an update send noise."""
         for device_id in device_ids.tolist():
@@ -94,8 +94,8 @@ class DiscreteGaussianEncoding(SecAggEncoding):
 
     def _send(
         self,
-        total_P: IntArray,
-        steps_P: IntArray,
+        total_P: Int64Array,
+        steps_P: Int64Array,
         device_id: int,
         round_index: int,
     ) -> None:

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.base.arrays import FloatArray, IntArray
+from fedray.base.arrays import Float64Array, Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class ClippedUpdates:
     """Ids [G]; together with the round, the address of all draws of a device."""
     values: NDArray[np.float32]
     """Updates [G, D] before clipping."""
-    factors: FloatArray
+    factors: Float64Array
     """Clip factors [G]: factors[g] * values[g] is no longer than the clip norm. A device with an
     unusable update, such as one with a NaN, has 0 and sends zero."""
 
@@ -55,11 +55,11 @@ class Encoding(Protocol):
     adds_noise: bool
     """Whether devices add the noise of the round instead of the server."""
 
-    def zero_sum(self) -> IntArray:
+    def zero_sum(self) -> Int64Array:
         """Returns the empty sum [P]."""
         ...
 
-    def encode_into(self, total_P: IntArray, updates: ClippedUpdates, clip_norm: float) -> None:
+    def encode_into(self, total_P: Int64Array, updates: ClippedUpdates, clip_norm: float) -> None:
         """Adds the encoded updates of a group of devices to the sum `total_P`, in place.
 
         Raises:
@@ -69,16 +69,18 @@ class Encoding(Protocol):
         ...
 
     def encode_zeros_into(
-        self, total_P: IntArray, device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: Int64Array, device_ids: NDArray[np.uint64], round_index: int
     ) -> None:
         """Adds the encoded zeros of devices without an update to the sum `total_P`, in place."""
         ...
 
-    def add(self, total_P: IntArray, other_P: IntArray) -> None:
+    def add(self, total_P: Int64Array, other_P: Int64Array) -> None:
         """Adds a sum of other devices to `total_P`, in place."""
         ...
 
-    def decode(self, total_P: IntArray, clip_norm: float, round_index: int) -> NDArray[np.float32]:
+    def decode(
+        self, total_P: Int64Array, clip_norm: float, round_index: int
+    ) -> NDArray[np.float32]:
         """Returns the sum [D] of clipped updates, decoded from the sum `total_P` of all devices of
         the round."""
         ...

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.base.arrays import IntArray
+from fedray.base.arrays import Int64Array
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.tables import FIXED_POINT_BITS, FixedPoint
 
@@ -35,21 +35,23 @@ class FixedPointEncoding:
         del table
         return cls(setting.dimension)
 
-    def zero_sum(self) -> IntArray:
+    def zero_sum(self) -> Int64Array:
         return np.zeros(self._dimension, np.int64)
 
-    def encode_into(self, total_P: IntArray, updates: ClippedUpdates, clip_norm: float) -> None:
+    def encode_into(self, total_P: Int64Array, updates: ClippedUpdates, clip_norm: float) -> None:
         _encode_into(total_P, updates.values, updates.factors, _steps_per_unit(clip_norm))
 
     def encode_zeros_into(
-        self, total_P: IntArray, device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: Int64Array, device_ids: NDArray[np.uint64], round_index: int
     ) -> None:
         """Adds nothing."""
 
-    def add(self, total_P: IntArray, other_P: IntArray) -> None:
+    def add(self, total_P: Int64Array, other_P: Int64Array) -> None:
         total_P += other_P
 
-    def decode(self, total_P: IntArray, clip_norm: float, round_index: int) -> NDArray[np.float32]:
+    def decode(
+        self, total_P: Int64Array, clip_norm: float, round_index: int
+    ) -> NDArray[np.float32]:
         decoded_D = np.empty(total_P.size, np.float32)
         # Exact, because the divisor is a power of two.
         _decode(total_P, decoded_D, clip_norm / 2.0**FIXED_POINT_BITS)

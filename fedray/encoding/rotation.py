@@ -7,11 +7,11 @@ probability of at most 2 exp(-t^2 / 2) (Suresh, Yu, Kumar and McMahan 2017, sect
 import numpy as np
 from numba import njit
 
-from fedray.base.arrays import FloatArray
+from fedray.base.arrays import Float64Array
 from fedray.base.rng import Key, Stream, draw, stream_key
 
 
-def signs_of(seed: int, round_index: int, coordinates: int) -> FloatArray:
+def signs_of(seed: int, round_index: int, coordinates: int) -> Float64Array:
     """Returns the signs of a round, 1 or -1, [coordinates]."""
     return _signs(stream_key(seed, Stream.ROTATION), round_index, coordinates)
 

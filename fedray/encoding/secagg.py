@@ -31,7 +31,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.base.arrays import FloatArray, IntArray
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, draw, stream_key, uniform
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
@@ -81,10 +81,10 @@ class SecAggEncoding:
         # Padded coordinates are sent, too.
         return bits * self._coordinates / self._setting.dimension
 
-    def zero_sum(self) -> IntArray:
+    def zero_sum(self) -> Int64Array:
         return np.zeros(self._coordinates, np.int64)
 
-    def encode_into(self, total_P: IntArray, updates: ClippedUpdates, clip_norm: float) -> None:
+    def encode_into(self, total_P: Int64Array, updates: ClippedUpdates, clip_norm: float) -> None:
         signs_P = signs_of(self._setting.seed, updates.round_index, self._coordinates)
         for device_id, value_D, factor in zip(
             updates.device_ids.tolist(), updates.values, updates.factors.tolist(), strict=True
@@ -98,16 +98,18 @@ class SecAggEncoding:
             self._send(total_P, steps_P, device_id, updates.round_index)
 
     def encode_zeros_into(
-        self, total_P: IntArray, device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: Int64Array, device_ids: NDArray[np.uint64], round_index: int
     ) -> None:
         """Adds nothing, because zero is encoded as zero."""
 
-    def add(self, total_P: IntArray, other_P: IntArray) -> None:
+    def add(self, total_P: Int64Array, other_P: Int64Array) -> None:
         # Both are residues below 2^62, so their sum fits an int64.
         total_P += other_P
         total_P %= self.modulus
 
-    def decode(self, total_P: IntArray, clip_norm: float, round_index: int) -> NDArray[np.float32]:
+    def decode(
+        self, total_P: Int64Array, clip_norm: float, round_index: int
+    ) -> NDArray[np.float32]:
         signs_P = signs_of(self._setting.seed, round_index, self._coordinates)
         # Two transforms together multiply by P; each end divides by its root.
         units_per_step = clip_norm / self._scale / math.sqrt(self._coordinates)
@@ -126,8 +128,8 @@ class SecAggEncoding:
 
     def _send(
         self,
-        total_P: IntArray,
-        steps_P: IntArray,
+        total_P: Int64Array,
+        steps_P: Int64Array,
         device_id: int,
         round_index: int,
     ) -> None:
@@ -135,11 +137,11 @@ class SecAggEncoding:
 
     def _round(
         self,
-        steps_P: IntArray,
+        steps_P: Int64Array,
         value_D: NDArray[np.float32],
         factor: float,
         clip_norm: float,
-        signs_P: FloatArray,
+        signs_P: Float64Array,
         device_id: int,
         round_index: int,
     ) -> None:

@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.optimize import minimize
 
-from fedray.base.arrays import FloatArray
+from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.blt import BLT
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.objective import Objective, Progress, Target
 
-ValueAndGradient = Callable[[FloatArray], tuple[float, FloatArray]]
+ValueAndGradient = Callable[[Float64Array], tuple[float, Float64Array]]
 
 MOST_BUFFERS = 10
 POLISHED = 3
@@ -65,7 +65,7 @@ def optimize_blt(
         )
     value_and_gradient = LogLoss(targets, objective)
     longest = max(target.participation.rounds for target in targets)
-    found: list[tuple[float, FloatArray]] = []
+    found: list[tuple[float, Float64Array]] = []
 
     def report(step: str) -> None:
         if on_progress:
@@ -85,7 +85,7 @@ def optimize_blt(
     return _best_valid(found, targets, objective)
 
 
-def _starts(rounds: int, buffers: int) -> list[FloatArray]:
+def _starts(rounds: int, buffers: int) -> list[Float64Array]:
     """Returns starting points p, with t geometric from about low / rounds to high."""
     starts = []
     # Which local optimum is the best is unknown, so the slowest decay ranges from a thousand runs
@@ -98,8 +98,8 @@ def _starts(rounds: int, buffers: int) -> list[FloatArray]:
 
 
 def _descend(
-    value_and_gradient: ValueAndGradient, start: FloatArray, iterations: int
-) -> tuple[float, FloatArray]:
+    value_and_gradient: ValueAndGradient, start: Float64Array, iterations: int
+) -> tuple[float, Float64Array]:
     """Returns (log loss, p) at which L-BFGS ends."""
     bounds = [(SMALLEST_STEP, LARGEST_STEP)] * len(start)
     result = minimize(
@@ -120,7 +120,7 @@ def _descend(
 
 
 def _best_valid(
-    found: list[tuple[float, FloatArray]], targets: Sequence[Target], objective: Objective
+    found: list[tuple[float, Float64Array]], targets: Sequence[Target], objective: Objective
 ) -> BLT:
     """Returns the best result that is a valid BLT and whose loss the strategy's own code, which
     does not use theta_hat, confirms."""
@@ -165,7 +165,7 @@ class LogLoss:
         )
         self._weight = sum(target.weight for target in targets)
 
-    def __call__(self, p: FloatArray) -> tuple[float, FloatArray]:
+    def __call__(self, p: Float64Array) -> tuple[float, Float64Array]:
         t, t_hat = _decays(p)
         # For the inverse, theta and theta_hat swap, and the weights are negative (Lemma 5.2).
         log_omega, by_t, by_t_hat = _log_weights(t, t_hat)
@@ -196,7 +196,9 @@ class LogLoss:
         by_gap = np.cumsum(by_each_t[::-1])[::-1]
         return value, by_gap * np.exp(p)
 
-    def _value(self, c: FloatArray, beta: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+    def _value(
+        self, c: Float64Array, beta: Float64Array
+    ) -> tuple[float, Float64Array, Float64Array]:
         """Returns the objective and its derivatives by the coefficients c and beta."""
         value = 0.0
         by_c = np.zeros_like(c)
@@ -220,13 +222,13 @@ class LogLoss:
         return value, by_c, by_beta
 
 
-def _decays(p: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _decays(p: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Returns (t, t_hat), each [buffers], with theta = exp(-t) and theta_hat = exp(-t_hat)."""
     t = np.cumsum(np.exp(p))
     return t[0::2], t[1::2]
 
 
-def _powers(t: FloatArray, rounds: int) -> FloatArray:
+def _powers(t: Float64Array, rounds: int) -> Float64Array:
     """Returns exp(-i t) for i < rounds, [buffers, rounds]."""
     # Products of exp(-256 j t) and exp(-i t), i < 256, need few exponentials. Factors stay above
     # exp(-300), which is negligible, because subnormal products are slow.
@@ -239,7 +241,9 @@ def _powers(t: FloatArray, rounds: int) -> FloatArray:
     return products.reshape(len(t), -1)[:, :rounds]
 
 
-def _log_weights(t: FloatArray, other: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _log_weights(
+    t: Float64Array, other: Float64Array
+) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Returns log |prod_i (theta_j - theta_hat_i) / prod_{i != j} (theta_j - theta_i)| and its
     derivatives by t and t_hat, [j, i].
 
@@ -262,7 +266,7 @@ def _log_weights(t: FloatArray, other: FloatArray) -> tuple[FloatArray, FloatArr
     return value, by_t, -slope_across
 
 
-def _shifted_sum(x: FloatArray, b: int, k: int) -> FloatArray:
+def _shifted_sum(x: Float64Array, b: int, k: int) -> Float64Array:
     """Returns sum_{j < k} of x shifted down by j b, [n]. For the first column of C its norm is the
     sensitivity (Theorem 3.1)."""
     n = x.size

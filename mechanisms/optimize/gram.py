@@ -17,7 +17,7 @@ import numpy as np
 from scipy.linalg import get_lapack_funcs
 from scipy.optimize import minimize
 
-from fedray.base.arrays import BoolArray, FloatArray, IntArray
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.matrix_files import Banded, Dense
@@ -133,13 +133,13 @@ def _free_of_devices(participation: MinSep) -> BoolArray:
     return (lags > 0) & ~is_joined
 
 
-def _lags(n: int) -> IntArray:
+def _lags(n: int) -> Int64Array:
     """Row minus column of every entry, [n, n]."""
     rounds = np.arange(n)
     return np.subtract.outer(rounds, rounds)
 
 
-def _start(free: BoolArray, n: int) -> FloatArray:
+def _start(free: BoolArray, n: int) -> Float64Array:
     """Returns the X of the square root of the prefix sum with unit columns, restricted to free
     entries and shrunk until positive definite."""
     C = _unit_columns(BandFHU(bands=n).first_column(n))
@@ -151,7 +151,7 @@ def _start(free: BoolArray, n: int) -> FloatArray:
     return np.eye(n) + below + below.T
 
 
-def _unit_columns(c: FloatArray) -> FloatArray:
+def _unit_columns(c: Float64Array) -> Float64Array:
     """Returns the lower-triangular Toeplitz matrix of c [n] with columns scaled to norm 1."""
     lags = _lags(c.size)
     C = np.where(lags >= 0, c[np.abs(lags)], 0.0)
@@ -168,30 +168,30 @@ class _UnitDiagonal:
         largest_lag = int(np.max(np.subtract(rows, columns), initial=0))
         self._band = largest_lag + 1
 
-    def variables(self, X: FloatArray) -> FloatArray:
+    def variables(self, X: Float64Array) -> Float64Array:
         return X.ravel()[self._places]
 
-    def matrix(self, x: FloatArray) -> FloatArray:
+    def matrix(self, x: Float64Array) -> Float64Array:
         """Returns X for variables x, [n, n], with zeros above its diagonal, because the
         factorisation reads only one triangle."""
         X = np.eye(self.n)
         X.ravel()[self._places] = x
         return X
 
-    def pull_back(self, gradient: FloatArray, x: FloatArray) -> FloatArray:
+    def pull_back(self, gradient: Float64Array, x: Float64Array) -> Float64Array:
         """Returns the gradient by the variables, given the one by X, [n, n], on and below the
         diagonal."""
         del x
         # Each variable occurs twice in X, below the diagonal and above.
         return 2.0 * gradient.ravel()[self._places]
 
-    def curvature(self, S: FloatArray, R: FloatArray) -> FloatArray:
+    def curvature(self, S: Float64Array, R: Float64Array) -> Float64Array:
         """Returns the diagonal of the Hessian, [variables], from the diagonals of S and R, [n]
         each (see the head of this file)."""
         i, j = np.divmod(self._places, self.n)
         return 2.0 * (S[i] * R[j] + S[j] * R[i])
 
-    def band_gradient(self, M: FloatArray) -> FloatArray:
+    def band_gradient(self, M: Float64Array) -> Float64Array:
         """Returns M'M within the band, on and below the diagonal, [n, n]."""
         S = np.zeros((self.n, self.n))
         # For a narrow band, blocks save most of the n^3 products.
@@ -210,15 +210,15 @@ class _FreeNorms(_UnitDiagonal):
         super().__init__(free)
         self._class = np.arange(self.n) % min_sep
 
-    def variables(self, X: FloatArray) -> FloatArray:
+    def variables(self, X: Float64Array) -> Float64Array:
         return np.concatenate([super().variables(X), np.zeros(self.n)])
 
-    def matrix(self, x: FloatArray) -> FloatArray:
+    def matrix(self, x: Float64Array) -> Float64Array:
         d = self._norms(x)
         Y = super().matrix(x[: -self.n])
         return d[:, None] * Y * d
 
-    def pull_back(self, gradient: FloatArray, x: FloatArray) -> FloatArray:
+    def pull_back(self, gradient: Float64Array, x: Float64Array) -> Float64Array:
         d = self._norms(x)
         by_Y = d[:, None] * np.tril(gradient) * d
         Y = super().matrix(x[: -self.n])
@@ -234,7 +234,7 @@ class _FreeNorms(_UnitDiagonal):
         by_weight = 0.5 * (by_log_d - share * totals)
         return np.concatenate([super().pull_back(by_Y, x), by_weight])
 
-    def curvature(self, S: FloatArray, R: FloatArray) -> FloatArray:
+    def curvature(self, S: Float64Array, R: Float64Array) -> Float64Array:
         # d_i d_j is about 1 / class size, and its square is in second derivatives by Y. The small
         # term keeps the scale finite.
         class_size = np.bincount(self._class)[self._class].mean()
@@ -242,7 +242,7 @@ class _FreeNorms(_UnitDiagonal):
         by_weight = S * R / class_size**2 + 1e-12
         return np.concatenate([by_Y, by_weight])
 
-    def _norms(self, x: FloatArray) -> FloatArray:
+    def _norms(self, x: Float64Array) -> Float64Array:
         """Returns d, [n], the square root of the softmax."""
         exponents = x[-self.n :]
         # The largest exponent is 0, so that none overflows.
@@ -254,7 +254,7 @@ class _FreeNorms(_UnitDiagonal):
 def _solved(
     kind: type[Kind],
     problem: _UnitDiagonal,
-    X: FloatArray,
+    X: Float64Array,
     objective: Objective,
     on_progress: Progress | None,
 ) -> Kind:
@@ -284,7 +284,7 @@ class _Evaluation:
     """X^-1, A X^-1 and the variances of the rounds at one point. Raises FloatingPointError if X is
     not positive definite."""
 
-    def __init__(self, problem: _UnitDiagonal, x: FloatArray) -> None:
+    def __init__(self, problem: _UnitDiagonal, x: Float64Array) -> None:
         # LAPACK is column-major; passing the transpose, upper triangular, avoids a copy.
         factor, failed = _potrf(problem.matrix(x).T, lower=0, overwrite_a=1, clean=1)
         if failed:
@@ -301,8 +301,8 @@ class _Evaluation:
 
 
 def _minimised(
-    problem: _UnitDiagonal, start: FloatArray, sharpness: int, on_progress: Progress | None
-) -> FloatArray:
+    problem: _UnitDiagonal, start: Float64Array, sharpness: int, on_progress: Progress | None
+) -> Float64Array:
     """Returns the variables at which L-BFGS ends, scaled by the curvature at the start."""
     first = _Evaluation(problem, start)
     weights = _weights(first.variances, sharpness)[1]
@@ -327,7 +327,7 @@ def _minimised(
     return result.x * scale
 
 
-def _weights(variances: FloatArray, sharpness: int) -> tuple[float, FloatArray]:
+def _weights(variances: Float64Array, sharpness: int) -> tuple[float, Float64Array]:
     """Returns (mean over t of v_t^p)^(1/p), and its derivatives by v_t."""
     # Relative to the largest variance, because 512th powers would overflow.
     largest = variances.max()
@@ -348,7 +348,7 @@ class _Search:
     def __init__(
         self,
         problem: _UnitDiagonal,
-        scale: FloatArray,
+        scale: Float64Array,
         sharpness: int,
         on_progress: Progress | None,
     ) -> None:
@@ -356,11 +356,11 @@ class _Search:
         self._scale = scale
         self._sharpness = sharpness
         self._on_progress = on_progress
-        self._latest: tuple[FloatArray, float, FloatArray] | None = None
+        self._latest: tuple[Float64Array, float, Float64Array] | None = None
         self._accepted = self._latest
         self._iterations = 0
 
-    def value_and_gradient(self, y: FloatArray) -> tuple[float, FloatArray]:
+    def value_and_gradient(self, y: Float64Array) -> tuple[float, Float64Array]:
         x = y * self._scale
         try:
             point = _Evaluation(self._problem, x)
@@ -378,7 +378,7 @@ class _Search:
         self._accepted = self._accepted or self._latest
         return value, gradient
 
-    def accepted(self, y: FloatArray) -> None:
+    def accepted(self, y: Float64Array) -> None:
         del y
         self._accepted = self._latest
         self._iterations += 1

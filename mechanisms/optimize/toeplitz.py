@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 
-from fedray.base.arrays import FloatArray
+from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.loss import loss
@@ -55,7 +55,7 @@ def optimize_toeplitz(
         log_loss = partial(_log_loss, participation=participation, objective=objective)
         compiled = jax.jit(jax.value_and_grad(log_loss))
 
-        def value_and_gradient(p: FloatArray) -> tuple[float, FloatArray]:
+        def value_and_gradient(p: Float64Array) -> tuple[float, Float64Array]:
             value, gradient = compiled(p)
             return float(value), np.asarray(gradient, np.float64)
 
