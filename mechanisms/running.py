@@ -56,7 +56,7 @@ class RunningSensitivity:
         """Sensitivities at the horizon."""
         self._bounds = np.zeros(0)
         """Squared bounds at the horizon by device, with spare capacity; stale after the horizon."""
-        # `pattern_square` returns None if and only if C has a negative entry.
+        # `pattern_square` returns a value only if no entry of C is negative.
         first = np.zeros(1, np.int64)
         self._never_falls = strategy.pattern_square(first, most_rounds) is not None
 
@@ -159,7 +159,7 @@ class SensitivityFilter:
 
 
 def check_can_be_filtered(strategy: Strategy, rounds: int, limit: float) -> None:
-    """Raises InputError unless a `SensitivityFilter` of the same arguments exists."""
+    """Raises InputError unless a `SensitivityFilter` can be made from these arguments."""
     if strategy.pattern_square(np.zeros(1, np.int64), rounds) is None:
         raise InputError(
             f"this {strategy.kind} mechanism has negative entries, for which a device's loss in "
