@@ -346,8 +346,8 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
 
 
 def _undominated(candidates: list[Best], free: int) -> tuple[Best, ...]:
-    """Returns the Pareto-optimal patterns; last rounds up to `free` count as equal, because they bar
-    no later round."""
+    """Returns the Pareto-optimal patterns; last rounds up to `free` count as equal, because they
+    bar no later round."""
     kept: list[Best] = []
     # Sorted by last round, so a pattern that does not exceed the previous square is dominated.
     for best in sorted(candidates, key=lambda best: (max(best.last, free), -best.square)):
