@@ -6,7 +6,7 @@ export PYTHONDONTWRITEBYTECODE :=
 LONG := $(BIN)/python -m pytest -q --timeout 3600
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz docs clean
+.PHONY: help run test outside check types fast bench bench-learning bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz docs clean
 
 help:  ## What there is to make
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,8 +14,11 @@ help:  ## What there is to make
 run: .venv/.runs  ## Simulate the quickstart scenario at full size, audit it, write its report
 	$(BIN)/fedray run scenarios/quickstart.toml
 
-test: .venv/.tests  ## Every test
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+test: .venv/.tests  ## Every test of fedray itself
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not outside"
+
+outside: .venv/.tests  ## Tests of fedray in other hands: image, wheel, notebooks, browsers, other frameworks, submitted jobs
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m outside
 
 check: .venv/.tests  ## Format, lint, types, import contracts, fast tests
 	$(BIN)/ruff format --check .
@@ -27,7 +30,7 @@ types:
 	$(BIN)/basedpyright
 
 fast:
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow and not ray"
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow and not ray and not outside"
 
 bench: .venv/.tests  ## Benchmarks, printed; nothing is asserted
 	$(BIN)/python tests/benchmarks/bench_quickstart.py

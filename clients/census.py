@@ -1,4 +1,4 @@
-"""The census of a shard: how many of its devices are eligible, estimated from a fixed sample."""
+"""Census of a shard: number of its eligible devices, estimated from a fixed sample."""
 
 from dataclasses import dataclass
 
@@ -19,17 +19,16 @@ from fedray.scenario import Scenario
 from fedray.wire.messages import NEVER, Census, CheckInOrder
 
 CENSUS_DEVICES = 65_536
-"""Devices whose intervals are always listed, timer or not, to estimate how many are eligible: every
-s-th to join."""
+"""Size of the sample of a population: every s-th device to join."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What devices remember that decides who may take part; see clients/shard.py.
+    """Memory of devices that decides whether they may take part; see clients/shard.py.
 
-    open_times: when each device's timer opens, whole seconds since start.
+    open_times: time at which each device's timer opens, whole seconds since start.
     last_rounds: last round + 1 of each device.
-    forget_times: when each device loses its history, whole seconds; 0 for never.
+    forget_times: time at which each device loses its history, whole seconds; 0 for never.
     """
 
     open_times: DeviceMap
@@ -38,15 +37,13 @@ class Remembered:
 
 
 class CensusSample:
-    """The devices of a shard that are counted, and when they are eligible. It knows nothing of
-    rules, so that several tasks may share one.
+    """Sampled devices of a shard, with their intervals. Independent of rules, so that several tasks
+    can share it.
 
     Args:
-        device_ids: [C], sorted.
-        stride: how many ids of the population each of them stands for.
-        eligibility: of the shard's devices.
-
-    device_ids: the same.
+        device_ids: [C], sorted; also an attribute.
+        stride: number of ids of the population that each of them stands for.
+        eligibility: eligibility of the shard's devices.
     """
 
     def __init__(
@@ -56,40 +53,37 @@ class CensusSample:
         self._stride = stride
         self._eligibility = eligibility
         self._local = (device_ids - np.uint64(eligibility.first_device)).astype(np.uint32)
-        # Joins never change, so they are computed once.
-        self._joins = present_between(eligibility.presence, device_ids)[0]
-        self._day, self._intervals = -1, joined([])
+        self._joins, _ = present_between(eligibility.presence, device_ids)
+        self._day = -1
+        self._intervals = joined([])
 
     @classmethod
     def of(cls, scenario: Scenario, eligibility: Eligibility, end_device: int) -> "CensusSample":
-        """Of every s-th device to join, those of a shard that may ever take part.
-
-        Args:
-            scenario: whose population it is.
-            eligibility: of the shard's devices.
-            end_device: the end of the shard's devices.
-        """
+        """Samples the usable devices of a shard that ends before `end_device`."""
         stride = max(1, scenario.device_ids // CENSUS_DEVICES)
         ranks = np.arange(0, scenario.device_ids, stride)
-        # In sorted ids those of this shard lie together.
+        # In sorted ids, the ids of this shard lie together.
         ids = np.sort(devices_of_ranks(eligibility.presence.order, ranks)).astype(np.uint64)
         bounds = np.array([eligibility.first_device, end_device], np.uint64)
-        here = ids[slice(*np.searchsorted(ids, bounds))]
-        return cls(here[are_usable(DeviceModel.of(scenario), here)], stride, eligibility)
+        begin, end = np.searchsorted(ids, bounds)
+        here = ids[begin:end]
+        usable = are_usable(DeviceModel.of(scenario), here)
+        return cls(here[usable], stride, eligibility)
 
     def among(self, chosen: NDArray[np.bool_]) -> "CensusSample":
-        """A sample of some of the devices, by a mask [C]."""
+        """Returns a sample of the devices under a mask [C]."""
         return CensusSample(self.device_ids[chosen], self._stride, self._eligibility)
 
     def count(self, order: CheckInOrder, remembered: Remembered, held_back: int) -> Census:
         """Counts the devices at the start of an order's window.
 
         Args:
-            order: for the window.
-            remembered: by the devices of the shard.
-            held_back: devices with larger last rounds are held back.
+            order: order for the window.
+            remembered: memory of the shard's devices.
+            held_back: largest last round that does not hold a device back.
         """
-        time, stride = order.window.start_time, self._stride
+        time = order.window.start_time
+        stride = self._stride
         eligible, is_open, is_free, is_spent = _count_at(
             self._intervals_on(int(time // DAY)),
             remembered.open_times.table,
@@ -109,8 +103,7 @@ class CensusSample:
         )
 
     def _intervals_on(self, day: int) -> Intervals:
-        """Those that touch a day, which are listed once."""
-        # Timers are left out, because the census must not depend on which sampler draws.
+        # Timers do not matter here, because the census must not depend on the sampler.
         if day != self._day:
             always_open = np.zeros(self._local.size)
             self._day = day
@@ -122,19 +115,11 @@ class CensusSample:
 
 @njit(cache=True, nogil=True)
 def _count_at(intervals: Intervals, timers, last_rounds, forget_times, time: float, held_back: int):
-    """Counts the devices that are eligible at a moment, by what keeps them from taking part.
-
-    Args:
-        intervals: of the devices.
-        timers: table of a DeviceMap: when each device's timer opens.
-        last_rounds: table of a DeviceMap: each device's last round + 1.
-        forget_times: table of a DeviceMap: when each device loses that; 0 for never.
-        time: the moment, seconds since start.
-        held_back: devices with larger last_rounds are held back.
+    """Counts the devices eligible at a time, with tables of `Remembered`.
 
     Returns:
-        How many are eligible; of them, those whose timer is open; of these, those that are not held
-        back; and, of the first, those that may not take part again.
+        Number of eligible devices, of eligible devices with an open timer, of these without those
+        held back by a round, and of eligible devices that may not take part again.
     """
     local, start_times, end_times = intervals
     dense, keys, values = timers
@@ -150,6 +135,6 @@ def _count_at(intervals: Intervals, timers, last_rounds, forget_times, time: flo
                 is_open += 1
                 last = value_of(last_dense, last_keys, last_values, local[entry])
                 forgets = value_of(forget_dense, forget_keys, forget_values, local[entry])
-                # A device that has lost its history remembers no round that could hold it back.
+                # A device without its history remembers no round that could hold it back.
                 is_free += last <= held_back or 0 < forgets <= time
     return eligible, is_open, is_free, is_spent

@@ -1,18 +1,17 @@
-"""Check-ins of a window: the first one of each eligible interval of a device whose timer is open;
-by enumeration or by thinning.
+"""Check-ins of a window: the first one of each eligible interval of a device with an open timer, by
+enumeration or by thinning.
 
 An eligible device with an open timer checks in as a Poisson process whose rate the server sets per
-window. The process has no memory: what comes after a check-in is drawn when it is needed, from the
-time at which the device is free (server/rounds/selection.py). So a shard lists, for each interval,
-one check-in and no more: the first one within the window, after the timer opens.
+window. The process has no memory: later check-ins are drawn when they are needed, from the time at
+which the device is free (server/rounds/selection.py). So a shard lists only one check-in for each
+interval: the first one within the window, after the timer opens.
 
 * *Enumeration* draws the first check-in of every interval that is listed for the period.
   Cost: per device and day.
 * *Thinning* draws candidates (device, time) over a block of devices at its whole rate and keeps
-  those that are eligible with an open timer. Cost: per candidate, whatever the population's size.
+  eligible devices with an open timer. Cost: per candidate, whatever the population's size.
 
-Both draw the same process (tests/statistical/test_samplers_agree.py); which one is used is the
-order's to say.
+Both draw the same process (tests/statistical/test_samplers_agree.py); the order chooses one.
 """
 
 from typing import NamedTuple
@@ -36,16 +35,16 @@ from fedray.wire.messages import CheckInOrder, Window
 
 _DIGIT_BITS = 11
 _DIGITS = 1 << _DIGIT_BITS
-"""Counters of a pass of `by_bits`, which stay in the fastest cache."""
+"""Counters of a pass of `by_bits`; few enough for the fastest cache."""
 
 
 class CheckInProcess(NamedTuple):
-    """How the devices of a shard check in within a window.
+    """Process of a shard's check-ins within a window.
 
-    key: of the draws, which is another one for each sampler.
-    first_device: of the shard.
-    window: its times and rate, seconds since start.
-    mean_gap_seconds: between two check-ins of a device; infinity where none are asked to come.
+    key: key of the draws, which differs between samplers.
+    first_device: first device of the shard.
+    window: times and rate.
+    mean_gap_seconds: mean time between two check-ins of a device; infinity at rate 0.
     """
 
     key: Key
@@ -55,26 +54,20 @@ class CheckInProcess(NamedTuple):
 
     @classmethod
     def of(cls, window: Window, key: Key, first_device: int) -> "CheckInProcess":
-        """The process of a shard in a window.
-
-        Args:
-            window: its times and rate.
-            key: of the sampler's draws.
-            first_device: of the shard.
-        """
+        """Compiles the process of a shard in a window."""
         rate = window.check_ins_per_hour
         mean_gap_seconds = 3600.0 / rate if rate > 0.0 else np.inf
         return cls(key, first_device, window, mean_gap_seconds)
 
 
 class FirstCheckIns(NamedTuple):
-    """The first check-in of intervals [A] of a shard's devices in a window.
+    """First check-ins of intervals [A] of a shard's devices in a window.
 
-    local: whose interval it is.
-    begin_times: from when on it is drawn: when the interval and the window have started, and the
+    local: positions of the devices in the shard.
+    begin_times: times from which the check-ins are drawn: interval and window have started, and the
         timer, as far as it was known, is open.
-    times: when the device checks in; infinity for not in the window.
-    end_times: when the interval ends.
+    times: check-in times; infinity for a check-in after the window.
+    end_times: ends of the intervals.
     """
 
     local: NDArray[np.uint32]
@@ -83,11 +76,7 @@ class FirstCheckIns(NamedTuple):
     end_times: NDArray[np.float64]
 
     def take(self, chosen: NDArray[np.int64]) -> "FirstCheckIns":
-        """Some of the check-ins.
-
-        Args:
-            chosen: their positions.
-        """
+        """Returns the check-ins at positions."""
         return FirstCheckIns(
             self.local[chosen],
             self.begin_times[chosen],
@@ -96,48 +85,32 @@ class FirstCheckIns(NamedTuple):
         )
 
     def in_order(self, entries: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
-        """Some of the check-ins in order of (time, device).
-
-        Args:
-            entries: positions of check-ins that lie in the window.
-            window: which they lie in.
-
-        Returns:
-            The same positions, sorted.
-        """
+        """Sorts positions of check-ins in the window by (time, device)."""
         times = self.times[entries]
         local = self.local[entries]
-        # Sorted by 2^-32 of the window first, which is much faster than by float64 times and leaves
-        # hardly anything to put right.
+        # A sort by steps of 2^-32 of the window is much faster than one by float64 times, and
+        # leaves hardly anything to correct.
         steps_per_second = 2.0**32 / (window.end_time - window.start_time)
         steps = ((times - window.start_time) * steps_per_second).astype(np.uint64)
-        # A time just before the window's end may be rounded up to it.
+        # A time just before the window's end may round up to it.
         keys = np.minimum(steps, np.uint64(2**32 - 1)).astype(np.uint32)
         order = by_bits(keys, 32)
-        _put_right(order, times, local)
+        _correct(order, times, local)
         return entries[order]
 
 
 @njit(cache=True, nogil=True)
 def by_bits(keys: NDArray[np.uint32], bits: int) -> NDArray[np.int64]:
-    """The stable order of numbers: a counting sort by 11 bits after 11 bits, from the lowest on.
-
-    Args:
-        keys: [K], fewer than 2^32.
-        bits: of which more than these are 0.
-
-    Returns:
-        Positions [K].
-    """
+    """Returns the stable order [K] of numbers [K] below 2^bits: a counting sort by 11 bits at a
+    time, from the lowest."""
     size = keys.size
-    # Two pairs of arrays change places after every digit: one is read, the other is written.
+    # Two pairs of arrays swap after every digit: one is read, the other is written.
     sorted_keys, places = keys.copy(), np.arange(size).astype(np.uint32)
     other_keys, other_places = np.empty(size, np.uint32), np.empty(size, np.uint32)
     for shift in range(0, bits, _DIGIT_BITS):
         begin = np.zeros(_DIGITS + 1, np.int64)
         for key in sorted_keys:
-            # Counts lie one place further on, so that their running sum says where each digit
-            # begins.
+            # Counts are one place further, so that their running sum is the begin of each digit.
             begin[((key >> shift) & (_DIGITS - 1)) + 1] += 1
         begin = np.cumsum(begin)
         for place in range(size):
@@ -151,8 +124,8 @@ def by_bits(keys: NDArray[np.uint32], bits: int) -> NDArray[np.int64]:
 
 
 @njit(cache=True, nogil=True)
-def _put_right(order, times, local):
-    """Insertion sort by (time, device) of what is nearly in order."""
+def _correct(order, times, local):
+    """Sorts a nearly sorted order by (time, device), by insertion."""
     for position in range(1, order.size):
         mine = order[position]
         slot = position
@@ -168,10 +141,10 @@ def _put_right(order, times, local):
 
 
 class OpenIntervals(NamedTuple):
-    """Intervals [A] of a shard's devices, and when the devices' timers open.
+    """Intervals [A] of a shard's devices, with the open times of the devices' timers.
 
     local, start_times, end_times: see `fedray.clients.availability.intervals.Intervals`.
-    open_times: whole seconds; 0 where the timer was open when the intervals were listed.
+    open_times: whole seconds; 0 if the timer was open when the intervals were listed.
     """
 
     local: NDArray[np.uint32]
@@ -181,7 +154,7 @@ class OpenIntervals(NamedTuple):
 
     @classmethod
     def room(cls, size: int) -> "OpenIntervals":
-        """Arrays for `size` intervals, without values."""
+        """Allocates `size` intervals, without values."""
         return cls(
             local=np.empty(size, np.uint32),
             start_times=np.empty(size),
@@ -190,7 +163,7 @@ class OpenIntervals(NamedTuple):
         )
 
     def first(self, size: int) -> "OpenIntervals":
-        """The first `size` intervals, as views."""
+        """Returns the first `size` intervals, as views."""
         return OpenIntervals(
             self.local[:size],
             self.start_times[:size],
@@ -200,22 +173,20 @@ class OpenIntervals(NamedTuple):
 
 
 class ListedIntervals:
-    """The intervals of one shard within a period of windows, in buckets by the window in which they
-    are first seen; and, of those seen, the ones that may still matter.
+    """Intervals of one shard within a period of windows, in buckets by the window in which they are
+    first seen.
+
+    Args:
+        intervals: intervals, each from the time at which its device's timer opens.
+        order: order for the period's first window; all windows have the same length.
+        end_window: end of the period.
 
     first_window, end_window: the period, [first_window, end_window).
-    active: what matters from the present window on: not over, and not over before their device's
-        timer opens.
+    active: intervals seen so far that may still matter in the present window or later: they end
+        after its start and after their device's timer opens.
     """
 
     def __init__(self, intervals: Intervals, order: CheckInOrder, end_window: int) -> None:
-        """Sorts intervals into buckets.
-
-        Args:
-            intervals: each from when its device's timer opens.
-            order: for the period's first window; all windows are as long.
-            end_window: the period's end.
-        """
         window = order.window
         self.first_window = window.number
         self.end_window = end_window
@@ -223,7 +194,7 @@ class ListedIntervals:
         self._intervals = intervals
         self._next_window = window.number
         size = intervals.local.size
-        # Four bytes for each of the intervals of a day, of which a large shard has millions.
+        # Four bytes per interval, because a large shard has millions of intervals in a day.
         kind = np.uint32 if size < 2**32 else np.int64
         self._entries = np.empty(size, kind)
         self._edges = _bucket(
@@ -233,19 +204,16 @@ class ListedIntervals:
             end_window - window.number,
             self._entries,
         )
+        # Bits of the devices whose timers were started since the intervals were listed.
         self._moved = np.empty(0, np.uint8)
-        """Devices whose timers were started since the intervals were listed; see `bits_of`."""
 
     def covers(self, window: int) -> bool:
-        """Whether a window, by its number, lies in the period."""
+        """Whether the period contains a window, by its number."""
         return self.first_window <= window < self.end_window
 
     def note(self, moved: NDArray[np.uint8]) -> None:
-        """Hears whose timers were started since it was last told.
-
-        Args:
-            moved: see `bits_of`.
-        """
+        """Notes the devices whose timers were started since the last call, as bits; see
+        `bits_of`."""
         if not moved.size:
             return
         if self._moved.size:
@@ -255,19 +223,17 @@ class ListedIntervals:
             self._moved = moved.copy()
 
     def enter(self, window: Window, timers: DeviceMap, moved: NDArray[np.uint8]) -> None:
-        """Brings `active` to a window.
-
-        Windows come in order; the present one may be entered again.
+        """Updates `active` for a window. Windows come in order; the present one may come again.
 
         Args:
-            window: which one.
-            timers: when each device's timer opens.
-            moved: of the devices whose timers were started since the window before and not told to
-                `draw_again`; see `bits_of`. The timers of the others are not looked up again: most
-                of the time would go there.
+            window: the window.
+            timers: open time of each device's timer.
+            moved: bits of the devices whose timers were started since the window before, except the
+                devices passed to `draw_again`. Looking up the other timers would take most of the
+                time.
         """
         newly_seen = self._entries[:0]
-        # A window that is entered again has had its new intervals already.
+        # A window that comes again has no new intervals.
         if window.number == self._next_window:
             bucket = window.number - self.first_window
             begin, end = self._edges[bucket], self._edges[bucket + 1]
@@ -276,21 +242,22 @@ class ListedIntervals:
         capacity = self.active.local.size + newly_seen.size
         room = OpenIntervals.room(capacity)
         kept = _keep_active(self.active, window.start_time, timers.table, moved, room)
-        # New intervals heed every timer that was started since the listing, active ones those since
-        # the last window.
+        # For new intervals, every timer matters that was started since the listing.
+        moved = self._moved
         kept = _keep_new(
-            self._intervals, newly_seen, window.start_time, timers.table, self._moved, kept, room
+            self._intervals, newly_seen, window.start_time, timers.table, moved, kept, room
         )
         self.active = room.first(kept)
 
 
 @njit(cache=True, nogil=True)
 def _bucket(start_times, first_start, window_seconds, window_count, out_entries):
-    """Counting sort by window, stable: fills the entries [I]; the buckets' edges."""
+    """Fills the entries [I] in order of window, by a stable counting sort; returns the edges of the
+    buckets."""
     edges = np.zeros(window_count + 1, np.int64)
     bucket = np.empty(start_times.size, np.int32)
     for entry in range(start_times.size):
-        # What began before the period is seen in its first window.
+        # Intervals that began before the period are seen in its first window.
         window = int((start_times[entry] - first_start) // window_seconds)
         bucket[entry] = min(window_count - 1, max(0, window))
         edges[bucket[entry] + 1] += 1
@@ -304,9 +271,9 @@ def _bucket(start_times, first_start, window_seconds, window_count, out_entries)
 
 @njit(cache=True, nogil=True)
 def _keep_active(active, window_start, timers, moved, room):
-    """Fills the room with the active intervals that still matter; how many."""
-    # Arrays are taken out of their tuples once: compiled code counts references anew wherever it
-    # reaches into a tuple.
+    """Fills the room with the active intervals that still matter; returns their number."""
+    # Arrays are taken out of tuples once: compiled code counts references wherever it reaches into
+    # a tuple.
     dense, keys, values = timers
     local, start_times, end_times, open_times = active
     out_local, out_start, out_end, out_open = room
@@ -316,7 +283,7 @@ def _keep_active(active, window_start, timers, moved, room):
             opens = open_times[entry]
             if moved.size and is_in(moved, local[entry]):
                 opens = value_of(dense, keys, values, local[entry])
-            # It is written in any case, and overwritten by the next one where it is not kept.
+            # The row is written in any case, and overwritten by the next one if it is not kept.
             out_local[kept] = local[entry]
             out_start[kept] = start_times[entry]
             out_end[kept] = end_times[entry]
@@ -327,13 +294,13 @@ def _keep_active(active, window_start, timers, moved, room):
 
 @njit(cache=True, nogil=True)
 def _keep_new(intervals, entries, window_start, timers, moved, kept, room):
-    """Adds those of the newly seen intervals that matter to `kept` others; how many there are."""
+    """Adds the newly seen intervals that matter to `kept` others; returns the new number."""
     dense, keys, values = timers
     local, start_times, end_times = intervals
     out_local, out_start, out_end, out_open = room
     for entry in entries:
         if end_times[entry] > window_start:
-            # The interval was listed from when its device's timer opens, unless that moved since.
+            # The interval was listed from its device's open time, unless that moved since.
             opens = np.uint32(0)
             if moved.size and is_in(moved, local[entry]):
                 opens = value_of(dense, keys, values, local[entry])
@@ -349,14 +316,10 @@ def enumerate_check_ins(
     active: OpenIntervals,
     process: CheckInProcess,
 ) -> tuple[FirstCheckIns, NDArray[np.int64]]:
-    """Draws the first check-in of intervals in a window.
-
-    Args:
-        active: [A] intervals.
-        process: in the window.
+    """Draws the first check-ins of intervals [A] in a window.
 
     Returns:
-        The check-ins [A], and the positions of those that lie in the window, in order of (time,
+        Check-ins [A], and the positions of the check-ins in the window, in order of (time,
         device).
     """
     size = active.local.size
@@ -379,38 +342,39 @@ def draw_again(
     timers: DeviceMap,
     moved: NDArray[np.uint8],
 ) -> tuple[NDArray[np.bool_], bool]:
-    """Draws first check-ins anew, in place, where a timer opens later than was known.
+    """Draws first check-ins again, in place, if a timer opens later than was known.
 
     Args:
-        first: [A]; what `enumerate_check_ins` gave.
-        active: [A]; of the same intervals; its open times are brought up to date.
-        process: in the same window.
-        timers: when each device's timer opens.
-        moved: of the devices whose timers were started since; see `bits_of`.
+        first: [A]; result of `enumerate_check_ins`.
+        active: [A]; the same intervals, whose open times are updated.
+        process: process in the same window.
+        timers: open time of each device's timer.
+        moved: bits of the devices whose timers were started since; see `bits_of`.
 
     Returns:
-        Which were drawn anew [A], and whether one of them lies in the window.
+        Mask [A] of the check-ins drawn again, and whether any of them lies in the window.
     """
     return _draw_again(first, active, process, timers.table, moved)
 
 
 @njit(inline="always")
 def is_in(bits, local):
-    """Whether the bit of a device is set, by its position local; there must be bits."""
+    """Whether the bit of a device is set, by its position; `bits` must not be empty."""
     return bits[local >> 3] >> (local & 7) & 1 != 0
 
 
 @njit(forceinline=True)
 def _first_time(process, local, begin, end):
-    """The first check-in from `begin` on, infinity for none: one draw at (device, window, begin),
-    which is no other interval's, since intervals are apart."""
+    """Returns the first check-in from `begin`, or infinity."""
+    # One draw at (device, window, begin). No other interval has this address, since intervals are
+    # apart.
     window = process.window
     until = min(end, window.ask_until_time)
     if begin < until:
         address = address_within(begin, window.start_time, window.end_time)
         device = process.first_device + local
         word, _, _, _ = draw(process.key, device, window.number, address)
-        # Else it is too late, since exp(-x) > 1 - x: most logarithms are spared.
+        # Otherwise it is too late, since exp(-x) > 1 - x: this saves most logarithms.
         if uniform(word) > 1.0 - (until - begin) / process.mean_gap_seconds:
             time = begin + exponential(word) * process.mean_gap_seconds
             if time < until:
@@ -420,7 +384,7 @@ def _first_time(process, local, begin, end):
 
 @njit(cache=True, nogil=True)
 def _draw_first(active, process, first, entries):
-    """Fills the begin times and times of all, and the entries of those in the window; how many."""
+    """Fills all times, and the entries of the check-ins in the window; returns their number."""
     local, start_times, end_times, open_times = active
     _, begin_times, times, _ = first
     total = 0
@@ -428,7 +392,7 @@ def _draw_first(active, process, first, entries):
         begin = max(start_times[entry], process.window.start_time, np.float64(open_times[entry]))
         begin_times[entry] = begin
         times[entry] = _first_time(process, local[entry], begin, end_times[entry])
-        # It is written in any case: to count is faster than a branch that cannot be foretold.
+        # The row is written in any case: counting is faster than an unpredictable branch.
         entries[total] = entry
         total += times[entry] < np.inf
     return total
@@ -444,13 +408,12 @@ def _draw_again(first, active, process, timers, moved):
     if moved.size == 0:
         return is_new, has_new
     for entry in range(local.size):
-        # Few devices were moved: one bit of each is read, and no timer is looked up for the others.
+        # Few devices were moved, so a bit is read before a timer is looked up.
         if not is_in(moved, local[entry]):
             continue
         open_times[entry] = value_of(dense, keys, values, local[entry])
         begin = max(start_times[entry], process.window.start_time, np.float64(open_times[entry]))
-        # The process has no memory: what was drawn from a moment on stays good until the timer
-        # opens later than that.
+        # The process has no memory: a draw stays valid unless the timer opens after its begin.
         if begin <= begin_times[entry]:
             continue
         begin_times[entry], is_new[entry] = begin, True
@@ -461,11 +424,7 @@ def _draw_again(first, active, process, timers, moved):
 
 
 def bits_of(local: NDArray[np.int64], devices: int) -> NDArray[np.uint8]:
-    """A set of a shard's devices as a bit for each; nothing at all for the empty set.
-
-    Args:
-        local: positions in the shard; repeats are allowed.
-        devices: of the shard.
+    """Encodes a set of positions in a shard of `devices` as bits; the empty set as no bytes.
 
     Returns:
         Bytes: the device at a position has the bit `position & 7` of byte `position >> 3`.
@@ -485,18 +444,17 @@ def draw_candidates(
     process: CheckInProcess,
     end_device: int,
 ) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
-    """Draws candidates for check-ins: of every block at the rate of all of its devices together.
+    """Draws candidates for check-ins in each block of a shard, at the rate of all its devices.
 
     Args:
-        model: of the devices.
-        presence: of the devices; only those are drawn that may have joined before the window's end,
-            which are the first of each block.
-        process: in the window.
-        end_device: of the shard.
+        model: attributes of the devices.
+        presence: presence of the devices; only the first devices of each block, which may have
+            joined before the window's end, are drawn.
+        process: process in the window.
+        end_device: end of the shard.
 
     Returns:
-        (local, times) [C]: candidates on usable devices, by their positions in the
-        shard.
+        (positions in the shard, times) [C] of candidates on usable devices.
     """
     window = process.window
     blocks = np.arange(process.first_device, end_device, BLOCK_DEVICES)
@@ -509,9 +467,9 @@ def draw_candidates(
     devices = int(sizes.sum())
     hours = (window.ask_until_time - window.start_time) / 3600.0
     expected = devices * window.check_ins_per_hour * hours
-    # Ten deviations above what is expected, so that hardly ever a second call is needed.
+    # Ten deviations above the mean, so that a second turn is hardly ever needed.
     capacity = int(expected + 10.0 * np.sqrt(expected) + 100.0)
-    # A second turn has enough room, and draws the same again, because draws are addressed.
+    # A second turn has enough room and draws the same, because draws are addressed.
     while True:
         local, times = np.empty(capacity, np.uint32), np.empty(capacity)
         total = _candidates(model, process, blocks, sizes, local, times)
@@ -522,7 +480,7 @@ def draw_candidates(
 
 @njit(cache=True, nogil=True)
 def _candidates(model, process, blocks, sizes, out_local, out_times):
-    """Fills out_* as far as there is room; how many candidates there are."""
+    """Fills out_* as far as there is room; returns the number of candidates, also beyond it."""
     window = process.window
     rate = window.check_ins_per_hour / 3600.0
     total = 0
@@ -532,13 +490,13 @@ def _candidates(model, process, blocks, sizes, out_local, out_times):
         block, size = blocks[chosen], sizes[chosen]
         if size == 0:
             continue
-        # Devices that check in independently at one rate are, together, one process at the sum of
-        # their rates, each of whose arrivals belongs to any of them alike.
+        # Independent processes of one rate are together a process at the sum of the rates, each of
+        # whose arrivals belongs to any of the devices with the same probability.
         mean_gap = 1.0 / (rate * size)
         time = window.start_time
         arrival = 0
         while True:
-            # Two words an arrival: a draw has those of two.
+            # An arrival takes two words, so a draw serves two.
             w0, w1, w2, w3 = draw(process.key, block, window.number, arrival // 2)
             for gap_word, device_word in ((w0, w1), (w2, w3)):
                 time += exponential(gap_word) * mean_gap
@@ -547,7 +505,7 @@ def _candidates(model, process, blocks, sizes, out_local, out_times):
                 # The upper half of the product is uniform below the size.
                 place = (device_word * np.uint64(size)) >> np.uint64(32)
                 device = block + np.int64(place)
-                # It counts before the device is tested: no address may depend on who is usable.
+                # Counted before the device is tested: addresses must not depend on usability.
                 arrival += 1
                 if not is_usable(model, device):
                     continue
@@ -561,18 +519,14 @@ def _candidates(model, process, blocks, sizes, out_local, out_times):
 
 
 def first_of_each_interval(first: FirstCheckIns) -> NDArray[np.int64]:
-    """Positions, rising, of the earliest check-in of each interval.
-
-    Args:
-        first: of candidates, of which several may lie in one interval.
-    """
+    """Returns the positions, rising, of the earliest of the candidates in each interval."""
     order = np.lexsort((first.times, first.local))
     device = first.local[order]
-    # Intervals of a device are apart, so their ends tell them apart.
+    # Intervals of a device are apart, so their ends differ.
     interval = first.end_times[order]
     is_same_device = device[1:] == device[:-1]
     is_same_interval = interval[1:] == interval[:-1]
     is_again = np.zeros(order.size, np.bool_)
     is_again[1:] = is_same_device & is_same_interval
-    # Callers rely on the order of the check-ins, which is that of time.
+    # Callers rely on the order of the check-ins, which is by time.
     return np.sort(order[~is_again])

@@ -1,5 +1,5 @@
-"""A number per device, 0 for most: kept for the devices that have one, or in 4 bytes for every
-device once that is smaller."""
+"""Map from the devices of a shard to numbers, 0 for most: a hash table, or 4 bytes per device once
+that is smaller."""
 
 from typing import NamedTuple
 
@@ -11,10 +11,10 @@ _EMPTY = np.uint32(0xFFFFFFFF)
 
 
 class DeviceTable(NamedTuple):
-    """The arrays of a `DeviceMap`, for compiled code.
+    """Arrays of a `DeviceMap`, for compiled code.
 
-    dense: [N]; a value per device of the shard, or empty.
-    keys, values: [2^m]; open addressing, at most half full; a single empty slot where it is dense.
+    dense: [N]; value of each device of the shard, or empty.
+    keys, values: [2^m]; open addressing, at most half full; a single empty slot if dense.
     """
 
     dense: NDArray[np.uint32]
@@ -23,17 +23,15 @@ class DeviceTable(NamedTuple):
 
 
 class DeviceMap:
-    """A number, 0 to 2^32 - 1, of every device of a shard; numbers only grow.
+    """Number, 0 to 2^32 - 1, of every device of a shard; at first 0. Numbers only grow.
 
-    table: the arrays; others once the map has grown.
+    Args:
+        devices: number of devices, less than 2^32 - 1.
+
+    table: the arrays, which are replaced as the map grows.
     """
 
     def __init__(self, devices: int) -> None:
-        """Zero for every device.
-
-        Args:
-            devices: how many there are, fewer than 2^32 - 1.
-        """
         self._devices = devices
         self._entries = 0
         self.table = _sparse(64)
@@ -49,19 +47,14 @@ class DeviceMap:
         return bool(self.table.dense.size)
 
     def raise_to(self, local: NDArray[np.int64], values: NDArray[np.uint32]) -> None:
-        """Raises the numbers of devices where they are lower.
-
-        Args:
-            local: [S]; positions in the shard.
-            values: [S].
-        """
-        # Devices that have an entry already are counted again, because only `_raise` finds them.
+        """Raises the numbers of devices at positions [S] to at least `values` [S]."""
+        # Devices with an entry are counted again, because only `_raise` finds them.
         most_entries = self._entries + local.size
-        # With more than four slots an entry, rehashing is rare and searches are short.
+        # With more than four slots per entry, rehashing is rare and searches are short.
         wanted = 1 << (4 * most_entries).bit_length()
         if not self.is_dense and wanted > self.table.keys.size:
-            # While it is rehashed the old table stands beside the new one: 12 bytes a slot, 3 words
-            # of the dense form.
+            # While rehashing, the old table exists beside the new one: 12 bytes per slot, three
+            # words of the dense form.
             is_smaller = 3 * wanted < self._devices
             grown = _sparse(wanted) if is_smaller else _dense(self._devices)
             _copy(self.table, grown)
@@ -69,14 +62,7 @@ class DeviceMap:
         self._entries += _raise(self.table, local, values)
 
     def get(self, local: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """The numbers of devices.
-
-        Args:
-            local: [S]; positions in the shard.
-
-        Returns:
-            [S]; 0 where a device has none.
-        """
+        """Returns the numbers [S] of devices at positions [S]."""
         return _get(self.table, local)
 
 
@@ -98,7 +84,7 @@ def _dense(devices: int) -> DeviceTable:
 
 @njit(inline="always")
 def _slot(keys, local):
-    # No hash: who takes part is random already, and devices that are visited in order find their
+    # No hash function: participants are random already, and devices visited in order have their
     # slots in order.
     mask = np.uint64(keys.size - 1)
     slot = np.uint64(local) & mask
@@ -109,16 +95,10 @@ def _slot(keys, local):
 
 @njit(inline="always")
 def value_of(dense, keys, values, local):
-    """The number of one device.
+    """Returns the number of the device at a position, from the arrays of a `DeviceTable`.
 
-    Hot loops take the arrays out of the table once, since compiled code counts references anew
-    wherever it reaches into a tuple.
-
-    Args:
-        dense: of a `DeviceTable`.
-        keys: of the same.
-        values: of the same.
-        local: the device's position in the shard.
+    Hot loops take the arrays out of the table once, since compiled code counts references wherever
+    it reaches into a tuple.
     """
     if dense.size:
         return dense[local]
@@ -127,16 +107,16 @@ def value_of(dense, keys, values, local):
 
 @njit(cache=True, nogil=True)
 def _raise(table, local, new_values):
-    """Raises the numbers in place; how many devices are new in the table."""
+    """Raises numbers in place; returns the number of new entries."""
     dense, keys, values = table
     added = 0
     for asked in range(local.size):
         device, value = local[asked], new_values[asked]
         if dense.size:
             dense[device] = max(dense[device], value)
-        # Zero is what a device without an entry has, so it takes no slot.
+        # A device without an entry has 0, so 0 needs no slot.
         elif value > 0:
-            # The table was made large enough beforehand, so that there is always an empty slot.
+            # `raise_to` has made the table large enough, so an empty slot always exists.
             slot = _slot(keys, device)
             added += keys[slot] == _EMPTY
             keys[slot] = np.uint32(device)
@@ -154,7 +134,7 @@ def _copy(old, new):
         if dense.size:
             dense[old_keys[old_slot]] = old_values[old_slot]
         else:
-            # A slot depends on the size of the table, so every entry is looked up anew.
+            # Slots depend on the size of the table.
             slot = _slot(keys, old_keys[old_slot])
             keys[slot] = old_keys[old_slot]
             values[slot] = old_values[old_slot]

@@ -1,5 +1,5 @@
-"""When the devices of a shard are eligible: the intervals of their availability model, within the
-time that they are there."""
+"""Eligibility of a shard's devices: the intervals of their availability model, while they are
+present."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +16,11 @@ from fedray.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
-    """When devices are eligible. Times are seconds UTC since the start of the simulation.
+    """Eligible intervals of devices. Times are seconds UTC since the start of the simulation.
 
-    availability: whether a device charges, is idle and is on an unmetered network.
-    presence: when devices join and leave.
-    first_device: of the shard.
+    availability: intervals in which a device charges, is idle and is on an unmetered network.
+    presence: joins and lifetimes of devices.
+    first_device: first device of the shard.
     """
 
     availability: Availability
@@ -29,7 +29,7 @@ class Eligibility:
 
     @classmethod
     def of(cls, scenario: Scenario, first_device: int) -> "Eligibility":
-        """That of the devices of a shard of a scenario."""
+        """Makes the eligibility of a shard's devices."""
         return cls(availability_of(scenario), Presence.of(scenario), first_device)
 
     def list_intervals(
@@ -40,14 +40,14 @@ class Eligibility:
         until_time: float,
         known: Any = None,
     ) -> Intervals:
-        """Lists the intervals of devices that touch a time, while they are there.
+        """Lists the intervals of present devices that touch [from_time, until_time).
 
         Args:
-            local: the devices [N], by their positions in the shard.
-            open_times: [N]; when each device's timer opens. No interval begins before.
-            from_time: what ends by then is left out.
-            until_time: what starts then or later is left out.
-            known: what `Availability.known_of` gave for the devices.
+            local: [N]; positions of the devices in the shard.
+            open_times: [N]; time at which each device's timer opens. No interval begins before.
+            from_time: start of the time listed.
+            until_time: end of the time listed.
+            known: result of `Availability.known_of` for the devices.
 
         Returns:
             Intervals whose `local` are positions in the shard.
@@ -57,16 +57,16 @@ class Eligibility:
         leaves = np.empty(0)
         if has_changes:
             joins, leaves = present_between(self.presence, device_ids)
-            # A device that has left by then never opens.
+            # The timer of a device that has left never opens.
             open_times = np.where(leaves > from_time, np.maximum(open_times, joins), np.inf)
         found = self.availability.list_intervals(
             device_ids, open_times, from_time, until_time, known
         )
-        # Models leave out what ends before the timer opens, and do not cut what begins before it.
+        # Models leave out intervals that end before the timer opens, and do not cut the others.
         start_times = np.maximum(found.start_times, open_times[found.local])
         if not has_changes:
             return Intervals(local[found.local], start_times, found.end_times)
         end_times = np.minimum(found.end_times, leaves[found.local])
-        # A device that joins or leaves within an interval may have nothing left of it.
-        is_there = (start_times < end_times) & (end_times > from_time)
-        return Intervals(local[found.local], start_times, end_times).take(is_there)
+        # Nothing may be left of an interval in which the device joins or leaves.
+        is_left = (start_times < end_times) & (end_times > from_time)
+        return Intervals(local[found.local], start_times, end_times).take(is_left)

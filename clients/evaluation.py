@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource
+from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource, Ids, Integers
 from fedray.clients.tasks.layout import named, tensors
-from fedray.clients.tasks.task import Task
+from fedray.clients.tasks.task import Task, Vector
 from fedray.scenario.training import Training
 from fedray.wire.messages import Evaluation, Measured
 
@@ -19,22 +19,19 @@ def evaluate(
     task: Task,
     source: ExampleSource,
     training: Training,
-    parameters: NDArray[np.float32],
+    parameters: Vector,
 ) -> Evaluation:
-    """The task's metrics of a model on `training.evaluation_devices` held-out devices.
+    """Returns value and standard error of every metric of parameters [D] on held-out devices.
 
     A metric is a ratio of two sums over the devices. Its standard error is that of a ratio
     estimator whose sampling units are the devices (Cochran 1977, equation 6.13), because the
-    examples of one device are alike.
+    examples of one device are alike. Devices without examples do not count.
 
     Args:
-        task: what is measured.
-        source: of the held-out devices' examples.
-        training: says how many devices, and at most how many examples of each.
-        parameters: of the model, [D].
-
-    Returns:
-        Value and standard error of every metric. Devices without an example do not count.
+        task: task with the metrics.
+        source: source of the held-out examples.
+        training: table with `evaluation_devices` and `evaluation_examples` (per device).
+        parameters: parameters of the model, [D].
 
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.
@@ -42,11 +39,10 @@ def evaluate(
     wanted = min(training.evaluation_devices, source.held_out_devices)
     device_ids = FIRST_HELD_OUT + np.arange(wanted, dtype=np.uint64)
     held = np.minimum(source.examples_on(device_ids), training.evaluation_examples)
-    # In order of their examples: sums of floats depend on the order.
+    # Sums of floats depend on the order, which is fixed to ascending numbers of examples.
     by_examples = np.argsort(held, kind="stable")
-    without_examples = np.count_nonzero(held == 0)
-    # Devices without an example come first in this order, and are left out.
-    order = by_examples[without_examples:]
+    # Devices without examples come first in it, and are left out.
+    order = by_examples[np.count_nonzero(held == 0) :]
     sums = device_sums(task, source, device_ids[order], held[order], parameters)
     metrics = {
         metric.name: _measured(sums[metric.name], metric.is_exponential) for metric in task.metrics
@@ -61,22 +57,18 @@ def evaluate(
 def device_sums(
     task: Task,
     source: ExampleSource,
-    device_ids: NDArray[np.uint64],
-    counts: NDArray[np.int64],
-    parameters: NDArray[np.float32],
+    device_ids: Ids,
+    counts: Integers,
+    parameters: Vector,
 ) -> dict[str, NDArray[np.float64]]:
-    """The sums of which the metrics of each device are made.
+    """Returns sums of numerators and weights of each device, [G, 2], by the name of the metric.
 
     Args:
-        task: what is measured.
-        source: of the devices' examples.
+        task: task with the metrics.
+        source: source of the devices' examples.
         device_ids: devices [G].
-        counts: how many examples of each are used, [G]: its first ones, at least 1 and at most
-            those that it has.
-        parameters: of the model, [D].
-
-    Returns:
-        By metric, [G, 2]: the sum of the numerators and that of the weights of each device.
+        counts: number of first examples to use, [G], at least 1 and at most what each device has.
+        parameters: parameters of the model, [D].
 
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.
@@ -84,41 +76,40 @@ def device_sums(
     flat = torch.tensor(parameters)
     start = named(flat[None, :], task.shapes)
     sums = {metric.name: np.zeros((device_ids.size, 2)) for metric in task.metrics}
-    # Devices with equally many examples are one batch.
+    # Devices with the same number of examples form one batch.
     for count in np.unique(counts).tolist():
         alike = np.flatnonzero(counts == count)
-        # So many examples at once, and no more, keep memory bounded whatever devices hold.
+        # Memory stays bounded for any number of examples.
         at_once = max(1, EXAMPLES_AT_ONCE // count)
         for first in range(0, alike.size, at_once):
             some = alike[first : first + at_once]
             positions = np.tile(np.arange(count), (some.size, 1))
             examples = tensors(source.examples(device_ids[some], positions))
-            # The model is the same for all, so their examples are those of a single device.
+            # The model is the same for all, so they may count as a single device.
             batch = {name: part.flatten(0, 1)[None] for name, part in examples.items()}
             with torch.no_grad():
                 measured = task.measure(start, batch)
             for name, parts in measured.items():
-                # Sums are made in float64, so that the rounding of many examples does not add up.
-                by_device = [part.double().view(some.size, count) for part in parts]
-                of_devices = [part.sum(dim=1) for part in by_device]
-                sums[name][some] = torch.stack(of_devices, dim=1).numpy()
+                # In float64, so that the rounding of many examples does not add up.
+                by_device = [part.double().view(some.size, count).sum(dim=1) for part in parts]
+                sums[name][some] = torch.stack(by_device, dim=1).numpy()
     return sums
 
 
 def _measured(sums: NDArray[np.float64], is_exponential: bool) -> Measured:
-    """Value and standard error of a ratio from its sums [devices, 2]."""
+    """Returns value and standard error of a ratio, given its sums [devices, 2]."""
     numerators, weights = sums.T
     devices = weights.size
     total = weights.sum()
-    # No device has anything that the metric counts, such as a word of the vocabulary.
+    # The metric may count nothing, for example if no device has a word of the vocabulary.
     if not total > 0:
         return Measured(math.nan, math.nan)
     ratio = float(numerators.sum() / total)
-    # One device says nothing of the spread between devices.
+    # A single device does not show the spread between devices.
     if devices < 2:
         error = math.nan
     else:
-        # What each device has beyond its share by the common ratio, as in Cochran's equation.
+        # Difference of each device from its expected numerator, as in Cochran's equation.
         residuals = numerators - ratio * weights
         spread = float((residuals**2).sum())
         error = math.sqrt(spread * devices / (devices - 1)) / float(total)

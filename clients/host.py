@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from fedray.clients.several_tasks import TasksShard, shard_maker
 from fedray.clients.shard import PopulationShard
+from fedray.clients.tasks_shard import TasksShard, shard_of
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.scenario.several_tasks import scenarios_of
+from fedray.scenario.several_tasks import tasks_of
 from fedray.wire.messages import (
     CheckInOrder,
     CheckIns,
@@ -48,13 +48,12 @@ class ShardHost:
         self.busy_seconds = 0.0
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "shard") if threads > 1 else None
-        make = shard_maker(scenario)
         self._shards = self._of_each(
-            [lambda edges=edges: make(scenario, *edges) for edges in ranges]
+            [lambda edges=edges: shard_of(scenario, *edges) for edges in ranges]
         )
         self._prepared: list[Future[None]] = []
         self._window = -1
-        traces = len(scenarios_of(scenario))
+        traces = len(tasks_of(scenario))
         counts = [shard.part_count // traces for shard in self._shards]
         # One trace after the other. The shards take turns, so that parts that are written together
         # are of different shards.

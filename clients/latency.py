@@ -1,12 +1,11 @@
-"""How long a selected device takes, as far as it is the device's own (Bonawitz et al. 2019; rates
-and spreads as in `Latency`).
+"""Time that a selected device needs (Bonawitz et al. 2019; rates and spreads as in `Latency`).
 
     seconds = slowdown * (setup + secagg + download + upload + train * device speed * round factor *
     (1 + examples / median) / 2)
 
-Half of the training time is taken to grow with the device's examples, half to be fixed cost
-(loading, compiling). The round factor and failures are drawn per attempt, for the selected alone
-(server/rounds/rounds.py). The class of a device (`population.classes`) may have another setup, and
+Half of the training time grows with the device's examples, half is fixed cost (loading, compiling).
+The round factor and failures are drawn per attempt, only for selected devices
+(server/rounds/rounds.py). The class of a device (`population.classes`) may have its own setup, and
 factors on its training time and its rates.
 """
 
@@ -22,19 +21,18 @@ from fedray.scenario import Scenario
 from fedray.wire.device_classes import DeviceClasses, class_of, classes_of
 
 MEDIAN_DEVICES = 4096
-"""Devices, the first ones, whose median of examples is taken for that of all, where the data says
-how many there are."""
+"""First devices, whose median number of examples stands for that of all if the data has counts."""
 
 
 class LatencyModel(NamedTuple):
-    """What compiled code needs of a scenario's latency table; the slowdown is in all seconds.
+    """Numbers of a scenario's latency table by class; all times include the slowdown.
 
-    devices: of the scenario.
-    classes: theirs.
+    devices: devices of the scenario.
+    classes: their classes.
     examples_median: median number of examples on a device.
-    setup_seconds: [K]; before training starts, and of secure aggregation; by class.
+    setup_seconds: [K]; time before training starts, and of secure aggregation.
     train_seconds: [K]; median training time at the median number of examples.
-    download_seconds, upload_seconds: [K]; of the model, at the median rates.
+    download_seconds, upload_seconds: [K]; transfer times of the model at the median rates.
     """
 
     devices: DeviceModel
@@ -47,21 +45,16 @@ class LatencyModel(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario, source: ExampleSource) -> "LatencyModel":
-        """The compiled form of a scenario's latency table.
-
-        Args:
-            scenario: has the table.
-            source: says how many examples devices have, which the training time grows with.
-        """
-        table, classes = scenario.latency, classes_of(scenario)
-        # The slowdown is put into every figure here, so that kernels need not know of it.
+        """Compiles the table `latency`; `source` gives the numbers of examples."""
+        table = scenario.latency
+        classes = classes_of(scenario)
+        # Every figure includes the slowdown, so that kernels need not know of it.
         megabytes = table.slowdown * table.model_megabytes
+        setups = [each.setup_seconds for each in classes]
         # A class may have a setup of its own; the rest of the table is the scenario's.
-        fixed = [
-            table.model_copy(update={"setup_seconds": each.setup_seconds})
-            if each.setup_seconds is not None
-            else table
-            for each in classes
+        tables = [
+            table if setup is None else table.model_copy(update={"setup_seconds": setup})
+            for setup in setups
         ]
         train_factors = np.array([each.train_time_factor for each in classes])
         downlinks = np.array([each.downlink_factor for each in classes])
@@ -70,7 +63,7 @@ class LatencyModel(NamedTuple):
             devices=DeviceModel.of(scenario),
             classes=DeviceClasses.of(scenario),
             examples_median=_examples_median(scenario, source),
-            setup_seconds=np.array([table.slowdown * each.fixed_seconds for each in fixed]),
+            setup_seconds=np.array([table.slowdown * each.fixed_seconds for each in tables]),
             train_seconds=table.slowdown * table.train_seconds * train_factors,
             download_seconds=megabytes / table.downlink_megabytes_per_second / downlinks,
             upload_seconds=megabytes / table.uplink_megabytes_per_second / uplinks,
@@ -83,7 +76,7 @@ def _examples_median(scenario: Scenario, source: ExampleSource) -> float:
     devices = min(MEDIAN_DEVICES, scenario.device_ids)
     first_ones = np.arange(devices, dtype=np.uint64)
     counts = source.examples_on(first_ones)
-    # Examples are divided by it, and half of the clients may be empty.
+    # It is a divisor, and half of the clients may be empty.
     return max(1.0, float(np.median(counts)))
 
 
@@ -93,19 +86,10 @@ def work_seconds(
     device_ids: NDArray[np.uint64],
     examples: NDArray[np.int64],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """How long devices work on a round, in two parts.
-
-    Args:
-        model: of the scenario.
-        device_ids: [A].
-        examples: that they have, [A].
-
-    Returns:
-        (fixed, training) seconds [A]: setup and transfers, and the training time that the round
-        factor scales.
-    """
-    # Arrays are taken out of their tuples once: compiled code counts references anew wherever it
-    # reaches into a tuple.
+    """Returns the seconds [A] of setup and transfers of devices [A] with examples [A], and the
+    seconds [A] of training, which the round factor scales."""
+    # Arrays are taken out of tuples once: compiled code counts references wherever it reaches into
+    # a tuple.
     devices, classes, examples_median, setup, train, download, upload = model
     key, edges = classes
     fixed = np.empty(device_ids.size, np.float32)
@@ -123,15 +107,8 @@ def work_seconds(
 
 @njit(cache=True, nogil=True)
 def upload_seconds(model: LatencyModel, device_ids: NDArray[np.uint64]) -> NDArray[np.float32]:
-    """How long devices upload: a part of the fixed seconds of `work_seconds`, and the last one.
-
-    Args:
-        model: of the scenario.
-        device_ids: [A].
-
-    Returns:
-        Seconds [A].
-    """
+    """Returns the upload times [A] of devices [A]: the last part of the fixed seconds of
+    `work_seconds`."""
     devices, classes, _, _, _, _, upload = model
     key, edges = classes
     seconds = np.empty(device_ids.size, np.float32)

@@ -1,10 +1,9 @@
-"""Who the devices are: every attribute is a pure function of (seed, device), computed when asked
-for.
+"""Attributes of devices: each is a pure function of (seed, device), computed on demand.
 
 Devices live in fixed blocks of 65,536 ids (fedray/base/blocks.py). A shard is a contiguous run of
-whole blocks; blocks never depend on shards. Where devices join, ids are dealt to the blocks in the
-order of joining, one each in turn: all blocks, and so all shards, have the same share of the
-devices at any time, and those of a block that have joined are its first ids.
+whole blocks; blocks never depend on shards. If devices join, ids are dealt to the blocks in the
+order of joining, one to each in turn: all blocks, and so all shards, have the same share of the
+devices at any time, and the devices of a block that have joined have its first ids.
 """
 
 import math
@@ -26,16 +25,16 @@ _REACH, _SPEED = 0, 1
 
 
 class Copula(NamedTuple):
-    """Makes attributes of a device depend on one another (a Gaussian copula), and leaves the
-    distribution of each as it is.
+    """Gaussian copula of a device's attributes: correlates them without changing the distribution
+    of each.
 
     A row mixes the independent normal scores of the attributes before and of its own; its length
-    is 1, so that the mixture is a standard normal too. The first score is that of the habit,
-    which stays as it is: who is eligible does not depend on correlations.
+    is 1, so that the mixture is a standard normal too. The first score belongs to the habit, which
+    is not mixed: eligibility does not depend on correlations.
 
-    is_independent: whether every attribute has its own score alone.
-    habit_key: of the draws of habits, whose third word gives the first score.
-    speed, downlink, uplink, examples: rows, as far as they are not 0.
+    is_independent: whether every attribute has only its own score.
+    habit_key: key of the draws of habits, whose third word gives the first score.
+    speed, downlink, uplink, examples: rows up to the diagonal.
     """
 
     is_independent: bool
@@ -47,7 +46,7 @@ class Copula(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Copula":
-        """The copula of a scenario's table `population.correlation`."""
+        """Compiles the table `population.correlation`."""
         correlation = scenario.population.correlation
         _, speed, downlink, uplink, examples = (correlation or Correlation()).factor().tolist()
         return cls(
@@ -61,15 +60,15 @@ class Copula(NamedTuple):
 
 
 class DeviceModel(NamedTuple):
-    """What compiled code needs to derive a device's attributes, but for its class.
+    """Numbers from which a device's attributes derive, except its class.
 
-    key: of the draws.
-    usable_share: share of the devices that are usable, which means that the task can use them.
-    examples_median, examples_sigma, examples_max: of the training examples on a device; see
-        `fedray.scenario.population`.
+    key: key of the draws.
+    usable_share: share of the devices that the task can use.
+    examples_median, examples_sigma, examples_max: distribution of the training examples on a
+        device; see `fedray.scenario.population`.
     speed_sigma: log-standard deviation of the training time between devices.
-    downlink_sigma, uplink_sigma: the same of the two rates.
-    copula: how the attributes depend on one another.
+    downlink_sigma, uplink_sigma: log-standard deviations of the two rates.
+    copula: correlations of the attributes.
     """
 
     key: Key
@@ -84,7 +83,7 @@ class DeviceModel(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario) -> "DeviceModel":
-        """The device model of a scenario."""
+        """Compiles the tables `population` and `latency`."""
         population, latency = scenario.population, scenario.latency
         return cls(
             key=stream_key(scenario.seed, Stream.DEVICE),
@@ -101,13 +100,8 @@ class DeviceModel(NamedTuple):
 
 @njit(inline="always")
 def is_usable(model, device):
-    """Whether a device is usable: the task can use it at all.
-
-    Args:
-        model: of the scenario's devices.
-        device: its id.
-    """
-    # No uniform reaches 1, so the draw would say the same; it is spared.
+    """Whether the task can use a device."""
+    # No uniform reaches 1, so a draw would give the same.
     if model.usable_share == 1.0:
         return True
     w0, _, _, _ = draw(model.key, device, 0, _REACH)
@@ -115,9 +109,9 @@ def is_usable(model, device):
 
 
 class Zones(NamedTuple):
-    """The time zones of a population.
+    """Time zones of a population.
 
-    key: of the draws.
+    key: key of the draws.
     edges: [Z]; upper edge of each zone's share, rising to 1.
     offsets: [Z]; local time minus UTC, hours.
     """
@@ -128,7 +122,7 @@ class Zones(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Zones":
-        """The time zones of a scenario."""
+        """Compiles the time zones of a scenario."""
         zones = scenario.population.time_zones
         shares = [zone.share for zone in zones]
         offsets = [zone.utc_offset_hours for zone in zones]
@@ -141,34 +135,17 @@ class Zones(NamedTuple):
 
 @njit(forceinline=True)
 def zone_of(key, edges, device):
-    """The zone that a device lives in.
-
-    Args:
-        key: of `Zones`.
-        edges: of `Zones`.
-        device: its id.
-
-    Returns:
-        The zone's position among those of `Zones`.
-    """
+    """Returns the position of a device's zone; see `Zones` for key and edges."""
     if edges.size == 1:
         return 0
-    # The second word of the address whose first says whether the task can use the device.
+    # The second word of the address whose first decides whether the task can use the device.
     _, w1, _, _ = draw(key, device, 0, _REACH)
     return share_at(edges, w1)
 
 
 @njit(cache=True, nogil=True)
 def zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The zones that devices live in.
-
-    Args:
-        zones: of the scenario.
-        device_ids: [G].
-
-    Returns:
-        Positions [G] among the zones.
-    """
+    """Returns the positions [G] of the zones of devices [G]."""
     found = np.empty(device_ids.size, np.int64)
     for asked in range(device_ids.size):
         found[asked] = zone_of(zones.key, zones.edges, device_ids[asked])
@@ -176,15 +153,9 @@ def zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def zone_offsets_on(scenario: Scenario, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Local time minus UTC of devices, hours [G], with the zones of their classes.
-
-    Args:
-        scenario: has the population.
-        device_ids: [G].
-    """
+    """Returns local time minus UTC of devices [G], hours, by the zones of their classes."""
     own_class = classes_on(DeviceClasses.of(scenario), device_ids)
     offsets = np.empty(device_ids.size)
-    # Each class has a scenario of its own, with the zones that its devices live in.
     for place, of_class in enumerate(scenario.of_classes):
         zones = Zones.of(of_class)
         chosen = own_class == place
@@ -194,35 +165,26 @@ def zone_offsets_on(scenario: Scenario, device_ids: NDArray[np.uint64]) -> NDArr
 
 @njit(forceinline=True)
 def examples_of(model, device, class_factor):
-    """Training examples of a device: log-normal around the median, whole, at least 1, at most the
-    model's limit.
-
-    Args:
-        model: of the scenario's devices.
-        device: its id.
-        class_factor: on the median, of the device's class.
-
-    Returns:
-        A whole number, as float64.
-    """
-    # The third word of the address: the first two say whether the device is usable, and its zone.
+    """Returns the number of training examples on a device, as float64: log-normal around the median
+    times the factor of the device's class, from 1 to the model's limit."""
+    # The third word of the address: the first two decide whether the device is usable, and its
+    # zone.
     _, _, w2, _ = draw(model.key, device, 0, _REACH)
     score = normal(w2)
     copula = model.copula
     if not copula.is_independent:
         row = copula.examples
         habit, speed, downlink, uplink = _scores(model, device)
-        score = (
-            row[0] * habit + row[1] * speed + row[2] * downlink + row[3] * uplink + row[4] * score
-        )
+        mixed = row[0] * habit + row[1] * speed + row[2] * downlink + row[3] * uplink
+        score = mixed + row[4] * score
     examples = class_factor * model.examples_median * math.exp(model.examples_sigma * score)
     return max(1.0, min(model.examples_max, math.floor(examples)))
 
 
 @njit(forceinline=True)
 def _scores(model, device):
-    """Independent normal scores of a device: (habit, speed, download rate, upload rate)."""
-    # The habit model draws the propensity by inversion of this very word, so this is its score.
+    """Returns independent normal scores: (habit, speed, download rate, upload rate)."""
+    # The habit model draws the propensity by inversion of the same word.
     _, _, habit_word, _ = draw(model.copula.habit_key, device, 0, 0)
     w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
     # Fast devices take little time.
@@ -231,15 +193,8 @@ def _scores(model, device):
 
 @njit(forceinline=True)
 def speed_of(model, device):
-    """How fast a device is, as factors that are log-normal with median 1.
-
-    Args:
-        model: of the scenario's devices.
-        device: its id.
-
-    Returns:
-        (training-time factor, download-rate factor, upload-rate factor).
-    """
+    """Returns factors on the training time, download rate and upload rate of a device; log-normal
+    with median 1."""
     copula = model.copula
     if copula.is_independent:
         w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
@@ -247,7 +202,7 @@ def speed_of(model, device):
     else:
         habit, e1, e2, e3 = _scores(model, device)
         speed, downlink, uplink = copula.speed, copula.downlink, copula.uplink
-        # Scores rise with the speed and the factor is on the time, hence the sign.
+        # Scores rise with the speed, and the factor is on the time, hence the sign.
         slow = -(speed[0] * habit + speed[1] * e1)
         down = downlink[0] * habit + downlink[1] * e1 + downlink[2] * e2
         up = uplink[0] * habit + uplink[1] * e1 + uplink[2] * e2 + uplink[3] * e3
@@ -259,12 +214,12 @@ def speed_of(model, device):
 
 
 class JoinOrder(NamedTuple):
-    """How ids are dealt to blocks in the order of joining: one to each block in turn, until the
-    last block is full, then one to each of the others.
+    """Order in which ids are dealt to blocks: one to each block in turn until the last block is
+    full, then one to each of the others.
 
-    blocks: how many there are.
-    block_devices: ids of every block but the last.
-    last_block_devices: ids of the last one.
+    blocks: number of blocks.
+    block_devices: number of ids in every block but the last.
+    last_block_devices: number of ids in the last block.
     """
 
     blocks: int
@@ -274,37 +229,24 @@ class JoinOrder(NamedTuple):
 
 @njit(inline="always")
 def join_rank(order, device):
-    """How many devices join before a device.
-
-    Args:
-        order: in which ids are dealt.
-        device: its id.
-    """
-    # Ids of a block lie together, so the place within it is the turn in which an id is dealt.
+    """Returns the number of devices that join before a device."""
+    # The place of an id within its block is the turn in which it is dealt.
     block = device // order.block_devices
     turn = device % order.block_devices
     if turn < order.last_block_devices:
         return turn * order.blocks + block
-    # The last block is full: a turn deals one id less from then on.
+    # The last block is full: a turn deals one id less from here on.
     dealt_to_all = order.last_block_devices * order.blocks
     late_turn = turn - order.last_block_devices
     return dealt_to_all + late_turn * (order.blocks - 1) + block
 
 
 def devices_of_ranks(order: JoinOrder, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The ids of devices by their join ranks; the inverse of `join_rank`.
-
-    Args:
-        order: in which ids are dealt.
-        ranks: [N].
-
-    Returns:
-        Device ids [N].
-    """
+    """Returns the device ids [N] of join ranks [N]; the inverse of `join_rank`."""
     dealt_to_all = order.last_block_devices * order.blocks
     is_late = ranks >= dealt_to_all
     dealt = np.where(is_late, ranks - dealt_to_all, ranks)
-    # With a single block nobody is late, and what is divided by does not matter if it is not 0.
+    # With a single block no rank is late, and any divisor but 0 will do.
     late_blocks = max(1, order.blocks - 1)
     ids_per_turn = np.where(is_late, late_blocks, order.blocks)
     turn, block = np.divmod(dealt, ids_per_turn)
@@ -314,18 +256,12 @@ def devices_of_ranks(order: JoinOrder, ranks: NDArray[np.int64]) -> NDArray[np.i
 
 @njit(cache=True, nogil=True)
 def joined_in_block(order: JoinOrder, block: int, joined: int) -> int:
-    """How many devices of a block are among the first to join: its first ids.
-
-    Args:
-        order: in which ids are dealt.
-        block: its number.
-        joined: how many devices of all blocks are meant.
-    """
+    """Returns the number of devices in a block, its first ids, among the first `joined` of all."""
     dealt_to_all = order.last_block_devices * order.blocks
     # -((b - n) // m) is (n - b) / m, rounded up: the turns in which n ids reach block b of m.
     if joined <= dealt_to_all:
         return max(0, -((block - joined) // order.blocks))
-    # The last block is full by now, and the late turns pass it over.
+    # The last block is full, and the late turns skip it.
     if block == order.blocks - 1:
         return order.last_block_devices
     dealt_late = joined - dealt_to_all
@@ -334,13 +270,14 @@ def joined_in_block(order: JoinOrder, block: int, joined: int) -> int:
 
 
 class Presence(NamedTuple):
-    """When devices are there: the first ones from the start, the others join one after the other.
+    """Joins and lifetimes of devices: the first are present from the start, the others join one
+    after the other.
 
-    key: of the draws.
-    order: in which ids are dealt to blocks.
-    devices: that are there at the start.
-    devices_at_the_end: that will have joined when the simulated days are over.
-    seconds_per_join: between two joins; infinity for none.
+    key: key of the draws.
+    order: order in which ids are dealt to blocks.
+    devices: number of devices at the start.
+    devices_at_the_end: number of devices that have joined by the end of the simulated days.
+    seconds_per_join: time between two joins; infinity without joins.
     lifetime_seconds: mean time until a device leaves; infinity for never.
     """
 
@@ -353,12 +290,12 @@ class Presence(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Presence":
-        """Joins and lifetimes of a scenario."""
+        """Compiles joins and lifetimes of a scenario."""
         population = scenario.population
         devices = scenario.device_ids
         joins = population.joins_per_day
         life = population.lifetime_days
-        # Without joins all ids lie in one block, so that they are in the order of joining already.
+        # Without joins a single block holds all ids, so they are already in the order of joining.
         block_devices = BLOCK_DEVICES if joins else devices
         blocks = -(-devices // block_devices)
         last_block_devices = devices - (blocks - 1) * block_devices
@@ -373,7 +310,7 @@ class Presence(NamedTuple):
 
     @property
     def is_everybody_always(self) -> bool:
-        """Whether nobody joins or leaves."""
+        """Whether no device joins or leaves."""
         return not self.has_joins and self.lifetime_seconds == math.inf
 
     @property
@@ -383,17 +320,13 @@ class Presence(NamedTuple):
 
 
 def joined_before(presence: Presence, time: float) -> int:
-    """How many devices have joined before a time, or at most two more than have.
-
-    Args:
-        presence: of the scenario.
-        time: seconds since start.
-    """
+    """Returns the number of devices that have joined before a time (seconds since start), or at
+    most two more."""
     if not presence.has_joins:
         return presence.devices
-    # One more than there can be, so that no rounding leaves one out.
+    # One more, so that rounding leaves no device out.
     joins = math.ceil(time / presence.seconds_per_join) + 1
-    # Nobody joins after the simulated days: no id is kept for them.
+    # No device joins after the simulated days.
     return min(presence.devices_at_the_end, presence.devices + joins)
 
 
@@ -402,17 +335,9 @@ def present_between(
     presence: Presence,
     device_ids: NDArray[np.uint64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """When devices join and leave.
-
-    Lives have no memory: those of devices that are there at the start begin anew.
-
-    Args:
-        presence: of the scenario.
-        device_ids: [N].
-
-    Returns:
-        (joining, leaving) times [N], seconds since start; infinity for never.
-    """
+    """Returns the times at which devices [N] join and leave, seconds since start; infinity for
+    never."""
+    # Lifetimes have no memory, so they may begin with the run for the devices at the start.
     joins = np.zeros(device_ids.size)
     leaves = np.full(device_ids.size, np.inf)
     for asked in range(device_ids.size):
@@ -429,12 +354,12 @@ def present_between(
 
 
 class TimerHabits(NamedTuple):
-    """How devices keep their timers.
+    """Accuracy of devices' timers.
 
-    key: of the draws.
-    timer_seconds: what the timer should be.
-    violator_share: of devices that ignore it.
-    skew_seconds: standard deviation of the others' clocks.
+    key: key of the draws.
+    timer_seconds: length of the timer.
+    violator_share: share of the devices that ignore it.
+    skew_seconds: standard deviation of the other devices' clocks.
     """
 
     key: Key
@@ -444,7 +369,7 @@ class TimerHabits(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario) -> "TimerHabits":
-        """The timers of a scenario's devices."""
+        """Compiles the table `participation`."""
         participation = scenario.participation
         return cls(
             key=stream_key(scenario.seed, Stream.TIMER),
@@ -461,37 +386,21 @@ class TimerHabits(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def timer_seconds_of(habits: TimerHabits, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """How long devices really wait: not at all where they ignore the timer, else its length by
-    their own clocks.
-
-    Args:
-        habits: of the scenario.
-        device_ids: [N].
-
-    Returns:
-        Seconds [N].
-    """
+    """Returns the seconds [N] that devices [N] really wait: 0 if they ignore the timer, otherwise
+    its length by their own clocks."""
     seconds = np.zeros(device_ids.size)
     for asked in range(device_ids.size):
         w0, w1, _, _ = draw(habits.key, device_ids[asked], 0, 0)
         if uniform(w0) >= habits.violator_share:
-            by_its_clock = habits.timer_seconds + habits.skew_seconds * normal(w1)
-            # A clock that is off by more than the timer opens it at once, and not before it starts.
-            seconds[asked] = max(0.0, by_its_clock)
+            by_own_clock = habits.timer_seconds + habits.skew_seconds * normal(w1)
+            # A clock that is off by more than the timer opens it at once.
+            seconds[asked] = max(0.0, by_own_clock)
     return seconds
 
 
 @njit(cache=True, nogil=True)
 def are_usable(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether devices are usable.
-
-    Args:
-        model: of the scenario's devices.
-        device_ids: [N].
-
-    Returns:
-        Whether each is, [N].
-    """
+    """Returns which devices [N] are usable, [N]."""
     answer = np.empty(device_ids.size, np.bool_)
     for asked in range(device_ids.size):
         answer[asked] = is_usable(model, device_ids[asked])
@@ -500,14 +409,10 @@ def are_usable(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np
 
 @njit(cache=True, nogil=True)
 def usable_among(model: DeviceModel, first_device: int, end_device: int) -> NDArray[np.uint16]:
-    """The usable devices of a range.
-
-    Args:
-        model: of the scenario's devices.
-        first_device, end_device: at most BLOCK_DEVICES ids.
+    """Lists the usable devices of a range of at most BLOCK_DEVICES ids.
 
     Returns:
-        Their ids less first_device [M], in 2 bytes each, because shards keep them.
+        Ids less first_device [M], in 2 bytes each, because shards keep them.
     """
     locals_in_block = np.empty(end_device - first_device, np.uint16)
     total = 0
@@ -515,16 +420,16 @@ def usable_among(model: DeviceModel, first_device: int, end_device: int) -> NDAr
         if is_usable(model, device):
             locals_in_block[total] = device - first_device
             total += 1
-    # A view would keep the room for all devices of the range in memory.
+    # A view would keep memory for all devices of the range.
     return locals_in_block[:total].copy()
 
 
 class ExampleModel(NamedTuple):
-    """What compiled code needs to know how many training examples devices have.
+    """Numbers of training examples on devices.
 
-    devices: of the scenario.
-    classes: theirs.
-    class_factors: [K]; on the median, of each class.
+    devices: devices of the scenario.
+    classes: their classes.
+    class_factors: [K]; factor on the median of each class.
     """
 
     devices: DeviceModel
@@ -533,28 +438,21 @@ class ExampleModel(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario) -> "ExampleModel":
-        """The examples of a scenario's devices."""
+        """Compiles the examples of a scenario's devices."""
         factors = [each.examples_factor for each in classes_of(scenario)]
         return cls(DeviceModel.of(scenario), DeviceClasses.of(scenario), np.array(factors))
 
 
 @njit(cache=True, nogil=True)
 def examples_on(model: ExampleModel, device_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """Training examples on devices.
-
-    Args:
-        model: of the scenario's devices.
-        device_ids: [S]; repeats of a device cost nothing where they follow one another.
-
-    Returns:
-        How many each has, [S].
-    """
+    """Returns the numbers of training examples on devices [S]; repeats cost nothing if they are
+    adjacent."""
     devices, classes, class_factors = model
     key, edges = classes
     examples = np.empty(device_ids.size, np.uint32)
     for row in range(device_ids.size):
         device = device_ids[row]
-        # Rows of the trace are sorted by device, so repeats of a device follow one another.
+        # Rows of the trace are sorted by device, so repeats are adjacent.
         if row and device == device_ids[row - 1]:
             examples[row] = examples[row - 1]
         else:

@@ -2,67 +2,68 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
+from fedray.base.document import Key, Keys
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.data.factory import source_of
-from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource
+from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource, Ids, Integers
 from fedray.clients.evaluation import evaluate
 from fedray.clients.tasks.factory import task_of
-from fedray.clients.tasks.initial import parameters_in
-from fedray.clients.tasks.layout import named, tensors
-from fedray.clients.work.local import gradients_of
+from fedray.clients.tasks.gradients import gradients_of
+from fedray.clients.tasks.initial import start_of
+from fedray.clients.tasks.layout import Named, named, tensors
+from fedray.clients.tasks.task import Vector
+from fedray.clients.work.local import optimizer_of
 from fedray.scenario import Scenario
 from fedray.scenario.pretraining import Pretraining
 from fedray.wire.messages import Evaluation, TaskDescription
 
 
 class Step(NamedTuple):
-    """How far a pretraining is.
+    """Progress of a pretraining.
 
-    number: steps that were taken.
+    number: steps taken.
     train_loss: mean loss over the batches since the last evaluation, each before its step; NaN
         before the first step.
-    evaluation: on held-out clients of the public data.
+    evaluation: metrics on held-out clients of the public data.
     """
 
-    number: int
+    number: Annotated[int, Key("step")]
     train_loss: float
-    evaluation: Evaluation
+    evaluation: Annotated[Evaluation, Keys("metrics")]
 
 
 class Pretrainer:
-    """The model of a scenario on public data. It works on one thread, so that its result does not
-    depend on how many there are.
+    """Trains the model of a scenario on public data, on one thread for a reproducible result.
 
     Args:
-        scenario: has the task and says how it is evaluated.
-        table: the public data, and how it is trained on.
+        scenario: scenario with the task and its evaluation.
+        table: public data, and how to train on it.
 
     Raises:
-        ScenarioError: the public data is not of the form of the scenario's own.
-        InputError: data cannot be read, or there is none.
+        ScenarioError: the public data has another form than the scenario's data.
+        InputError: data cannot be read, or is empty.
 
-    description: of what is trained.
-    examples: that the clients have together.
+    description: shapes, metrics and optimum of the task.
+    examples: number of examples of all clients together.
     """
 
     def __init__(self, scenario: Scenario, table: Pretraining) -> None:
-        self._training, self._table = scenario.training, table
+        self._training = scenario.training
+        self._table = table
         private = source_of(scenario)
         self._task = task_of(scenario, private.fields)
-        # A task of the user's own may bring its data, which then stands for the scenario's.
+        # A user's task may bring its own data in place of the scenario's.
         private = getattr(self._task, "source", None) or private
         self._source = source_of(scenario.model_copy(update={"data": table.data}))
         _demand_alike(private, self._source)
-        # Just below the held-out ones, where no population reaches: synthetic public data is that
-        # of no device.
+        # The ids below the held-out ones are in no population, so synthetic public data belongs to
+        # no device.
         first = FIRST_HELD_OUT - np.uint64(table.clients)
         self._client_ids = first + np.arange(table.clients, dtype=np.uint64)
         self._counts = self._source.examples_on(self._client_ids)
@@ -72,26 +73,27 @@ class Pretrainer:
         self.description = TaskDescription(
             dict(self._task.shapes), tuple(self._task.metrics), dict(self._source.optimum)
         )
-        initial = scenario.training.initial
-        # It is cloned at the end, because the optimiser writes into it.
-        self._parameters_D = torch.from_numpy(
-            self._task.initial_parameters()
-            if initial is None
-            else parameters_in(initial.checked_path("file"), self._task.shapes)
-        ).clone()
+        # A copy, because the optimiser writes into it.
+        self._parameters_D = torch.tensor(start_of(scenario, self._task))
 
     def steps(self) -> Iterator[Step]:
-        """Trains; gives the state before the first step, and after every evaluate_every steps and
-        the last one. Raises InputError if public data is damaged."""
+        """Trains; yields the state before the first step, after every evaluate_every steps, and
+        after the last one.
+
+        Raises:
+            InputError: public data is damaged.
+        """
         torch.set_num_threads(1)
-        table, batches, losses = self._table, self._batches(), []
-        # Views: an optimiser that moves the named parameters moves the flat vector.
+        table = self._table
+        batches = self._batches()
+        losses: list[float] = []
+        # An optimiser that changes these views changes the flat vector.
         parameters = named(self._parameters_D[None, :], self._task.shapes)
-        optimizer = _optimizer(table, list(parameters.values()))
+        optimizer = optimizer_of(table, list(parameters.values()))
         yield Step(0, float("nan"), self._evaluation())
         for number in range(1, table.steps + 1):
             loss_1, gradients = gradients_of(self._task, parameters, next(batches))
-            # Torch's optimisers read gradients from the parameters; ours were returned instead.
+            # Torch's optimisers read gradients from the parameters.
             for name, part in parameters.items():
                 part.grad = gradients[name]
             optimizer.step()
@@ -100,20 +102,23 @@ class Pretrainer:
                 yield Step(number, float(np.mean(losses)), self._evaluation())
                 losses.clear()
 
-    def parameters(self) -> NDArray[np.float32]:
-        """[D], as they are now."""
+    def parameters(self) -> Vector:
+        """Returns a copy of the current parameters [D]."""
         return self._parameters_D.numpy().copy()
 
     def _evaluation(self) -> Evaluation:
         with _damage_refused():
             return evaluate(self._task, self._source, self._training, self.parameters())
 
-    def _batches(self) -> Iterator[dict[str, Tensor]]:
-        """Batches [1, B, ...] without end."""
-        ends, size, passes = np.cumsum(self._counts), self._table.batch_size, 0
+    def _batches(self) -> Iterator[Named]:
+        """Yields batches [1, B, ...] without end."""
+        ends = np.cumsum(self._counts)
+        firsts = ends - self._counts
+        size = self._table.batch_size
+        passes = 0
         waiting = np.empty(0, np.int64)
         while True:
-            # What a pass leaves over begins the next batch: a pass uses every example once.
+            # The rest of a pass starts the next batch, so that a pass uses every example once.
             while waiting.size < size:
                 draws = stream_generator(self._table.seed, Stream.PRETRAINING, passes)
                 waiting = np.concatenate([waiting, draws.permutation(self.examples)])
@@ -121,46 +126,39 @@ class Pretrainer:
             chosen, waiting = waiting[:size], waiting[size:]
             # Examples are numbered over all clients: a number lies below its client's end.
             rows = np.searchsorted(ends, chosen, side="right")
-            positions = chosen - (ends - self._counts)[rows]
+            positions = chosen - firsts[rows]
             yield self._read(self._client_ids[rows], positions)
 
-    def _read(
-        self, client_ids: NDArray[np.uint64], positions: NDArray[np.int64]
-    ) -> dict[str, Tensor]:
+    def _read(self, client_ids: Ids, positions: Integers) -> Named:
         with _damage_refused():
             examples = self._source.examples(client_ids, positions[:, None])
-        # The examples come as those of B clients, [B, 1], and are the batch of one model, [1, B].
+        # One example of each of B clients, [B, 1], becomes the batch of one model, [1, B].
         return {name: part.transpose(0, 1) for name, part in tensors(examples).items()}
 
 
 @contextlib.contextmanager
 def _damage_refused() -> Iterator[None]:
-    """Within: damaged data is an InputError."""
+    """Raises InputError for damaged data."""
     try:
         yield
     except DamagedExamples as error:
         raise InputError(
-            f"data: the public data cannot be read ({error}); repair it, or take other data"
+            f"data: the public data cannot be read ({error}); repair it, or use other data"
         ) from None
-
-
-def _optimizer(table: Pretraining, parameters: list[Tensor]) -> torch.optim.Optimizer:
-    if table.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=table.learning_rate)
-    return torch.optim.SGD(parameters, lr=table.learning_rate, momentum=table.momentum)
 
 
 def _demand_alike(private: ExampleSource, public: ExampleSource) -> None:
     """Raises ScenarioError unless a model of one is a model of the other."""
-    own, other = dict(private.fields), dict(public.fields)
+    own = dict(private.fields)
+    other = dict(public.fields)
     if own != other:
         raise ScenarioError(
-            f"data: the public examples have {other}, and those of the scenario {own}; give both "
-            "the same columns, shapes, and numbers of classes or words"
+            f"data: the public examples have {other}, and examples of the scenario {own}; give "
+            "both the same columns, shapes, and numbers of classes or words"
         )
-    # Other numbers for the same words mean another model, although all shapes agree.
+    # The same words under other numbers need another model, although all shapes agree.
     if getattr(private, "words", ()) != getattr(public, "words", ()):
         raise ScenarioError(
-            "data: the words of the public data have other numbers than those of the scenario's; "
-            "give both tables the same vocabulary_file"
+            "data: words of the public data have other numbers than in the scenario's data; give "
+            "both tables the same vocabulary_file"
         )

@@ -1,4 +1,4 @@
-"""Code of a user's own, run where it is needed."""
+"""Python files of users, run where they are needed."""
 
 import sys
 import traceback
@@ -10,37 +10,38 @@ from fedray.base.errors import FedrayError, ScenarioError
 from fedray.scenario.content import PythonFile
 
 T = TypeVar("T")
+# Prefix of the names of users' modules.
 _MODULES = "fedray_custom_"
-"""How the names of modules of users' code begin."""
 
 
 def called(what: str, call: Callable[[], T], passed_on: tuple[type[Exception], ...] = ()) -> T:
-    """What a user's code gives.
+    """Returns the result of a user's code.
 
     Args:
-        what: names the code in messages.
-        call: runs it.
-        passed_on: errors that are the caller's to treat.
+        what: name of the code in messages.
+        call: call of the code.
+        passed_on: errors that the caller handles.
 
     Raises:
-        ScenarioError: it fails, in whatever way. The message names the line of the user's file
-            where there is one.
+        ScenarioError: the code fails with any other error. The message names the line of the user's
+            file, if there is one.
     """
     try:
         return call()
     except passed_on:
         raise
-    except FedrayError as error:  # it says what to do
-        raise ScenarioError(f"{what} failed{_line_of(error, ' in line ')}: {error}") from None
-    except (Exception, SystemExit) as error:  # whatever a user's code may raise
+    except FedrayError as error:
+        # Its message names the remedy already.
+        where = _line_of(error, " in line ")
+        raise ScenarioError(f"{what} failed{where}: {error}") from None
+    except (Exception, SystemExit) as error:
         where = _line_of(error, " line ") or " it"
-        told = f"{what} failed: {type(error).__name__}: {error}; correct{where}"
-        raise ScenarioError(told) from None
+        message = f"{what} failed: {type(error).__name__}: {error}; correct{where}"
+        raise ScenarioError(message) from None
 
 
 def _line_of(error: BaseException, lead: str) -> str:
-    """The innermost line of a user's file that an error went through, after a `lead`; empty if it
-    went through none."""
+    """Returns the lead and the last line of a user's file in a traceback, or an empty string."""
     lines = [
         line
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -50,20 +51,14 @@ def _line_of(error: BaseException, lead: str) -> str:
 
 
 def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
-    """The function or class of that name in a user's file, whose code is run.
-
-    The file is a module while it runs and afterwards, so that what it defines (dataclasses, such
-    as pickle wants) finds its home.
-
-    Args:
-        file: the user's file, as its content.
-        name: what it must define.
+    """Runs a user's file, and returns the function or class of that name in it.
 
     Raises:
         ScenarioError: the code fails, or has no such function.
     """
-    # It is named by its content, so that two versions of a file do not replace each other.
+    # The name contains the digest, so that two versions of a file do not replace each other.
     module = ModuleType(f"{_MODULES}{file.sha256[:12]}")
+    # Dataclasses and pickle look up the module of a class by its name.
     sys.modules[module.__name__] = module
     try:
         code = file.compiled(file.content)
@@ -74,6 +69,6 @@ def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
     if not callable(function):
         raise ScenarioError(
             f"{file.table}.file={file.file!r} has no function {name!r}; define it there, or name "
-            "one that is"
+            "another file"
         )
     return function

@@ -1,4 +1,4 @@
-"""When the devices of a population are eligible, block by block, for other programs to replay."""
+"""Sessions of a population's devices, block by block, for other programs to replay."""
 
 import math
 from collections.abc import Iterator
@@ -15,34 +15,33 @@ from fedray.imports.sessions import Sessions
 from fedray.scenario import Scenario
 
 BLOCK_DEVICE_DAYS = 1 << 18
-"""Device-days that are in memory at once."""
+"""Device-days in memory at once."""
 _WINDOW_DAYS = 7
-"""Days of one listing: models refuse more sessions of a device in one than a device has in days."""
+"""Days of one listing: models refuse too many sessions of a device in one listing."""
 
 
 def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
-    """The sessions of the first devices of a population, while they are there.
+    """Lists the sessions of the first devices of a population, while they are present.
 
-    Devices that the task cannot use, and those that have not joined, have none. A session that goes
-    on at the start is cut there; one that goes on at the end has its true end, so that a replay of
-    the days is the same to the last moment. A device that is always eligible has one session, to
-    the end of the days.
+    Devices that have not joined, or that the task cannot use, have no sessions. A session under way
+    at the start is cut there; one under way at the end has its true end, so that a replay of the
+    days is the same to the last moment. A device that is always eligible has one session, to the
+    end of the days.
 
     Args:
-        scenario: whose population it is.
-        devices: how many, those with the ids 0, 1, 2, ...
-        days: of the simulation, from its start on.
+        scenario: scenario of the population.
+        devices: number of devices, with the ids 0, 1, 2, ...
+        days: days from the start of the simulation.
 
     Yields:
-        Blocks of devices, in order of their ids; seconds UTC since the start.
+        Blocks of devices, in order of their ids; times are seconds UTC since the start.
 
     Raises:
-        InputError: the population has not so many devices, or there is no day.
+        InputError: `devices` is not from 1 to the population's size, or `days` is below 1.
     """
-    if not 1 <= devices <= scenario.device_ids:
-        raise InputError.of(
-            "devices", devices, f"must be from 1 to the {scenario.device_ids:,} of the population"
-        )
+    most = scenario.device_ids
+    if not 1 <= devices <= most:
+        raise InputError.of("devices", devices, f"must be from 1 to the population's {most:,}")
     if days < 1:
         raise InputError.of("days", days, "must be at least 1")
     return _blocks(scenario, devices, days)
@@ -55,21 +54,14 @@ def long_intervals(
     from_time: float,
     until_time: float,
 ) -> Intervals:
-    """The intervals of devices over any number of days, listed window by window.
-
-    Args:
-        availability: of the scenario.
-        device_ids: [N], sorted.
-        open_times: [N]; intervals that end before are left out.
-        from_time: seconds since the start.
-        until_time: seconds since the start.
+    """Lists the intervals of devices [N] over any number of days, in several listings.
 
     Returns:
-        What one listing of the whole time would give, sorted by device and start.
+        Result of one listing of the whole time; see `Availability.list_intervals`.
     """
-    # It is asked for once, because every window would draw it anew.
+    # Without it, every listing would draw the constants of the devices again.
     known = availability.known_of(device_ids)
-    # True ends are told, so an interval that goes on into a window is known from the one before.
+    # An interval that reaches into a window is known from the window before, with its true end.
     last_ends = np.full(device_ids.size, -np.inf)
     parts: list[Intervals] = []
     low = from_time
@@ -77,13 +69,12 @@ def long_intervals(
         high = min(low + _WINDOW_DAYS * DAY, until_time)
         found = availability.list_intervals(device_ids, open_times, low, high, known)
         found = found.take(found.start_times > last_ends[found.local])
-        # `at` is needed because a device may have several intervals in one window.
+        # `at`, because a device may have several intervals in one window.
         np.maximum.at(last_ends, found.local, found.end_times)
         parts.append(found)
         low = high
-    together = joined(parts)
-    # Windows follow one another, so a stable sort keeps each device's intervals in order of start.
-    return together.take(np.argsort(together.local, kind="stable"))
+    # Windows follow one another, so each device's intervals are in order of start.
+    return joined(parts).sorted_by_device()
 
 
 def _blocks(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
@@ -101,7 +92,7 @@ def _blocks(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
         start = np.maximum(intervals.start_times, joins[intervals.local])
         end = np.minimum(intervals.end_times, leaves[intervals.local])
         end = np.where(end == math.inf, until, end)
-        # A device that joins or leaves within an interval may have nothing left of it.
-        is_there = (end > start) & (start < until)
-        chosen = ids[intervals.local[is_there]].astype(np.int64)
-        yield Sessions(first, end_device, chosen, start[is_there], end[is_there])
+        # Nothing may be left of an interval in which the device joins or leaves.
+        is_left = (end > start) & (start < until)
+        chosen = ids[intervals.local[is_left]].astype(np.int64)
+        yield Sessions(first, end_device, chosen, start[is_left], end[is_left])

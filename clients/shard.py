@@ -101,8 +101,8 @@ class _Prepared:
     def is_for(self, order: CheckInOrder) -> bool:
         """Whether an order is the same but for what has been settled since."""
         # These two change while the window is prepared, and neither decides what was drawn for it.
-        mine = replace(self.order, settlements=(), round_index=0)
-        return mine == replace(order, settlements=(), round_index=0)
+        mine = replace(self.order, settlements=(), rounds=())
+        return mine == replace(order, settlements=(), rounds=())
 
 
 class PopulationShard:
@@ -481,7 +481,7 @@ class PopulationShard:
 
     def _take_census(self, order: CheckInOrder) -> Census:
         # Devices that are held back by their last round; none before it is that many rounds ago.
-        held_back = self._separation and max(0, order.round_index - self._separation + 1)
+        held_back = self._separation and max(0, order.rounds[0] - self._separation + 1)
         return self._census.count(order, self._remembered, held_back)
 
     def _answer(self, listed: "_Listed", census: Census) -> CheckIns:

@@ -1,8 +1,8 @@
-"""Updates that wait until a few groups are added to the sum together.
+"""Updates that wait until a few groups can be added to the sum together.
 
-The sum of a large model is in no cache: each time that something is added to it, all of it passes
-through memory twice. Added together, the updates of 7 devices of 2.4 M parameters take 0.6 times as
-long as in turn. The sum is exact, so it is the same.
+The sum of a large model fits in no cache: every addition passes all of it through memory twice.
+Together, the updates of 7 devices with 2.4 M parameters take 0.6 times as long as one by one. The
+result is the same, because the sum is exact.
 """
 
 import numpy as np
@@ -13,67 +13,61 @@ from torch import Tensor
 from fedray.encoding.encoding import ClippedUpdates, Encoding
 
 MOST_WAITING = 8
-"""Devices whose updates wait, unless a single group has more."""
+"""Most devices whose updates wait, unless a single group has more."""
 MOST_BYTES_WAITING = 1 << 26
-"""Of these updates, unless a single group has more."""
+"""Most bytes of these updates, unless a single group has more."""
 
 
 class WaitingUpdates:
     """Adds the updates of a round's groups to a sum, a few groups at a time.
 
-    Its memory is used again in the next round: new pages cost as much as the sum.
-
-    Shapes: G devices of a group, D parameters.
+    Shapes: G devices of a group, D parameters, P integers of the encoded sum.
 
     Args:
-        encoding: of the sum.
-        dimension: D.
+        encoding: encoding of the sum.
+        dimension: number of parameters, D.
     """
 
     def __init__(self, encoding: Encoding, dimension: int) -> None:
         self._encoding = encoding
         self._few = max(1, min(MOST_WAITING, MOST_BYTES_WAITING // (4 * dimension)))
+        # Later rounds reuse this memory, because new pages cost as much as the sum.
         self._rows = torch.empty(0, dimension)
         self.begin(0, 1.0)
 
     def begin(self, round_index: int, clip_norm: float) -> None:
-        """Begins the sum of a round, and forgets any other.
-
-        Args:
-            round_index: the round.
-            clip_norm: of the round.
-        """
+        """Starts the sum of a round, and drops any other."""
         self._round_index = round_index
         self._clip_norm = clip_norm
         self._total_P = self._encoding.zero_sum()
         self._nothing_waits()
 
     def room(self, devices: int) -> Tensor:
-        """Memory [G, D] for the updates of the next group, whatever is in it."""
+        """Returns memory [G, D] for the updates of the next group, with arbitrary content."""
         if self._filled + devices > len(self._rows):
             self._flush()
-        # A group may be larger than what usually waits: the memory grows then, and stays so.
+        # Memory grows for a group that is larger than usual, and keeps its size.
         if devices > len(self._rows):
             self._rows = torch.empty(max(devices, self._few), self._rows.shape[1])
         return self._rows[self._filled : self._filled + devices]
 
     def add(self, device_ids: NDArray[np.uint64], factors: NDArray[np.float64]) -> None:
-        """Takes the group whose updates are in the `room` that was given last.
+        """Adds the group whose updates are in the last `room`.
 
         Args:
-            device_ids: [G].
-            factors: by which the updates are scaled down, [G]; see `ClippedUpdates`.
+            device_ids: devices of the group, [G].
+            factors: factors that scale the updates down, [G]; see `ClippedUpdates`.
         """
         self._device_ids.append(device_ids)
         self._factors.append(factors)
         self._filled += device_ids.size
 
     def add_without_update(self, device_ids: NDArray[np.uint64]) -> None:
-        """Takes devices that have no update that can be sent."""
+        """Adds devices that have no update to send."""
         self._encoding.encode_zeros_into(self._total_P, device_ids, self._round_index)
 
     def finish(self) -> NDArray[np.int64]:
-        """The encoded sum [P] of all groups since `begin`."""
+        """Returns the encoded sum [P] of all groups since `begin`."""
         self._flush()
         return self._total_P
 

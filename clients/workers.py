@@ -26,7 +26,7 @@ from fedray.runtime.workers import (
 )
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.content import PythonFile
-from fedray.scenario.several_tasks import scenarios_of
+from fedray.scenario.several_tasks import tasks_of
 from fedray.wire.messages import (
     CheckInOrder,
     CheckIns,
@@ -42,19 +42,19 @@ from fedray.wire.messages import (
 from fedray.wire.protocols import History, Kept
 
 LEAST_FOR_THREADS = 1 << 20
-"""Devices from which on a run in one process has a shard per CPU by default: smaller ones are over
-before threads gain anything."""
+"""Smallest population for which a run in one process has a shard per CPU by default; smaller runs
+are over before threads gain anything."""
 MOST_TRAINERS_HERE = 4
-"""Trainers of one process by default. Between torch's operations a trainer holds Python's lock, so
-that many trainers would wait for each other."""
+"""Most trainers of a process by default: between torch's operations a trainer holds Python's lock,
+and others wait."""
 
 
 class ShardWorker:
-    """A ShardHost behind fedray.wire.protocols.Shard.
+    """ShardHost behind fedray.wire.protocols.Shard.
 
-    worker: where it runs.
-    first_device, end_device: its devices, [first_device, end_device).
-    shards: how many it has.
+    worker: worker of the host.
+    first_device, end_device: devices of the host, [first_device, end_device).
+    shards: number of its shards.
     """
 
     def __init__(
@@ -64,85 +64,73 @@ class ShardWorker:
         self.first_device, self.end_device = ranges[0][0], ranges[-1][1]
         self.shards = len(ranges)
         self._parts = part_ranges(device_ids, self.first_device, self.end_device)
-        self._goes_on = worker.is_elsewhere or threads > 1
+        self._runs_aside = worker.is_elsewhere or threads > 1
 
     def check_ins(self, order: CheckInOrder) -> Pending[CheckIns]:
-        """See fedray.wire.protocols.Shard."""
         return self.worker.call("check_ins", order)
 
     def prepare(self, order: CheckInOrder) -> None:
-        """See fedray.wire.protocols.Shard. In this thread it would gain nothing."""
-        if self._goes_on:
+        # In this thread, preparing would gain nothing.
+        if self._runs_aside:
             self.worker.call("prepare", order)
 
     def settle(self, settlements: Sequence[Settlement]) -> Pending[None]:
-        """See fedray.wire.protocols.Shard."""
         return self.worker.call("settle", settlements)
 
     def part_count(self) -> int:
-        """See fedray.wire.protocols.Shard."""
         return len(self._parts)
 
     def write_part(self, part: int, partial: str, token: str) -> Pending[ShardPart]:
-        """See fedray.wire.protocols.Shard."""
         return self.worker.call("write_part", part, partial, token)
 
     def use(self) -> Pending[ShardUse]:
-        """See fedray.wire.protocols.Shard."""
         return self.worker.call("use")
 
 
 class TrainerWorker:
-    """A LocalTrainer behind fedray.wire.protocols.Trainer.
+    """LocalTrainer behind fedray.wire.protocols.Trainer.
 
-    worker: where it runs.
+    worker: worker of the trainer.
     """
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
 
     def train(self, order: TrainOrder, parameters: Kept) -> Pending[tuple[TrainReport, Kept]]:
-        """See fedray.wire.protocols.Trainer."""
         return self.worker.call_and_keep("train", order, parameters)
 
     def describe(self) -> Pending[TaskDescription]:
-        """See fedray.wire.protocols.Trainer."""
         return self.worker.call("describe")
 
     def seconds_per_device(
         self, order: TrainOrder, parameters: Kept, devices_at_once: int
     ) -> Pending[float]:
-        """See fedray.wire.protocols.Trainer."""
         return self.worker.call("seconds_per_device", order, parameters, devices_at_once)
 
     def evaluate(self, parameters: Kept) -> Pending[Evaluation]:
-        """See fedray.wire.protocols.Trainer."""
         return self.worker.call("evaluate", parameters)
 
     def initial_parameters(self) -> Pending[NDArray[np.float32]]:
-        """See fedray.wire.protocols.Trainer."""
         return self.worker.call("initial_parameters")
 
     def measure_devices(
         self, parameters: Kept, device_ids: NDArray[np.uint64], most_examples: int
     ) -> Pending[DeviceMeasures]:
-        """See fedray.clients.trainer.LocalTrainer. No training asks for it."""
+        """See fedray.clients.trainer.LocalTrainer."""
         return self.worker.call("measure_devices", parameters, device_ids, most_examples)
 
 
 def start_shards(
     scenario: Scenario | SeveralTasks, placement: Placement, cpus: float, history: History
 ) -> list[ShardWorker]:
-    """The shards of a scenario: one host on every node, which has its share of them.
-
-    There are never more shards than the trace has parts.
+    """Starts the shards of a scenario: a host on every node, with its share of the shards.
 
     Args:
-        scenario: whose devices they are.
-        placement: where they run, and how many shards they are: one per CPU by default.
-        cpus: free ones of the cluster; not read in-process.
-        history: gives all settlements so far of a range of devices, for a host that is started
-            anew.
+        scenario: scenario of the devices.
+        placement: backend, and number of shards: one per CPU by default, at most one per part of
+            the trace.
+        cpus: free CPUs of the cluster; not read in-process.
+        history: lists the settlements so far, for a host that is restarted.
     """
     device_ids = scenario.device_ids
     is_here = placement.backend == "in-process"
@@ -153,16 +141,16 @@ def start_shards(
         threads = min(count, usable_cpus()) if _can_use_threads(scenario) else 1
         worker = InProcessWorker(ShardHost, scenario, ranges, threads)
         return [ShardWorker(worker, device_ids, ranges, threads)]
-    # This is done before any worker starts, because a worker has a deadline to start.
-    for each in scenarios_of(scenario):
-        build_index(each)
+    # The index is built before any worker starts, because a worker has a deadline to start.
+    for task in tasks_of(scenario):
+        build_index(task.scenario)
     scenario_once = shared(scenario)
     nodes = cluster_nodes()
-    # Where somebody holds CPUs already, nobody knows on which nodes, and none are reserved.
+    # If other programs hold CPUs, it is unknown on which nodes, so none are reserved.
     are_free = cpus >= sum(node.cpus for node in nodes)
     shards: list[ShardWorker] = []
     for node, (begin, end) in zip(nodes, _shares(nodes, count), strict=True):
-        # A node with few CPUs may be left without a shard where there are few shards.
+        # A node with few CPUs may have no shard if there are few shards.
         if begin == end:
             continue
         own = ranges[begin:end]
@@ -179,62 +167,58 @@ def start_shards(
             tags={"shard": str(first), "scenario": scenario.name},
             node=node.name,
         )
-        # The call reads `shards` when a host is lost; by then all of them are in it.
-        catch_up = _retelling(shards, len(shards), history)
+        # The function reads `shards` when a host is lost; by then the list is complete.
+        catch_up = _catch_up(shards, len(shards), history)
         worker = RayWorker(spec, placement, catch_up)
         shards.append(ShardWorker(worker, device_ids, own, threads))
     return shards
 
 
 def _shards_here(scenario: Scenario | SeveralTasks) -> int:
-    """Shards in this process where the placement does not say how many."""
     return usable_cpus() if scenario.device_ids >= LEAST_FOR_THREADS else 1
 
 
 def _can_use_threads(scenario: Scenario | SeveralTasks) -> bool:
-    """Whether shards may work side by side in one process: a user's own code, and readers of
-    recorded data, may not be made for threads."""
+    # User code, and readers of recorded data, may not be made for threads.
     return all(
-        each.data.draws_counts and each.availability.model != "custom"
-        for each in scenarios_of(scenario)
+        task.scenario.data.draws_counts and task.scenario.availability.model != "custom"
+        for task in tasks_of(scenario)
     )
 
 
 def _shares(nodes: Sequence[Node], count: int) -> list[tuple[int, int]]:
-    """Which shards every node has, [begin, end): in proportion to its CPUs."""
+    """Divides the shards among nodes in proportion to their CPUs: [begin, end) of each node."""
     total = sum(node.cpus for node in nodes)
-    edges, cpus = [0], 0.0
+    edges = [0]
+    cpus = 0.0
     for node in nodes:
         cpus += node.cpus
-        # Running sums are rounded, so that the shares add up to all shards.
+        # Running sums are rounded, so that the shares add up.
         edges.append(round(count * cpus / total))
     return list(itertools.pairwise(edges))
 
 
-def _retelling(shards: list[ShardWorker], place: int, history: History) -> Callable[[], None]:
-    def tell() -> None:
+def _catch_up(shards: list[ShardWorker], place: int, history: History) -> Callable[[], None]:
+    def settle_again() -> None:
         shard = shards[place]
         for settlements in history(shard.first_device, shard.end_device):
-            # Each is waited for, because a shard passes over attempts older than the last one it
-            # heard.
+            # One at a time, because a shard ignores attempts older than its last one.
             shard.settle(settlements).result()
 
-    return tell
+    return settle_again
 
 
 def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> list[TrainerWorker]:
-    """The pool of trainers, one per CPU unless the placement says how many.
-
-    They train any device, so no result depends on how many there are.
+    """Starts a pool of trainers. Any of them trains any device, so no result depends on their
+    number.
 
     Args:
-        scenario: what is trained.
-        placement: where they run, and how many they are.
-        cpus: of the cluster; not read in-process.
+        scenario: scenario of the training.
+        placement: backend, and number of trainers, one per CPU by default.
+        cpus: CPUs of the cluster; not read in-process.
 
     Raises:
-        InputError: several trainers are asked for in this process, and the user's own code, which
-            may not be made for threads, is to run in them.
+        InputError: several trainers would run user code on threads of this process.
     """
     if placement.backend == "in-process":
         count = placement.trainers or _trainers_here(scenario)
@@ -242,8 +226,8 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
             raise InputError.of(
                 "trainers",
                 count,
-                "in one process: they would run your data or task on threads, for which it may "
-                "not be made",
+                "must be 1 in one process, because your own data or task may not be made for "
+                "threads",
                 "leave trainers out, or train on Ray",
             )
         return [TrainerWorker(ThreadWorker(_make_trainer, scenario)) for _ in range(count)]
@@ -251,7 +235,7 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
     scenario_once = shared(scenario)
     trainers = []
     for number in range(placement.trainers or max(1, int(cpus))):
-        # It reserves no CPU: a run's shards have them, and wait while a model is trained.
+        # A trainer reserves no CPU: a run's shards hold them, and wait while a model is trained.
         spec = ActorSpec(
             name="Trainer",
             who=f"trainer {number}",
@@ -259,7 +243,7 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
             arguments=(scenario_once,),
             lost=TrainerLost,
         )
-        trainers.append(TrainerWorker(RayWorker(spec, placement, catch_up=_nothing)))
+        trainers.append(TrainerWorker(RayWorker(spec, placement, catch_up=_has_no_state)))
     return trainers
 
 
@@ -269,7 +253,6 @@ def trains_as_fast_here(scenario: Scenario) -> bool:
 
 
 def _trainers_here(scenario: Scenario) -> int:
-    """Trainers in this process where the placement does not say how many."""
     return 1 if _trains_own_code(scenario) else min(usable_cpus(), MOST_TRAINERS_HERE)
 
 
@@ -277,11 +260,12 @@ def _trains_own_code(scenario: Scenario) -> bool:
     return any(isinstance(table, PythonFile) for table in scenario.training_files)
 
 
-def _nothing() -> None:
-    """A trainer has no state."""
+def _has_no_state() -> None:
+    pass
 
 
 def _make_trainer(scenario: Scenario) -> Any:
-    from fedray.clients.trainer import LocalTrainer  # loads torch, in the worker's process alone
+    # Loads torch, which only the worker's process needs.
+    from fedray.clients.trainer import LocalTrainer
 
     return LocalTrainer(scenario)

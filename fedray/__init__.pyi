@@ -61,14 +61,14 @@ from fedray.report.several_tasks import write_tasks_report as write_tasks_report
 from fedray.report.trained_page import write_training_report as write_training_report
 from fedray.runs.learning import train as train
 from fedray.runs.pipeline import resume_run as resume_run
+from fedray.runs.pipeline import resume_tasks as resume_tasks
 from fedray.runs.pipeline import run_scenario as run_scenario
+from fedray.runs.pipeline import run_tasks as run_tasks
 from fedray.runs.pretraining import Pretrained as Pretrained
 from fedray.runs.pretraining import pretrain as pretrain
-from fedray.runs.several_tasks import resume_tasks as resume_tasks
-from fedray.runs.several_tasks import run_tasks as run_tasks
-from fedray.runs.several_tasks import simulate_tasks as simulate_tasks
 from fedray.runs.simulation import resume as resume
 from fedray.runs.simulation import simulate as simulate
+from fedray.runs.simulation import simulate_tasks as simulate_tasks
 from fedray.runtime.placement import Placement as Placement
 from fedray.scenario.availability import *
 from fedray.scenario.buffer import *

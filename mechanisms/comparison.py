@@ -1,16 +1,16 @@
-"""Comparison of mechanisms by their errors at equal privacy.
+"""Mechanisms side by side: the error of each at equal privacy.
 
 A noise multiplier z multiplies the noise on the rows of C, and kinds of mechanism scale C
-differently: the columns of the identity have norm 1, those of a BLT are longer. So equal
-multipliers mean neither equal privacy nor equal error. Comparable are the errors of the prefix sums
-if every mechanism has the noise multiplier that gives the same rho. Source: McMahan, Xu, Zhang
+differently: independent noise has columns of norm 1, a BLT has larger ones. So equal multipliers
+are neither equal privacy nor equal error. What can be compared is the error of the prefix sums when
+every mechanism has the noise multiplier that it needs for the same rho. Source: McMahan, Xu, Zhang
 2024, section 3 (MaxLoss, RmsLoss); Bun and Steinke 2016 (rho).
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.mechanisms.loss import prefix_errors
@@ -24,13 +24,16 @@ NOT_COMPARABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Utility:
-    """Errors of one mechanism at the rho that all compared mechanisms have, at clip norm 1."""
+class Utility(Document):
+    """What one mechanism gives at a privacy that all have in common, at clip norm 1.
+
+    Privacy is that of rho; the error is what to compare.
+    """
 
     name: str
-    """Name of the mechanism; its kind by default."""
+    """Name of the mechanism; by default its kind."""
     sensitivity: float
-    """Sensitivity of a trace or under a participation."""
+    """The sensitivity used, of a trace or under a participation."""
     rms_loss: float
     """RmsLoss at that sensitivity: root mean square error over the rounds, at mu = 1."""
     max_loss: float
@@ -38,12 +41,13 @@ class Utility:
     rho: float
     """The common rho (zCDP)."""
     noise_multiplier: float
-    """Noise multiplier of this mechanism at the common rho; not comparable between kinds."""
+    """The noise multiplier that this mechanism needs for the common rho; not comparable between
+    kinds."""
     rms_prefix_error: float
     """Standard deviation of the noise on a prefix sum at that multiplier, root mean square over
-    rounds: the figure to sort by."""
+    rounds. Sort by it."""
     max_prefix_error: float
-    """The same for the worst round."""
+    """The same, of the worst round."""
 
     def __repr__(self) -> str:
         return (
@@ -51,31 +55,32 @@ class Utility:
             f"{self.rms_prefix_error:.6g}, max {self.max_prefix_error:.6g}>"
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns one JSON object with a key per field."""
-        return asdict(self)
-
 
 def utility(
     strategy: Strategy, rounds: int, sensitivity: float, rho: float, name: str | None = None
 ) -> Utility:
-    """Computes the errors of a strategy at a sensitivity and a rho.
+    """Returns the utility of `strategy` over `rounds` rounds at `sensitivity` (clip norm 1) and
+    `rho`.
 
     Args:
         strategy: the mechanism.
-        rounds: n, number of rounds released.
-        sensitivity: sensitivity of this strategy, of a trace or under (b, k), at clip norm 1.
-        rho: common rho of all compared mechanisms.
-        name: name of the mechanism; default: its kind.
+        rounds: number of released rounds n.
+        sensitivity: sensitivity of the trace, or under (b, k), of this strategy; positive.
+        rho: common rho of the comparison; positive.
+        name: name of the mechanism; default: the strategy's kind.
 
     Raises:
-        InputError: the sensitivity or rho is not positive and finite, the strategy has fewer
-            rounds, or its matrix is nearly singular and has no finite error.
+        InputError: sensitivity or rho are not positive and finite, the strategy has fewer rounds,
+            or its matrix is near singular and so has no finite error.
     """
-    for argument, value in (("sensitivity", sensitivity), ("rho", rho)):
+    for what, value in (("sensitivity", sensitivity), ("rho", rho)):
         if not 0 < value < math.inf:
-            rule = "must be positive and finite for a comparison"
-            raise InputError.of(argument, value, rule, "leave the comparison out")
+            raise InputError.of(
+                what,
+                value,
+                "must be positive and finite for mechanisms to be compared",
+                "leave the comparison out",
+            )
     max_error, rms_error = prefix_errors(strategy, rounds)
     noise_multiplier = sensitivity / math.sqrt(2.0 * rho)
     return Utility(

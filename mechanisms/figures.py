@@ -1,8 +1,9 @@
 """All figures of a mechanism at one setting: loss, sensitivity, privacy."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import Result
 from fedray.base.rounding import given, up
@@ -26,26 +27,53 @@ from fedray.mechanisms.triangular import MatrixFile
 HYPOTHETICAL = (
     "only if every device was Poisson-sampled as stated; devices that choose when they come are not"
 )
-"""Assumption of amplified figures."""
+"""Condition of an amplified figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothetical:
+    """Privacy of a mechanism if devices were Poisson-sampled."""
+
+    epsilon: float | None
+    """Upper bound of epsilon at delta, by the privacy loss distribution; None without a noise
+    multiplier."""
+    renyi_epsilon: float | None
+    """The same by Renyi DP, which is looser; it is there for comparison with other tools."""
+    sampling: Annotated[PoissonSampling, Keys("probability partitions compositions")]
+    is_exact: bool = False
+    """False: both epsilons are upper bounds."""
+    assumption: str = HYPOTHETICAL
+    """The assumption, in words; no run of fedray samples devices in this way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures(Result):
     """Errors, sensitivity, losses and privacy of one strategy under one participation.
 
-    Privacy is computed when read; every figure is exact or an upper bound.
+    Privacy is computed on demand; each of its figures is exact or an upper bound.
+
+    noise_multiplier: z; without it mu, rho and epsilon are None.
+    delta: delta of epsilon.
+    sampling: Poisson sampling assumed by the amplified epsilon, or None.
     """
 
-    strategy: Strategy
-    participation: MinSep
-    loss: Loss
+    TABLES: ClassVar[str] = "fedray.report.mechanisms:figures_tables"
+
+    strategy: Annotated[Strategy, Keys("kind paper")]
+    participation: InPlace[MinSep]
+    loss: Annotated[
+        Loss,
+        Keys(
+            "sensitivity=sensitivity.value sensitivity_is_exact=sensitivity.is_exact "
+            "sensitivity_theorem=sensitivity.theorem "
+            "sensitivity_lower_bound=sensitivity.lower_bound "
+            "worst_pattern=sensitivity.worst_pattern max_error rms_error max_loss rms_loss"
+        ),
+    ]
     """Errors, sensitivity and losses under that participation."""
     noise_multiplier: float | None
-    """z, or None, in which case mu, rho and epsilon are None."""
     delta: float
-    """Delta of epsilon."""
-    sampling: PoissonSampling | None = None
-    """Poisson sampling assumed by the amplified epsilon, or None."""
+    sampling: NotInJson[PoissonSampling | None] = None
 
     def __repr__(self) -> str:
         n, b, k = self._participation()
@@ -59,8 +87,7 @@ class Figures(Result):
 
     @property
     def event(self) -> Event | None:
-        """The release without sampling, as an event for accountants; None without a noise
-        multiplier."""
+        """The release as accountants take it, without sampling; None without a noise multiplier."""
         if self.noise_multiplier is None:
             return None
         return StrategyRelease(
@@ -72,95 +99,63 @@ class Figures(Result):
         )
 
     @property
-    def mu(self) -> float | None:
+    def mu(self) -> InJson[float | None]:
         """mu of Gaussian DP (Dong, Roth, Su 2022): sensitivity / noise multiplier. Exact if the
         sensitivity is, else an upper bound; None without a noise multiplier."""
         return None if self.event is None else mu_of(self.event)
 
     @property
-    def rho(self) -> float | None:
+    def rho(self) -> InJson[float | None]:
         """rho of zero-concentrated DP (Bun and Steinke 2016): mu^2 / 2. Exact if the sensitivity
         is, else an upper bound; None without a noise multiplier."""
         return None if self.event is None else rho_of(self.event)
 
     @property
-    def epsilon(self) -> float | None:
-        """Epsilon of (epsilon, delta)-DP at `delta`, without sampling. Exact if the sensitivity is,
-        else an upper bound; None without a noise multiplier."""
+    def epsilon(self) -> InJson[float | None]:
+        """Epsilon of (epsilon, delta)-DP at `delta`, without any sampling. Exact if the sensitivity
+        is, else an upper bound; None without a noise multiplier."""
         return None if self.event is None else gdp_epsilon(self.event, self.delta)
 
     @property
     def amplified_event(self) -> Event | None:
-        """The release if devices are Poisson-sampled as in `sampling`. Raises InputError if nothing
-        is proven."""
+        """The release if devices are Poisson-sampled by `sampling`. Raises InputError if nothing is
+        proven."""
         if self.noise_multiplier is None or self.sampling is None:
             return None
         return cyclically_sampled(self.strategy, self.sampling, self.noise_multiplier)
 
     @property
     def amplified_epsilon(self) -> float | None:
-        """Upper bound of epsilon at delta with sampling, by the privacy loss distribution; None
-        without a noise multiplier or sampling."""
+        """An upper bound of epsilon at delta, if devices are so sampled, by the privacy loss
+        distribution; None without a noise multiplier or sampling."""
         event = self.amplified_event
         return None if event is None else pld_epsilon(event, self.delta)
 
     @property
     def amplified_renyi_epsilon(self) -> float | None:
-        """The same by Renyi DP, which is looser, for comparison with other tools."""
+        """The same by Renyi DP, which is looser; it is there for comparison with other tools."""
         event = self.amplified_event
         return None if event is None else renyi_epsilon(event, self.delta)
 
     def parameters(self) -> dict[str, Any]:
-        """Returns the parameters of the strategy, as in its JSON; for a matrix also its size and
-        bands."""
+        """The strategy's own parameters, as in its JSON; of a matrix its size and bands too, as a
+        reader cannot see them from its digest."""
         own = self.strategy.parameters
         if isinstance(self.strategy, MatrixFile):
             own |= {"rounds": self.strategy.most_rounds, "bands": self.strategy.bands}
         return own
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the JSON object that `--json` prints; privacy is null without a noise
-        multiplier."""
-        sensitivity = self.loss.sensitivity
-        return {
-            "kind": self.strategy.kind,
-            "paper": self.strategy.paper,
-            "rounds": self.participation.rounds,
-            "min_sep": self.participation.min_sep,
-            "max_participations": self.participation.max_participations,
-            "sensitivity": sensitivity.value,
-            "sensitivity_is_exact": sensitivity.is_exact,
-            "sensitivity_theorem": sensitivity.theorem,
-            "sensitivity_lower_bound": sensitivity.lower_bound,
-            "worst_pattern": list(sensitivity.worst_pattern),
-            "max_error": self.loss.max_error,
-            "rms_error": self.loss.rms_error,
-            "max_loss": self.loss.max_loss,
-            "rms_loss": self.loss.rms_loss,
-            "noise_multiplier": self.noise_multiplier,
-            "mu": self.mu,
-            "rho": self.rho,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            **self._amplified(),
-            "parameters": self.parameters(),
-        }
+    @property
+    def own_parameters(self) -> Annotated[dict[str, Any], Key("parameters")]:
+        """The mechanism's own parameters, as in its file."""
+        return self.parameters()
 
-    def _amplified(self) -> dict[str, Any]:
+    @property
+    def hypothetical(self) -> IfAny[Hypothetical]:
+        """Figures under Poisson sampling; only with `--sampling`."""
         if self.sampling is None:
-            return {}
-        sampling = self.sampling
-        return {
-            "hypothetical": {
-                "epsilon": self.amplified_epsilon,
-                "renyi_epsilon": self.amplified_renyi_epsilon,
-                "is_exact": False,
-                "probability": sampling.probability,
-                "partitions": sampling.partitions,
-                "compositions": sampling.compositions,
-                "assumption": HYPOTHETICAL,
-            }
-        }
+            return None
+        return Hypothetical(self.amplified_epsilon, self.amplified_renyi_epsilon, self.sampling)
 
     def _participation(self) -> tuple[int, int, int]:
         return (
@@ -177,24 +172,24 @@ def mechanism_figures(
     delta: float,
     sampling: PoissonSampling | None = None,
 ) -> Figures:
-    """Computes the figures of a strategy under a participation.
+    """Returns the figures of a strategy under a participation.
 
     Args:
         strategy: the mechanism.
         participation: enforced (rounds, min-sep, max participations).
-        noise_multiplier: z; None for errors and sensitivity only.
+        noise_multiplier: z; None for only errors and sensitivity.
         delta: delta of epsilon.
         sampling: Poisson sampling assumed by the amplified epsilon.
 
     Raises:
-        InputError: the setting is impossible, or no amplification is proven for the sampling.
+        InputError: a setting is impossible, or amplification by the sampling is not proven.
     """
     check_delta(delta)
     if noise_multiplier is not None:
         check_noise_multiplier(noise_multiplier)
     found = loss(strategy, participation)
     figures = Figures(strategy, participation, found, noise_multiplier, delta, sampling)
-    # Both may raise, and must do so here rather than when read.
+    # Both are computed now, so that what cannot be computed is refused here.
     _ = figures.epsilon, figures.amplified_epsilon
     return figures
 
@@ -208,20 +203,20 @@ def calibrated_figures(
     rho: float | None = None,
     sampling: PoissonSampling | None = None,
 ) -> Figures:
-    """Computes figures at the least noise multiplier that meets a target, rounded up by a relative
-    1e-7 at most.
+    """Returns the figures at the least noise multiplier that meets a target, rounded up by a
+    relative 1e-7 at most.
 
     Args:
         strategy: the mechanism.
         participation: enforced (rounds, min-sep, max participations).
         delta: delta of epsilon.
         epsilon: target at delta. Give this or rho.
-        rho: target of zCDP.
-        sampling: Poisson sampling to assume; epsilon is then the amplified one.
+        rho: zCDP target.
+        sampling: if given, epsilon is the amplified one, assuming that devices are sampled so.
 
     Raises:
-        InputError: the setting is impossible, both or neither target are given, or rho is given
-            with sampling, for which no zCDP is proven.
+        InputError: a setting is impossible, both or neither target is given, or rho with sampling,
+            which has no zCDP.
     """
     check_one_target(epsilon, rho)
     if sampling is None:
@@ -238,6 +233,6 @@ def calibrated_figures(
             event = cyclically_sampled(strategy, sampling, z)
             return pld_epsilon(event, delta)
 
-        # With sampling, epsilon has no closed form.
+        # With sampling epsilon has no closed form, so that the noise multiplier is searched for.
         z = least_noise_multiplier(amplified_epsilon, epsilon)
     return mechanism_figures(strategy, participation, z, delta, sampling=sampling)

@@ -1,14 +1,14 @@
-"""Strategy: the matrix C of a mechanism that releases C X + z * clip_norm * N(0, I), and the
-statement of its sensitivity."""
+"""Strategy: the matrix C of a mechanism that releases C X + z * clip_norm * N(0, I); and its
+sensitivity with the proof."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from fedray.base.arrays import FloatArray, IntArray
 from fedray.base.errors import InputError
 from fedray.base.mistakes import Explained
 from fedray.mechanisms.gram import GramTable
@@ -16,37 +16,40 @@ from fedray.mechanisms.participation import MOST_ROUNDS, MinSep
 from fedray.mechanisms.recurrence import Recurrence
 
 LARGEST_NOISE_GROWTH = 1e6
-"""Largest weight of a draw in C^-1 Z; above it, rounding in float32 exceeds the noise itself."""
+"""Largest weight of a draw in C^-1 Z: beyond, float32 noise would drown itself."""
 
 
 class SensitivityUnknown(InputError):
-    """No theorem gives the sensitivity under this participation at reasonable cost. The sensitivity
-    of a trace may still be computable, pattern by pattern."""
+    """No theorem gives the sensitivity under this participation within reason. That of a trace,
+    pattern by pattern, may still be known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """L2 sensitivity of X -> C X at clip norm 1, under zero-out of one device."""
+    """L2 sensitivity of X -> C X at clip norm 1, under zero-out of one device.
+
+    is_exact: whether some device's contributions attain the value; False: it is a proven upper
+        bound, possibly loose.
+    theorem: theorem that proves the value.
+    lower_bound: norm that a device with `worst_pattern` attains; equal to the value if that is
+        exact.
+    """
 
     value: float
-    """The sensitivity, or a proven upper bound of it."""
+    """L2 sensitivity under the participation, at clip norm 1."""
     is_exact: bool
-    """Whether some device's contributions attain the value. False marks an upper bound, which may
-    be loose."""
     theorem: str
-    """The result that proves the value."""
     lower_bound: float
-    """Sensitivity that a device with `worst_pattern` attains; equal to an exact value."""
     worst_pattern: tuple[int, ...]
-    """Rounds of a device that attains the lower bound."""
+    """Rounds of a device that attain the lower bound."""
 
 
 class Strategy(Explained, ABC):
-    """An immutable strategy matrix C. Its JSON is its `kind` and its parameters.
+    """An immutable strategy matrix. Serialises to JSON as its `kind` and its parameters.
 
-    A subclass defines the entries of G = C'C, the error of the decoder and the recurrence of the
-    noise. Most subclasses belong to a family that defines all three:
-    `fedray.mechanisms.toeplitz.ToeplitzStrategy` or
+    A subclass says its Gram matrix G = C'C, entry by entry, the error of its decoder, and the
+    recurrence of its noise; most are one of two families that say all three,
+    `fedray.mechanisms.toeplitz.ToeplitzStrategy` and
     `fedray.mechanisms.triangular.TriangularStrategy`.
     """
 
@@ -55,13 +58,15 @@ class Strategy(Explained, ABC):
     )
 
     kind: str
-    """Kind of strategy."""
+    """Kind of the mechanism."""
 
     paper: ClassVar[str]
+    """Where the mechanism comes from."""
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters given, as in its JSON; for a matrix its digest instead of its file."""
+        """The mechanism's own parameters, as in its file, without those not given; of a matrix its
+        digest, wherever its file is."""
         return {
             key: value
             for key, value in self.model_dump(mode="json", exclude_none=True).items()
@@ -70,100 +75,102 @@ class Strategy(Explained, ABC):
 
     @property
     def most_rounds(self) -> int | None:
-        """Number of rounds for which C is defined; None if there is no limit."""
+        """Most rounds that may be released; None if C is defined for any number of rounds."""
         return None
 
     def check_rounds(self, rounds: int) -> None:
-        """Raises InputError unless 1 <= `rounds` <= most_rounds."""
+        """Raises InputError unless 1 <= `rounds` <= most_rounds, for noise beyond its rounds would
+        repeat rows or have none."""
         if rounds < 1:
-            raise InputError.of("rounds", rounds, "must be at least 1")
+            raise InputError.of(
+                "rounds", rounds, "must be at least 1", "nothing is released in no rounds"
+            )
         if rounds > MOST_ROUNDS:
             raise InputError.of("rounds", rounds, f"must not exceed {MOST_ROUNDS:,}", "lower it")
-        # Noise after the last row would repeat rows, or there would be no noise.
         if self.most_rounds is not None and rounds > self.most_rounds:
             raise InputError.of(
                 "rounds",
                 rounds,
                 f"is more than this {self.kind} strategy has ({self.most_rounds})",
-                "optimise it for more rounds",
+                "noise beyond would repeat rows or have none: optimise it for more rounds",
             )
 
     @abstractmethod
-    def gram_entries(self, first: IntArray, second: IntArray, rounds: int) -> FloatArray:
-        """Returns G[first, second] elementwise, for 0 <= first <= second < rounds of equal shapes.
+    def gram_entries(
+        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
+    ) -> NDArray[np.float64]:
+        """G[first, second] elementwise, for 0 <= first <= second < rounds (shapes alike).
 
-        G = C'C over a run of `rounds` rounds. For some kinds an entry depends on the number of
-        rounds that follow, so the G of a run is not a block of the G of a longer run.
+        G = C'C over a run of that many rounds. For some kinds an entry falls with the rounds that
+        are left, so it differs between a run and its beginning.
         """
 
-    def gram(self, rounds: int) -> FloatArray:
-        """Returns G = C'C, [rounds, rounds]; at 8 bytes per entry, for a few thousand rounds at
-        most."""
+    def gram(self, rounds: int) -> NDArray[np.float64]:
+        """G = C'C, [rounds, rounds]; 8 bytes per entry, so for a few thousand rounds at most."""
         return self.gram_rows(np.arange(rounds), rounds)
 
     def gram_table(self, rounds: int) -> GramTable:
-        """Returns a table of G, 4 bytes per pair of rounds.
+        """G over that many rounds, to look entries up; 4 bytes per pair of rounds.
 
-        A table is faster than `gram_entries` if many patterns need the same entries.
+        It is quicker than `gram_entries` where many patterns ask for the same entries.
         """
         return GramTable.of_matrix(self.gram(rounds))
 
     def grown_table(self, table: GramTable | None, rounds: int, most_rounds: int) -> GramTable:
-        """Returns a table of G that covers more rounds than `table`; invalidates `table`.
+        """Returns G over more rounds than `table` has, at last over `most_rounds`; `table` must not
+        be used any more.
 
-        A strategy whose G only gains terms with each round extends the table; others recompute it.
-
-        Args:
-            table: the previous table; None on the first call.
-            rounds: rounds of the new table.
-            most_rounds: rounds of the last table that will be asked for.
+        A strategy whose G only gains terms with the rounds adds them to the table; others compute
+        it again. `table` is None the first time.
         """
         del table, most_rounds
         return self.gram_table(rounds)
 
-    def gram_rows(self, rows: IntArray, rounds: int) -> FloatArray:
-        """Returns rows of G, [R, rounds], in the order of `rows`."""
+    def gram_rows(self, rows: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+        """Returns whole rows of G, [R, rounds], in the order of `rows`, over a run of `rounds`
+        rounds."""
         columns = np.arange(rounds)
         first = np.minimum(rows[:, None], columns)
         second = np.maximum(rows[:, None], columns)
         return self.gram_entries(first, second, rounds)
 
-    def summed_gram_rows(self, pattern: IntArray, rounds: int) -> FloatArray | None:
-        """Returns the sum of G's rows in a pattern [c], [rounds], computed without G; None if
-        adding the rows is the fastest way."""
+    def summed_gram_rows(
+        self, pattern: NDArray[np.int64], rounds: int
+    ) -> NDArray[np.float64] | None:
+        """Returns the sum of G's rows in a pattern [c], [rounds], without G; None if adding them up
+        is the quickest way."""
         del pattern, rounds
         return None
 
-    def pattern_square(self, pattern: IntArray, rounds: int) -> float | None:
-        """Returns the squared norm of the sum of C's columns in a pattern [c], computed without G;
-        None if C has negative entries.
+    def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
+        """Returns the squared norm of the sum of C's columns in a pattern [c], without G; None if C
+        has negative entries.
 
-        It equals the sum of G[i, j] over i, j in the pattern, in time and memory O(rounds) instead
-        of O(c^2). A round that occurs twice in the pattern counts twice.
+        It is the sum over i, j in the pattern of G[i, j], in time and memory of the rounds instead
+        of c^2. A round that occurs twice in the pattern counts twice.
         """
         del pattern, rounds
         return None
 
     def diagonals(self, rounds: int) -> int:
-        """Returns the number of diagonals of C up to the last nonzero one, or `rounds` if unknown.
-        Columns that are at least this far apart are orthogonal."""
+        """Returns the number of diagonals of C up to the last nonzero one over `rounds` rounds;
+        columns at least this far apart are orthogonal. `rounds` if no smaller number is known."""
         return rounds
 
     def is_quick_under_participation(self, rounds: int) -> bool:
-        """Whether `participation_sensitivity` is faster than a pass over all entries of G."""
+        """Whether `participation_sensitivity` over `rounds` rounds takes less than a look at every
+        entry of G."""
         del rounds
         return False
 
     def noise_growth(self, rounds: int) -> float:
-        """Returns the largest weight of a draw in the noise C^-1 Z.
-
-        1 if the parameters bound it, and if finding it would need the inverse of a matrix.
-        """
+        """Returns the largest weight of a draw in the noise C^-1 Z over `rounds` rounds; 1 if the
+        strategy's parameters bound it, and if it would need a matrix's inverse."""
         del rounds
         return 1.0
 
     def check_noise_growth(self, rounds: int) -> None:
-        """Raises InputError if the noise grows beyond LARGEST_NOISE_GROWTH."""
+        """Raises InputError if the noise of `rounds` rounds grows beyond LARGEST_NOISE_GROWTH."""
         growth = self.noise_growth(rounds)
         if not growth <= LARGEST_NOISE_GROWTH:
             raise InputError(
@@ -173,23 +180,23 @@ class Strategy(Explained, ABC):
 
     @abstractmethod
     def recurrence(self, rounds: int) -> Recurrence:
-        """Returns the recurrence of the noise, row by row, for 1 <= rounds <= most_rounds.
+        """Returns how its noise is made, row by row, for 1 <= rounds <= most_rounds.
 
-        It is all that the server needs: noise streams are made from recurrences, not from kinds.
+        The server does not know kinds: it makes a stream of this recurrence.
         """
 
     @abstractmethod
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
-        """Returns the largest sensitivity of any pattern that the participation permits.
+        """Largest sensitivity of any pattern that the participation permits.
 
-        The value is never too small: it is exact, or a proven upper bound marked as such.
+        The value is never too small: it is exact, or a proven upper bound that says so.
 
         Raises:
             InputError: the strategy has fewer rounds than the participation.
-            SensitivityUnknown: no theorem gives it at reasonable cost.
+            SensitivityUnknown: no theorem gives one within reason.
         """
 
     @abstractmethod
-    def error_variances(self, rounds: int) -> FloatArray:
-        """Returns the squared norms of the rows of B = A C^-1, [rounds]: the variance of each
-        prefix sum at noise of unit scale."""
+    def error_variances(self, rounds: int) -> NDArray[np.float64]:
+        """Squared norms of the rows of B = A C^-1, [rounds]: variance of each prefix sum at noise
+        of unit scale."""

@@ -1,2 +1,2 @@
-"""When devices are eligible: one file per model. `model.py` says what a model is, `factory.py`
-makes that of a scenario."""
+"""Times at which devices are eligible: one file per model. `model.py` has the contract,
+`factory.py` makes the model of a scenario."""

@@ -13,23 +13,20 @@ from fedray.wire.device_classes import DeviceClasses, classes_on
 
 
 class AvailabilityByClass:
-    """Asks for every device the model of its class.
-
-    See fedray.clients.availability.model.Availability.
+    """Asks the model of each device's class; see fedray.clients.availability.model.Availability.
 
     Args:
-        classes: of the devices.
-        models: one for each class.
+        classes: classes of the devices.
+        models: [K]; model of each class.
     """
 
     def __init__(self, classes: DeviceClasses, models: Sequence[Availability]) -> None:
         self._classes = classes
         self._models = tuple(models)
-        # One byte says which class it is.
+        # One byte holds the class.
         self.bytes_to_know = 1 + max(model.bytes_to_know for model in models)
 
     def known_of(self, device_ids: NDArray[np.uint64]) -> Any:
-        """The classes of `device_ids`, and what each model knows of its own."""
         own_class = classes_on(self._classes, device_ids)
         return own_class, [
             model.known_of(device_ids[own_class == place])
@@ -44,38 +41,26 @@ class AvailabilityByClass:
         until_time: float,
         known: Any = None,
     ) -> Intervals:
-        """The intervals of `device_ids` that touch a time, from each one's `open_times` on.
-
-        Args:
-            device_ids: [N].
-            open_times: [N], seconds since start.
-            from_time: seconds since start.
-            until_time: seconds since start.
-            known: what `known_of` gave.
-        """
         if known is None:
             own_class = classes_on(self._classes, device_ids)
             known_by_class = [None] * len(self._models)
         else:
-            own_class, known_by_class = known[0][: device_ids.size], known[1]
+            own_class = known[0][: device_ids.size]
+            known_by_class = known[1]
         parts: list[Intervals] = []
         for place, model in enumerate(self._models):
             # The first devices of all are the first ones of their classes, so `known` fits.
             chosen = np.flatnonzero(own_class == place)
-            found = model.list_intervals(
-                device_ids[chosen], open_times[chosen], from_time, until_time, known_by_class[place]
-            )
-            parts.append(found._replace(local=chosen[found.local].astype(np.uint32)))
-        intervals = joined(parts)
-        # A stable sort by device keeps each one's intervals in order, as the models gave them.
-        return intervals.take(np.argsort(intervals.local, kind="stable"))
+            opens = open_times[chosen]
+            of_class = known_by_class[place]
+            found = model.list_intervals(device_ids[chosen], opens, from_time, until_time, of_class)
+            local = chosen[found.local].astype(np.uint32)
+            parts.append(found._replace(local=local))
+        return joined(parts).sorted_by_device()
 
     def interval_ends(
-        self,
-        device_ids: NDArray[np.uint64],
-        times: NDArray[np.float64],
+        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """When the intervals of `device_ids` end that hold the `times`, one for each, [C]."""
         own_class = classes_on(self._classes, device_ids)
         ends = np.empty(device_ids.size)
         for place, model in enumerate(self._models):

@@ -1,12 +1,12 @@
-"""Charging, unmetered wifi and idle as three processes: a device is eligible while all hold that
-are needed.
+"""Charging, unmetered wifi and idle as three processes: a device is eligible while all conditions
+that it needs hold.
 
 Charging and wifi are sessions by night and by day with habits of their own, as in the habit model
-(clients/availability/habit.py). Uses of a device, in which it is not idle, are a Poisson process
-that is drawn by (device, local day). The state of a device at any time is a pure function.
+(clients/availability/habit_sessions.py). Uses of a device, during which it is not idle, are a
+Poisson process drawn by (device, local day). The state of a device at any time is a pure function.
 
-What is left out of an interval, be it a gap of a condition or a use, lasts more than JOIN_SECONDS.
-So intervals are apart without being joined.
+A gap between intervals, be it a gap of a condition or a use, lasts more than JOIN_SECONDS: so
+intervals are apart without being joined.
 """
 
 import math
@@ -16,46 +16,36 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.base.errors import ScenarioError
 from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
-from fedray.clients.availability.habit import (
+from fedray.clients.availability.compiled import CompiledModel
+from fedray.clients.availability.habit_sessions import (
     LONGEST_DAYS,
     MAX_SESSIONS,
-    HabitModel,
-    HabitTables,
-    habit_of,
     intervals_between,
     intervals_within,
 )
-from fedray.clients.availability.intervals import (
-    DAY,
-    HOUR,
-    JOIN_SECONDS,
-    Intervals,
-    filled,
-    merge,
-)
-from fedray.clients.availability.model import NothingKnown
+from fedray.clients.availability.habit_tables import HabitModel, HabitTables, habit_of
+from fedray.clients.availability.intervals import DAY, HOUR, JOIN_SECONDS, Intervals, merge
 from fedray.clients.population import zone_of
 from fedray.scenario import Scenario
 from fedray.scenario.availability import ConditionsAvailability, Uses
 
 SHORTEST_USE_SECONDS = 2.0
 _MOST_MEANS = 22.9
-"""No draw of `fedray.base.rng.exponential` is larger."""
+"""Upper bound on the draws of `fedray.base.rng.exponential`."""
 # Addresses b within Stream.USES at (device, a = day).
 _COUNT, _USE = 0, 1
 
 
 class _UseModel(NamedTuple):
-    """What compiled code needs of the table `uses`; hours are local.
+    """Numbers of the table `uses`; hours are local.
 
-    key: of the draws.
-    day_rate, night_rate: uses that begin in an hour.
+    key: key of the draws.
+    day_rate, night_rate: mean number of uses that begin in an hour.
     day_start, day_end: hours of the day.
     day_uses, uses: mean number by day, and in a whole day.
-    none_probability: that there is none in a whole day.
-    mean_seconds, longest_seconds: of a use.
+    none_probability: probability of a whole day without a use.
+    mean_seconds, longest_seconds: lengths of a use.
     """
 
     key: Key
@@ -71,12 +61,6 @@ class _UseModel(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario, table: Uses) -> "_UseModel":
-        """The compiled form of a scenario's table.
-
-        Args:
-            scenario: says the seed.
-            table: its uses.
-        """
         day_start, day_end = table.day_hours
         day_hours = day_end - day_start
         day_uses = table.per_hour_by_day * day_hours
@@ -97,11 +81,11 @@ class _UseModel(NamedTuple):
 
 
 class _Conditions(NamedTuple):
-    """What compiled code needs of the model, numbers only.
+    """Numbers of the model.
 
-    needs_charging, needs_wifi, needs_idle: what a device needs to be eligible.
+    needs_charging, needs_wifi, needs_idle: conditions of eligibility.
     charging, wifi: habits.
-    uses: of a device.
+    uses: uses of a device.
     """
 
     needs_charging: bool
@@ -112,13 +96,15 @@ class _Conditions(NamedTuple):
     uses: _UseModel
 
 
-class ConditionsModel(NothingKnown):
+class ConditionsModel(CompiledModel):
     """Availability by conditions; see fedray.clients.availability.model.Availability.
 
     Args:
-        scenario: says seed and zones.
-        table: its availability.
+        scenario: source of seed and time zones.
+        table: conditions.
     """
+
+    intervals_per_device = 3.0
 
     def __init__(self, scenario: Scenario, table: ConditionsAvailability) -> None:
         self._model = _Conditions(
@@ -126,82 +112,29 @@ class ConditionsModel(NothingKnown):
             needs_wifi=table.needs_wifi,
             needs_idle=table.needs_idle,
             charging=HabitModel.of(scenario, table.charging),
-            # Wifi has streams of its own: by those of charging, both would come and go together.
+            # Wifi has its own streams: from those streams, it would come and go with charging.
             wifi=HabitModel.of(scenario, table.wifi, Stream.WIFI_HABIT, Stream.WIFI_SESSIONS),
             uses=_UseModel.of(scenario, table.uses),
         )
         self._charging = HabitTables.of(scenario, table.charging)
         self._wifi = HabitTables.of(scenario, table.wifi)
 
-    def list_intervals(
+    def fill(
         self,
         device_ids: NDArray[np.uint64],
-        open_times: NDArray[np.float64],
-        from_time: float,
-        until_time: float,
-        known: None = None,
-    ) -> Intervals:
-        """The intervals of `device_ids` that touch a time, from each one's `open_times` on.
-
-        Args:
-            device_ids: [N].
-            open_times: [N], seconds since start.
-            from_time: seconds since start.
-            until_time: seconds since start.
-            known: nothing.
-
-        Raises:
-            ScenarioError: a device has too many sessions.
-        """
-        begin_times = np.maximum(from_time, open_times)
-
-        def fill(room: Intervals) -> int:
-            return _list_intervals(
-                self._model,
-                self._charging,
-                self._wifi,
-                device_ids,
-                begin_times,
-                np.full(device_ids.size, until_time),
-                room,
-            )
-
-        try:
-            return filled(fill, 3 * device_ids.size + 1024)
-        except ValueError as error:
-            raise ScenarioError(str(error)) from None
-
-    def interval_ends(
-        self,
-        device_ids: NDArray[np.uint64],
-        times: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """When the intervals of `device_ids` end that hold the `times`, one for each, [C].
-
-        Raises:
-            ScenarioError: a device has too many sessions.
-        """
-
-        def fill(room: Intervals) -> int:
-            # The shortest time that holds the moment: at most one interval touches it.
-            after = np.nextafter(times, np.inf)
-            return _list_intervals(
-                self._model, self._charging, self._wifi, device_ids, times, after, room
-            )
-
-        try:
-            found = filled(fill, device_ids.size)
-        except ValueError as error:
-            raise ScenarioError(str(error)) from None
-        ends = np.full(device_ids.size, -np.inf)
-        ends[found.local] = found.end_times
-        return ends
+        from_times: NDArray[np.float64],
+        until_times: NDArray[np.float64],
+        known: None,
+        room: Intervals,
+    ) -> int:
+        tables = self._charging, self._wifi
+        return _list_intervals(self._model, *tables, device_ids, from_times, until_times, room)
 
 
 @njit
 def _of_habits(is_needed, follows, model, tables, device, from_time, until_time, starts, ends):
-    """Intervals of a condition of a device that touch a time: fills the arrays; how many. One
-    without end where it is not needed. The last one is followed to its true end if asked for."""
+    """Finds the intervals of a condition that touch a time; returns their number. A condition that
+    is not needed has one without end. If `follows`, the last interval gets its true end."""
     if not is_needed:
         starts[0], ends[0] = -np.inf, np.inf
         return 1
@@ -216,7 +149,7 @@ def _of_habits(is_needed, follows, model, tables, device, from_time, until_time,
 
 @njit(forceinline=True)
 def _common(starts, ends, count, other_starts, other_ends, other_count, both_starts, both_ends):
-    """What two conditions have in common, in order; how many intervals."""
+    """Intersects two sorted lists of intervals; returns the number of intervals."""
     first, second, common = 0, 0, 0
     while first < count and second < other_count and common < both_starts.size:
         start = max(starts[first], other_starts[second])
@@ -234,7 +167,7 @@ def _common(starts, ends, count, other_starts, other_ends, other_count, both_sta
 
 @njit(forceinline=True)
 def _gather_uses(uses, offset, device, from_time, until_time, starts, ends):
-    """Uses that touch a time, in no order; how many."""
+    """Collects the uses that touch a time, in no order; returns their number."""
     local_from = (from_time - uses.longest_seconds) / HOUR + offset
     first_day = math.floor(local_from / 24.0)
     last_day = math.floor((until_time / HOUR + offset) / 24.0)
@@ -243,8 +176,8 @@ def _gather_uses(uses, offset, device, from_time, until_time, starts, ends):
         word, _, _, _ = draw(uses.key, device, day, _COUNT)
         for use in range(poisson(uses.uses, uses.none_probability, word)):
             w0, w1, _, _ = draw(uses.key, device, day, _USE + use)
-            # The hour at which so many uses of the day are over, on average: first those of the
-            # day, then those of the night, which wraps.
+            # The hour by which this number of the day's uses is over, on average: first the uses by
+            # day, then those by night, which wraps.
             over = uses.uses * uniform(w0)
             if over < uses.day_uses:
                 hour = uses.day_start + over / uses.day_rate
@@ -266,7 +199,8 @@ def _gather_uses(uses, offset, device, from_time, until_time, starts, ends):
 
 @njit(forceinline=True)
 def _next_use(uses, offset, device, after, until, starts, ends):
-    """When a device that is idle up to a time is used next, at the latest at another time."""
+    """Returns the start of the next use of a device that is idle until `after`, `until` at the
+    latest."""
     covered = after
     while covered < until:
         if covered > after + DAY * LONGEST_DAYS:
@@ -274,7 +208,7 @@ def _next_use(uses, offset, device, after, until, starts, ends):
                 "a device is eligible for more than 60 days on end; raise "
                 "availability.uses.per_hour_by_day or per_hour_by_night"
             )
-        # It looks day by day, because the next use is seldom far, and nobody knows how far.
+        # The search goes day by day, because the next use is seldom far.
         upto = min(until, covered + DAY)
         count = _gather_uses(uses, offset, device, covered, upto, starts, ends)
         earliest = until
@@ -287,7 +221,7 @@ def _next_use(uses, offset, device, after, until, starts, ends):
 
 
 @njit(cache=True, nogil=True)
-def _list_intervals(model, charging, wifi, device_ids, begin_times, until_times, room):
+def _list_intervals(model, charging, wifi, device_ids, from_times, until_times, room):
     charge_starts, charge_ends = np.empty(2 * MAX_SESSIONS), np.empty(2 * MAX_SESSIONS)
     wifi_starts, wifi_ends = np.empty(2 * MAX_SESSIONS), np.empty(2 * MAX_SESSIONS)
     both_starts, both_ends = np.empty(2 * MAX_SESSIONS), np.empty(2 * MAX_SESSIONS)
@@ -298,7 +232,9 @@ def _list_intervals(model, charging, wifi, device_ids, begin_times, until_times,
     uses = model.uses
     total = 0
     for local in range(device_ids.size):
-        device, from_time, until_time = device_ids[local], begin_times[local], until_times[local]
+        device = device_ids[local]
+        from_time = from_times[local]
+        until_time = until_times[local]
         if from_time >= until_time:
             continue
         # Charging comes first, with true ends, because they bound how far wifi is followed.
@@ -317,8 +253,8 @@ def _list_intervals(model, charging, wifi, device_ids, begin_times, until_times,
             continue
         covered = until_time + 2.0 * JOIN_SECONDS
         offset = offsets[zone_of(zone_key, edges, device)]
-        # A device may be on wifi for months. What matters is whether it is until it is no longer
-        # charged, or is used next.
+        # A device may be on wifi for months. It matters only until the device is taken off the
+        # charger, or is used next.
         horizon = until_time
         if model.needs_charging:
             horizon = max(horizon, charge_ends[charges - 1])
@@ -349,15 +285,15 @@ def _list_intervals(model, charging, wifi, device_ids, begin_times, until_times,
             continue
         used = 0
         if model.needs_idle:
-            used = _gather_uses(
-                uses, offset, device, from_time - JOIN_SECONDS, covered, use_starts, use_ends
-            )
-            # Uses that overlap become one, so that an interval is cut by each but once.
+            low = from_time - JOIN_SECONDS
+            used = _gather_uses(uses, offset, device, low, covered, use_starts, use_ends)
+            # Uses that overlap become one, so that each cuts an interval only once.
             used = merge(use_starts, use_ends, used)
         # Both lists are in order, so a use that is over is never looked at again.
         use = 0
         for interval in range(common):
-            start, end = max(both_starts[interval], from_time), both_ends[interval]
+            start = max(both_starts[interval], from_time)
+            end = both_ends[interval]
             while start < min(end, until_time):
                 while use < used and use_ends[use] <= start:
                     use += 1
@@ -365,7 +301,7 @@ def _list_intervals(model, charging, wifi, device_ids, begin_times, until_times,
                 if use < used and use_starts[use] < end:
                     until = use_starts[use]
                 elif model.needs_idle and end > covered:
-                    # Uses are known up to there.
+                    # Uses are known up to `covered`.
                     until = _next_use(
                         uses,
                         offset,
@@ -381,7 +317,7 @@ def _list_intervals(model, charging, wifi, device_ids, begin_times, until_times,
                         out_starts[total] = start
                         out_ends[total] = until
                     total += 1
-                # Nothing after the last known use begins within the time that was asked for.
+                # Nothing after the last known use begins within the time listed.
                 if until == end or use >= used:
                     break
                 start = use_ends[use]

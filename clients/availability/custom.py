@@ -1,4 +1,4 @@
-"""A user's own function; what it returns is checked on every call."""
+"""Availability by a user's own function; its answers are checked at every call."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,11 @@ from fedray.scenario.availability import CustomAvailability
 class CustomModel(NothingKnown):
     """Availability by a user's function; see fedray.clients.availability.model.Availability.
 
-    It lists intervals only, so that check-ins are drawn by enumeration.
+    The function only lists intervals, so check-ins are drawn by enumeration.
 
     Args:
-        scenario: says the seed, which the function is told.
-        table: its availability: file, function and parameters.
+        scenario: source of the seed, an argument of the function.
+        table: file, function and parameters.
     """
 
     def __init__(self, scenario: Scenario, table: CustomAvailability) -> None:
@@ -35,21 +35,13 @@ class CustomModel(NothingKnown):
         until_time: float,
         known: None = None,
     ) -> Intervals:
-        """The intervals that the user's function gives for `device_ids`.
-
-        The function is not told of `open_times`: what ends before a device's timer opens is taken
-        out here. It is asked for what touches `from_time` to `until_time`. Nothing is `known`.
-
-        Raises:
-            ScenarioError: the function fails, or breaks its contract.
-        """
         try:
             given = self._function(
                 device_ids, from_time, until_time, self._seed, **self._parameters
             )
             index, start, end = (np.asarray(column) for column in given)
         except Exception as error:
-            # A user's code may raise anything.
+            # User code may raise anything.
             raise ScenarioError(
                 f"availability function {self._name} failed: {type(error).__name__}: {error}; "
                 "correct it"
@@ -59,20 +51,16 @@ class CustomModel(NothingKnown):
         end_times = end.astype(np.float64)
         self._check(local, start_times, end_times, device_ids.size)
         self._check_touches(start_times, end_times, from_time, until_time)
+        # The function does not see timers: intervals before a device's timer opens go here.
         opens = open_times[local]
         keep = (end_times > opens) & (opens < until_time)
         intervals = Intervals(local.astype(np.uint32), start_times, end_times)
         return intervals.take(keep)
 
     def interval_ends(
-        self,
-        device_ids: NDArray[np.uint64],
-        times: NDArray[np.float64],
+        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Cannot be asked of any `device_ids` and `times`.
-
-        The table's `can_be_thinned` says so, and only enumeration is ordered then.
-        """
+        # The table's `can_be_thinned` is false, so only enumeration is ordered.
         raise AssertionError
 
     def _check(
@@ -88,9 +76,9 @@ class CustomModel(NothingKnown):
             return
         if local.min() < 0 or local.max() >= devices:
             self._refuse(f"an index lies outside 0 to {devices - 1}, the positions in device_ids")
-        # No comparison with a time that is no number holds, so this finds them too.
+        # No comparison with NaN holds, so this finds NaN too.
         if not (start_times < end_times).all():
-            self._refuse("an interval ends before it starts, or has a time that is no number")
+            self._refuse("an interval ends before it starts, or has a time that is NaN")
         is_sorted = (np.diff(local) >= 0).all()
         is_of_same = local[1:] == local[:-1]
         gaps_start = end_times[:-1][is_of_same]
@@ -107,9 +95,7 @@ class CustomModel(NothingKnown):
     ) -> None:
         touches = (end_times > from_time) & (start_times < until_time)
         if not touches.all():
-            self._refuse(
-                f"an interval does not touch the time asked for, {from_time:g} to {until_time:g}"
-            )
+            self._refuse(f"an interval does not touch the times {from_time:g} to {until_time:g}")
 
     def _refuse(self, rule: str) -> None:
         raise ScenarioError(f"availability function {self._name}: {rule}; correct it")

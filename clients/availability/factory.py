@@ -10,7 +10,7 @@ from fedray.wire.device_classes import DeviceClasses
 
 
 def availability_of(scenario: Scenario) -> Availability:
-    """The scenario's availability model; one for each class of devices, if they differ."""
+    """Makes the availability model of a scenario, by class if its classes differ in it."""
     classes = scenario.population.classes or ()
     if any(each.availability or each.time_zones for each in classes):
         models = [_model_of(of_class) for of_class in scenario.of_classes]
@@ -19,7 +19,6 @@ def availability_of(scenario: Scenario) -> Availability:
 
 
 def _model_of(scenario: Scenario) -> Availability:
-    """The availability model of a scenario without classes, with its slow days."""
     table = scenario.availability
     model = resolve_name(table.implementation)(scenario, table)
     if table.slow_days is None:

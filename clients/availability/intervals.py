@@ -1,12 +1,11 @@
-"""Intervals: the times in which a device is eligible, as every model gives them, and how sessions
-are joined to intervals.
+"""Intervals in which a device is eligible, and how sessions are joined to them.
 
 An interval is the union of sessions that overlap or lie no more than JOIN_SECONDS apart. Times are
 seconds UTC since the start of the simulation, midnight of a Monday; a device is eligible from an
-interval's start on until, but not at, its end.
+interval's start until its end, which does not belong to it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +20,10 @@ JOIN_SECONDS = 1.0
 class Intervals(NamedTuple):
     """Intervals [I], sorted by (device, start), disjoint.
 
-    local: which device: its position among those that were asked for, or in the shard.
-    start_times: seconds since start. The start of an interval that began before the time that was
-        asked for may be later than its true one.
-    end_times: true ends, however far past the time that was asked for; infinity for none.
+    local: position of the device among the devices listed, or in the shard.
+    start_times: seconds since start; later than the true start if the interval began before the
+        time listed.
+    end_times: true ends, however far past the time listed; infinity for an interval without end.
     """
 
     local: NDArray[np.uint32]
@@ -32,66 +31,33 @@ class Intervals(NamedTuple):
     end_times: NDArray[np.float64]
 
     def take(self, chosen: Any) -> "Intervals":
-        """Some of the intervals.
-
-        Args:
-            chosen: their positions, a slice or a mask.
-        """
+        """Returns the intervals at positions, in a slice or under a mask."""
         return Intervals(
             self.local[chosen],
             self.start_times[chosen],
             self.end_times[chosen],
         )
 
+    def sorted_by_device(self) -> "Intervals":
+        """Sorts by device and keeps the order of each device's intervals."""
+        return self.take(np.argsort(self.local, kind="stable"))
+
 
 def joined(parts: Sequence[Intervals]) -> Intervals:
-    """The intervals of all `parts` after one another; none of no parts."""
-    # The empty one gives the types of the columns where there are no parts.
-    none = Intervals(np.empty(0, np.uint32), np.empty(0), np.empty(0))
-    columns = zip(none, *parts, strict=True)
+    """Concatenates `parts`, of which there may be zero."""
+    # The empty part gives the columns their types.
+    empty = Intervals(np.empty(0, np.uint32), np.empty(0), np.empty(0))
+    columns = zip(empty, *parts, strict=True)
     return Intervals(*(np.concatenate(column) for column in columns))
 
 
-def filled(fill: Callable[[Intervals], int], capacity: int) -> Intervals:
-    """The intervals that a kernel finds, which cannot know beforehand how many they are.
-
-    Kernels write the columns out themselves, where there is room: a function for it would cost a
-    third of a listing's time.
-
-    Args:
-        fill: writes intervals as far as there is room, and returns how many there are. It is called
-            again, with room for all of them, where there was too little.
-        capacity: room at the first call; a good guess spares the second one.
-
-    Returns:
-        What `fill` wrote.
-    """
-    while True:
-        room = Intervals(
-            local=np.empty(capacity, np.uint32),
-            start_times=np.empty(capacity),
-            end_times=np.empty(capacity),
-        )
-        total = fill(room)
-        if total <= capacity:
-            return room.take(slice(total))
-        # The next turn finds the same intervals, and has room for all of them.
-        capacity = total
+# The functions below work on the sessions or intervals of one device, in place: on the first
+# entries of arrays `starts` and `ends`. They return the number of entries that are left.
 
 
 @njit(forceinline=True)
 def merge(starts, ends, count):
-    """Makes intervals of sessions, in place.
-
-    Args:
-        starts: when sessions start; the first `count` are sorted.
-        ends: when they end.
-        count: how many sessions there are, in any order.
-
-    Returns:
-        How many intervals there are: sessions that overlap, or lie no more than JOIN_SECONDS apart,
-        are one.
-    """
+    """Sorts `count` sessions by start and joins them to intervals."""
     if count == 0:
         return 0
     # Insertion sort: a device has few sessions in a day, and they are nearly in order.
@@ -102,33 +68,32 @@ def merge(starts, ends, count):
             starts[slot + 1], ends[slot + 1] = starts[slot], ends[slot]
             slot -= 1
         starts[slot + 1], ends[slot + 1] = start, end
-    kept = 0
+    last = 0
     for session in range(1, count):
-        if starts[session] <= ends[kept] + JOIN_SECONDS:
-            ends[kept] = max(ends[kept], ends[session])
+        if starts[session] <= ends[last] + JOIN_SECONDS:
+            ends[last] = max(ends[last], ends[session])
         else:
-            kept += 1
-            starts[kept], ends[kept] = starts[session], ends[session]
-    return kept + 1
+            last += 1
+            starts[last], ends[last] = starts[session], ends[session]
+    return last + 1
 
 
 @njit(forceinline=True)
-def keep_touching(starts, ends, count, from_time, until_time):
-    """Keeps the intervals that touch a time, in place and in their order.
-
-    Args:
-        starts: when intervals start.
-        ends: when they end.
-        count: how many there are.
-        from_time: of the time.
-        until_time: its end, which does not belong to it.
-
-    Returns:
-        How many are kept.
-    """
+def merge_touching(starts, ends, count, from_time, until_time):
+    """Joins `count` sessions to intervals and keeps those in touch with [from_time, until_time)."""
+    intervals = merge(starts, ends, count)
     kept = 0
-    for interval in range(count):
+    for interval in range(intervals):
         if ends[interval] > from_time and starts[interval] < until_time:
             starts[kept], ends[kept] = starts[interval], ends[interval]
             kept += 1
     return kept
+
+
+@njit(forceinline=True)
+def prolong(starts, ends, kept, found):
+    """Joins `found` sessions, which lie behind the `kept` intervals, to the last interval."""
+    covered = ends[kept - 1]
+    for session in range(kept, kept + found):
+        if starts[session] <= covered + JOIN_SECONDS:
+            ends[kept - 1] = max(ends[kept - 1], ends[session])

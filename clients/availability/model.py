@@ -1,4 +1,4 @@
-"""What an availability model is. To add one: ARCHITECTURE.md, "To add"."""
+"""The contract of an availability model. To add one: ARCHITECTURE.md, "To add"."""
 
 from typing import Any, Protocol
 
@@ -9,22 +9,22 @@ from fedray.clients.availability.intervals import Intervals
 
 
 class Availability(Protocol):
-    """Says when devices are eligible: a pure function of device and time, for any devices, asked in
-    any order. Times are seconds UTC since the start of the simulation.
+    """Decides when devices are eligible: a pure function of device and time, for any devices in any
+    order. Times are seconds UTC since the start of the simulation.
 
-    bytes_to_know: memory that `known_of` takes per device; 0 where nothing is worth keeping.
+    bytes_to_know: memory that `known_of` takes per device; 0 if nothing is worth keeping.
     """
 
     bytes_to_know: int
 
     def known_of(self, device_ids: NDArray[np.uint64]) -> Any:
-        """What stays the same of devices, for callers that list their intervals again and again.
+        """Computes the constants of devices, for callers that list their intervals repeatedly.
 
         Args:
             device_ids: [N], sorted.
 
         Returns:
-            A value of the model's own, to be given back as `known`.
+            Value of the model's own type, for the argument `known`.
         """
         ...
 
@@ -40,42 +40,46 @@ class Availability(Protocol):
 
         Args:
             device_ids: [N].
-            open_times: [N]; when each device's timer opens.
-            from_time: of each device, what ends at max(from_time, its open time) is left out.
-            until_time: what starts then is left out, and every device whose timer opens then or
-                later.
-            known: what `known_of` gave for the same devices, or for these and more that come after
-                them; it changes no answer.
+            open_times: [N]; time at which each device's timer opens.
+            from_time: start; intervals that end by max(from_time, open time) are left out.
+            until_time: end; intervals that start at it or later are left out, and devices whose
+                timers open at it or later.
+            known: result of `known_of` for the same devices, or for more of which these are the
+                first; it changes no answer.
 
         Returns:
             Intervals whose `local` are positions in device_ids.
+
+        Raises:
+            ScenarioError: a device has too many intervals, or one that is too long.
         """
         ...
 
     def interval_ends(
-        self,
-        device_ids: NDArray[np.uint64],
-        times: NDArray[np.float64],
+        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """When the intervals end that hold moments. Asked only of models whose table says
-        `can_be_thinned`.
+        """Returns the ends of the intervals that contain moments.
+
+        Called only if the model's table says `can_be_thinned`.
 
         Args:
             device_ids: [C]; a device may occur several times.
             times: [C]; a moment for each.
 
         Returns:
-            [C]; -infinity where no interval of the device holds the moment, infinity where the
+            [C]; -infinity if no interval of the device contains the moment, infinity if the
             interval has no end.
+
+        Raises:
+            ScenarioError: a device has too many intervals, or one that is too long.
         """
         ...
 
 
 class NothingKnown:
-    """Mixin for models that have nothing of a device that is worth keeping."""
+    """Mixin for models without constants of a device that are worth keeping."""
 
     bytes_to_know = 0
 
-    def known_of(self, device_ids: NDArray[np.uint64]) -> None:
-        """Nothing of any device_ids; see `Availability`."""
-        return
+    def known_of(self, device_ids: NDArray[np.uint64]) -> Any:
+        return None

@@ -1,9 +1,9 @@
 """Slow days: on some days all devices of a population are eligible less often (holidays, outages of
-networks, competing tasks), whatever their availability model says.
+networks, competing tasks), whatever their availability model.
 
-A day is slow or not for all devices alike; on a slow day each interval is left out with the same
-probability, independently of the others. Both are draws at addresses, so that the rest stays a pure
-function of device and time.
+A day is slow for all devices or for no device; on a slow day each interval is left out with the
+same probability, independently of the others. Both are draws at addresses, so that availability
+stays a pure function of device and time.
 """
 
 import math
@@ -19,16 +19,16 @@ from fedray.clients.availability.model import Availability
 from fedray.scenario import Scenario
 from fedray.scenario.availability import SlowDays
 
-# Addresses b within Stream.SLOW_DAYS: of spells at (spell, a = 0), of intervals at (device, a = end
-# in whole seconds). Intervals of a device are more than a second apart, so no two share an address.
+# Addresses b within Stream.SLOW_DAYS: spells at (spell, a = 0), intervals at (device, a = end in
+# whole seconds). Intervals of a device are more than a second apart, so their addresses differ.
 _SPELL, _INTERVAL = 0, 1
 
 
 class _Calendar(NamedTuple):
-    """What compiled code needs of a scenario's slow days.
+    """Numbers of the table.
 
-    key: of the draws.
-    share: of the spells, which are slow.
+    key: key of the draws.
+    share: share of the spells that are slow.
     factor: share of the intervals that is left on slow days.
     spell_seconds: length of a spell.
     """
@@ -42,12 +42,12 @@ class _Calendar(NamedTuple):
 class SlowDaysModel:
     """Availability with slow days; see fedray.clients.availability.model.Availability.
 
-    An interval belongs to the spell in which it ends. One that has no end stays.
+    An interval belongs to the spell in which it ends. An interval without end stays.
 
     Args:
-        scenario: says the seed.
-        table: its slow days.
-        model: when devices are eligible on other days.
+        scenario: source of the seed.
+        table: slow days.
+        model: availability on other days.
     """
 
     def __init__(self, scenario: Scenario, table: SlowDays, model: Availability) -> None:
@@ -61,7 +61,6 @@ class SlowDaysModel:
         self.bytes_to_know = model.bytes_to_know
 
     def known_of(self, device_ids: NDArray[np.uint64]) -> Any:
-        """What the model keeps of `device_ids`."""
         return self._model.known_of(device_ids)
 
     def list_intervals(
@@ -72,38 +71,25 @@ class SlowDaysModel:
         until_time: float,
         known: Any = None,
     ) -> Intervals:
-        """The model's intervals, without those that slow days leave out.
-
-        Args:
-            device_ids: [N].
-            open_times: [N], seconds since start.
-            from_time: seconds since start.
-            until_time: seconds since start.
-            known: what the model keeps of these devices; None for nothing.
-        """
         found = self._model.list_intervals(device_ids, open_times, from_time, until_time, known)
         return found.take(_are_left(self._calendar, device_ids[found.local], found.end_times))
 
     def interval_ends(
-        self,
-        device_ids: NDArray[np.uint64],
-        times: NDArray[np.float64],
+        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """When the intervals of `device_ids` end that hold the `times`, one for each, [C]."""
         ends = self._model.interval_ends(device_ids, times)
         return np.where(_are_left(self._calendar, device_ids, ends), ends, -np.inf)
 
 
 @njit(cache=True, nogil=True)
 def _are_left(calendar, device_ids, end_times):
-    """Whether intervals with these ends are left, [I]; also where there is no interval or no
-    end."""
+    """Returns which intervals are left, by their ends [I]; True for ends that are infinite."""
     are_left = np.ones(end_times.size, np.bool_)
     for interval in range(end_times.size):
         end_time = end_times[interval]
         if not math.isfinite(end_time):
             continue
-        # The end decides, because every listing knows it, whereas starts may be cut.
+        # The end decides, because every listing has it, whereas starts may be cut.
         spell = math.floor(end_time / calendar.spell_seconds)
         w0, _, _, _ = draw(calendar.key, spell, 0, _SPELL)
         if uniform(w0) < calendar.share:

@@ -1,5 +1,5 @@
-"""How many devices are eligible at once, said before a run: whether the population suffices is then
-known at once."""
+"""Number of devices eligible at once, estimated before a run: shows whether the population
+suffices."""
 
 from typing import NamedTuple
 
@@ -7,22 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.clients.availability.factory import availability_of
-from fedray.clients.availability.intervals import DAY, HOUR, Intervals
+from fedray.clients.availability.intervals import DAY, HOUR
 from fedray.clients.population import DeviceModel, Presence, are_usable, devices_of_ranks
 from fedray.scenario import Scenario
 from fedray.wire.device_classes import DeviceClasses, classes_on
 
 SAMPLE_DEVICES = 10_000
-"""At least so many devices are looked at, where there are so many."""
+"""Smallest sample of a population that has more devices."""
 
 
 class Supply(NamedTuple):
-    """Devices that are eligible at once at the full hours of the first week; estimates from a fixed
-    sample.
+    """Devices eligible at once at the full hours of the first week; estimates from a fixed sample.
 
-    least: at the hour with the fewest.
-    mean: over all hours.
-    most: at the hour with the most.
+    least: number at the hour with the fewest.
+    mean: mean over all hours.
+    most: number at the hour with the most.
     """
 
     least: int
@@ -31,16 +30,13 @@ class Supply(NamedTuple):
 
 
 def eligible_at_once(scenario: Scenario) -> Supply:
-    """The supply of the devices that are there at the start, whatever their timers say.
-
-    Args:
-        scenario: whose population it is.
+    """Estimates the supply of devices present at the start, whatever their timers.
 
     Raises:
-        ScenarioError: as the scenario's availability model does.
+        ScenarioError: see `Availability.list_intervals`.
     """
     sample, stride = _sample(scenario)
-    counts = stride * _at_full_hours(_first_week(scenario, sample))
+    counts = stride * _counts_at_full_hours(scenario, sample)
     return Supply(
         least=int(counts.min()),
         mean=round(float(counts.mean())),
@@ -49,42 +45,36 @@ def eligible_at_once(scenario: Scenario) -> Supply:
 
 
 def eligible_share_by_class(scenario: Scenario) -> list[float]:
-    """Mean share of the devices of each class that are eligible at once, as `eligible_at_once`
-    samples them; 0 of a class that the sample does not have.
-
-    Args:
-        scenario: whose population it is.
-    """
+    """Returns the mean share of each class's devices that are eligible at once, as
+    `eligible_at_once` samples them; 0 for a class without a device in the sample."""
     sample, _ = _sample(scenario)
     own_class = classes_on(DeviceClasses.of(scenario), sample)
     shares: list[float] = []
     for place, of_class in enumerate(scenario.of_classes):
         own = sample[own_class == place]
-        counts = _at_full_hours(_first_week(of_class, own))
+        counts = _counts_at_full_hours(of_class, own)
         shares.append(float(counts.mean()) / max(1, own.size))
     return shares
 
 
 def _sample(scenario: Scenario) -> tuple[NDArray[np.uint64], int]:
-    """Devices of the start that are looked at, and for how many each of them stands."""
+    """Returns every s-th device of the start, and s."""
     devices = scenario.population.devices
     stride = max(1, devices // SAMPLE_DEVICES)
-    # By ranks, which are those of joining: the first ids of a block are there first.
+    # By join ranks, because the first ids of each block are present first.
     ranks = np.arange(0, devices, stride)
     join_order = Presence.of(scenario).order
     return devices_of_ranks(join_order, ranks).astype(np.uint64), stride
 
 
-def _first_week(scenario: Scenario, sample: NDArray[np.uint64]) -> Intervals:
-    """When the usable ones of a sample of devices are eligible, whatever their timers say."""
+def _counts_at_full_hours(scenario: Scenario, sample: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Counts the usable devices of a sample that are eligible at each hour of the first week."""
     usable = sample[are_usable(DeviceModel.of(scenario), sample)]
     timers_open = np.zeros(usable.size)
-    return availability_of(scenario).list_intervals(usable, timers_open, 0.0, 7.0 * DAY)
-
-
-def _at_full_hours(intervals: Intervals) -> NDArray[np.int64]:
-    """How many of the first week's intervals go on at each full hour."""
+    model = availability_of(scenario)
+    found = model.list_intervals(usable, timers_open, 0.0, 7.0 * DAY)
     hours = HOUR * np.arange(7 * 24)
-    # Those that have begun less those that have ended go on, as a device's intervals are apart.
-    begun = np.searchsorted(np.sort(intervals.start_times), hours, side="right")
-    return begun - np.searchsorted(np.sort(intervals.end_times), hours, side="right")
+    # A device's intervals are apart, so each start less each end counts one eligible device.
+    begun = np.searchsorted(np.sort(found.start_times), hours, side="right")
+    ended = np.searchsorted(np.sort(found.end_times), hours, side="right")
+    return begun - ended

@@ -1,1 +1,1 @@
-"""Data: where the examples that devices train on come from, one file per kind."""
+"""Sources of the examples that devices train on, one file per kind."""

@@ -1,15 +1,15 @@
-"""Which device has which client of the data, and which clients are held out.
+"""Assignment of the data's clients to devices, and the choice of held-out clients.
 
-Clients of the data are known by their places 0 to N - 1 in order of their names. A device without a
-tie has the client at `permutation[device % N]`: every client is held by equally many devices, but
-for one, and by one at most where there are no more devices than clients. A device with a tie has
-the client at its quantile: among all devices, ordered by zone, hour or speed, it stands at a share
-q, and gets the client at the share q of all clients in their order. Within what many devices have
-in common, such as a zone, q is drawn uniformly.
+Clients are known by their places 0 to N - 1 in order of their names. A device without a tie has the
+client at `permutation[device % N]`, so every client has the same number of devices, up to one, and
+at most one device if the clients suffice. A device with a tie has the client at its
+quantile: if it stands at a share q of all devices, ordered by zone, hour or speed, it gets the
+client at the share q of all clients in their order. Among devices with the same trait, such as a
+zone, q is drawn uniformly.
 
-Everything is a function of the scenario's seed and the device's id, but for the choice of the held
-out clients, which is the same for every seed, so that figures of several seeds are of the same
-data, and a counted vocabulary never saw it.
+Everything is a function of the scenario's seed and the device's id, except the choice of the
+held-out clients. It is the same for every seed, so that results of several seeds are comparable,
+and a counted vocabulary never saw these clients.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Key, Stream, draw, stream_generator, stream_key, uniform
 from fedray.clients.availability.habit import HabitAvailabilityModel
-from fedray.clients.data.source import FIRST_HELD_OUT
+from fedray.clients.data.source import FIRST_HELD_OUT, Ids, Integers
 from fedray.clients.population import DeviceModel, Zones, speed_of, zones_on
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
@@ -27,29 +27,22 @@ from fedray.scenario.data import AssignedData
 from fedray.wire.device_classes import DeviceClasses, classes_of, classes_on
 
 QUANTILE_DEVICES = 16_384
-"""Devices, the first ones, whose zones, hours or speeds tell at which share of all a device is."""
+"""Number of first devices that serve as a sample of all zones, hours or speeds."""
 
 
-def held_out_places(clients: int, share: float) -> NDArray[np.int64]:
-    """Places of the clients that are set apart, in a drawn order: at least one, and never all.
+def held_out_places(clients: int, share: float) -> Integers:
+    """Returns the places of held-out clients, in a random order that is the same for every seed.
 
     Args:
-        clients: how many there are, two at least.
-        share: of them, which is rounded to whole clients.
-
-    Returns:
-        Places [H], the same for every seed.
+        clients: number of clients, at least two.
+        share: share of held-out clients, rounded to at least one, and to fewer than all.
     """
     wanted = min(clients - 1, max(1, round(share * clients)))
     return _drawn_order(clients)[:wanted]
 
 
-def drawn_order(places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The same places in a drawn order, which is the same for every seed.
-
-    Args:
-        places: any [N].
-    """
+def drawn_order(places: Integers) -> Integers:
+    """Returns places in a random order that is the same for every seed."""
     return places[_drawn_order(places.size)]
 
 
@@ -57,23 +50,22 @@ class Assignment:
     """The clients of the devices of one scenario.
 
     Args:
-        scenario: says seed, zones, habits and speeds.
-        table: the keys of the tie.
-        counts: examples [N] of the clients that devices have, in order of their names.
-        held_out: how many clients are held out; they are behind the others, from place N on.
+        scenario: scenario with seed, zones, habits and speeds.
+        table: table with the tie.
+        counts: examples [N] of the clients to assign, in order of their names.
+        held_out: number of held-out clients, at places from N on.
     """
 
     def __init__(
         self,
         scenario: Scenario,
         table: AssignedData,
-        counts: NDArray[np.int64],
+        counts: Integers,
         held_out: int,
     ) -> None:
         self._clients = counts.size
         self._held_out = held_out
-        # A trace records how many examples devices have, so the simulation's seed decides who has
-        # what.
+        # The trace records numbers of examples, so this takes the seed of the simulation.
         self._key = stream_key(scenario.seed, Stream.DATA)
         generator = stream_generator(scenario.seed, Stream.DATA)
         self._permutation = generator.permutation(counts.size)
@@ -85,19 +77,13 @@ class Assignment:
         else:
             self._ordered = np.argsort(counts, kind="stable")
         self._traits = _Traits(scenario, table)
-        # A sample: the traits of all would take as long as the population is large.
+        # A sample, because computing the traits of all devices would take too long.
         devices = min(QUANTILE_DEVICES, scenario.device_ids)
         sample_ids = np.arange(devices, dtype=np.uint64)
         self._sample = np.sort(self._traits.of(sample_ids))
 
-    def places(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The places of the clients that devices have.
-
-        Args:
-            device_ids: [G].
-
-        Returns:
-            Places [G]; those of held-out devices are N and more.
+    def places(self, device_ids: Ids) -> Integers:
+        """Returns the places [G] of the clients of devices [G]; N and more for held-out devices.
 
         Raises:
             IndexError: an id from FIRST_HELD_OUT on has no client.
@@ -113,21 +99,17 @@ class Assignment:
         if self._strength:
             draws = _uniforms(self._key, device_ids)
             for_tie, for_place = draws.T
-            # Held-out devices keep the clients that were set apart for them.
+            # Held-out devices keep their held-out clients.
             is_tied = (for_tie < self._strength) & ~is_held_out
             places[is_tied] = self._tied_places(device_ids[is_tied], for_place[is_tied])
         return places
 
-    def _tied_places(
-        self,
-        device_ids: NDArray[np.uint64],
-        draws: NDArray[np.float64],
-    ) -> NDArray[np.int64]:
+    def _tied_places(self, device_ids: Ids, draws: NDArray[np.float64]) -> Integers:
         traits = self._traits.of(device_ids)
         low = np.searchsorted(self._sample, traits, "left")
         high = np.searchsorted(self._sample, traits, "right")
-        # A trait that devices of the sample have takes their share of it. One that none of them has
-        # lies in one of the gaps between them, before the first and behind the last, all alike.
+        # A trait within the sample takes its share of it. A new one takes one of the equally large
+        # gaps: before the first device, between two, or after the last.
         is_known = high > low
         share = np.where(is_known, high - low, 1)
         quantile = (low + draws * share) / (self._sample.size + ~is_known)
@@ -136,7 +118,7 @@ class Assignment:
 
 
 class _Traits:
-    """What a device is ordered by."""
+    """The trait by which devices are ordered."""
 
     def __init__(self, scenario: Scenario, table: AssignedData) -> None:
         self._tie = table.tie
@@ -152,23 +134,20 @@ class _Traits:
                 "data.tie",
                 table.tie,
                 "is ambiguous: with an availability or time zones per class, hours and zones of "
-                "devices are not in one order",
-                "take another tie",
+                "devices have no common order",
+                "choose another tie",
             )
         if table.tie == "hour":
             if not isinstance(scenario.availability, HabitAvailability):
                 raise ScenarioError(
-                    f"data.tie='hour': devices have hours in the habit model alone, and "
-                    f"availability.model={scenario.availability.model!r}; take another tie"
+                    "data.tie='hour' needs the habit model: devices have no hours in "
+                    f"availability.model={scenario.availability.model!r}; choose another tie"
                 )
             self._habit = HabitAvailabilityModel(scenario, scenario.availability)
 
-    def of(self, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """The trait of each of `device_ids`, [G].
-
-        It is the UTC hour of the middle of the device's nights, its zone's number, or the factor of
-        its training time.
-        """
+    def of(self, device_ids: Ids) -> NDArray[np.float64]:
+        """Returns traits [G] of devices: the UTC hour of the middle of their nights, the number of
+        their zone, or the factor of their training time."""
         if self._habit is not None:
             known = self._habit.known_of(device_ids)
             utc_hours = known.center - self._zones.offsets[known.zone]
@@ -180,7 +159,7 @@ class _Traits:
 
 
 @njit(cache=True, nogil=True)
-def _speeds_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+def _speeds_on(model: DeviceModel, device_ids: Ids) -> NDArray[np.float64]:
     found = np.empty(device_ids.size)
     for index in range(device_ids.size):
         training, _, _ = speed_of(model, device_ids[index])
@@ -189,17 +168,17 @@ def _speeds_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np
 
 
 @njit(cache=True, nogil=True)
-def _uniforms(key: Key, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+def _uniforms(key: Key, device_ids: Ids) -> NDArray[np.float64]:
     """Addresses: (device, 0, 0)."""
     found = np.empty((device_ids.size, 2))
     for index in range(device_ids.size):
         w0, w1, w2, _ = draw(key, device_ids[index], 0, 0)
         found[index, 0] = uniform(w0)
-        # Two words, so that a million clients are drawn alike often.
+        # Two words, so that each of a million clients is equally likely.
         high = np.float64(np.int64(w1))
         found[index, 1] = (high + uniform(w2)) / 4294967296.0
     return found
 
 
-def _drawn_order(size: int) -> NDArray[np.int64]:
+def _drawn_order(size: int) -> Integers:
     return stream_generator(0, Stream.HELD_OUT).permutation(size)

@@ -1,7 +1,7 @@
-"""What data leaves in the cache (`$XDG_CACHE_HOME/fedray/data`, else `~/.cache/fedray/data`).
+"""Indexes and copies of data in the cache (`$XDG_CACHE_HOME/fedray/data`, or below `~/.cache`).
 
-There is a folder for each content, by its SHA-256, with the index and copies that are faster to
-read. It may be deleted whenever nothing runs; `fedray cache` does so.
+There is a folder for each content, named by its SHA-256, with the index and copies that are faster
+to read. It may be deleted while nothing runs; `fedray cache` does so.
 """
 
 import contextlib
@@ -25,36 +25,32 @@ _IN_THIS_PROCESS = threading.RLock()
 
 @contextlib.contextmanager
 def content_cache(digest: str) -> Iterator[Path]:
-    """Within: the folder for a content, which no other process changes meanwhile.
+    """Yields the folder for a content, locked against other processes.
 
-    So of several workers on a machine one makes the index, and the others find it.
+    Only one of several workers on a machine then builds the index.
 
     Args:
         digest: SHA-256 of the content.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the cache cannot be written.
     """
     folder = cache_folder("data") / digest
-    try:
+    remedy = "free space there, or set the environment variable XDG_CACHE_HOME to another place"
+    with _refused(folder, "written", remedy):
         folder.mkdir(parents=True, exist_ok=True)
         with _IN_THIS_PROCESS, (folder / "lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
-    except OSError as error:
-        raise InputError(
-            f"the cache {str(folder)!r} cannot be written ({error.strerror or error}); free space "
-            "there, or name another place by the environment variable XDG_CACHE_HOME"
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class CachedContent:
-    """What is kept of one content.
+    """Cache entry of one content.
 
-    folder: where.
+    folder: its folder.
     bytes: size of all files in it.
-    used_time: when it was opened last, seconds since 1970.
+    used_time: last time it was opened, seconds since 1970.
     """
 
     folder: Path
@@ -63,65 +59,63 @@ class CachedContent:
 
 
 def cached_contents() -> list[CachedContent]:
-    """What is kept of every content, the one that was opened last first.
+    """Returns the cache entries of all contents, the last one opened first.
 
     Raises:
         InputError: the cache cannot be read.
     """
-    found, root = [], cache_folder("data")
-    try:
+    found: list[CachedContent] = []
+    root = cache_folder("data")
+    with _refused(root, "read", "check its permissions"):
         for lock in root.glob("*/lock"):
             sizes = [file.stat().st_size for file in lock.parent.rglob("*") if file.is_file()]
-            # Whoever opens the content empties the lock's file, which sets its time.
+            # Opening a content truncates the lock file, which sets its time.
             found.append(CachedContent(lock.parent, sum(sizes), lock.stat().st_mtime))
-    except OSError as error:
-        raise InputError(
-            f"the cache {str(root)!r} cannot be read ({error.strerror or error}); see who may "
-            "read it"
-        ) from None
     return sorted(found, key=lambda each: -each.used_time)
 
 
 def delete_content(folder: Path) -> bool:
-    """Deletes what is kept of a content, unless somebody is opening it now. Whether it is gone.
-
-    Args:
-        folder: of a CachedContent.
+    """Deletes the folder of a content and returns True, or returns False if the content is in use.
 
     Raises:
-        InputError: it cannot be deleted.
+        InputError: the folder cannot be deleted.
     """
-    try:
-        with (folder / "lock").open("rb") as lock:
-            # It does not wait, because whoever holds the lock may make a copy that takes long.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise InputError(
-            f"the cache {str(folder)!r} cannot be deleted ({error.strerror or error}); see who may "
-            "write there"
-        ) from None
+    with _refused(folder, "deleted", "check its permissions"):
+        try:
+            with (folder / "lock").open("rb") as lock:
+                # Non-blocking, because the holder of the lock may be making a long copy.
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+        except BlockingIOError:
+            return False
     return True
 
 
-def made_once(file: Path, make: Callable[[Path], None]) -> Path:
-    """A copy of data that is made unless it is there, whole and unchanged.
+@contextlib.contextmanager
+def _refused(path: Path, action: str, remedy: str) -> Iterator[None]:
+    """Raises InputError for an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"the cache {str(path)!r} cannot be {action} ({error.strerror or error}); {remedy}"
+        ) from None
 
-    Its SHA-256 is kept beside it. A copy that differs is made again: the digest of the data says
-    nothing about it.
+
+def made_once(file: Path, make: Callable[[Path], None]) -> Path:
+    """Makes a copy of data unless a complete and unchanged one exists, and returns its path.
 
     Args:
-        file: name of the copy in the folder of its content.
-        make: writes the copy to the path that it is given.
+        file: path of the copy in the folder of its content.
+        make: function that writes the copy to a path.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the copy cannot be written.
     """
-    # Callers hold the lock of the content, so that no other process makes the file meanwhile.
+    # Callers hold the lock of the content, so no other process makes the file meanwhile. The digest
+    # of the data covers no copy, so each copy has a digest beside it.
     record = file.with_name(f"{file.name}.sha256")
-    # The folder is named by the content, so that no copy of another one is taken for it.
+    # The folder's name is the content's digest, so a copy of another content is never accepted.
     request = f"copy {file.relative_to(cache_folder('data'))}"
     if os.path.lexists(file):
         if _is_unchanged(file, record, request):
@@ -132,7 +126,7 @@ def made_once(file: Path, make: Callable[[Path], None]) -> Path:
     with whole_file(file) as new:
         make(new)
         sync_file(new)
-    # This brings the directory to the disk too, with the name of the copy.
+    # This also syncs the directory, with the name of the copy.
     keep(record, request, content_digest(file).encode())
     return file
 
@@ -140,7 +134,7 @@ def made_once(file: Path, make: Callable[[Path], None]) -> Path:
 def _is_unchanged(file: Path, record: Path, request: str) -> bool:
     try:
         check_regular_file(file, inside=file.parent)
-        # A copy is read again only when its inode has changed, which no program can hide.
+        # A copy is read again only if its inode has changed, which no program can hide.
         return read_kept(record, request) == content_digest(file).encode()
     except (OSError, ValueError):
         return False

@@ -4,61 +4,48 @@ With no more classes than inputs, the means are orthogonal vectors of length sep
 in a random rotation, so that any two are `separation` apart. With more classes they are random
 vectors of that length, of which any two are about as far apart. The noise is standard normal. A
 device draws its shares of the classes from a Dirichlet if the table has a `skew`; over all devices
-every class is as frequent as any other.
+the classes are equally frequent.
 
-The best accuracy of one model for all devices is that of the nearest mean. For orthogonal means
-it is the probability that N(a, 1), where a = separation / sqrt(2), exceeds classes - 1 independent
-standard normals: the integral of phi(t - a) Phi(t)^(classes - 1) over t.
+The best accuracy of one model for all devices is the accuracy of the nearest mean. For orthogonal
+means it is the probability that N(a, 1), where a = separation / sqrt(2), exceeds classes - 1
+independent standard normals: the integral of phi(t - a) Phi(t)^(classes - 1) over t.
 """
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from scipy import integrate, special
 
-from fedray.base.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
-from fedray.clients.data.drawn import DrawnCounts
-from fedray.clients.data.normals import fill_with_normals
-from fedray.clients.data.source import Field
+from fedray.base.rng import Stream, draw, stream_generator, stream_key, uniform
+from fedray.clients.data.drawn import DrawnSource, fill_with_gammas, fill_with_normals
+from fedray.clients.data.source import Examples, Field, Ids, Integers
 from fedray.scenario import Scenario
 from fedray.scenario.data import ClassesData
 
 
-class Classes(DrawnCounts):
-    """Examples of synthetic classes; see fedray.clients.data.source.ExampleSource.
-
-    Args:
-        scenario: says seed and devices.
-        table: its table of the data.
-    """
+class Classes(DrawnSource):
+    """Examples of synthetic classes."""
 
     def __init__(self, scenario: Scenario, table: ClassesData) -> None:
-        super().__init__(scenario)
+        fields = {
+            "inputs": Field(shape=table.shape, kind="real"),
+            "targets": Field(shape=(), kind="whole", values=table.classes),
+        }
+        optimum: dict[str, float] = {}
+        # Random directions are not orthogonal, and have no optimum in closed form.
+        if table.classes <= math.prod(table.shape):
+            optimum["accuracy"] = best_accuracy(table.separation, table.classes)
+        super().__init__(scenario, fields, optimum)
         seed = scenario.training_seed
         self._key = stream_key(seed, Stream.EXAMPLES)
         self._classes = table.classes
         self._skew = 0.0 if table.skew is None else table.skew
         self.means = _means(table, stream_generator(seed, Stream.EXAMPLES))
         """Mean inputs of each class, [classes, inputs]."""
-        self.fields: Mapping[str, Field] = {
-            "inputs": Field(shape=table.shape, kind="real"),
-            "targets": Field(shape=(), kind="whole", values=table.classes),
-        }
-        self.optimum: Mapping[str, float] = {}
-        inputs = self.means.shape[1]
-        # Of random directions, which are not orthogonal, nothing is known in closed form.
-        if table.classes <= inputs:
-            self.optimum = {"accuracy": best_accuracy(table.separation, table.classes)}
 
-    def examples(
-        self,
-        device_ids: NDArray[np.uint64],
-        positions: NDArray[np.int64],
-    ) -> dict[str, NDArray]:
-        """The inputs and classes of `device_ids` [G] at each one's `positions` [G, B]."""
+    def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         targets = _classes_of(self._key, device_ids, positions, self._classes, self._skew)
         inputs = _inputs_of(self._key, device_ids, positions, targets, self.means)
         shape = (*positions.shape, *self.fields["inputs"].shape)
@@ -66,18 +53,15 @@ class Classes(DrawnCounts):
 
 
 def best_accuracy(separation: float, classes: int) -> float:
-    """The accuracy of the nearest of orthogonal means, by quadrature to about 1e-10.
+    """Returns the accuracy of the nearest of orthogonal means, by quadrature to about 1e-10.
 
     The head of this file has the integral.
 
     Args:
         separation: distance of two means, in standard deviations.
-        classes: how many there are, equally frequent.
-
-    Returns:
-        A probability.
+        classes: number of equally frequent classes.
     """
-    # The score of the true class is N(lead, 1), those of the others are N(0, 1).
+    # The score of the true class is N(lead, 1), the scores of the others are N(0, 1).
     lead = separation / math.sqrt(2.0)
 
     def integrand(t: float) -> float:
@@ -92,12 +76,12 @@ def best_accuracy(separation: float, classes: int) -> float:
 
 
 def _means(table: ClassesData, generator: np.random.Generator) -> NDArray[np.float32]:
-    """The means of the classes, [classes, inputs]."""
+    """Draws the means of the classes, [classes, inputs]."""
     size = math.prod(table.shape)
     drawn = generator.standard_normal((size, table.classes))
     if table.classes <= size:
         directions, triangle = np.linalg.qr(drawn)
-        # The same whatever the signs that QR takes.
+        # Independent of the signs that QR chooses.
         directions *= np.sign(np.diag(triangle))
     else:
         directions = drawn / np.linalg.norm(drawn, axis=0)
@@ -115,15 +99,12 @@ def _classes_of(key, device_ids, positions, classes, skew):
     for row in range(device_ids.size):
         device = device_ids[row]
         if skew > 0.0:
-            # Shares of a Dirichlet are gammas by their sum. A gamma is drawn by rejection, and each
-            # has 1000 addresses for its attempts.
-            for each in range(classes):
-                shares[each] = gamma(skew, key, device, 0, 1000 * each)
+            fill_with_gammas(shares, skew, key, device)
             total = shares.sum()
             if total > 0.0:
                 edges = np.cumsum(shares / total)
             else:
-                # Every share is below the smallest number: one class has all.
+                # All shares underflowed: a single class has all examples.
                 w0, _, _, _ = draw(key, device, 0, 1000 * classes)
                 only = min(classes - 1, int(uniform(w0) * classes))
                 edges = (np.arange(classes) >= only).astype(np.float64)

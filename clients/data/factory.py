@@ -1,4 +1,4 @@
-"""The examples of a scenario's devices. A kind of data is imported when it is first used."""
+"""The examples of a scenario's devices. The module of a kind is imported when it is first used."""
 
 import time
 from functools import partial
@@ -11,22 +11,22 @@ from fedray.scenario.data import FileData, SourceCodeData
 from fedray.wire.messages import DataProgress, ProgressListener
 
 TOLD_EVERY_SECONDS = 0.2
-"""How often progress is told while data is read as a whole."""
+"""Least time between two reports of progress."""
 
 
 def source_of(scenario: Scenario, on_read: OnRead | None = None) -> ExampleSource:
-    """The examples of the devices of a scenario.
+    """Returns the examples of the devices of a scenario.
 
     Args:
-        scenario: says which data, and who the devices are.
-        on_read: is told how far data is that must be read as a whole first.
+        scenario: scenario with data and devices.
+        on_read: listener for data that must be read as a whole first.
 
     Raises:
-        InputError: they cannot be opened.
+        InputError: the data cannot be opened.
     """
     table = scenario.data
     if isinstance(table, FileData):
-        # Before there is a folder in the cache for another content than the file has.
+        # Checked first, so that no folder is made in the cache for a content that has changed.
         table.checked_path("file")
     if isinstance(table, FileData | SourceCodeData):
         from fedray.clients.data.recorded import RecordedExamples
@@ -37,13 +37,13 @@ def source_of(scenario: Scenario, on_read: OnRead | None = None) -> ExampleSourc
 
 
 def build_index(scenario: Scenario, on_progress: ProgressListener | None = None) -> None:
-    """Opens a file of data once, if it is there, so that workers of this machine find its index.
+    """Opens an existing file of data once, so that workers of this machine find its index.
 
     Workers have a deadline to start, and the index of a large file may take longer.
 
     Args:
-        scenario: says which data.
-        on_progress: is told how many clients were read, a few times a second.
+        scenario: scenario with the data.
+        on_progress: listener for the number of clients read, a few times a second.
 
     Raises:
         InputError: the data cannot be opened.
@@ -52,10 +52,10 @@ def build_index(scenario: Scenario, on_progress: ProgressListener | None = None)
         return
     last = time.monotonic()
 
-    def tell(clients: int, count: int) -> None:
+    def report(clients: int, count: int) -> None:
         nonlocal last
         if on_progress is not None and time.monotonic() - last >= TOLD_EVERY_SECONDS:
             last = time.monotonic()
             on_progress(DataProgress(clients, count))
 
-    source_of(scenario, tell)
+    source_of(scenario, report)

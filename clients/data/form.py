@@ -1,14 +1,15 @@
-"""What an example of recorded data is: columns of a client made into fields of a fixed shape.
+"""The form of recorded examples: columns of a client become fields of a fixed shape.
 
 Texts (field `tokens`, [length + 1] whole numbers) are START, the words, END, and padding, cut to
 `length + 1`; a model's inputs are tokens[:-1], its targets tokens[1:]. 0 is padding, 1 the unknown
 word, 2 START, 3 END; words of the vocabulary have the numbers from 4 on, the most frequent first.
 Texts that are whole numbers already are cut and padded with 0, and not changed otherwise.
 
-Everything else has fields `inputs` (reals) and `targets` (whole numbers or reals).
+Other data has fields `inputs` (reals) and `targets` (whole numbers or reals).
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedray.base.regular_file import read_regular_file
 from fedray.clients.data.readers.reader import Column, Damaged
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Examples, Field, Fields, Integers
 from fedray.scenario.data import FormedData
 
 PADDING, UNKNOWN, START, END, FIRST_WORD = range(5)
@@ -30,49 +31,49 @@ MOST_CLIENT_NUMBERS = 1 << 28
 MOST_VOCABULARY_BYTES = 1 << 28
 """Largest vocabulary file: 2^24 words, the most that are used, of 16 letters."""
 MOST_COUNTED_WORDS = 1 << 21
-"""Words that are counted at once. When there are more, those that came once are forgotten, then
-those that came twice, until half of them are left (the lossy counting of Manku and Motwani 2002):
-a word's count is then short by what was forgotten of it."""
+"""Most words that are counted at once. Beyond it, words with count 1 are dropped, then words with
+count 2, until half of them are left (the lossy counting of Manku and Motwani 2002): a word's count
+then lacks its dropped occurrences."""
+_Kind = Literal["words", "whole", "real", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What was found in the data, and is kept with its index.
+    """Properties of the data that are cached with its index.
 
-    kind: of the text's column or else of the targets: "words", "whole" or "real"; "none" where
-        there are no targets.
-    values: how many whole numbers there are: tokens or classes; 0 for reals.
-    words: the vocabulary of a text in words, the most frequent first.
-    shape: of an example's inputs; () for a text.
-    target_shape: of an example's targets.
+    kind: type of the text's column or else of the targets; "none" without targets.
+    values: number of possible whole numbers: tokens or classes; 0 for reals.
+    words: vocabulary of a text in words, the most frequent first.
+    shape: shape of an example's inputs; () for a text.
+    target_shape: shape of an example's targets.
     """
 
-    kind: Literal["words", "whole", "real", "none"]
+    kind: _Kind
     values: int
     words: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     target_shape: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """The contents as `from_bytes` reads them: JSON."""
+        """Returns the contents as JSON."""
         parts = [self.kind, self.values, self.words, self.shape, self.target_shape]
         return json.dumps(parts).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Contents":
-        """The contents whose `to_bytes` gave the `content`."""
-        kind, values, words, shape, target_shape = json.loads(content)
-        return cls(kind, values, tuple(words), tuple(shape), tuple(target_shape))
+        """Returns the contents whose `to_bytes` is the content."""
+        kind, values, *parts = json.loads(content)
+        return cls(kind, values, *map(tuple, parts))
 
 
 class Form:
-    """Makes fields of columns.
+    """Converts columns to fields.
 
     Args:
-        table: the keys that say what an example is.
-        contents: what was found in the data.
+        table: keys that describe an example.
+        contents: properties of the data.
 
-    words: the vocabulary of a text in words.
+    words: vocabulary of a text in words.
     """
 
     def __init__(self, table: FormedData, contents: Contents) -> None:
@@ -80,12 +81,12 @@ class Form:
         self._contents = contents
         self.words = contents.words
         self._numbers = {word: FIRST_WORD + rank for rank, word in enumerate(contents.words)}
-        self.fields: Mapping[str, Field] = self._fields()
+        self.fields: Fields = self._fields()
 
     def _fields(self) -> dict[str, Field]:
         contents = self._contents
         if self._table.tokens:
-            # Of a text in numbers, nobody says which number stands for unknown words.
+            # In a text of numbers, the number of the unknown word is not known.
             unknown = UNKNOWN if contents.kind == "words" else None
             tokens = Field(
                 shape=(self._table.length + 1,),
@@ -104,28 +105,24 @@ class Form:
             fields["targets"] = Field(contents.target_shape, kind, contents.values)
         return fields
 
-    def examples(self, columns: Mapping[str, Column], count: int) -> dict[str, NDArray]:
-        """The fields of all examples of a client.
+    def examples(self, columns: Mapping[str, Column], count: int) -> Examples:
+        """Returns the fields of all examples of a client, [count, *shape].
 
         Args:
-            columns: of the client, by name.
-            count: how many examples it has.
-
-        Returns:
-            Arrays [count, *shape] by field.
+            columns: columns of the client, by name.
+            count: number of examples.
 
         Raises:
-            ValueError: they are not of this form.
+            ValueError: the columns do not have this form.
         """
         for name, column in columns.items():
-            # The index counted the examples in one column, and damaged data may differ in another.
+            # The index counted one column; in damaged data another may differ.
             if len(column) != count:
                 raise ValueError(f"column {name!r} has {len(column)} of {count} examples")
         table = self._table
         if table.tokens:
-            tokens = self._tokens(columns[table.tokens])
-            return {"tokens": tokens}
-        found: dict[str, NDArray] = {}
+            return {"tokens": self._tokens(columns[table.tokens])}
+        found: Examples = {}
         if table.inputs:
             inputs = inputs_of(columns[table.inputs], table)
             found["inputs"] = _of_shape(inputs, self._contents.shape, table.inputs)
@@ -140,19 +137,18 @@ class Form:
         targets = _of_shape(targets, contents.target_shape, name)
         if contents.kind == "real":
             return targets.astype(np.float32)
-        if targets.dtype.kind == "f":
-            raise ValueError(f"column {name!r} has reals among its whole numbers")
+        _check_whole(targets, name)
         _check_values(targets, contents.values, name)
         return targets
 
-    def _tokens(self, column: Column) -> NDArray[np.int64]:
-        """The field `tokens` of N texts, [N, length + 1]."""
+    def _tokens(self, column: Column) -> Integers:
+        """Returns the field `tokens` of N texts, [N, length + 1]."""
         size = self._table.length + 1
         # Zeros are PADDING.
         tokens = np.zeros((len(column), size), np.int64)
         for row, text in enumerate(column):
             if self._contents.kind == "words":
-                # A text of `length` words or more has no place left for END, and is cut before it.
+                # A text of `length` words or more leaves no room for END.
                 found = self._numbered(text)[:size]
             else:
                 found = whole_text(text, self._table.tokens)[:size]
@@ -160,24 +156,24 @@ class Form:
         _check_values(tokens, self._contents.values, self._table.tokens)
         return tokens
 
-    def _numbered(self, text: Any) -> NDArray[np.int64]:
-        """START, the numbers of at most `length` words of a text, and END."""
+    def _numbered(self, text: Any) -> Integers:
+        """Returns START, the numbers of at most `length` words of a text, and END."""
         words = words_of(text, self._table)[: self._table.length]
         numbers = [self._numbers.get(word, UNKNOWN) for word in words]
         return np.array([START, *numbers, END], np.int64)
 
 
 class Counting:
-    """Finds what the data has: its kind and shape from the first examples, and, if the table does
-    not say them, its words and the number of its values from all of them.
+    """Determines the contents of data: kind and shape from the first examples, and words or the
+    number of values from all of them, unless the table has them.
 
     Args:
-        table: the keys that say what an example is.
+        table: keys that describe an example.
     """
 
     def __init__(self, table: FormedData) -> None:
         self._table = table
-        self._kind: Literal["words", "whole", "real", "none"] | None = None
+        self._kind: _Kind | None = None
         self._shape: tuple[int, ...] = ()
         self._target_shape: tuple[int, ...] = ()
         self._largest = -1
@@ -185,7 +181,7 @@ class Counting:
 
     @property
     def needs_more(self) -> bool:
-        """Whether other clients have to be read too."""
+        """Whether further clients must be read."""
         if self._kind is None:
             return True
         if self._kind == "words":
@@ -193,20 +189,20 @@ class Counting:
         return self._kind == "whole" and not self._table.values
 
     def add(self, columns: Mapping[str, Column], is_trained_on: bool) -> None:
-        """Takes one client with examples into account.
+        """Adds a client with examples.
 
         Args:
-            columns: of the client.
+            columns: columns of the client.
             is_trained_on: whether its words count for the vocabulary.
 
         Raises:
-            ValueError: it cannot be what the table says.
+            ValueError: the columns do not fit the table.
         """
         table = self._table
         if table.tokens:
             self._add_texts(columns[table.tokens], is_trained_on)
             return
-        # The first client says kind and shapes; `Form.examples` holds the others to them.
+        # The first client determines kind and shapes; `Form.examples` checks the others.
         if self._kind is None and table.inputs:
             self._shape = inputs_of(columns[table.inputs], table).shape[1:]
         if not table.targets:
@@ -217,12 +213,11 @@ class Counting:
             self._target_shape = targets.shape[1:]
             self._kind = "real" if targets.dtype.kind == "f" else "whole"
         if self._kind == "whole":
-            if targets.dtype.kind == "f":
-                raise ValueError(f"column {table.targets!r} has reals among its whole numbers")
-            self._largest = max(self._largest, int(targets.max(initial=-1)))
+            _check_whole(targets, table.targets)
+            self._count_values(targets)
 
     def contents(self) -> Contents:
-        """What was found in all clients that were added.
+        """Returns the contents of all added clients.
 
         Raises:
             InputError: the vocabulary file cannot be used.
@@ -235,7 +230,7 @@ class Counting:
             return Contents("words", FIRST_WORD + len(words), words)
         values = 0
         if self._kind == "whole":
-            # The numbers begin at 0, so that there is one more than the largest says.
+            # Numbers start at 0, so there is one more than the largest.
             values = self._table.values or self._largest + 1
         return Contents(self._kind, values, (), self._shape, self._target_shape)
 
@@ -243,70 +238,61 @@ class Counting:
         if self._kind is None:
             self._kind = "words" if _is_words(texts[0]) else "whole"
         if self._kind == "words":
-            # A vocabulary that knew the words of held-out clients would flatter their evaluation.
+            # Words of held-out clients in the vocabulary would flatter their evaluation.
             if is_trained_on and self.needs_more:
                 words = (words_of(text, self._table) for text in texts)
                 self._words.update(chain.from_iterable(words))
-                _forget_rare(self._words)
+                _drop_rare(self._words)
             return
         for text in texts:
-            found = whole_text(text, self._table.tokens)
-            self._largest = max(self._largest, int(found.max(initial=-1)))
+            self._count_values(whole_text(text, self._table.tokens))
+
+    def _count_values(self, found: Integers) -> None:
+        self._largest = max(self._largest, int(found.max(initial=-1)))
 
     def _vocabulary(self) -> tuple[str, ...]:
         if self._table.vocabulary_file:
             path = self._table.checked_path("vocabulary_file")
             return read_vocabulary(path)[: self._table.vocabulary]
-
-        def most_frequent_first(entry: tuple[str, int]) -> tuple[int, str]:
-            word, count = entry
-            # Words that are as frequent stand in order of their letters: else their order would be
-            # that in which clients were read.
-            return -count, word
-
-        frequent = sorted(self._words.items(), key=most_frequent_first)
-        return tuple(word for word, _ in frequent[: self._table.vocabulary])
+        # Equally frequent words are in alphabetical order, not in the order in which clients were
+        # read.
+        frequent = sorted(self._words, key=lambda word: (-self._words[word], word))
+        return tuple(frequent[: self._table.vocabulary])
 
 
 def read_vocabulary(path: Path) -> tuple[str, ...]:
-    """The words of a file with a word a line, the most frequent first.
-
-    Args:
-        path: the file.
+    """Returns the words of a file with one word per line, the most frequent first.
 
     Raises:
-        Damaged: it cannot be read, or has a word twice.
+        Damaged: the file cannot be read, or has a word twice.
     """
+    where = f"vocabulary_file={str(path)!r}"
     try:
         content = read_regular_file(path, MOST_VOCABULARY_BYTES)
         lines = content.decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise Damaged(f"vocabulary_file={str(path)!r} cannot be read ({error})") from None
-    # Files of Windows end their lines with \r\n.
+        raise Damaged(f"{where} cannot be read ({error})") from None
+    # Windows files end their lines with \r\n.
     stripped = [line.rstrip("\r") for line in lines]
     words = tuple(line for line in stripped if line)
     for word, times in Counter(words).most_common(1):
         if times > 1:
-            raise Damaged(f"vocabulary_file={str(path)!r} has {word!r} twice")
+            raise Damaged(f"{where} has {word!r} twice")
     if not words:
-        raise Damaged(f"vocabulary_file={str(path)!r} has no words")
+        raise Damaged(f"{where} has no words")
     return words
 
 
 def words_of(text: Any, table: FormedData) -> Sequence[str]:
-    """The words of one text, which is a str or in words already.
-
-    Args:
-        text: the text.
-        table: says what a word is.
+    """Returns the words of one text, which is a str or a list of words.
 
     Raises:
-        ValueError: it is no text.
+        ValueError: it is neither.
     """
     if not isinstance(text, str):
         between = " " if table.unit == "word" else ""
         try:
-            # Words are joined, so that a text in words and the same text as a string do not differ.
+            # Joined first, so that a list of words and the same text as a str are equal.
             text = between.join(text)
         except TypeError:
             raise ValueError(
@@ -315,47 +301,32 @@ def words_of(text: Any, table: FormedData) -> Sequence[str]:
     return text.split() if table.unit == "word" else list(text)
 
 
-def whole_text(text: Any, name: str) -> NDArray[np.int64]:
-    """A text of whole numbers, as an array.
-
-    Args:
-        text: the numbers.
-        name: of the column, for messages.
+def whole_text(text: Any, name: str) -> Integers:
+    """Returns a text of whole numbers in the column `name` as an array.
 
     Raises:
         ValueError: it is something else.
     """
     found = np.asarray(None if _has_text(text) else text)
-    # An empty list becomes an array of reals, and is a text all the same.
+    # An empty list is a text too, although numpy makes it an array of reals.
     is_whole = not found.size or found.dtype.kind in "biu"
     if found.ndim != 1 or not is_whole:
-        raise ValueError(f"column {name!r} has a text that is no list of whole numbers")
+        raise ValueError(f"column {name!r} has a text that is not a list of whole numbers")
     return _as_int64(found, name)
 
 
 def inputs_of(column: Column, table: FormedData) -> NDArray[np.float32]:
-    """The inputs of N examples, scaled and in the shape that the table says.
-
-    Args:
-        column: of numbers.
-        table: says scale and shape.
-
-    Returns:
-        [N, *shape].
+    """Returns the inputs [N, *shape] of a column, scaled and in the shape of the table.
 
     Raises:
-        ValueError: they are no finite numbers of one shape.
+        ValueError: they are not finite numbers of one shape.
     """
-    found = _numbers(column, table.inputs).astype(np.float64)
-    # What overflows float32 becomes infinite, and is refused as that.
-    with np.errstate(over="ignore"):
-        scaled = (table.scale * found).astype(np.float32)
-    if not np.isfinite(scaled).all():
-        raise ValueError(f"column {table.inputs!r} has values that are not finite")
+    found = _numbers(column, table.inputs)
+    scaled = _as_float32(found, table.inputs, table.scale)
     if table.shape is None:
         return scaled
     own_shape = scaled.shape[1:]
-    if int(np.prod(own_shape)) != int(np.prod(table.shape)):
+    if math.prod(own_shape) != math.prod(table.shape):
         raise ValueError(
             f"column {table.inputs!r} has shape {own_shape}, which cannot be given the "
             f"shape {table.shape}"
@@ -364,26 +335,14 @@ def inputs_of(column: Column, table: FormedData) -> NDArray[np.float32]:
 
 
 def targets_of(column: Column, name: str) -> NDArray:
-    """The targets of N examples.
-
-    Args:
-        column: of numbers.
-        name: of the column, for messages.
-
-    Returns:
-        [N, ...]: int64, or float32 if they are reals.
+    """Returns the targets [N, ...] of the column `name`: int64, or float32 if they are reals.
 
     Raises:
-        ValueError: they are no finite numbers of one shape, or below 0.
+        ValueError: they are not finite numbers of one shape, or below 0.
     """
     found = _numbers(column, name)
-    if found.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            reals = found.astype(np.float32)
-        if not np.isfinite(reals).all():
-            raise ValueError(f"column {name!r} has values that are not finite")
-        return reals
-    return _as_int64(found, name)
+    is_real = found.dtype.kind == "f"
+    return _as_float32(found, name) if is_real else _as_int64(found, name)
 
 
 def _numbers(column: Column, name: str) -> NDArray:
@@ -392,15 +351,18 @@ def _numbers(column: Column, name: str) -> NDArray:
     except ValueError:
         raise ValueError(f"column {name!r} has examples of different shapes") from None
     if found.dtype.kind not in "biuf":
-        raise ValueError(f"column {name!r} has something that is no number")
+        raise ValueError(f"column {name!r} has values that are not numbers")
     if found.size > MOST_CLIENT_NUMBERS:
         raise ValueError(f"column {name!r} has more than {MOST_CLIENT_NUMBERS:,} numbers")
     return found
 
 
 def _has_text(values: Any) -> bool:
-    """Whether nested lists have texts in them. numpy would give each value the room of the longest
-    text, which a small file can make larger than the memory."""
+    """Whether nested lists contain texts.
+
+    numpy would pad each value to the longest text, which a small file can make larger than the
+    memory.
+    """
     if not isinstance(values, list | tuple):
         return isinstance(values, str | bytes)
     kinds = set(map(type, values))
@@ -410,7 +372,16 @@ def _has_text(values: Any) -> bool:
     )
 
 
-def _as_int64(found: NDArray, name: str) -> NDArray[np.int64]:
+def _as_float32(found: NDArray, name: str, scale: float = 1.0) -> NDArray[np.float32]:
+    # Values that overflow become infinite, and are refused.
+    with np.errstate(over="ignore"):
+        reals = (scale * found.astype(np.float64)).astype(np.float32)
+    if not np.isfinite(reals).all():
+        raise ValueError(f"column {name!r} has values that are not finite")
+    return reals
+
+
+def _as_int64(found: NDArray, name: str) -> Integers:
     is_outside = found.size and (found.min() < 0 or found.max() >= 2**40)
     if is_outside:
         raise ValueError(f"column {name!r} has a whole number outside 0 to 2^40")
@@ -420,13 +391,18 @@ def _as_int64(found: NDArray, name: str) -> NDArray[np.int64]:
 def _of_shape(found: NDArray, shape: tuple[int, ...], name: str) -> NDArray:
     if found.shape[1:] != shape and found.shape[0]:
         raise ValueError(
-            f"column {name!r} has shape {found.shape[1:]} where other clients have {shape}"
+            f"column {name!r} has shape {found.shape[1:]}, but {shape} in other clients"
         )
-    # A client without examples has no shape of its own, and is given that of the others.
+    # A client without examples has no shape, and takes the common one.
     return found.reshape(-1, *shape)
 
 
-def _check_values(found: NDArray[np.int64], values: int, name: str) -> None:
+def _check_whole(targets: NDArray, name: str) -> None:
+    if targets.dtype.kind == "f":
+        raise ValueError(f"column {name!r} has reals among its whole numbers")
+
+
+def _check_values(found: Integers, values: int, name: str) -> None:
     if found.size and found.max() >= values:
         raise ValueError(
             f"column {name!r} has {int(found.max())}, and data.values says {values} values: 0 to "
@@ -437,11 +413,11 @@ def _check_values(found: NDArray[np.int64], values: int, name: str) -> None:
 def _is_words(text: Any) -> bool:
     if isinstance(text, str):
         return True
-    # An empty text says nothing of its kind, and does not count as words.
+    # An empty list does not show its kind, and does not count as words.
     return isinstance(text, Iterable) and any(isinstance(word, str) for word in text)
 
 
-def _forget_rare(words: Counter[str]) -> None:
+def _drop_rare(words: Counter[str]) -> None:
     if len(words) <= MOST_COUNTED_WORDS:
         return
     times = 1

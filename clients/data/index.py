@@ -1,21 +1,22 @@
 """The index of recorded data: its clients, how many examples they have, and where they lie.
 
-It is built once, when the data is opened first, and kept in the cache. It has some 50 bytes per
-client, and the data itself is read client by client, so that neither many clients nor large files
-need much memory.
+It is built when the data is first opened, and kept in the cache. It has some 50 bytes per client,
+and the data itself is read client by client, so neither many clients nor large files need much
+memory.
 """
 
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from fedray.base.kept import keep, read_kept
-from fedray.clients.data.readers.reader import Client, ClientFile, Damaged
+from fedray.clients.data.readers.reader import Client, ClientFile, Damaged, damage
+from fedray.clients.data.source import Integers
 
 _SCHEMA = pa.schema(
     [
@@ -28,8 +29,8 @@ _SCHEMA = pa.schema(
 )
 _GATHERED = b"gathered"
 _BATCH_CLIENTS = 65_536
-# The functions of this module are made when it is loaded, so that type checkers know none.
-_COMPUTE = pc
+# Type checkers do not see functions of this module, which are made when it is loaded.
+_COMPUTE: Any = pc
 
 
 class Index:
@@ -41,48 +42,36 @@ class Index:
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table.combine_chunks()
-        self.examples: NDArray[np.int64] = self._table.column("examples").to_numpy()
-        """How many examples each client has, [N]."""
+        self.examples: Integers = self._table.column("examples").to_numpy()
+        """Number of examples of each client, [N]."""
 
     @property
     def is_of_gathered(self) -> bool:
-        """Whether it says where clients lie in the copy that `ClientFile.gathered` gives."""
+        """Whether records are numbered as in the copy of `ClientFile.gathered`."""
         return _GATHERED in (self._table.schema.metadata or {})
 
     @property
     def splits(self) -> list[str]:
-        """The names of all splits that have clients."""
+        """Names of all splits that have clients."""
         return sorted(self._table.column("split").unique().to_pylist())
 
-    def places(self, split: str) -> NDArray[np.int64]:
-        """Places of the clients of one split, in order of their names.
-
-        Args:
-            split: one of `splits`.
-        """
-        is_in_it = _COMPUTE.equal(self._table.column("split"), split)  # pyright: ignore[reportAttributeAccessIssue]
+    def places(self, split: str) -> Integers:
+        """Returns the places of the clients of a split, in order of their names."""
+        is_in_it = _COMPUTE.equal(self._table.column("split"), split)
         return np.flatnonzero(is_in_it.to_numpy(zero_copy_only=False))
 
     def client(self, place: int) -> Client:
-        """One client.
-
-        Args:
-            place: among all.
-        """
+        """Returns the client at a place among all."""
         cells = (self._table.column(name)[place] for name in Client._fields)
         return Client(*(cell.as_py() for cell in cells))
 
-    def reading_order(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The same places in the order in which the data lies, so that a file is read once through.
-
-        Args:
-            places: any [N].
-        """
+    def reading_order(self, places: Integers) -> Integers:
+        """Returns places in the order of the data, so that a file is read once, front to back."""
         first = self._table.column("first").to_numpy()[places]
         return places[np.argsort(first, kind="stable")]
 
     def to_bytes(self) -> bytes:
-        """The index as `from_bytes` reads it: a file of Arrow's IPC format."""
+        """Returns a file of Arrow's IPC format."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, self._table.schema) as writer:
             writer.write_table(self._table)
@@ -90,22 +79,20 @@ class Index:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Index":
-        """The index whose `to_bytes` gave the `content`."""
+        """Returns the index whose `to_bytes` is the content."""
         reader = pa.ipc.open_file(content)
         return cls(reader.read_all())
 
 
 def indexed(reader: ClientFile, file: Path | None, request: str) -> tuple[Index, ClientFile]:
-    """The index of data, from the cache or built, and the reader that it is of.
+    """Returns the index of data, from the cache or built, and the reader of its records.
+
+    The reader is the given one, or the reader of a copy in which each client has one place.
 
     Args:
-        reader: of the data.
-        file: where the index is kept; None to keep none.
-        request: says of what it is. An index of something else, or a damaged one, is built anew.
-
-    Returns:
-        The index, and the reader that finds its clients: the given one, or that of a copy in which
-        the records of each client lie together.
+        reader: reader of the data.
+        file: file of the index in the cache; None to keep no index.
+        request: description of the index. An index of something else is built again.
 
     Raises:
         Damaged: something in the data cannot be read.
@@ -119,12 +106,12 @@ def indexed(reader: ClientFile, file: Path | None, request: str) -> tuple[Index,
     if twice is not None:
         gathered = reader.gathered()
         if gathered is None:
-            raise _comes_twice(twice)
+            raise _occurs_twice(twice)
         reader = gathered
-        # The mark tells a later run that places are those in the copy.
+        # Later runs see by this mark that records are numbered as in the copy.
         index, twice = _built(reader.clients(), {_GATHERED: b""})
         if twice is not None:
-            raise _comes_twice(twice)
+            raise _occurs_twice(twice)
     if file is not None:
         keep(file, request, index.to_bytes())
     return index, reader
@@ -134,31 +121,29 @@ def _kept(file: Path, request: str) -> Index | None:
     try:
         content = read_kept(file, request)
     except ValueError as error:
-        warnings.warn(f"the index {str(file)!r} {error}; it is built anew", stacklevel=2)
+        warnings.warn(f"the index {str(file)!r} {error}; it is built again", stacklevel=2)
         return None
     return None if content is None else Index.from_bytes(content)
 
 
 def _built(clients: Iterator[Client], metadata: dict[bytes, bytes]) -> tuple[Index, Client | None]:
-    """The index, and a client that comes twice if there is one."""
+    """Returns the index, and a client that occurs twice, if any."""
     table = pa.Table.from_batches(_batches(clients), _SCHEMA)
     if not table.num_rows:
         raise Damaged("the data has no clients")
-    # Arrow cannot sort by a dictionary, as which splits are kept.
+    # Arrow cannot sort by a dictionary, the type of `split`.
     plain_split = table.column("split").cast(pa.string())
     plain = table.set_column(0, "split", plain_split)
     keys = [("split", "ascending"), ("name", "ascending")]
-    order = _COMPUTE.sort_indices(plain, sort_keys=keys)  # pyright: ignore[reportAttributeAccessIssue]
+    order = _COMPUTE.sort_indices(plain, sort_keys=keys)
     in_order = table.take(order).combine_chunks()
     index = Index(in_order.replace_schema_metadata(metadata))
     split = plain.column("split").take(order)
     name = plain.column("name").take(order)
-    # In order, a client that comes twice stands beside itself.
-    is_again = _COMPUTE.and_(  # pyright: ignore[reportAttributeAccessIssue]
-        _COMPUTE.equal(split[1:], split[:-1]),  # pyright: ignore[reportAttributeAccessIssue]
-        _COMPUTE.equal(name[1:], name[:-1]),  # pyright: ignore[reportAttributeAccessIssue]
-    )
-    again = np.flatnonzero(is_again.to_numpy())
+    # In this order, a client that occurs twice is its own neighbour.
+    same_split = _COMPUTE.equal(split[1:], split[:-1])
+    same_name = _COMPUTE.equal(name[1:], name[:-1])
+    again = np.flatnonzero(_COMPUTE.and_(same_split, same_name).to_numpy())
     if not again.size:
         return index, None
     return index, index.client(int(again[0]))
@@ -175,16 +160,15 @@ def _batches(clients: Iterator[Client]) -> Iterator[pa.RecordBatch]:
 
 
 def _batch(rows: list[Client]) -> pa.RecordBatch:
-    # No rows give no columns either, and a batch needs all of them.
+    # Without rows zip returns no columns, but a batch needs all of them.
     columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
-    arrays: list[pa.Array] = []
-    try:
-        for column, field in zip(columns, _SCHEMA, strict=True):
-            arrays.append(pa.array(column, field.type))
-    except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
-        raise Damaged(f"a client has no name that is UTF-8 ({error})") from None
+    errors = pa.ArrowException, UnicodeEncodeError, OverflowError
+    with damage("the name of a client is not UTF-8", *errors):
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)
+        ]
     return pa.record_batch(arrays, schema=_SCHEMA)
 
 
-def _comes_twice(client: Client) -> Damaged:
-    return Damaged(f"client {client.name!r} of split {client.split!r} comes twice")
+def _occurs_twice(client: Client) -> Damaged:
+    return Damaged(f"client {client.name!r} of split {client.split!r} occurs twice")

@@ -1,21 +1,18 @@
-"""A synthetic language, seeded. Text is generated when it is asked for; nothing is stored.
+"""A synthetic language from a seed. Text is generated on request; nothing is stored.
 
 The language has 400 words and 8 topics. A topic ranks the words in an order of its own, with Zipf
 frequencies. After a word, its one successor follows with probability 0.55 (the grammar, common to
 all devices); otherwise the next word comes from the sentence's topic. A device mixes topics by
 Dirichlet(0.3), so devices differ. The first of the eight words has no predecessor, so the best
-accuracy is about one half (0.55 x 7 / 8 and what the topics give away).
+accuracy is about one half (0.55 x 7 / 8, and some more from the topics).
 """
-
-from collections.abc import Mapping
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from fedray.base.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
-from fedray.clients.data.drawn import DrawnCounts
-from fedray.clients.data.source import Field
+from fedray.base.rng import Stream, draw, stream_generator, stream_key, uniform
+from fedray.clients.data.drawn import DrawnSource, fill_with_gammas
+from fedray.clients.data.source import Examples, Field, Ids, Integers
 from fedray.scenario import Scenario
 from fedray.scenario.data import LanguageData
 
@@ -25,25 +22,16 @@ LENGTH = 8
 SUCCESSOR_PROBABILITY = 0.55
 TOPIC_CONCENTRATION = 0.3
 START = WORDS
-"""The token before the first word."""
+"""Token before the first word."""
 
 
-class Language(DrawnCounts):
-    """Sentences of the synthetic language; see fedray.clients.data.source.ExampleSource.
-
-    An example is a sentence, with START before its words.
-
-    Args:
-        scenario: says seed and devices.
-        table: its table of the data, which has no keys.
-    """
+class Language(DrawnSource):
+    """Sentences of the synthetic language, each with START before its words."""
 
     def __init__(self, scenario: Scenario, table: LanguageData) -> None:
         del table
-        super().__init__(scenario)
         tokens = Field(shape=(LENGTH + 1,), kind="whole", values=WORDS + 1)
-        self.fields: Mapping[str, Field] = {"tokens": tokens}
-        self.optimum: Mapping[str, float] = {}
+        super().__init__(scenario, {"tokens": tokens}, {})
         seed = scenario.training_seed
         self._text_key = stream_key(seed, Stream.TEXT)
         generator = stream_generator(seed, Stream.LANGUAGE)
@@ -53,12 +41,7 @@ class Language(DrawnCounts):
         frequency = 1.0 / np.arange(1, WORDS + 1)
         self._zipf_edges = np.cumsum(frequency / frequency.sum())
 
-    def examples(
-        self,
-        device_ids: NDArray[np.uint64],
-        positions: NDArray[np.int64],
-    ) -> dict[str, NDArray]:
-        """The sentences of `device_ids` [G] at each one's `positions` [G, B]."""
+    def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         tokens = _sentences(
             self._text_key, device_ids, positions, self._ranked, self._successor, self._zipf_edges
         )
@@ -73,10 +56,7 @@ def _sentences(key, device_ids, positions, ranked, successor, zipf_edges):
     mixture = np.empty(TOPICS)
     for row in range(device_ids.size):
         device = device_ids[row]
-        # Shares of a Dirichlet are gammas by their sum. A gamma is drawn by rejection, and each has
-        # 1000 addresses for its attempts.
-        for topic in range(TOPICS):
-            mixture[topic] = gamma(TOPIC_CONCENTRATION, key, device, 0, 1000 * topic)
+        fill_with_gammas(mixture, TOPIC_CONCENTRATION, key, device)
         edges = np.cumsum(mixture / mixture.sum())
         for column in range(positions.shape[1]):
             sentence = positions[row, column]
@@ -86,8 +66,7 @@ def _sentences(key, device_ids, positions, ranked, successor, zipf_edges):
             # The last edge may be rounded to less than 1.
             topic = min(TOPICS - 1, np.searchsorted(edges, uniform(w0)))
             for place in range(1, LENGTH + 1):
-                # The first word says whether the grammar goes on, the second what a topic would
-                # give.
+                # One draw decides between grammar and topic, the other is a word of the topic.
                 w0, w1, _, _ = draw(key, device, 1 + sentence, place)
                 if place > 1 and uniform(w0) < SUCCESSOR_PROBABILITY:
                     words[place] = successor[words[place - 1]]

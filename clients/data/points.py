@@ -1,65 +1,44 @@
 """Synthetic points around a centre of each device: the data of the quadratic task.
 
 With `mean` m, a device's centre is c = m + between * normal, and its points are c + within *
-normal. The model w of least expected loss 0.5 |w - x|^2, over all devices that there could be, is
-m, and its loss 0.5 dimension (between^2 + within^2). For the devices of one population it is the
-average of their `centers`, and for those that take part it is weighted as they are.
+normal. The model w of least expected loss 0.5 |w - x|^2, over all possible devices, is m, and its
+loss 0.5 dimension (between^2 + within^2). For the devices of one population it is the average of
+their `centers`, and for participating devices the average weighted by participation.
 """
-
-from collections.abc import Mapping
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from fedray.base.rng import Stream, stream_generator, stream_key
-from fedray.clients.data.drawn import DrawnCounts
-from fedray.clients.data.normals import fill_with_normals
-from fedray.clients.data.source import Field
+from fedray.clients.data.drawn import DrawnSource, fill_with_normals
+from fedray.clients.data.source import Examples, Field, Ids, Integers
 from fedray.scenario import Scenario
 from fedray.scenario.data import PointsData
 
 
-class Points(DrawnCounts):
-    """Synthetic points, around a centre of each device.
-
-    See fedray.clients.data.source.ExampleSource.
-
-    Args:
-        scenario: says seed and devices.
-        table: its table of the data.
-    """
+class Points(DrawnSource):
+    """Synthetic points around a centre of each device."""
 
     def __init__(self, scenario: Scenario, table: PointsData) -> None:
-        super().__init__(scenario)
+        inputs = Field(shape=(table.dimension,), kind="real")
+        variance = table.between**2 + table.within**2
+        least_loss = 0.5 * table.dimension * variance
+        super().__init__(scenario, {"inputs": inputs}, {"loss": least_loss})
         seed = scenario.training_seed
         self._key = stream_key(seed, Stream.EXAMPLES)
         self._between = table.between
         self._within = table.within
         generator = stream_generator(seed, Stream.EXAMPLES)
         self.mean: NDArray[np.float64] = generator.standard_normal(table.dimension)
-        """The mean of all points, [dimension], which is the optimum of the quadratic task."""
-        inputs = Field(shape=(table.dimension,), kind="real")
-        self.fields: Mapping[str, Field] = {"inputs": inputs}
-        variance = table.between**2 + table.within**2
-        least_loss = 0.5 * table.dimension * variance
-        self.optimum: Mapping[str, float] = {"loss": least_loss}
+        """Mean of all points, [dimension], which is the optimum of the quadratic task."""
 
-    def centers(self, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """The means of the points of devices, [G, dimension].
-
-        Args:
-            device_ids: devices [G].
-        """
+    def centers(self, device_ids: Ids) -> NDArray[np.float64]:
+        """Returns the means of the points of devices [G], [G, dimension]."""
         normals = _normals_of(self._key, device_ids, self.mean.size)
         return self.mean + self._between * normals
 
-    def examples(
-        self,
-        device_ids: NDArray[np.uint64],
-        positions: NDArray[np.int64],
-    ) -> dict[str, NDArray]:
-        """The points of `device_ids` [G] at each one's `positions` [G, B]."""
+    def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         centers = self.centers(device_ids)
         points = _points_of(self._key, device_ids, positions, centers, self._within)
         return {"inputs": points}
@@ -82,7 +61,7 @@ def _points_of(key, device_ids, positions, centers, within):
     noise = np.empty(size)
     for row in range(device_ids.size):
         for column in range(positions.shape[1]):
-            # Address 0 of a device is that of its centre.
+            # Address 0 of a device belongs to its centre.
             example = 1 + positions[row, column]
             fill_with_normals(noise, key, device_ids[row], example)
             points[row, column] = centers[row] + within * noise

@@ -1,4 +1,4 @@
-"""Recorded data as a source of examples: an index, a reader, a form, and who has which client."""
+"""Recorded data as an example source: an index, a reader, a form, and an assignment to devices."""
 
 import hashlib
 import json
@@ -16,43 +16,51 @@ from fedray.clients.data.assignment import Assignment, drawn_order, held_out_pla
 from fedray.clients.data.cache import content_cache
 from fedray.clients.data.form import Contents, Counting, Form
 from fedray.clients.data.index import Index, indexed
-from fedray.clients.data.readers.reader import ClientFile, Damaged
-from fedray.clients.data.source import DamagedExamples, Field, OnRead
+from fedray.clients.data.readers.reader import Client, ClientFile, Column, Damaged, damage
+from fedray.clients.data.source import (
+    DamagedExamples,
+    Examples,
+    Fields,
+    Ids,
+    Integers,
+    OnRead,
+)
 from fedray.scenario import Scenario
 from fedray.scenario.data import AnyRecordedData, AssignedData, CustomData, FormedData
 from fedray.scenario.data_file import PLACES
 
 DECODED_BYTES = 128 << 20
-"""Memory for clients that were read, so that those that are asked for again need not be."""
+"""Most memory for decoded clients, which are likely to be needed again."""
+# Version of entries in the cache.
 _VERSION = 1
-"""Version of what is kept in the cache."""
+# Keys that do not affect entries in the cache.
 _OF_THE_DEVICES = {"tie", "tie_strength", "tie_order"}
-"""Keys that change nothing of what is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """Places [N] in the index of the clients that devices have, and [H] of those held out."""
+    """Places in the index of clients that devices have [N], and of held-out clients [H]."""
 
-    trained: NDArray[np.int64]
-    held_out: NDArray[np.int64]
+    trained: Integers
+    held_out: Integers
 
 
 class RecordedExamples:
-    """Examples of recorded clients, given to devices; see fedray.clients.data.source.ExampleSource.
+    """Examples of recorded clients, assigned to devices.
+
+    See fedray.clients.data.source.ExampleSource.
 
     Args:
-        scenario: says seed and devices.
+        scenario: scenario with seed and devices.
         table: its table of the data.
-        make_reader: opens the data, given the folder in the cache for its content.
-        digest: SHA-256 of the data; None for data that cannot be told by its content, of which
-            nothing is kept in the cache.
-        on_read: is told how far the data is if it is read as a whole, to count words or values.
+        make_reader: function that opens the data, given the cache folder of its content.
+        digest: SHA-256 of the data; None for data that may change, which is not cached.
+        on_read: listener for data that is read as a whole, to count words or values.
 
     Raises:
-        InputError: the data cannot be read, or is not what the table says.
+        InputError: the data cannot be read, or does not fit the table.
 
-    words: the vocabulary of a text in words, in order of their numbers; empty for other data.
+    words: vocabulary of a text in words, in order of their numbers; empty for other data.
     """
 
     def __init__(
@@ -65,54 +73,43 @@ class RecordedExamples:
     ) -> None:
         self._on_read = on_read or (lambda clients, count: None)
         self._table = table
+        self._columns = _columns(table)
         self._where = f"data ({table.kind})"
         try:
-            # Nothing is kept of such data, because nobody could tell later whether it has changed.
             if digest is None:
                 self._open(make_reader(Path()), None)
             else:
                 with content_cache(digest) as folder:
                     self._open(make_reader(folder), folder)
-        # Mistakes that are told already pass; the others are told together with their table.
         except InputError:
             raise
         except (Damaged, ValueError) as error:
             raise InputError(
                 one_line(f"{self._where}: {error}; correct the data, or the table `data`")
             ) from None
-        self.fields: Mapping[str, Field] = self._form.fields
+        self.fields: Fields = self._form.fields
         self.words: tuple[str, ...] = self._form.words
         self.optimum: Mapping[str, float] = {}
-        # Held-out clients lie behind the others, because `Assignment` numbers them so.
+        # `Assignment` numbers held-out clients after the others.
         self._places = np.concatenate([self._split.trained, self._split.held_out])
         self.held_out_devices = self._split.held_out.size
         counts = self._index.examples[self._split.trained]
         self._assignment = Assignment(scenario, table, counts, self.held_out_devices)
-        self._decoded: OrderedDict[int, dict[str, NDArray]] = OrderedDict()
+        self._decoded: OrderedDict[int, Examples] = OrderedDict()
         self._decoded_bytes = 0
 
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """How many examples the client of each of `device_ids` has, [G]."""
+    def examples_on(self, device_ids: Ids) -> Integers:
         places = self._places[self._assignment.places(device_ids)]
         return self._index.examples[places]
 
-    def examples(
-        self,
-        device_ids: NDArray[np.uint64],
-        positions: NDArray[np.int64],
-    ) -> dict[str, NDArray]:
-        """The examples of the clients of `device_ids` [G] at each one's `positions` [G, B].
-
-        Raises:
-            DamagedExamples: the data of some clients cannot be read; it names all of their devices.
-        """
+    def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         places = self._places[self._assignment.places(device_ids)]
-        found: dict[str, NDArray] = {}
-        for name, field in self.fields.items():
-            kind = np.float32 if field.kind == "real" else np.int64
-            found[name] = np.empty((*positions.shape, *field.shape), kind)
+        found = {
+            name: np.empty((*positions.shape, *field.shape), field.dtype)
+            for name, field in self.fields.items()
+        }
         problems: dict[int, str] = {}
-        # Every device is tried, so that one error names all whose data is damaged.
+        # The error names all devices with damaged data, so every device is tried.
         for row, place in enumerate(places):
             try:
                 client = self._client(int(place))
@@ -126,28 +123,26 @@ class RecordedExamples:
         return found
 
     def _open(self, reader: ClientFile, folder: Path | None) -> None:
-        """Index and contents, from the cache if there is a folder."""
-        # Whatever may change what is found is in the name of what is kept, so that other settings
-        # make files of their own.
+        # The names of cache files depend on all settings that affect their content.
         left_out = set(PLACES) | _OF_THE_DEVICES
         settings = self._table.model_dump(mode="json", exclude=left_out)
         request = json.dumps({"version": _VERSION, **settings}, sort_keys=True)
         name = hashlib.sha256(request.encode()).hexdigest()[:32]
-        file = None if folder is None else folder / f"{name}.index"
-        self._index, self._reader = indexed(reader, file, request)
+        index_file = None if folder is None else folder / f"{name}.index"
+        self._index, self._reader = indexed(reader, index_file, request)
         self._split = _splits(self._index, self._table)
-        self._columns = _columns(self._table)
-        contents = None if folder is None else _kept_contents(folder / f"{name}.contents", request)
+        contents_file = None if folder is None else folder / f"{name}.contents"
+        contents = None if contents_file is None else _kept_contents(contents_file, request)
         if contents is None:
             contents = self._counted()
-            if folder is not None:
-                keep(folder / f"{name}.contents", request, contents.to_bytes())
+            if contents_file is not None:
+                keep(contents_file, request, contents.to_bytes())
         self._form = Form(self._table, contents)
 
     def _counted(self) -> Contents:
-        """What the data has, from as many clients as it takes to know."""
+        """Reads clients until the contents of the data are known."""
         counting = Counting(self._table)
-        # Words are counted in trained clients alone, but the largest value in all of them.
+        # Words are counted only in trained clients, but the largest value in all of them.
         splits = ((self._split.trained, True), (self._split.held_out, False))
         count = self._split.trained.size + self._split.held_out.size
         read = 0
@@ -158,35 +153,26 @@ class RecordedExamples:
                 self._on_read(read, count)
                 read += 1
                 client = self._index.client(int(place))
-                if not client.examples:
-                    continue
-                try:
-                    columns = self._reader.read(client, self._columns)
-                    counting.add(columns, is_trained_on)
-                except Damaged:
-                    raise
-                except ValueError as error:
-                    raise Damaged(f"client {client.name!r}: {error}") from None
+                if client.examples:
+                    with damage(f"client {client.name!r}", ValueError):
+                        counting.add(self._read(client), is_trained_on)
         return counting.contents()
 
-    def _client(self, place: int) -> dict[str, NDArray]:
-        """All examples of one client. Raises ValueError."""
+    def _read(self, client: Client) -> dict[str, Column]:
+        return self._reader.read(client, self._columns)
+
+    def _client(self, place: int) -> Examples:
+        """Returns all examples of a client, or raises ValueError."""
         known = self._decoded.get(place)
         if known is not None:
-            # The one that was not used for longest is forgotten first.
             self._decoded.move_to_end(place)
             return known
         client = self._index.client(place)
-        try:
-            columns = self._reader.read(client, self._columns)
-            found = self._form.examples(columns, client.examples)
-        except Damaged:
-            raise
-        except ValueError as error:
-            raise Damaged(f"client {client.name!r}: {error}") from None
+        with damage(f"client {client.name!r}", ValueError):
+            found = self._form.examples(self._read(client), client.examples)
         self._decoded[place] = found
         self._decoded_bytes += _bytes_of(found)
-        # The one that was just read stays, however large it is.
+        # The least recently used clients go first; the new one stays at any size.
         while self._decoded_bytes > DECODED_BYTES and len(self._decoded) > 1:
             _, oldest = self._decoded.popitem(last=False)
             self._decoded_bytes -= _bytes_of(oldest)
@@ -209,15 +195,15 @@ def _kept_contents(file: Path, request: str) -> Contents | None:
     try:
         content = read_kept(file, request)
     except ValueError:
-        # It is damaged, and found anew.
+        # A damaged entry is counted again.
         return None
     return None if content is None else Contents.from_bytes(content)
 
 
 def _splits(index: Index, table: AssignedData) -> _Split:
-    """Who is trained on and who is held out, as the table says. Raises ValueError."""
-    # Data with a train and a test split, as most benchmarks have it, needs no keys; a single split
-    # is trained on, whatever its name.
+    """Splits clients into trained and held-out ones, or raises ValueError."""
+    # Data with splits `train` and `test`, as in most benchmarks, needs no keys; a single split is
+    # trained on under any name.
     names = index.splits
     split = getattr(table, "split", "")
     held_out_split = getattr(table, "held_out_split", "")
@@ -232,16 +218,16 @@ def _splits(index: Index, table: AssignedData) -> _Split:
         raise ValueError(f"held_out_split={held_out_split!r} is the split that is trained on")
     places = index.places(split)
     if held_out_split:
-        # In a drawn order, because models are evaluated on the first ones, and clients whose names
-        # are alike may be alike.
+        # Models are evaluated on the first clients, and similar names may mean similar clients, so
+        # the order is random.
         return _Split(places, drawn_order(index.places(held_out_split)))
     if places.size < 2:
         raise ValueError(
-            f"split {split!r} has a single client, of which none can be held out; give data of "
-            "several clients"
+            f"split {split!r} has a single client, so none can be held out; give data of several "
+            "clients"
         )
     chosen = held_out_places(places.size, table.held_out_share)
-    # A mask keeps the clients that are trained on in order of their names.
+    # A mask keeps the trained clients in order of their names.
     is_held_out = np.zeros(places.size, np.bool_)
     is_held_out[chosen] = True
     return _Split(places[~is_held_out], places[chosen])

@@ -1,4 +1,4 @@
-"""What a source of examples is. To add a kind of data: ARCHITECTURE.md, "To add"."""
+"""The protocol of an example source. To add a kind of data: ARCHITECTURE.md, "To add"."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,24 +8,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 FIRST_HELD_OUT = np.uint64(1 << 40)
-"""Ids from here on are of no device of a population: every population stays below. The data of such
-an id is held out: models are evaluated on it, and never trained."""
+"""First id of held-out data, on which models are evaluated and never trained. Every population
+stays below it."""
 
+Ids = NDArray[np.uint64]
+"""Ids of devices, [G]."""
+Integers = NDArray[np.int64]
+"""Counts, positions or encoded sums, int64."""
+Examples = dict[str, NDArray]
+"""Arrays of examples by field, [G, B, *shape] each."""
 OnRead = Callable[[int, int], None]
-"""Is told how many clients of the data were read, and how many there are."""
+"""Receives the number of clients read so far, and the number of all clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """One array of every example, such as its pixels, its class or its tokens.
 
-    shape: of one example.
+    shape: shape in one example.
     kind: "real" (float32), or "whole" (int64: classes, tokens).
-    values: of whole numbers, how many there are: 0 to values - 1. 0 for reals.
-    padding: the token that fills a text up to its length and is no target; None where texts are
-        whole.
-    unknown: the token that stands for every word outside the vocabulary; None where there is none.
-    unit: unit of text that a token stands for, "word" or "character".
+    values: number of possible whole numbers, 0 to values - 1; 0 for reals.
+    padding: token that fills a text up to its length and is not a target; None if texts are not
+        padded.
+    unknown: token for every word outside the vocabulary; None without such a token.
+    unit: unit of text that a token represents, "word" or "character".
     """
 
     shape: tuple[int, ...]
@@ -35,43 +41,44 @@ class Field:
     unknown: int | None = None
     unit: str = "word"
 
+    @property
+    def dtype(self) -> type[np.float32] | type[np.int64]:
+        """Number type of the arrays."""
+        return np.float32 if self.kind == "real" else np.int64
+
+    @property
+    def is_text(self) -> bool:
+        """Whether an example is a list of whole numbers."""
+        return self.kind == "whole" and len(self.shape) == 1
+
+
+Fields = Mapping[str, Field]
+"""Fields of an example by name."""
+
 
 class ExampleSource(Protocol):
     """The examples of every device. Shapes: G devices, B examples.
 
-    A source is a pure function of the scenario, whoever asks and in whatever order. It needs no
+    A source is a pure function of the scenario, for any caller and order of calls. It needs no
     torch. `fedray.clients.data.contract` has the checks that every source must pass.
 
-    fields: the arrays of an example by name.
-    held_out_devices: how many ids from FIRST_HELD_OUT on have data.
-    optimum: for metrics of which the data says it, the best value that any model can have.
+    fields: arrays of an example by name.
+    held_out_devices: number of ids from FIRST_HELD_OUT on that have data.
+    optimum: best value that any model can reach, for metrics whose optimum the data determines.
     """
 
-    fields: Mapping[str, Field]
+    fields: Fields
     held_out_devices: int
     optimum: Mapping[str, float]
 
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """How many examples devices have.
-
-        Args:
-            device_ids: [G].
-
-        Returns:
-            Counts [G]; a device may have none.
-        """
+    def examples_on(self, device_ids: Ids) -> Integers:
+        """Returns the number of examples [G] of devices [G], which may be 0."""
         ...
 
-    def examples(
-        self,
-        device_ids: NDArray[np.uint64],
-        positions: NDArray[np.int64],
-    ) -> dict[str, NDArray]:
-        """Examples of each device by their positions, [G, B, *shape] for every field.
+    def examples(self, device_ids: Ids, positions: Integers) -> Examples:
+        """Returns the examples of each device at positions [G, B]: [G, B, *shape] by field.
 
-        Args:
-            device_ids: devices [G].
-            positions: [G, B], each below the number of examples that its device has.
+        Positions are below the number of examples of their device.
 
         Raises:
             DamagedExamples: the data of some of these devices cannot be read.
@@ -80,12 +87,12 @@ class ExampleSource(Protocol):
 
 
 class DamagedExamples(Exception):
-    """The data of some devices cannot be read.
+    """Some devices whose data cannot be read.
 
-    problems: what is wrong, by device id.
+    problems: reason by device id.
     """
 
     def __init__(self, problems: Mapping[int, str]) -> None:
-        told = [f"device {device}: {why}" for device, why in problems.items()]
-        super().__init__("; ".join(told))
+        reasons = [f"device {device}: {reason}" for device, reason in problems.items()]
+        super().__init__("; ".join(reasons))
         self.problems = dict(problems)

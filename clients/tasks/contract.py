@@ -1,51 +1,71 @@
-"""What every task must do, as checks that a test runs: one of your own too.
+"""Checks that every task must pass, for the tests of fedray and of users.
 
     @pytest.mark.parametrize("check", CHECKS)
     def test_my_task_keeps_the_contract(check):
         check(lambda seed: (task(seed), source))
 
-A check is given what makes a task for a seed, and examples for it. It raises AssertionError, which
-says what came out, what was expected, and what to do. A task whose metric `loss` leaves out a part
-of the training loss on purpose is not given to `check_the_metric_loss_is_the_loss`.
+A check takes a function from a seed to a task and its examples. It raises AssertionError with the
+result, the expected one, and a remedy. Omit `check_the_metric_loss_is_the_loss` if the metric
+`loss` leaves out a part of the training loss on purpose.
 
 Shapes: G devices, B examples of each.
 """
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedray.clients.data.source import ExampleSource
-from fedray.clients.tasks.layout import named, repeated, size_of, tensors
-from fedray.clients.tasks.task import Task
+from fedray.clients.tasks.custom import seeded
+from fedray.clients.tasks.gradients import gradients_of
+from fedray.clients.tasks.layout import Named, named, repeated, size_of, tensors
+from fedray.clients.tasks.task import Batch, Measures, Parameters, Task
 
 MakeTask = Callable[[int], tuple[Task, ExampleSource]]
 DEVICES = np.array([0, 1, 7, 65_536, 2**40 - 1], np.uint64)
 SEED, BATCH = 3, 4
 TOLERANCE = 1e-5
-"""Relative, of a loss in another group: sums of float32 are rounded in another order."""
+"""Relative error of a loss in another group, whose float32 sums may be rounded in another order."""
 APART = 0.01
-"""Standard deviation by which the parameters of devices differ: far beyond TOLERANCE, and too
-little to take a model out of its range."""
+"""Standard deviation between the parameters of devices: far above TOLERANCE, and small enough to
+keep a model within its range."""
+
+
+class _Case(NamedTuple):
+    """A task, examples of DEVICES, and parameters [G, *shape] in three variants."""
+
+    task: Task
+    batch: Named
+    start: Named
+    """Initial parameters."""
+    own: Named
+    """Different parameters for each device, near the initial ones."""
+    same: Named
+    """The same parameters for each device, away from the initial ones, which may all be equal."""
+
+    @classmethod
+    def of(cls, make: MakeTask) -> "_Case":
+        task, source = seeded(make, SEED)
+        batch = _batch(source, DEVICES)
+        same = repeated(_moved(_start(task, 1)), DEVICES.size)
+        start = _start(task, DEVICES.size)
+        return cls(task, batch, start, _moved(start), same)
 
 
 def check_shapes_lay_out_the_parameters(make: MakeTask) -> None:
-    """The flat vector has as many numbers as the shapes, all of them finite.
-
-    Args:
-        make: gives a task and its examples for a seed.
-    """
-    task, _ = _made(make)
+    """The flat vector has as many numbers as the shapes, all of them finite."""
+    task, _ = seeded(make, SEED)
     parameters = task.initial_parameters()
     assert parameters.dtype == np.float32, (
         f"initial_parameters() gave {parameters.dtype}; it must be float32 (.astype(np.float32))"
     )
-    expected = (size_of(task.shapes),)
-    assert parameters.shape == expected, (
-        f"initial_parameters() has shape {parameters.shape}; the shapes have {expected[0]} numbers "
-        "in all: give one flat vector of so many, or correct `shapes`"
+    size = size_of(task.shapes)
+    assert parameters.shape == (size,), (
+        f"initial_parameters() has shape {parameters.shape}; the shapes have {size} numbers in "
+        f"total: give one flat vector of {size}, or correct `shapes`"
     )
     assert np.isfinite(parameters).all(), (
         f"initial_parameters() has {np.count_nonzero(~np.isfinite(parameters))} numbers that are "
@@ -54,36 +74,29 @@ def check_shapes_lay_out_the_parameters(make: MakeTask) -> None:
 
 
 def check_a_task_is_a_function_of_its_seed(make: MakeTask) -> None:
-    """Two tasks of one seed have the same parameters and figures, bit for bit, whatever was asked
-    of them before.
-
-    Args:
-        make: gives a task and its examples for a seed.
-    """
+    """Two tasks of one seed have the same parameters and figures, bit for bit, whatever earlier
+    calls were."""
     rule = (
-        "every trainer has a task of its own, so draw from the seed alone and remember nothing "
+        "every trainer builds a task of its own, so draw from the seed only and remember nothing "
         "between calls"
     )
-    one, source = _made(make)
-    other, _ = _made(make)
-    # A task that remembers something of an earlier call would differ from one that is new, and a
-    # caller may write into what it was given.
+    one, batch, start, _, _ = _Case.of(make)
+    other, source = seeded(make, SEED)
+    # A task that remembers earlier calls would differ from a new one.
     one_device = _batch(source, DEVICES[:1])
-    _losses_and_gradients(other, _start(other), one_device)
-    other.measure(_start(other), one_device)
+    gradients_of(other, _start(other, 1), one_device)
+    other.measure(_start(other, 1), one_device)
     given = other.initial_parameters()
-    # What is read-only, no caller can write into.
+    # A caller may write into a result unless it is read-only.
     if given.flags.writeable:
         given += 1.0
     assert np.array_equal(one.initial_parameters(), other.initial_parameters()), (
         f"initial_parameters() differ between two tasks of seed {SEED}, or change when a caller "
         f"writes into them; {rule}"
     )
-    batch = _batch(source, DEVICES)
-    start = _start(one, DEVICES.size)
     first, again = one.losses(start, batch), other.losses(start, batch)
     assert torch.equal(first, again), (
-        f"losses() of two tasks of seed {SEED} are {_told(first)} and {_told(again)}; {rule}"
+        f"losses() of two tasks of seed {SEED} are {_shown(first)} and {_shown(again)}; {rule}"
     )
     measured = one.measure(start, batch)
     measured_again = other.measure(start, batch)
@@ -93,14 +106,8 @@ def check_a_task_is_a_function_of_its_seed(make: MakeTask) -> None:
 
 
 def check_what_a_task_is_given_stays_as_it_is(make: MakeTask) -> None:
-    """Neither parameters nor examples are written into.
-
-    Args:
-        make: gives a task and its examples for a seed.
-    """
-    task, source = _made(make)
-    batch = _batch(source, DEVICES)
-    own = _own(task, DEVICES.size)
+    """A task writes into neither parameters nor examples."""
+    task, batch, _, own, _ = _Case.of(make)
     given = {**own, **batch}
     before = {name: part.clone() for name, part in given.items()}
     with torch.no_grad():
@@ -108,55 +115,44 @@ def check_what_a_task_is_given_stays_as_it_is(make: MakeTask) -> None:
             method(own, batch)
             for name, part in given.items():
                 assert torch.equal(part, before[name]), (
-                    f"{method.__name__}() has changed {name!r} that it was given; they belong to "
-                    "the caller: replace operations in place (`add_`, `x[...] =`)"
+                    f"{method.__name__}() has changed its argument {name!r}, which belongs to the "
+                    "caller: replace operations in place (`add_`, `x[...] =`)"
                 )
 
 
 def check_losses_do_not_depend_on_the_group(make: MakeTask) -> None:
-    """A device has the loss and the gradients of its own parameters on its own examples, as it has
-    alone, but for rounding; they are finite.
-
-    Args:
-        make: gives a task and its examples for a seed.
-    """
-    task, source = _made(make)
-    batch = _batch(source, DEVICES)
+    """A device has the same finite loss and gradients in a group and by itself, up to rounding."""
+    task, batch, start, own, _ = _Case.of(make)
     rule = "row g of every tensor belongs to device g: take no sum or mean over the first axis"
-    for start in (_start(task, DEVICES.size), _own(task, DEVICES.size)):
-        losses, gradients = _losses_and_gradients(task, start, batch)
+    for parameters in (start, own):
+        losses, gradients = gradients_of(task, parameters, batch)
         assert losses.shape == (DEVICES.size,), (
             f"losses() of {DEVICES.size} devices have shape {list(losses.shape)}; give "
             f"[{DEVICES.size}], one loss per device"
         )
         _assert_finite(losses, "losses() at the initial parameters")
         for g in range(DEVICES.size):
-            loss, gradient = _losses_and_gradients(task, _of(start, g), _of(batch, g))
-            _assert_close(loss[0], losses[g], "the loss of a device alone and in a group", rule)
+            loss, gradient = gradients_of(task, _of(parameters, g), _of(batch, g))
+            _assert_close(loss[0], losses[g], "the loss of a device by itself and in a group", rule)
             for name in task.shapes:
                 what = f"the gradient of {name!r}"
                 _assert_finite(gradients[name], f"{what} at the initial parameters")
-                what += ", of a device alone and in a group"
+                what += ", of a device by itself and in a group"
                 _assert_close(gradient[name][0], gradients[name][g], what, rule)
 
 
 def check_gradients_are_slopes(make: MakeTask) -> None:
     """The gradient times a direction is the slope of the loss in it (by central differences).
 
-    The task is called in float64, since in float32 the difference of two losses is mostly rounding.
-
-    Args:
-        make: gives a task and its examples for a seed.
+    The task is called in float64: in float32 the difference of two losses is mostly rounding.
     """
-    task, source = _made(make)
-    batch = {
-        name: part.double() if part.is_floating_point() else part
-        for name, part in _batch(source, DEVICES[:2]).items()
-    }
-    start = {name: part.double() for name, part in _start(task, 2).items()}
-    _, gradients = _losses_and_gradients(task, start, batch)
+    case = _Case.of(make)
+    task = case.task
+    batch = {name: _first_two(part) for name, part in case.batch.items()}
+    start = {name: _first_two(part) for name, part in case.start.items()}
+    _, gradients = gradients_of(task, start, batch)
     draws = torch.Generator().manual_seed(SEED)
-    # It is small beside the curvature of a loss, and large beside the rounding of float64.
+    # Small against the curvature of a loss, and large against the rounding of float64.
     step = 1e-6
     for name, part in start.items():
         direction = torch.randn(part.shape, generator=draws, dtype=torch.float64)
@@ -179,19 +175,14 @@ def check_gradients_are_slopes(make: MakeTask) -> None:
 
 
 def check_losses_are_means_over_examples(make: MakeTask) -> None:
-    """The loss of a batch is a weighted mean of those of its examples.
+    """The loss of a batch is a weighted mean of the losses of its examples.
 
-    So it is the same where every example comes twice, and in any order, and lies between the least
-    and the largest loss of its examples. Rates and regularisers mean the same then whatever a
-    device holds.
-
-    Args:
-        make: gives a task and its examples for a seed.
+    It stays the same if every example occurs twice, and in any order, and lies between the least
+    and the largest loss of its examples. Learning rates and regularisers then mean the same for
+    every size of a device's data.
     """
-    task, source = _made(make)
-    batch = _batch(source, DEVICES)
-    own = _own(task, DEVICES.size)
-    losses, gradients = _losses_and_gradients(task, own, batch)
+    task, batch, _, own, _ = _Case.of(make)
+    losses, gradients = gradients_of(task, own, batch)
     twice = {name: torch.cat([part, part], dim=1) for name, part in batch.items()}
     backwards = {name: part.flip(1) for name, part in batch.items()}
     rule = "a loss is a mean over the examples of a device, each with a loss of its own: "
@@ -199,11 +190,11 @@ def check_losses_are_means_over_examples(make: MakeTask) -> None:
         (twice, "examples, and of the same ones twice", "divide a sum by their number (`mean`)"),
         (backwards, "examples, and of the same ones backwards", "let none depend on its place"),
     ):
-        other_losses, other_gradients = _losses_and_gradients(task, own, other)
+        other_losses, other_gradients = gradients_of(task, own, other)
         _assert_close(other_losses, losses, f"the losses of {what}", rule + remedy)
         for name, gradient in other_gradients.items():
-            told = f"the gradients of {name!r} of {what}"
-            _assert_close(gradient, gradients[name], told, rule + remedy)
+            both = f"the gradients of {name!r} of {what}"
+            _assert_close(gradient, gradients[name], both, rule + remedy)
     with torch.no_grad():
         parts = [task.losses(own, _only(batch, j)) for j in range(BATCH)]
     of_one = torch.stack(parts, dim=1)
@@ -212,42 +203,31 @@ def check_losses_are_means_over_examples(make: MakeTask) -> None:
     slack = TOLERANCE * (1.0 + of_one.abs().amax(dim=1))
     is_between = (losses >= least - slack) & (losses <= largest + slack)
     assert is_between.all(), (
-        f"the losses of batches are {_told(losses)}, and those of their single examples lie "
-        f"between {_told(least)} and {_told(largest)}, outside of which no mean is; {rule}"
-        "leave out terms that compare the examples of a batch"
+        f"the losses of batches are {_shown(losses)}, but losses of their single examples lie "
+        f"between {_shown(least)} and {_shown(largest)}, outside of which no mean is; {rule}"
+        "remove terms that compare the examples of a batch"
     )
 
 
 def check_losses_depend_on_parameters_and_examples(make: MakeTask) -> None:
-    """Training moves the parameters, to where the examples of a device say.
-
-    Args:
-        make: gives a task and its examples for a seed.
-    """
-    task, source = _made(make)
-    batch = _batch(source, DEVICES)
-    same = _same(task, DEVICES.size)
-    losses, gradients = _losses_and_gradients(task, same, batch)
+    """Gradients are not all zero, and devices with different examples have different losses."""
+    task, batch, _, _, same = _Case.of(make)
+    losses, gradients = gradients_of(task, same, batch)
     assert any(part.any() for part in gradients.values()), (
         "every gradient is zero; the loss must depend on the parameters that losses() is given"
     )
     # Devices may well hold the same examples; then their losses are the same.
     if any((part != part[:1]).any() for part in batch.values()):
         assert (losses != losses[0]).any(), (
-            f"devices with different examples have the same loss, {_told(losses[:1])}; the loss "
+            f"devices with different examples have the same loss, {_shown(losses[:1])}; the loss "
             "must depend on the examples that losses() is given"
         )
 
 
 def check_measures_are_finite(make: MakeTask) -> None:
-    """Every metric has a finite numerator and a weight for each example of each device. An example
-    without weight has no numerator.
-
-    Args:
-        make: gives a task and its examples for a seed.
-    """
-    task, source = _made(make)
-    measured = _measured(task, _start(task, DEVICES.size), _batch(source, DEVICES))
+    """Every metric has a finite numerator and weight for each example; weight 0 has numerator 0."""
+    task, batch, start, _, _ = _Case.of(make)
+    measured = _measured(task, start, batch)
     names = {metric.name for metric in task.metrics}
     assert set(measured) == names, (
         f"measure() gave {sorted(measured)}, and `metrics` names {sorted(names)}; give the same"
@@ -261,50 +241,42 @@ def check_measures_are_finite(make: MakeTask) -> None:
         _assert_finite(numerators, f"the numerators of {name!r}")
         _assert_finite(weights, f"the weights of {name!r}")
         assert (weights >= 0).all(), (
-            f"{name!r} has weight {weights.min():g}; a weight is how much an example counts, 0 or "
-            "more"
+            f"{name!r} has weight {weights.min():g}; the weight of an example must be at least 0"
         )
         assert (weights > 0).any(), (
             f"{name!r} has weight 0 for all examples, so that it has no value; count some"
         )
         assert not numerators[weights == 0].any(), (
-            f"{name!r} has examples of weight 0 with a numerator, which would count all the same; "
-            "set it to 0 there"
+            f"{name!r} has examples of weight 0 with a numerator, which would still count; set it "
+            "to 0 there"
         )
 
 
 def check_measures_are_of_single_examples(make: MakeTask) -> None:
-    """An example has the numerators and weights that it has alone, under its device's parameters.
+    """An example has the same numerators and weights by itself and in a batch of several devices.
 
-    Evaluation puts the examples of many devices into one batch, and counts on it.
-
-    Args:
-        make: gives a task and its examples for a seed.
+    Evaluation relies on it when it puts the examples of many devices into one batch.
     """
-    task, source = _made(make)
-    batch = _batch(source, DEVICES)
-    own = _own(task, DEVICES.size)
+    task, batch, _, own, _ = _Case.of(make)
     measured = _measured(task, own, batch)
-    rule = "entry [g, j] is of example j of device g alone: reduce over neither of the two axes"
+    rule = "entry [g, j] depends only on example j of device g: reduce over neither of the two axes"
     for g in range(DEVICES.size):
-        alone = _of(own, g)
         for j in range(BATCH):
-            for name, parts in _measured(task, alone, _of(_only(batch, j), g)).items():
-                what = f"of {name!r} of an example, alone and in a batch of several devices"
+            single = _measured(task, _of(own, g), _of(_only(batch, j), g))
+            for name, parts in single.items():
+                what = f"of {name!r} of an example, by itself and in a batch of several devices"
                 for part, role in enumerate(("numerator", "weight")):
                     together = measured[name][part][g, j]
                     _assert_close(parts[part][0, 0], together, f"the {role} {what}", rule)
 
 
 def check_metrics_are_what_they_are_called(make: MakeTask) -> None:
-    """A metric that is an accuracy, or whose unit is a share, lies within 0 and 1. Of a loss or a
-    perplexity lower values are better, of an accuracy higher ones.
+    """Accuracies, and metrics whose unit is a share, lie within 0 and 1.
 
-    Args:
-        make: gives a task and its examples for a seed.
+    Lower values are better for a loss or a perplexity, higher ones for an accuracy.
     """
-    task, source = _made(make)
-    measured = _measured(task, _own(task, DEVICES.size), _batch(source, DEVICES))
+    task, batch, _, own, _ = _Case.of(make)
+    measured = _measured(task, own, batch)
     for metric in task.metrics:
         is_accuracy = metric.name.endswith("accuracy")
         if is_accuracy or metric.unit.startswith("share"):
@@ -312,28 +284,22 @@ def check_metrics_are_what_they_are_called(make: MakeTask) -> None:
             assert ((numerators >= 0) & (numerators <= weights)).all(), (
                 f"{metric.name!r} is a share, which lies within 0 and 1, and has an example with "
                 f"numerators from {numerators.min():g} to {numerators.max():g} at weights from "
-                f"{weights.min():g} to {weights.max():g}; count in both over the same things, or "
-                "give the metric another name and unit"
+                f"{weights.min():g} to {weights.max():g}; count the same things in both, or give "
+                "the metric another name and unit"
             )
         if metric.name == "loss" or metric.is_exponential or is_accuracy:
             expected = "higher" if is_accuracy else "lower"
             assert metric.better == expected, (
-                f"of {metric.name!r} {metric.better} values are called better; set "
+                f"{metric.name!r} says that {metric.better} values are better; set "
                 f"better={expected!r}, or give it another name"
             )
 
 
 def check_the_metric_loss_is_the_loss(make: MakeTask) -> None:
-    """What `measure` calls `loss` is what `losses` trains, but for what depends on the parameters
-    alone, such as a regulariser.
-
-    Args:
-        make: gives a task and its examples for a seed.
-    """
-    task, source = _made(make)
-    batch = _batch(source, DEVICES)
-    # A regulariser is the same for devices that have the same parameters.
-    same = _same(task, DEVICES.size)
+    """The metric `loss` is the loss that `losses` trains, up to terms of only the parameters, such
+    as a regulariser."""
+    # A regulariser is equal for devices that have the same parameters.
+    task, batch, _, _, same = _Case.of(make)
     measured = _measured(task, same, batch)
     if "loss" not in measured:
         return
@@ -342,12 +308,12 @@ def check_the_metric_loss_is_the_loss(make: MakeTask) -> None:
     metric = (numerators.sum(dim=1) / weights.sum(dim=1))[counts]
     with torch.no_grad():
         losses = task.losses(same, batch)[counts].double()
-    # Of one device alone nothing would tell a regulariser from a wrong weight.
+    # A single device could not distinguish a regulariser from a wrong weight.
     regulariser = (losses - metric).median()
     _assert_close(
         metric + regulariser,
         losses,
-        "the metric `loss` of devices (with what the parameters alone add) and their losses",
+        "the metric `loss` of devices (with terms of only the parameters) and their losses",
         "weigh examples in both alike (a mean over words needs numerators that are sums over the "
         "words of a text, and their number as weights), or give the metric another name",
     )
@@ -368,15 +334,7 @@ CHECKS = (
 )
 
 
-def _made(make: MakeTask) -> tuple[Task, ExampleSource]:
-    """A task, made as trainers make it: with torch's own generator seeded."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        return make(SEED)
-
-
-def _batch(source: ExampleSource, device_ids: np.ndarray) -> dict[str, Tensor]:
-    """BATCH examples of each device."""
+def _batch(source: ExampleSource, device_ids: np.ndarray) -> Named:
     counts = source.examples_on(device_ids)
     assert (counts > 0).all(), (
         f"devices {device_ids[counts <= 0].tolist()} have no examples; give the suite a source in "
@@ -387,44 +345,42 @@ def _batch(source: ExampleSource, device_ids: np.ndarray) -> dict[str, Tensor]:
     return tensors(source.examples(device_ids, positions))
 
 
-def _only(batch: Mapping[str, Tensor], j: int) -> dict[str, Tensor]:
-    """Example j of each device, as batches of one."""
-    return {name: part[:, j : j + 1] for name, part in batch.items()}
-
-
-def _of(parts: Mapping[str, Tensor], g: int) -> dict[str, Tensor]:
-    """What device g has of some parts, as a group of one."""
-    return {name: part[g : g + 1] for name, part in parts.items()}
-
-
-def _start(task: Task, devices: int = 1) -> dict[str, Tensor]:
-    """The initial parameters by name, [G, *shape], once for each device."""
+def _start(task: Task, devices: int) -> Named:
     flat = torch.from_numpy(task.initial_parameters())
-    of_one = named(flat[None, :], task.shapes)
-    return repeated(of_one, devices)
+    return repeated(named(flat[None, :], task.shapes), devices)
 
 
-def _own(task: Task, devices: int) -> dict[str, Tensor]:
-    """Parameters of each device's own, near the initial ones, [G, *shape] by name."""
+def _moved(parameters: Parameters) -> Named:
     draws = torch.Generator().manual_seed(SEED)
     return {
         name: part + APART * torch.randn(part.shape, generator=draws)
-        for name, part in _start(task, devices).items()
+        for name, part in parameters.items()
     }
 
 
-def _same(task: Task, devices: int) -> dict[str, Tensor]:
-    """The same parameters for every device, away from the initial ones, which may be all alike."""
-    return repeated(_own(task, 1), devices)
+def _only(batch: Batch, j: int) -> Named:
+    """Returns example j of each device, as batches of one."""
+    return {name: part[:, j : j + 1] for name, part in batch.items()}
 
 
-def _measured(
-    task: Task, parameters: dict[str, Tensor], batch: dict[str, Tensor]
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """Numerators and weights by metric, in float64: they may be counts, or booleans."""
+def _of(parts: Mapping[str, Tensor], g: int) -> Named:
+    """Returns the parts of device g, as a group of one."""
+    return {name: part[g : g + 1] for name, part in parts.items()}
+
+
+def _first_two(part: Tensor) -> Tensor:
+    """Returns the part of two devices, reals in float64."""
+    return part[:2].double() if part.is_floating_point() else part[:2]
+
+
+def _measured(task: Task, parameters: Parameters, batch: Batch) -> Measures:
+    """Measures in float64, since numerators and weights may be counts or booleans."""
     with torch.no_grad():
         found = task.measure(parameters, batch)
-    return {name: (above.double(), below.double()) for name, (above, below) in found.items()}
+    return {
+        name: (numerators.double(), weights.double())
+        for name, (numerators, weights) in found.items()
+    }
 
 
 def _assert_finite(part: Tensor, what: str) -> None:
@@ -443,27 +399,12 @@ def _assert_close(
     rtol: float = TOLERANCE,
     atol: float = TOLERANCE,
 ) -> None:
-    def told(difference: str) -> str:
-        return f"{what}, differ: {_told(one)} and {_told(other)}; {rule}\n{difference}"
+    def message(difference: str) -> str:
+        return f"{what}, differ: {_shown(one)} and {_shown(other)}; {rule}\n{difference}"
 
-    torch.testing.assert_close(one, other, rtol=rtol, atol=atol, msg=told)
+    torch.testing.assert_close(one, other, rtol=rtol, atol=atol, msg=message)
 
 
-def _told(part: Tensor) -> str:
-    """The first numbers of a tensor."""
+def _shown(part: Tensor) -> str:
     numbers = ", ".join(f"{value:.6g}" for value in part.flatten()[:5].tolist())
     return f"{numbers}, ..." if part.numel() > 5 else numbers
-
-
-def _losses_and_gradients(
-    task: Task,
-    parameters: dict[str, Tensor],
-    batch: dict[str, Tensor],
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Losses [G] of a batch, and gradients by name."""
-    leaves = {name: part.clone().requires_grad_() for name, part in parameters.items()}
-    losses = task.losses(leaves, batch)
-    gradients = torch.autograd.grad(
-        losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
-    )
-    return losses.detach(), dict(zip(leaves, gradients, strict=True))

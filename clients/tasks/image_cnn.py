@@ -1,51 +1,43 @@
-"""Two convolutions of 3 x 3, max pooling, a dense layer of 128 units: for small images.
+"""Two 3 x 3 convolutions, max pooling and a dense layer of 128 units, for small images.
 
-Convolutions of 32 and 64 channels without padding, each with rectified linear units; pooling of
-2 x 2; the dense layer; and the classes. pfl-research's `simple_cnn` for CIFAR-10 has 1,626,442
-parameters, the `create_conv_dropout_model` of TensorFlow Federated for EMNIST has 1,199,882 with 10
-classes and 1,206,590 with 62. Both are here without their dropout: a loss is a function of
-parameters and examples.
+The convolutions have 32 and 64 channels, no padding and rectified linear units; pooling is 2 x 2.
+pfl-research's `simple_cnn` for CIFAR-10 has 1,626,442 parameters; `create_conv_dropout_model` of
+TensorFlow Federated for EMNIST has 1,199,882 with 10 classes and 1,206,590 with 62. Dropout is left
+out: a loss is a function of parameters and examples.
 """
-
-import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Fields
 from fedray.clients.tasks.classification import Classifier, classes_of
-from fedray.clients.tasks.initial import Draw, Parameter, constant, glorot, uniform
+from fedray.clients.tasks.initial import Draw, Parameter, by_fan_in, dense_parameters, glorot, zeros
+from fedray.clients.tasks.layers import dense
 from fedray.clients.tasks.task import Parameters
 from fedray.scenario.tasks import ImageCnnTask
 
 CHANNELS, UNITS = (32, 64), 128
 KERNEL = 3
 LEAST_PIXELS = 6
-"""Least length of an edge: two convolutions take four pixels, and the pooling needs two."""
+"""Shortest edge: the two convolutions take four pixels, and the pooling needs two."""
 
 
 class ImageCnn(Classifier):
-    """A convolutional classifier of images [height, width, channels], or [height, width] of one.
+    """A convolutional classifier of images [height, width, channels] or [height, width].
 
-    Weights begin as Glorot's. Biases begin at zero in "emnist", and uniform within 1 / sqrt(fan-in)
+    Weights start as Glorot's. Biases start at zero in "emnist", and uniform within 1 / sqrt(fan-in)
     in "cifar10", as in the originals.
 
-    Args:
-        table: says the architecture.
-        seed: of the initial parameters.
-        fields: of the data.
-
     Raises:
-        ScenarioError: the inputs are no images, or too small for the layers.
+        ScenarioError: the inputs are not images, or too small for the layers.
     """
 
-    def __init__(self, table: ImageCnnTask, seed: int, fields: Mapping[str, Field]) -> None:
+    def __init__(self, table: ImageCnnTask, seed: int, fields: Fields) -> None:
         shape, classes = classes_of(table.kind, fields)
         is_image = len(shape) in (2, 3)
-        # A grey image has one channel. What is no image is refused as one without pixels.
+        # A grey image has one channel. Inputs that are not images count as having no pixels.
         height, width, channels = (*shape, 1)[:3] if is_image else (0, 0, 0)
         if min(height, width) < LEAST_PIXELS:
             raise ScenarioError.of(
@@ -53,68 +45,54 @@ class ImageCnn(Classifier):
                 table.kind,
                 f"needs images [height, width, channels] of at least {LEAST_PIXELS} x "
                 f"{LEAST_PIXELS} pixels; the data has `inputs` {list(shape)}",
-                "give them another data.shape, or take mlp",
+                "give them another data.shape, or choose mlp",
             )
         self._is_gray = len(shape) == 2
         first, second = CHANNELS
         area = KERNEL**2
         # Each convolution without padding takes a pixel from either side.
-        pooled_height = (height - 4) // 2
-        pooled_width = (width - 4) // 2
-        flat = pooled_height * pooled_width * second
+        flat = ((height - 4) // 2) * ((width - 4) // 2) * second
+        is_drawn = table.architecture == "cifar10"
 
         def bias(fan_in: int) -> Draw:
-            is_drawn = table.architecture == "cifar10"
-            return uniform(1.0 / math.sqrt(fan_in)) if is_drawn else constant(0.0)
+            return by_fan_in(fan_in) if is_drawn else zeros
 
+        # Fans of a convolution count the pixels that its kernel covers.
+        input_fan = area * channels
+        first_fan = area * first
+        second_fan = area * second
         first_shape = (first, channels, KERNEL, KERNEL)
         second_shape = (second, first, KERNEL, KERNEL)
-        # Fans of a convolution count the pixels that its kernel covers.
-        first_weight = glorot(area * channels, area * first)
-        second_weight = glorot(area * first, area * second)
+        dense_weight = glorot(flat, UNITS)
+        classes_weight = glorot(UNITS, classes)
         parameters = {
-            "convolution_1": Parameter(first_shape, first_weight),
-            "convolution_1_bias": Parameter((first,), bias(area * channels)),
-            "convolution_2": Parameter(second_shape, second_weight),
-            "convolution_2_bias": Parameter((second,), bias(area * first)),
-            "dense": Parameter((flat, UNITS), glorot(flat, UNITS)),
-            "dense_bias": Parameter((UNITS,), bias(flat)),
-            "classes": Parameter((UNITS, classes), glorot(UNITS, classes)),
-            "classes_bias": Parameter((classes,), bias(UNITS)),
+            "convolution_1": Parameter(first_shape, glorot(input_fan, first_fan)),
+            "convolution_1_bias": Parameter((first,), bias(input_fan)),
+            "convolution_2": Parameter(second_shape, glorot(first_fan, second_fan)),
+            "convolution_2_bias": Parameter((second,), bias(first_fan)),
+            **dense_parameters("dense", flat, UNITS, dense_weight, bias(flat)),
+            **dense_parameters("classes", UNITS, classes, classes_weight, bias(UNITS)),
         }
         super().__init__(parameters, seed)
 
     def scores(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """The logits [G, B, classes] of `inputs` by each device's `parameters`.
-
-        The convolutions of a group are one call per device: on a CPU a grouped convolution, and
-        `vmap`, which makes one, take 1.3 to 1.7 times as long.
-        """
         images = inputs[..., None] if self._is_gray else inputs
         # Channels stay last in memory, which oneDNN convolves faster than channels first.
         channels_first = images.movedim(-1, 2)
-        own = zip(
-            channels_first.unbind(),
-            parameters["convolution_1"].unbind(),
-            parameters["convolution_1_bias"].unbind(),
-            parameters["convolution_2"].unbind(),
-            parameters["convolution_2_bias"].unbind(),
-            strict=True,
-        )
-        maps = torch.stack([_maps(*each) for each in own])
-        units = _dense(parameters, "dense", maps)
-        return _dense(parameters, "classes", torch.relu_(units))
+        names = "convolution_1", "convolution_1_bias", "convolution_2", "convolution_2_bias"
+        own = [parameters[name].unbind() for name in names]
+        # One call per device: on a CPU a grouped convolution, and `vmap`, which makes one, take 1.3
+        # to 1.7 times as long.
+        maps = [_maps(*each) for each in zip(channels_first.unbind(), *own, strict=True)]
+        units = dense(torch.stack(maps), parameters["dense"], parameters["dense_bias"])
+        return dense(torch.relu_(units), parameters["classes"], parameters["classes_bias"])
 
 
-def _maps(images: Tensor, *parameters: Tensor) -> Tensor:
-    """[B, flat] of images [B, channels, height, width]: both convolutions and the pooling."""
-    first, first_bias, second, second_bias = parameters
+def _maps(
+    images: Tensor, first: Tensor, first_bias: Tensor, second: Tensor, second_bias: Tensor
+) -> Tensor:
+    """Applies convolutions and pooling to images [B, channels, height, width]: [B, flat]."""
     units = torch.relu_(functional.conv2d(images, first, first_bias))
     units = functional.conv2d(units, second, second_bias)
-    # The greatest of four is rectified once instead of each of the four.
+    # Rectifying the maximum of four values is the same as rectifying each of them.
     return torch.relu_(functional.max_pool2d(units, 2)).flatten(1)
-
-
-def _dense(parameters: Parameters, name: str, units: Tensor) -> Tensor:
-    bias = parameters[f"{name}_bias"][:, None, :]
-    return torch.baddbmm(bias, units, parameters[name])

@@ -1,5 +1,4 @@
-"""Initial parameters: how each one is drawn, addressed by the training's seed; or those of a
-file."""
+"""Initial parameters: drawn from the seed of the training, or read from a file."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,126 +13,133 @@ from safetensors import SafetensorError
 from fedray.base.errors import ScenarioError
 from fedray.base.regular_file import check_regular_file
 from fedray.base.rng import Stream, stream_generator
+from fedray.clients.tasks.task import Task, Vector
+from fedray.scenario import Scenario
 
+# Limit of the safetensors format.
 _MOST_HEADER_BYTES = 100 << 20
-"""The limit of the format."""
 Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
-"""Gives an array of a shape, drawn from a generator."""
+"""Draws an array of a shape from a generator."""
 
 
 class Parameter(NamedTuple):
-    """One tensor of a model.
-
-    shape: of one device's.
-    draw: gives its initial values.
-    """
+    """Shape of one tensor of a model, and the draw of its initial values."""
 
     shape: tuple[int, ...]
     draw: Draw
 
 
-def shapes_of(parameters: Mapping[str, Parameter]) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter by its name."""
-    return {name: parameter.shape for name, parameter in parameters.items()}
-
-
-def drawn(parameters: Mapping[str, Parameter], seed: int) -> NDArray[np.float32]:
-    """Initial values of all parameters, in order, as one generator gives them.
+class DrawnModel:
+    """Base of tasks whose initial values are drawn, by one generator in order of the parameters.
 
     Args:
-        parameters: of the model, by name. Their order is part of what is drawn.
-        seed: of the training.
-
-    Returns:
-        The flat vector [D].
+        parameters: parameters of the model by name. Their order determines the draws.
+        seed: seed of the training.
     """
-    generator = stream_generator(seed, Stream.MODEL)
-    parts = [each.draw(generator, each.shape).ravel() for each in parameters.values()]
-    return np.concatenate(parts).astype(np.float32)
+
+    def __init__(self, parameters: Mapping[str, Parameter], seed: int) -> None:
+        self._parameters = parameters
+        self._seed = seed
+        self.shapes = {name: each.shape for name, each in parameters.items()}
+
+    def initial_parameters(self) -> Vector:
+        generator = stream_generator(self._seed, Stream.MODEL)
+        parts = [each.draw(generator, each.shape) for each in self._parameters.values()]
+        return _flat(parts)
+
+
+def dense_parameters(
+    name: str, rows: int, columns: int, weight: Draw, bias: Draw
+) -> dict[str, Parameter]:
+    """Returns the weights and biases of a dense layer, called `name` and `name_bias`."""
+    return {
+        name: Parameter((rows, columns), weight),
+        f"{name}_bias": Parameter((columns,), bias),
+    }
 
 
 def constant(value: float) -> Draw:
-    """A draw that gives `value` everywhere."""
+    """Returns a draw that is `value` everywhere."""
     return lambda generator, shape: np.full(shape, value)
 
 
+zeros = constant(0.0)
+
+
 def uniform(bound: float) -> Draw:
-    """A draw that is uniform within [-bound, bound)."""
+    """Returns a draw that is uniform within [-bound, bound)."""
     return lambda generator, shape: generator.uniform(-bound, bound, shape)
 
 
-def glorot(fan_in: int, fan_out: int) -> Draw:
-    """A draw that is uniform within sqrt(6 / (fan_in + fan_out)).
+def by_fan_in(fan_in: int) -> Draw:
+    """Returns a draw that is uniform within 1 / sqrt(fan_in)."""
+    return uniform(1.0 / math.sqrt(fan_in))
 
-    It gives the activations and their gradients about the same variance in every layer (Glorot and
+
+def glorot(fan_in: int, fan_out: int) -> Draw:
+    """Returns a draw that is uniform within sqrt(6 / (fan_in + fan_out)).
+
+    Activations and their gradients then have about the same variance in every layer (Glorot and
     Bengio 2010, equation 16).
 
     Args:
-        fan_in: how many units the layer reads.
-        fan_out: how many units it makes.
+        fan_in: number of units that the layer reads.
+        fan_out: number of units that it computes.
     """
-    bound = math.sqrt(6.0 / (fan_in + fan_out))
-    return uniform(bound)
+    return uniform(math.sqrt(6.0 / (fan_in + fan_out)))
 
 
 def orthogonal(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """A matrix whose rows or columns, whichever are fewer, are orthonormal (Saxe et al. 2014).
+    """Draws a matrix whose rows or columns, whichever are fewer, are orthonormal.
 
-    Args:
-        generator: gives the normals of which the matrix is made.
-        shape: rows and columns.
+    It is uniform among these (Saxe et al. 2014).
     """
     rows, columns = shape
-    drawn = generator.standard_normal((max(shape), min(shape)))
-    matrix, triangle = np.linalg.qr(drawn)
-    # Else the signs are those that QR happens to take, and the matrix is not uniform among the
-    # orthogonal ones.
+    normals = generator.standard_normal((max(shape), min(shape)))
+    matrix, triangle = np.linalg.qr(normals)
+    # QR chooses the signs arbitrarily; without this the matrix would not be uniform.
     matrix *= np.sign(np.diag(triangle))
     return matrix if rows >= columns else matrix.T
 
 
-def parameters_in(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> NDArray[np.float32]:
-    """The parameters of a model in a safetensors file.
-
-    Args:
-        file: has a tensor of every name.
-        shapes: of the task's parameters, by name.
-
-    Returns:
-        The flat vector [D], in the order of the shapes.
+def start_of(scenario: Scenario, task: Task) -> Vector:
+    """Returns the parameters [D] at which a training starts.
 
     Raises:
-        ScenarioError: the file is none, or its tensors are not those of the task.
+        ScenarioError: `training.initial.file` is not a model of this task.
     """
+    initial = scenario.training.initial
+    if initial is None:
+        return task.initial_parameters()
+    return _parameters_in(initial.checked_path("file"), task.shapes)
+
+
+def _parameters_in(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> Vector:
     try:
-        # A file of this task has eight bytes for a number at most, and a header.
+        # A file of this task takes at most eight bytes per number, and a header.
         numbers = sum(map(math.prod, shapes.values()))
         check_regular_file(file, most_bytes=8 * numbers + _MOST_HEADER_BYTES)
         found = safetensors.numpy.load_file(file)
     except (OSError, SafetensorError) as error:
-        raise ScenarioError.of(
-            "training.initial.file",
-            str(file),
-            f"is no safetensors file ({error})",
-            "give the model.safetensors of a trained run, or another that has the parameters "
-            "by name",
-        ) from None
+        rule = f"is not a safetensors file ({error})"
+        raise _refused(file, rule, "give the model.safetensors of a trained run") from None
     found_shapes = {name: part.shape for name, part in found.items()}
     wrong = [name for name, shape in shapes.items() if found_shapes.get(name) != shape]
     unknown = sorted(found.keys() - shapes.keys())
     if wrong or unknown:
         expected = {name: list(shapes[name]) for name in wrong}
-        raise ScenarioError.of(
-            "training.initial.file",
-            str(file),
-            f"is the model of another task: it lacks {expected} and has {unknown} instead",
-            "give one of the same task and sizes",
-        )
-    # The order is that of the shapes, which the file need not share.
-    parts = [found[name].ravel() for name in shapes]
-    flat = np.concatenate(parts).astype(np.float32)
+        rule = f"is the model of another task: it lacks {expected} and has {unknown} instead"
+        raise _refused(file, rule, "give one of the same task and sizes")
+    # Tensors in the file may have another order than the shapes.
+    flat = _flat([found[name] for name in shapes])
     if not np.isfinite(flat).all():
-        raise ScenarioError.of(
-            "training.initial.file", str(file), "has parameters that are not finite", "give another"
-        )
+        raise _refused(file, "has parameters that are not finite", "give another file")
     return flat
+
+
+def _refused(file: Path, rule: str, remedy: str) -> ScenarioError:
+    return ScenarioError.of("training.initial.file", str(file), rule, remedy)
+
+
+def _flat(parts: list[NDArray]) -> Vector:
+    return np.concatenate([part.ravel() for part in parts]).astype(np.float32)

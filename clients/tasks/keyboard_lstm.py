@@ -1,6 +1,6 @@
-"""Recurrent models of the next word, as keyboards use them.
+"""Recurrent next-word models, as keyboards use them.
 
-Parameters at a vocabulary of 10,000 tokens and an embedding of 96, where the literature has them:
+Parameters at a vocabulary of 10,000 tokens and an embedding of 96, as in the literature:
 
 * the default, a CIFG-LSTM of 670 units with a recurrent projection to the embedding, and separate
   input and output embeddings (Gboard's models of 2.4 M, Xu et al. 2023): 2,382,250;
@@ -9,18 +9,16 @@ Parameters at a vocabulary of 10,000 tokens and an embedding of 96, where the li
 * `cell = "lstm"` at 10,004 tokens (Stack Overflow in TensorFlow Federated): 4,050,748.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.clients.data.source import Field
-from fedray.clients.tasks.initial import Parameter, constant, glorot, orthogonal, uniform
+from fedray.clients.data.source import Fields
+from fedray.clients.tasks.initial import Parameter, glorot, orthogonal, uniform, zeros
+from fedray.clients.tasks.layers import dense, embedded
 from fedray.clients.tasks.recurrence import recur
 from fedray.clients.tasks.task import Parameters
-from fedray.clients.tasks.text import TextModel, embedded, tokens_of
+from fedray.clients.tasks.text import TextModel, tokens_of
 from fedray.scenario.tasks import KeyboardLstmTask
 
 EMBEDDING_BOUND = 0.05
@@ -29,16 +27,11 @@ EMBEDDING_BOUND = 0.05
 class KeyboardLstm(TextModel):
     """A text model with one recurrent layer between an embedding and an output layer.
 
-    The initial values are those of TensorFlow Federated: embeddings uniform within 0.05, other
-    weights Glorot's, recurrent ones orthogonal, biases zero but for the forget gate's, which is 1.
-
-    Args:
-        table: says cell and widths.
-        seed: of the initial parameters.
-        fields: of the data.
+    Initial values are as in TensorFlow Federated: embeddings uniform within 0.05, other weights
+    Glorot's, recurrent weights orthogonal, biases zero except the forget gate's, which is 1.
     """
 
-    def __init__(self, table: KeyboardLstmTask, seed: int, fields: Mapping[str, Field]) -> None:
+    def __init__(self, table: KeyboardLstmTask, seed: int, fields: Fields) -> None:
         tokens = tokens_of(table.kind, fields)
         self._is_coupled = table.cell == "cifg"
         self._is_tied = table.tied
@@ -46,13 +39,12 @@ class KeyboardLstm(TextModel):
         embedding = table.embedding
         hidden = table.hidden
         gates = (3 if self._is_coupled else 4) * hidden
-        # The projection to the embedding is inside the recurrence of a CIFG-LSTM, and after that of
-        # an LSTM with four gates.
+        # A CIFG-LSTM projects to the embedding inside the recurrence, an LSTM after it.
         state = embedding if self._is_coupled else hidden
 
         def gate_bias(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray:
             bias = np.zeros(shape)
-            # The forget gate is the last but the candidate.
+            # The forget gate is the last before the candidate.
             bias[-2 * hidden : -hidden] = 1.0
             return bias
 
@@ -64,33 +56,28 @@ class KeyboardLstm(TextModel):
             "projection": Parameter((hidden, embedding), glorot(hidden, embedding)),
         }
         if not self._is_coupled:
-            parameters["projection_bias"] = Parameter((embedding,), constant(0.0))
+            parameters["projection_bias"] = Parameter((embedding,), zeros)
         if not self._is_tied:
             parameters["output"] = Parameter((words, embedding), glorot(embedding, words))
-            parameters["output_bias"] = Parameter((words,), constant(0.0))
+            parameters["output_bias"] = Parameter((words,), zeros)
         super().__init__(tokens, parameters, seed)
 
     def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
-        """The projected states [G, B, T, E], by the `parameters`, of `tokens` [G, B, T]."""
         devices, batch, steps = tokens.shape
-        # Steps come before texts, so that what one step of the recurrence reads lies together.
+        # Steps precede texts, so that one step of the recurrence reads contiguous memory.
         by_step = tokens.transpose(1, 2)
         inputs = embedded(parameters["embedding"], by_step).flatten(1, 2)
-        bias = parameters["gate_bias"][:, None, :]
-        gates = torch.baddbmm(bias, inputs, parameters["input"])
-        gates = gates.view(devices, steps, batch, -1)
+        flat_gates = dense(inputs, parameters["input"], parameters["gate_bias"])
+        gates = flat_gates.view(devices, steps, batch, -1)
         projection = parameters["projection"]
         recurrent_projection = projection if self._is_coupled else None
         states = recur(gates, parameters["recurrent"], recurrent_projection)
         if not self._is_coupled:
-            bias = parameters["projection_bias"][:, None, :]
-            flat = torch.baddbmm(bias, states.flatten(1, 2), projection)
+            flat = dense(states.flatten(1, 2), projection, parameters["projection_bias"])
             states = flat.view(devices, steps, batch, -1)
         return states.transpose(1, 2)
 
     def output(self, parameters: Parameters) -> tuple[Tensor, Tensor | None]:
-        """The output layer among the `parameters`: where it is tied, the embedding, without
-        biases."""
         if self._is_tied:
             return parameters["embedding"], None
         return parameters["output"], parameters["output_bias"]

@@ -1,4 +1,4 @@
-"""The layout of parameters, a flat vector [D] or named tensors; and examples as tensors."""
+"""Layout of parameters as a flat vector [D] or named tensors; and examples as tensors."""
 
 import math
 from collections.abc import Mapping
@@ -8,46 +8,41 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
+Named = dict[str, Tensor]
+"""Tensors by name."""
 
 
 def size_of(shapes: Shapes) -> int:
-    """D: how many numbers the parameters of these `shapes` have in all."""
-    return sum(math.prod(shape) for shape in shapes.values())
+    """Returns D, the number of parameters of these shapes."""
+    return sum(map(math.prod, shapes.values()))
 
 
-def named(parameters_GD: Tensor, shapes: Shapes) -> dict[str, Tensor]:
-    """Flat parameters as named tensors.
+def named(parameters_GD: Tensor, shapes: Shapes) -> Named:
+    """Splits flat parameters [G, D] into views [G, *shape] by name, in order of the shapes.
 
-    Args:
-        parameters_GD: [G, D].
-        shapes: of the parameters, in the order in which they lie in the flat vector.
-
-    Returns:
-        Tensors [G, *shape] by name, which are views: a change of one changes the flat vector.
+    A change of a view changes the flat vector.
     """
-    sizes = [math.prod(shape) for shape in shapes.values()]
+    sizes = list(map(math.prod, shapes.values()))
     parts = parameters_GD.split(sizes, dim=1)
-    tensors_by_name: dict[str, Tensor] = {}
-    for (name, shape), part in zip(shapes.items(), parts, strict=True):
-        # To split only the last axis of a part copies nothing, so this is a view.
-        tensors_by_name[name] = part.reshape(-1, *shape)
-    return tensors_by_name
+    # Splitting only the last axis of a part copies nothing, so each part stays a view.
+    return {
+        name: part.reshape(-1, *shape)
+        for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
 
 
-def repeated(parameters: Mapping[str, Tensor], devices: int) -> dict[str, Tensor]:
-    """Copies of one model's parameters [1, *shape], one for each device: [devices, *shape].
+def repeated(parameters: Mapping[str, Tensor], devices: int) -> Named:
+    """Copies the parameters [1, *shape] of one model for each device, to [devices, *shape].
 
-    Args:
-        parameters: of the one model, by name.
-        devices: how many copies there are. They share no memory, so each can be trained in place.
+    The copies share no memory, so each can be trained in place.
     """
-    copies: dict[str, Tensor] = {}
+    copies: Named = {}
     for name, part in parameters.items():
-        once = (1,) * (part.dim() - 1)
-        copies[name] = part.repeat(devices, *once)
+        ones = (1,) * (part.dim() - 1)
+        copies[name] = part.repeat(devices, *ones)
     return copies
 
 
-def tensors(examples: Mapping[str, NDArray]) -> dict[str, Tensor]:
-    """The arrays of `examples` by name as tensors of the same memory."""
+def tensors(examples: Mapping[str, NDArray]) -> Named:
+    """Returns the arrays as tensors of the same memory."""
     return {name: torch.from_numpy(part) for name, part in examples.items()}

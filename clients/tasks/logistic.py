@@ -1,52 +1,38 @@
-"""Multinomial logistic regression: a convex loss, strongly convex with l2 (in the weights)."""
+"""Multinomial logistic regression: a convex loss, strongly convex (in the weights) with l2."""
 
 import math
-from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Fields
 from fedray.clients.tasks.classification import Classifier, classes_of
-from fedray.clients.tasks.initial import Parameter, constant
+from fedray.clients.tasks.initial import Parameter, zeros
+from fedray.clients.tasks.layers import dense
 from fedray.clients.tasks.task import Batch, Parameters
 from fedray.scenario.tasks import LogisticTask
 
 
 class Logistic(Classifier):
-    """A linear classifier. Inputs of any shape are flattened; the model begins at zero.
+    """A linear classifier. Inputs of any shape are flattened; the model starts at zero.
 
-    The training loss has the term l2 / 2 * |weights|^2 in addition. The metric `loss` does not.
-
-    Args:
-        table: says l2.
-        seed: is not used, because nothing is drawn.
-        fields: of the data.
+    The training loss adds l2 / 2 * |weights|^2; biases are not regularised. The metric `loss` does
+    not add it.
     """
 
-    def __init__(self, table: LogisticTask, seed: int, fields: Mapping[str, Field]) -> None:
+    def __init__(self, table: LogisticTask, seed: int, fields: Fields) -> None:
         shape, classes = classes_of(table.kind, fields)
         self._l2 = table.l2
-        dimension = math.prod(shape)
+        inputs = math.prod(shape)
         parameters = {
-            "weight": Parameter((dimension, classes), constant(0.0)),
-            "bias": Parameter((classes,), constant(0.0)),
+            "weight": Parameter((inputs, classes), zeros),
+            "bias": Parameter((classes,), zeros),
         }
         super().__init__(parameters, seed)
 
     def scores(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """The logits [G, B, classes] of `inputs` [G, B, *shape], by each device's `parameters`."""
-        bias = parameters["bias"][:, None, :]
-        flat = inputs.flatten(2)
-        return torch.baddbmm(bias, flat, parameters["weight"])
+        return dense(inputs.flatten(2), parameters["weight"], parameters["bias"])
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        """Mean cross-entropy and l2 / 2 * |weights|^2, [G].
-
-        Args:
-            parameters: each device's own. The biases are not regularised.
-            batch: has the fields `inputs` and `targets`.
-        """
         losses = super().losses(parameters, batch)
         if self._l2 == 0.0:
             return losses

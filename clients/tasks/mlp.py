@@ -5,15 +5,15 @@ With the default hidden layers of 200 units on inputs of 784 numbers and 10 clas
 """
 
 import math
-from collections.abc import Mapping
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from fedray.clients.data.source import Field
+from fedray.clients.data.source import Fields
 from fedray.clients.tasks.classification import Classifier, classes_of
-from fedray.clients.tasks.initial import Parameter, constant, glorot
+from fedray.clients.tasks.initial import Parameter, glorot, zeros
+from fedray.clients.tasks.layers import dense
 from fedray.clients.tasks.task import Parameters
 from fedray.scenario.tasks import MlpTask
 
@@ -21,33 +21,24 @@ from fedray.scenario.tasks import MlpTask
 class Mlp(Classifier):
     """A classifier of fully connected layers. Inputs of any shape are flattened.
 
-    Weights begin as Glorot's, biases at zero, as in TensorFlow Federated.
-
-    Args:
-        table: says the hidden layers.
-        seed: of the initial parameters.
-        fields: of the data.
+    Weights start as Glorot's, biases at zero, as in TensorFlow Federated.
     """
 
-    def __init__(self, table: MlpTask, seed: int, fields: Mapping[str, Field]) -> None:
+    def __init__(self, table: MlpTask, seed: int, fields: Fields) -> None:
         shape, classes = classes_of(table.kind, fields)
         widths = (math.prod(shape), *table.hidden, classes)
         self._layers = len(widths) - 1
         parameters: dict[str, Parameter] = {}
         for layer, (rows, columns) in enumerate(pairwise(widths)):
-            weight = Parameter((rows, columns), glorot(rows, columns))
-            bias = Parameter((columns,), constant(0.0))
-            parameters[f"weight_{layer}"] = weight
-            parameters[f"bias_{layer}"] = bias
+            parameters[f"weight_{layer}"] = Parameter((rows, columns), glorot(rows, columns))
+            parameters[f"bias_{layer}"] = Parameter((columns,), zeros)
         super().__init__(parameters, seed)
 
     def scores(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """The logits [G, B, classes] of `inputs` [G, B, *shape], by each device's `parameters`."""
         units = inputs.flatten(2)
         for layer in range(self._layers):
             if layer > 0:
-                # In place: the inputs, which are not ours to change, are never rectified.
+                # In place only after the first layer: the inputs belong to the caller.
                 units = torch.relu_(units)
-            bias = parameters[f"bias_{layer}"][:, None, :]
-            units = torch.baddbmm(bias, units, parameters[f"weight_{layer}"])
+            units = dense(units, parameters[f"weight_{layer}"], parameters[f"bias_{layer}"])
         return units

@@ -23,51 +23,48 @@ from torch.func import functional_call, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedray.base.errors import InputError, one_line
-from fedray.clients.data.source import DamagedExamples, ExampleSource, Field
+from fedray.clients.data.source import DamagedExamples, ExampleSource, Field, Ids, Integers
 from fedray.clients.python_file import called
-from fedray.clients.tasks.task import Batch, Parameters
+from fedray.clients.tasks.layout import Named
+from fedray.clients.tasks.task import Batch, Measures, Parameters, Vector
 from fedray.wire.messages import Metric
 
 Examples = tuple[Tensor, Tensor]
 """Inputs [B, ...] and targets [B, ...] of B examples."""
 GivenExamples = tuple[Tensor | NDArray, Tensor | NDArray]
-"""Examples as a user's function may give them."""
+"""Examples in the forms that a user's function may return."""
 DEVICES_REMEMBERED = 256
 
 
 def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Share of an example's targets, which are class numbers, that have the greatest output.
+    """Returns the share [B] of each example's targets that have the greatest output.
 
-    It is the accuracy that a `ModuleTask` measures if it is given none.
+    It is the default accuracy of a `ModuleTask`.
 
     Args:
         outputs: scores [B, classes, ...], as `torch.nn.functional.cross_entropy` takes them.
         targets: class numbers [B, ...].
 
-    Returns:
-        Shares [B], float64.
-
     Raises:
-        InputError: the targets are reals, of which none is a class.
+        InputError: the targets are real numbers, so not classes.
     """
     if targets.is_floating_point():
         raise InputError(
-            f"the targets are real numbers ({_described(targets)}), of which none is a class: for "
-            "classes give class numbers (targets.long()), else give ModuleTask an accuracy= of its "
-            "own"
+            f"the targets are real numbers ({_described(targets)}), not classes; give class "
+            "numbers (targets.long()), or give ModuleTask an accuracy="
         )
-    # Targets may have more axes than one, over all of which the share is taken.
+    # The share is over all further axes of the targets.
     is_found = (outputs.argmax(dim=1) == targets).double()
     return is_found.reshape(len(targets), -1).mean(dim=1)
 
 
 class FunctionSource:
-    """Examples from a function of the user's own; see fedray.clients.data.source.ExampleSource.
+    """Examples from a user's function; see fedray.clients.data.source.ExampleSource.
 
     Args:
-        examples: gives all examples of a device: `examples(device)` is inputs [N, ...] and targets
-            [N, ...], as tensors or arrays. A pure function. Ids from 2^40 on are held out.
-        classes: how many class numbers there may be, for the contract suite.
+        examples: pure function from a device id to all examples of the device: inputs [N, ...] and
+            targets [N, ...], as tensors or arrays. Ids from 2^40 on are held out.
+        classes: number of possible class numbers, for the contract suite.
     """
 
     held_out_devices = 2**40
@@ -80,55 +77,31 @@ class FunctionSource:
 
     @cached_property
     def fields(self) -> dict[str, Field]:
-        """The fields `inputs` and `targets`, with the shapes that the examples of device 0 have.
-
-        Every other device's examples must have the same.
-        """
+        """Fields `inputs` and `targets`, with the shapes of device 0; other devices must agree."""
         return self._fields_of(self._given(0))
 
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """How many examples each of `device_ids` has, [G].
-
-        The user's function is called for each device that is not remembered.
-        """
-        counts: list[int] = []
-        for device in device_ids.tolist():
-            inputs, _ = self._of(device)
-            counts.append(len(inputs))
+    def examples_on(self, device_ids: Ids) -> Integers:
+        counts = [len(self._of(device)[0]) for device in device_ids.tolist()]
         return np.array(counts, np.int64)
 
-    def examples(
-        self,
-        device_ids: NDArray[np.uint64],
-        positions: NDArray[np.int64],
-    ) -> dict[str, NDArray]:
-        """The examples of each of `device_ids` [G] at its own `positions` [G, B], by field."""
-        chosen_inputs: list[Tensor] = []
-        chosen_targets: list[Tensor] = []
+    def examples(self, device_ids: Ids, positions: Integers) -> dict[str, NDArray]:
+        chosen: list[Examples] = []
         for device, wanted in zip(device_ids.tolist(), positions.tolist(), strict=True):
             inputs, targets = self._of(device)
-            chosen_inputs.append(inputs[wanted])
-            chosen_targets.append(targets[wanted])
-        return {
-            "inputs": torch.stack(chosen_inputs).numpy(),
-            "targets": torch.stack(chosen_targets).numpy(),
-        }
+            chosen.append((inputs[wanted], targets[wanted]))
+        columns = zip(("inputs", "targets"), zip(*chosen, strict=True), strict=True)
+        return {name: torch.stack(parts).numpy() for name, parts in columns}
 
     def _of(self, device: int) -> Examples:
-        """All examples of a device.
-
-        They are asked for more than once in a round, first to count them and then to train, so the
-        last DEVICES_REMEMBERED devices are kept.
-        """
+        # A round asks for the examples of a device more than once, first to count them and then to
+        # train, so some devices are remembered.
         if device not in self._recent:
             examples = self._given(device)
-            # A device without examples has nothing of a wrong shape.
+            # The shape of a device without examples does not matter.
             if len(examples[0]) and self._fields_of(examples) != self.fields:
-                first = self._given(0)
                 raise InputError(
-                    f"{_call_of(device)} gave inputs {_described(examples[0])} and targets "
-                    f"{_described(examples[1])}, but examples(0) {_described(first[0])} and "
-                    f"{_described(first[1])}; only the number of examples may differ: pad or cut "
+                    f"{_call_of(device)} gave {_shown(examples)}, but examples(0) "
+                    f"{_shown(self._given(0))}; only the number of examples may differ: pad or cut "
                     "the others"
                 )
             self._recent[device] = examples
@@ -137,33 +110,27 @@ class FunctionSource:
         return self._recent[device]
 
     def _given(self, device: int) -> Examples:
-        """What the user's function gives for a device.
-
-        Raises:
-            ScenarioError: it fails.
-            InputError: it gives something else than examples.
-        """
-        told = _call_of(device)
-        given: Any = called(told, lambda: self._examples(device), (DamagedExamples,))
+        call = _call_of(device)
+        given: Any = called(call, lambda: self._examples(device), (DamagedExamples,))
         is_pair = isinstance(given, tuple | list) and len(given) == 2
         if not is_pair or not all(map(_is_array_of_examples, given)):
             raise InputError(
-                f"{told} gave {_named(given)}; it must give two tensors or arrays of numbers, "
+                f"{call} gave {_named(given)}; it must give two tensors or arrays of numbers, "
                 "inputs [N, ...] and targets [N, ...] of the device's N examples"
             )
         inputs, targets = given
         if len(inputs) != len(targets):
             raise InputError(
                 f"device {device} has {len(inputs)} inputs and {len(targets)} targets; give "
-                "as many of both"
+                "equally many of both"
             )
         examples = _plain(inputs), _plain(targets)
         for name, part in zip(("inputs", "targets"), examples, strict=True):
-            # Updates from them would be left out, and the training be said to diverge.
+            # Updates from NaN would be dropped, and the training reported as diverged.
             if part.isnan().any():
                 raise InputError(
-                    f"{told} gave {name} with NaN, from which nothing is learned; replace these, "
-                    "or leave out the examples that have them"
+                    f"{call} gave {name} with NaN; replace these values, or leave out their "
+                    "examples"
                 )
         return examples
 
@@ -182,23 +149,23 @@ class ModuleTask:
     """A task whose model is a torch module; see fedray.clients.tasks.task.Task.
 
     Its data has the fields `inputs` and `targets`. A group of devices is one call of the module by
-    `torch.func.vmap`, each with parameters of its own. Recurrent layers of torch have no such call,
-    so a module with one is called device by device, which is slower. Parameters that need no
-    gradient stay as they are, and are not averaged.
+    `torch.func.vmap`, which recurrent layers of torch do not support: a module with one is called
+    device by device, which is slower. Parameters that need no gradient stay constant, and are not
+    averaged.
 
     Args:
         module: the model. Its parameters are the initial ones, so it must be a function of the
             seed; torch's own generator is seeded while `task(seed)` runs.
-        examples: gives all examples of a device, as FunctionSource takes them, or is a source
-            itself; None: those of the scenario's table `data`.
-        loss: the mean loss, a scalar, of outputs and targets of one device's batch.
-        accuracy: of outputs and targets, [B]; by default the share of class numbers that are found.
+        examples: function that gives all examples of a device, as in FunctionSource, or a source;
+            None for the data of the scenario.
+        loss: mean loss, a scalar, of the outputs and targets of one device's batch.
+        accuracy: accuracy [B] of outputs and targets; by default the share of correct classes.
         metrics: names and units of loss and accuracy.
 
     Raises:
         InputError: the module draws random numbers or keeps statistics of batches (dropout, batch
-            norm), so that a loss is not a function of parameters and examples. What its functions
-            draw (`torch.nn.functional.dropout`) is found when they are called first.
+            norm), so that a loss is not a function of parameters and examples. Draws in functions
+            (`torch.nn.functional.dropout`) are found at the first call.
     """
 
     def __init__(
@@ -212,38 +179,35 @@ class ModuleTask:
             Metric("accuracy", "share of targets", "higher"),
         ),
     ) -> None:
-        # A layer that draws or remembers makes a loss depend on what was computed before.
         for part in module.modules():
             if _is_impure(part):
                 raise InputError(
                     f"the module has a {type(part).__name__} that draws or remembers; set its "
-                    "dropout to 0, or take a norm without statistics of batches"
+                    "dropout to 0, or use a norm without statistics of batches"
                 )
         self._module = module.train()
         self._loss = loss
         self._accuracy = accuracy
         self.metrics = metrics
         self.source = FunctionSource(examples) if callable(examples) else examples
-        named_parameters = list(module.named_parameters())
+        parameters = list(module.named_parameters())
         self._initial = {
-            name: part.detach().clone() for name, part in named_parameters if part.requires_grad
+            name: part.detach().clone() for name, part in parameters if part.requires_grad
         }
         self.shapes = {name: tuple(part.shape) for name, part in self._initial.items()}
-        everything = [*named_parameters, *module.named_buffers()]
-        # Buffers, and parameters without a gradient, are needed by the module and never averaged.
+        # The module needs buffers and constant parameters too, but they are never averaged.
+        everything = [*parameters, *module.named_buffers()]
         self._fixed = {
             name: part.detach() for name, part in everything if name not in self._initial
         }
         self._is_recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
         self._is_known_not_to_draw = False
 
-    def initial_parameters(self) -> NDArray[np.float32]:
-        """The parameters with which the module was given, [D]."""
+    def initial_parameters(self) -> Vector:
         flat = [part.flatten().float() for part in self._initial.values()]
         return torch.cat(flat).numpy()
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        """Mean loss [G] of each device's own `parameters` on its own `batch`."""
         inputs, targets = batch["inputs"], batch["targets"]
         devices = len(inputs)
         with self._refusing_draws():
@@ -255,16 +219,7 @@ class ModuleTask:
                 losses.append(self._loss_of(own, inputs[g], targets[g]))
             return torch.stack(losses)
 
-    def measure(self, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """Loss and accuracy of every example of a `batch` alone, each with weight 1.
-
-        Args:
-            parameters: each device's own.
-            batch: inputs [G, B, ...] and targets [G, B, ...].
-
-        Returns:
-            (numerators, weights), [G, B] both, by the names of the two metrics.
-        """
+    def measure(self, parameters: Parameters, batch: Batch) -> Measures:
         inputs, targets = batch["inputs"], batch["targets"]
         losses: list[Tensor] = []
         accuracies: list[Tensor] = []
@@ -283,7 +238,7 @@ class ModuleTask:
             accuracy: (torch.stack(accuracies).view_as(weights), weights),
         }
 
-    def _loss_of(self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+    def _loss_of(self, parameters: Named, inputs: Tensor, targets: Tensor) -> Tensor:
         outputs = self._outputs(parameters, inputs)
         return self._loss_value(outputs, targets)
 
@@ -291,88 +246,91 @@ class ModuleTask:
         try:
             return self._loss(outputs, targets)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            if _tells_of_draws(error):
+            if _is_draw(error):
                 raise
-            told = (
+            message = (
                 f"the loss does not take outputs {_described(outputs)} and targets "
                 f"{_described(targets)} ({one_line(str(error))}); {_remedy(outputs, targets)}"
             )
-            raise InputError(told).with_traceback(error.__traceback__) from None
+            raise InputError(message).with_traceback(error.__traceback__) from None
 
     @contextmanager
     def _refusing_draws(self) -> Iterator[None]:
-        """Within, a module or loss that draws random numbers is refused: by `vmap`, and where that
-        is not used by a look at each operation, which is slow and so is taken once."""
-        looked_at = nullcontext() if self._is_known_not_to_draw else _NoDraws()
+        """Refuses a module or loss that draws random numbers while the context is open."""
+        # `vmap` refuses draws itself. Elsewhere every operation is checked, which is slow, so this
+        # happens only once.
+        check = nullcontext() if self._is_known_not_to_draw else _NoDraws()
         try:
-            with looked_at:
+            with check:
                 yield
         except RuntimeError as error:
-            if not _tells_of_draws(error):
+            if not _is_draw(error):
                 raise
-            told = (
+            message = (
                 "the module or the loss draws random numbers (as torch.nn.functional.dropout "
-                "does), so that a loss is not a function of parameters and examples; leave the "
-                "draws out, or set the share of the dropout to 0"
+                "does), so a loss is not a function of parameters and examples; remove the draws, "
+                "or set the dropout to 0"
             )
-            raise InputError(told).with_traceback(error.__traceback__) from None
+            raise InputError(message).with_traceback(error.__traceback__) from None
         self._is_known_not_to_draw = True
 
-    def _outputs(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        # The contract's check of gradients computes in float64; the fixed parts must follow.
+    def _outputs(self, parameters: Named, inputs: Tensor) -> Tensor:
+        # The contract's check of gradients computes in float64; constant parts must follow.
         kind = next(iter(parameters.values())).dtype
         fixed = {
             name: part.to(kind) if part.is_floating_point() else part
             for name, part in self._fixed.items()
         }
-        everything = {**fixed, **parameters}
-        return functional_call(self._module, everything, (inputs,))
+        return functional_call(self._module, {**fixed, **parameters}, (inputs,))
 
 
 class _NoDraws(TorchDispatchMode):
-    """Within, an operation that draws random numbers raises RuntimeError, as it does in `vmap`."""
+    """Raises RuntimeError, as `vmap` does, for an operation that draws random numbers."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         del types
         if torch.Tag.nondeterministic_seeded in func.tags:
-            raise RuntimeError(f"{_OF_DRAWS} {func}")
+            raise RuntimeError(f"{_DRAW} {func}")
         return func(*args, **(kwargs or {}))
 
 
-_OF_DRAWS = "called random operation"
-"""How `vmap` begins to tell of a draw."""
+# Start of the message of `vmap` about a draw.
+_DRAW = "called random operation"
 
 
-def _tells_of_draws(error: Exception) -> bool:
-    return _OF_DRAWS in str(error)
+def _is_draw(error: Exception) -> bool:
+    return _DRAW in str(error)
 
 
 def _described(part: Tensor) -> str:
-    """Type and shape of a tensor, such as "float32 [16, 2]"."""
+    """Returns type and shape of a tensor, such as "float32 [16, 2]"."""
     return f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
 
 
+def _shown(examples: Examples) -> str:
+    inputs, targets = examples
+    return f"inputs {_described(inputs)} and targets {_described(targets)}"
+
+
 def _remedy(outputs: Tensor, targets: Tensor) -> str:
-    """What to do where a loss does not take targets."""
     if outputs.ndim == targets.ndim + 1:
         return (
-            "for classes, examples must give class numbers, whole numbers from 0 to "
-            f"{outputs.shape[1] - 1}, as targets (targets.long())"
+            f"for classes, targets must be whole numbers from 0 to {outputs.shape[1] - 1} "
+            "(targets.long())"
         )
     return "give targets of the type and shape that the loss takes"
 
 
-def _of_device(parameters: Parameters, g: int) -> dict[str, Tensor]:
-    """The parameters of the device at a position of the group, [*shape] each."""
+def _of_device(parameters: Parameters, g: int) -> Named:
     return {name: part[g] for name, part in parameters.items()}
 
 
 def _plain(part: Tensor | NDArray) -> Tensor:
-    """As the fields say, float32 or int64, and on the CPU, where examples are gathered."""
+    """Converts to float32 or int64 on the CPU, where examples are gathered."""
     if isinstance(part, np.ndarray):
-        # A copy, because torch takes no array that is reversed, read-only or of another byte order.
+        # A copy, because torch takes no array that is reversed, read-only or byte-swapped.
         kind = np.float32 if part.dtype.kind == "f" else np.int64
         return torch.from_numpy(np.array(part, kind, order="C"))
     part = part.detach().cpu()
@@ -380,14 +338,13 @@ def _plain(part: Tensor | NDArray) -> Tensor:
 
 
 def _call_of(device: int) -> str:
-    """The call of the user's function for a device, for messages."""
     if device < FunctionSource.held_out_devices:
         return f"examples({device})"
     return f"examples({device}) of a held-out device (their ids start at 2^40)"
 
 
 def _is_array_of_examples(part: Any) -> bool:
-    """Whether a part of what the user's function gave is numbers with an axis of examples."""
+    """Whether a value is an array of numbers with an axis of examples."""
     is_numbers = isinstance(part, Tensor) or (
         isinstance(part, np.ndarray) and part.dtype.kind in "biuf"
     )
@@ -395,19 +352,22 @@ def _is_array_of_examples(part: Any) -> bool:
 
 
 def _named(given: Any) -> str:
-    """Types of what the user's function gave, such as "a tuple of list, Tensor"."""
+    """Returns the types in a user's result, such as "a tuple of list, Tensor"."""
     if isinstance(given, tuple | list) and len(given) <= 4:
         return f"a {type(given).__name__} of {', '.join(type(part).__name__ for part in given)}"
     return f"a {type(given).__name__}"
 
 
 def _is_impure(part: nn.Module) -> bool:
-    """Whether a layer keeps statistics of batches, or drops units at random."""
+    """Whether a layer keeps statistics of batches, or drops units at random.
+
+    A loss would then depend on earlier calls.
+    """
     if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
         return True
     if isinstance(part, nn.modules.dropout._DropoutNd):
         share = part.p
     else:
-        # Recurrent and attention layers have the share of their own dropout as an attribute.
+        # Recurrent and attention layers keep their own dropout in an attribute.
         share = part.__dict__.get("dropout")
     return isinstance(share, float | int) and share > 0

@@ -1,4 +1,4 @@
-"""What a task is: a model whose parameters are one flat vector, a loss, and metrics with units."""
+"""Protocol of a task: a model with a flat parameter vector, a loss, and metrics with units."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
@@ -6,66 +6,60 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import ScenarioError
+from fedray.clients.data.source import Fields
 from fedray.wire.messages import Metric
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Vector = NDArray[np.float32]
+"""Flat parameters, [D]."""
 Parameters = Mapping[str, "Tensor"]
-"""Parameters by name, [G, *shape] each: those of G devices."""
+"""Parameters of G devices by name, [G, *shape] each."""
 Batch = Mapping[str, "Tensor"]
 """Fields of examples by name, [G, B, *shape] each; see fedray.clients.data.source.Field."""
+Measures = dict[str, tuple["Tensor", "Tensor"]]
+"""Numerators and weights of the examples, [G, B] both, by the name of the metric."""
 
 
 class Task(Protocol):
-    """One task, built for a training's seed and for the fields of its data.
+    """A task, built from the seed of a training and the fields of its data.
 
-    Shapes: G devices, B examples, D parameters in all. The model's parameters are named tensors;
+    Shapes: G devices, B examples, D parameters in total. The model's parameters are named tensors;
     their shapes, in order, lay out the flat vector [D] that is averaged.
 
-    A task is a pure function of what it was built from: every trainer has one of its own, and all
-    of them must give the same. `fedray.clients.tasks.contract` has the checks that every task
-    must pass.
+    A task is a pure function of its seed and fields: every trainer builds one, and all must agree.
+    `fedray.clients.tasks.contract` has the checks that every task must pass.
 
-    shapes: of every parameter by its name.
-    metrics: what `measure` gives.
+    shapes: shape of each parameter by its name.
+    metrics: metrics that `measure` returns.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     metrics: tuple[Metric, ...]
 
-    def initial_parameters(self) -> NDArray[np.float32]:
-        """The flat parameters [D] that training begins with, a function of the seed alone."""
+    def initial_parameters(self) -> Vector:
+        """Returns the flat parameters [D] at which training starts, a function of the seed."""
         ...
 
     def losses(self, parameters: "Parameters", batch: "Batch") -> "Tensor":
-        """Mean loss of each device's own parameters on its own examples.
+        """Returns the mean loss [G] of each device's parameters on its own examples.
 
         It is differentiable in the parameters. A device's loss depends on no other device.
-
-        Args:
-            parameters: [G, *shape] by name.
-            batch: [G, B, ...] by field.
-
-        Returns:
-            Losses [G].
         """
         ...
 
-    def measure(
-        self,
-        parameters: "Parameters",
-        batch: "Batch",
-    ) -> dict[str, tuple["Tensor", "Tensor"]]:
-        """Numerator and weight of every metric for each example.
+    def measure(self, parameters: "Parameters", batch: "Batch") -> "Measures":
+        """Returns numerator and weight of every metric for each example.
 
-        A metric's value on some examples is the sum of their numerators over that of their weights.
-
-        Args:
-            parameters: [G, *shape] by name.
-            batch: [G, B, ...] by field.
-
-        Returns:
-            (numerators, weights), [G, B] both, by the name of the metric.
+        The value of a metric is the sum of the numerators over the sum of the weights.
         """
         ...
+
+
+def misfit(kind: str, needed: str, fields: Fields) -> ScenarioError:
+    """Returns the error of a task whose data lacks the fields that the task needs."""
+    found = [f"{field.kind} `{name}` {list(field.shape)}" for name, field in fields.items()]
+    rule = f"needs {needed}; the data has {', '.join(found)}"
+    return ScenarioError.of("training.task.kind", kind, rule, "choose other data or another task")

@@ -1,1 +1,1 @@
-"""Work: what a selected device computes, one file per kind."""
+"""Work of a selected device, one file per kind."""

@@ -1,54 +1,48 @@
-"""Which of a device's examples a round may use: its first ones, up to the caps of the scenario."""
+"""Caps on the examples of a device that a round may use, which are its first ones."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.base.errors import ScenarioError
-from fedray.clients.data.source import ExampleSource, Field
+from fedray.clients.data.source import ExampleSource, Field, Ids, Integers
 from fedray.scenario.training import FedAvg, FedSGD
 
 READ_AT_ONCE = 1024
-"""Examples of a device that are read to count their tokens."""
+"""Examples of a device that are read at once to count their tokens."""
 
 
 def demand_tokens(table: FedAvg | FedSGD, source: ExampleSource) -> None:
-    """Checks that a cap by tokens, if there is one, is asked of examples that have tokens.
-
-    Args:
-        table: has the caps.
-        source: of the examples.
+    """Checks that the examples are texts if tokens are capped.
 
     Raises:
-        ScenarioError: a cap by tokens is asked for and the examples have none.
+        ScenarioError: there is a cap by tokens, and examples have none.
     """
     tokens = source.fields.get("tokens")
-    is_text = tokens is not None and tokens.kind == "whole" and len(tokens.shape) == 1
+    is_text = tokens is not None and tokens.is_text
     if table.max_tokens is not None and not is_text:
         names = ", ".join(f"`{name}`" for name in source.fields)
         raise ScenarioError.of(
             "training.client.max_tokens",
             table.max_tokens,
             f"needs `tokens`: the examples have only {names}",
-            "take max_examples, or a task of text",
+            "use max_examples, or a task of text",
         )
 
 
 def usable_examples(
     table: FedAvg | FedSGD,
     source: ExampleSource,
-    device_ids: NDArray[np.uint64],
-    held: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """How many of its first examples each device may use.
+    device_ids: Ids,
+    held: Integers,
+) -> Integers:
+    """Returns the number of examples [G] that each device may use.
+
+    It is at least 1: the first example is used even if it exceeds the cap by tokens.
 
     Args:
-        table: has the caps.
-        source: of the examples.
+        table: table with the caps.
+        source: source of the examples.
         device_ids: devices [G].
-        held: how many examples each of them has, [G], at least 1.
-
-    Returns:
-        [G], at least 1: an example that exceeds a cap by tokens alone is used all the same.
+        held: examples of each device, [G], at least 1.
 
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.
@@ -59,28 +53,27 @@ def usable_examples(
     if table.max_tokens is None:
         return usable
     counts: list[int] = []
-    for place, many in enumerate(usable.tolist()):
+    for place, count in enumerate(usable.tolist()):
         device_id = device_ids[place : place + 1]
-        counts.append(_within(source, device_id, many, table.max_tokens))
+        counts.append(_within(source, device_id, count, table.max_tokens))
     return np.array(counts, np.int64)
 
 
 def _within(
     source: ExampleSource,
-    device_id: NDArray[np.uint64],
+    device_id: Ids,
     usable: int,
     max_tokens: int,
 ) -> int:
-    """How many of a device's first examples have at most max_tokens together; 1 at least."""
+    """Returns how many of a device's first examples have at most max_tokens together, or 1."""
     field = source.fields["tokens"]
     seen = 0
-    # They are read in parts, because the cap is mostly reached long before the last one.
+    # Read in parts, because the cap is mostly reached long before the last example.
     for first in range(0, usable, READ_AT_ONCE):
         end = min(first + READ_AT_ONCE, usable)
         positions = np.arange(first, end)
         examples = source.examples(device_id, positions[None, :])
-        tokens = examples["tokens"][0]
-        totals = seen + np.cumsum(_learned(tokens, field))
+        totals = seen + np.cumsum(_learned(examples["tokens"][0], field))
         within = int(np.searchsorted(totals, max_tokens, side="right"))
         if within < positions.size:
             return max(1, first + within)
@@ -88,9 +81,9 @@ def _within(
     return usable
 
 
-def _learned(tokens: NDArray[np.int64], field: Field) -> NDArray[np.int64]:
-    """Tokens that are learned of each text, [B], of tokens [B, length + 1]: the first stands
-    before all targets, and padding is none."""
+def _learned(tokens: Integers, field: Field) -> Integers:
+    """Returns the number of targets [B] in tokens [B, length + 1]."""
+    # The first token precedes all targets, and padding is not a target.
     targets = tokens[:, 1:]
     if field.padding is None:
         return np.full(len(targets), targets.shape[1], np.int64)

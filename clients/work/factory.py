@@ -1,4 +1,4 @@
-"""What the selected devices of a scenario do."""
+"""The work of a scenario's selected devices."""
 
 from pkgutil import resolve_name
 
@@ -10,15 +10,10 @@ from fedray.scenario import Scenario
 
 
 def work_of(scenario: Scenario, task: Task, source: ExampleSource) -> DeviceWork:
-    """What the selected devices of a scenario do.
-
-    Args:
-        scenario: says the kind of work.
-        task: the model that it trains.
-        source: of the examples.
+    """Returns the work of a scenario's devices on a task and its examples.
 
     Raises:
-        ScenarioError: the examples lack what the work needs.
+        ScenarioError: the examples lack a field that the work needs.
     """
     table = scenario.training.client
     demand_tokens(table, source)

@@ -1,4 +1,4 @@
-"""The order in which a device goes through its examples: drawn anew for every participation."""
+"""Order of a device's examples, drawn for every participation."""
 
 import numpy as np
 from numba import njit
@@ -8,29 +8,29 @@ from fedray.base.rng import draw, uniform
 
 @njit(cache=True)
 def example_orders(key, round_index, device_ids, held, count):
-    """Positions [G, count] of examples: each device's own in a random order, round and round.
+    """Returns positions [G, count] of examples, in a random order for each device.
 
-    The first held[g] positions are a permutation of 0 .. held[g] - 1, uniform among all, or the
-    first `count` of one; then they repeat. The draw is addressed by (device, round, swap).
+    The first held[g] positions are a uniform permutation of 0 .. held[g] - 1 (or its start), and
+    then repeat. Addresses of the draws are (device, round, swap).
 
     Args:
-        key: of the stream.
-        round_index: the round.
-        device_ids: [G] uint64.
-        held: how many examples of each device may be used, [G], at least 1.
-        count: how many positions are wanted.
+        key: key of the stream.
+        round_index: index of the round.
+        device_ids: devices [G], uint64.
+        held: usable examples of each device, [G], at least 1.
+        count: positions per device.
     """
     positions = np.empty((device_ids.size, count), np.int64)
     for row in range(device_ids.size):
-        many = held[row]
-        ours = np.arange(many)
-        # Fisher and Yates, as far as positions are wanted.
-        for place in range(min(count, many)):
+        usable = held[row]
+        own = np.arange(usable)
+        # Fisher-Yates, which may stop once there are enough positions.
+        for place in range(min(count, usable)):
             word, _, _, _ = draw(key, device_ids[row], round_index, place)
-            left = many - place
+            left = usable - place
             steps = min(left - 1, np.int64(uniform(word) * left))
             other = place + steps
-            ours[place], ours[other] = ours[other], ours[place]
+            own[place], own[other] = own[other], own[place]
         for place in range(count):
-            positions[row, place] = ours[place % many]
+            positions[row, place] = own[place % usable]
     return positions

@@ -7,13 +7,13 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from json_documents import DOCUMENTS, described, rows_of
 from pydantic import BaseModel
 from typer.main import get_command
 
 from fedray.audit.claims import Claim
 from fedray.base.facade import homes
 from fedray.cli import app
-from fedray.documents.registry import documents, rows_of
 from fedray.scenario import Scenario
 from fedray.scenario.keys import KeyTable, tables_of
 from fedray.scenario.pretraining import Pretraining
@@ -34,7 +34,6 @@ AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         (
             "fedray.runs.simulation",
             "fedray.runs.pipeline",
-            "fedray.runs.several_tasks",
             "fedray.runs.learning",
             "fedray.runs.pretraining",
             "fedray.runtime.placement",
@@ -151,16 +150,17 @@ def json_documents() -> str:
         "here."
     )
     return _page(
-        "JSON documents", [about, *(part for name in documents() for part in _of_document(name))]
+        "JSON documents", [about, *(part for name in DOCUMENTS for part in _of_document(name))]
     )
 
 
 def _of_document(name: str) -> Iterator[str]:
-    document = documents()[name]
     yield f"## {name}"
-    base = f' It has all keys of "{document.base}", and those below.' if document.base else ""
-    yield f"{document.where}{base}"
-    rows = ((f"`{each.path}`", each.type, each.meaning) for each in rows_of(name))
+    yield described(name)
+    rows = (
+        (f"`{each.path}`", each.key.type, f"{each.key.meaning}{each.reference}")
+        for each in rows_of(name)
+    )
     yield _table(("key", "type", "meaning"), rows)
 
 

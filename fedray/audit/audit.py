@@ -6,16 +6,18 @@ was enforced, and what is claimed. It compares mechanisms by their error at equa
 their noise multipliers.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
 
 from fedray.audit.assumptions import ASSUMED, assumptions_of
+from fedray.audit.check import check_claim
+from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import Claim
 from fedray.audit.distribution import DevicePrivacy, Frontier, device_sensitivities, frontier
 from fedray.audit.filtered import Exclusions, exclusions_of, filtered
@@ -26,14 +28,12 @@ from fedray.audit.findings import (
     Finding,
     Summary,
     Verdict,
-    check_claim,
 )
 from fedray.audit.guarantees import (
     OBSERVED_LIMITS,
     REPEATED,
     Guarantee,
     Limits,
-    claimed_limits,
     enforced_limits,
     observed,
     of_limits,
@@ -52,6 +52,7 @@ from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
+from fedray.base.document import Document, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import up
@@ -72,7 +73,7 @@ DEFAULT_DELTA = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
-class MechanismAudit:
+class MechanismAudit(Document):
     """One mechanism on this trace.
 
     is_own: whether it is the run's own mechanism, or the one that is claimed.
@@ -87,25 +88,25 @@ class MechanismAudit:
     observed, enforced, claimed: the three guarantees.
     """
 
-    strategy: Strategy
+    strategy: Annotated[Strategy, Keys("parameters")]
     """The mechanism."""
     is_own: bool
     noise_multiplier: float | None
-    noise: Noise | None
-    permitted: Noise | None
-    trace: TraceSensitivity
+    noise: NotInJson[Noise | None]
+    permitted: NotInJson[Noise | None]
+    trace: Annotated[TraceSensitivity, Keys("binding_rounds=rounds")]
     binding_device: str
-    observed: Guarantee
+    observed: NotInJson[Guarantee]
     observed_limits: Guarantee
-    enforced: Guarantee
-    claimed: Guarantee
+    enforced: NotInJson[Guarantee]
+    claimed: NotInJson[Guarantee]
     sampled: Guarantee | None = None
     """What Poisson samples of stored uploads add; None of a trace that was not sampled so."""
     filtered: Guarantee | None = None
     """What a filter adds that excludes devices at their budget; None of a run without one."""
 
     @property
-    def name(self) -> str:
+    def name(self) -> InJson[str]:
         """Its kind."""
         return self.strategy.kind
 
@@ -120,37 +121,82 @@ class MechanismAudit:
         return self.observed.epsilon
 
     @property
-    def guarantees(self) -> tuple[Guarantee, Guarantee, Guarantee]:
+    def guarantees(self) -> InJson[tuple[Guarantee, Guarantee, Guarantee]]:
         """Observed, enforced, claimed."""
         return self.observed, self.enforced, self.claimed
 
-    def to_json(self) -> dict[str, Any]:
-        """As in `fedray audit --json`."""
-        return {
-            "name": self.name,
-            "is_own": self.is_own,
-            "parameters": self.strategy.parameters,
-            "noise_multiplier": self.noise_multiplier,
-            "binding_device": self.binding_device,
-            "binding_rounds": list(self.trace.rounds),
-            "observed_limits": self.observed_limits.to_json(),
-            "sampled": self.sampled.to_json() if self.sampled is not None else None,
-            "filtered": self.filtered.to_json() if self.filtered is not None else None,
-            "guarantees": [each.to_json() for each in self.guarantees],
-        }
+
+class ClassShare(TypedDict):
+    """How the devices of a class took part, as a run records it."""
+
+    name: str
+    """Name of the class."""
+    share: float
+    """Its share of the population."""
+    eligible_share: float
+    """Share of its devices that are eligible at once, whatever timers say: the mean of the first
+    week, estimated from a sample."""
+    selected: int
+    """Times that one of its devices was selected."""
+    participations: int
+    """Accepted updates of its devices."""
+    devices: int
+    """Devices of it that took part at least once."""
+    least_gap: int
+    """Least difference between the rounds of two participations of one device; 0 if none took part
+    twice."""
+    most: int
+    """Most participations of a device."""
+
+
+class Release(NamedTuple):
+    """One release of a round."""
+
+    query: str
+    """What was released."""
+    noise_multiplier: float
+    """Its noise multiplier."""
+    rho: float
+    """zCDP of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedEncoding:
+    """How updates were sent, and what their noise is measured by."""
+
+    table: InPlace[AnyEncoding]
+    least_noise: DeviceNoise | None
+    """The round with the least noise, on which observed figures rest; None where the server adds
+    the noise."""
+    least_permitted_noise: DeviceNoise | None
+    """The least noise that the rules permit a round, on which enforced and claimed figures rest;
+    None where the server adds the noise."""
+
+    @property
+    def kind(self) -> InJson[str]:
+        """Kind of the encoding; it has those of the next keys that its table has."""
+        return self.table.kind
+
+    @property
+    def noise_is_relative_to(self) -> InJson[str]:
+        """What the noise multiplier is measured by."""
+        return self.table.noise_is_relative_to
 
 
 @dataclass(frozen=True)
 class Audit(DrawnResult):
     """What a trace shows. Printed, it is a table; `to_json` has the same figures unrounded."""
 
-    path: Path
+    TABLES: ClassVar[str] = "fedray.report.audits:audit_tables"
+    FIGURES: ClassVar[str] = "fedray.report.figures:audit_figures"
+
+    path: Annotated[Path, Key("trace")]
     """Directory of the trace."""
     digest: str
     """The trace's digest."""
     ended: str
     """How the run ended: completed, or why it did not; "imported" for a log."""
-    patterns: Patterns
+    patterns: NotInJson[Patterns]
     """Every device's rounds."""
     mechanisms: tuple[MechanismAudit, ...]
     """Mechanisms that are asked about; empty for a log of which no mechanism is known."""
@@ -167,23 +213,31 @@ class Audit(DrawnResult):
     and of a log, which has none."""
     exclusions: Exclusions | None
     """Devices that a filter excluded; None of a run without one, and of a log."""
-    scenario: Scenario | None
+    scenario: NotInJson[Scenario | None]
     """What was run; None for an imported log."""
-    claim: Claim | None
+    claim: NotInJson[Claim | None]
     """What was claimed; None without a claim."""
-    rests_on: tuple[Assumption, ...]
+    rests_on: NotInJson[tuple[Assumption, ...]]
     """What the figures rest on, in plain words, each with where it comes from."""
-    classes: tuple[Mapping[str, Any], ...]
+    classes: NotInJson[tuple[Any, ...]]
     """How the devices of each class took part, as the run recorded it; empty where the population
     has no classes, and of a log."""
+    utility_note: ClassVar[InJson[str]] = NOT_COMPARABLE
+    """Why mechanisms are not compared by their noise multipliers."""
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def class_shares(self) -> Annotated[tuple[ClassShare, ...], Key("classes")]:
+        """How the devices of each class took part, as the run recorded it; empty if the population
+        has no classes, and for a log."""
+        return self.classes
+
+    @property
+    def assumptions(self) -> InJson[tuple[str, ...]]:
         """What the figures rest on, in plain words."""
         return tuple(each.text for each in self.rests_on)
 
     @property
-    def claim_holds(self) -> bool:
+    def claim_holds(self) -> InJson[bool]:
         """Whether the claim passes: every statement that could be checked holds, and at least one
         could.
 
@@ -208,37 +262,37 @@ class Audit(DrawnResult):
         return {what: summary for what, summary in summaries.items() if summary is not None}
 
     @property
-    def claim_sentence(self) -> str:
+    def claim_sentence(self) -> InJson[str]:
         """How the claim fared, in words: one verdict on privacy, one on participation."""
         return "; ".join(summary.text for summary in self.verdicts.values())
 
     @property
-    def rounds(self) -> int:
+    def rounds(self) -> InJson[int]:
         """Committed rounds."""
         return self.patterns.committed_rounds
 
     @property
-    def devices(self) -> int:
+    def devices(self) -> InJson[int]:
         """Devices that took part at least once."""
         return int(self.patterns.device_ids.size)
 
     @property
-    def participations(self) -> int:
+    def participations(self) -> InJson[int]:
         """Accepted updates."""
         return self.patterns.participations
 
     @property
-    def min_sep(self) -> int | None:
+    def min_sep(self) -> InJson[int | None]:
         """Least difference of two rounds of a device; None if no device took part twice (k = 1)."""
         return None if self.max_participations == 1 else self.patterns.min_sep
 
     @property
-    def max_participations(self) -> int:
+    def max_participations(self) -> InJson[int]:
         """Most participations of a device."""
         return self.patterns.max_participations
 
     @property
-    def short_run_note(self) -> str:
+    def short_run_note(self) -> InJson[str]:
         """That no device could take part twice, as a sentence, where the run ended before rules of
         participation let one come back; else empty."""
         enforced = self.mechanisms[0].enforced.participation if self.mechanisms else None
@@ -286,7 +340,7 @@ class Audit(DrawnResult):
             return None
 
     @cached_property
-    def utility(self) -> list[Utility]:
+    def utility(self) -> InJson[list[Utility]]:
         """The mechanisms, and independent noise and the tree, by their error at equal privacy;
         least error first.
 
@@ -385,67 +439,58 @@ class Audit(DrawnResult):
         # bincount begins with 0 participations, which no device of the patterns has.
         return {count: int(devices) for count, devices in counts if count and devices}
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
+    @property
+    def participations_per_device(self) -> InJson[dict[int, int]]:
+        """How many devices took part so many times; the keys are the numbers of times."""
+        return self.participation_histogram()
+
+    @property
+    def guarantees(self) -> InJson[tuple[Guarantee, ...]]:
+        """The guarantees of the first mechanism once more; empty without a mechanism."""
+        return self.mechanisms[0].guarantees if self.mechanisms else ()
+
+    @property
+    def released(self) -> Annotated[list[Release], Key("releases")]:
+        """What the run released in each round, one by one, at the observed sensitivity of its own
+        mechanism; empty where sums of updates are all."""
+        keys = {"query", "noise_multiplier"}
+        return [
+            Release(**each.model_dump(include=keys), rho=rho_of(each)) for each in self.releases
+        ]
+
+    @property
+    def utility_basis_name(self) -> Annotated[str | None, Key("utility_basis")]:
+        """Name of the guarantee whose rho all rows of `utility` have."""
         basis = self.utility_basis
-        basis_name = None if basis is None else basis.name
         # The observed guarantee is of the recorded patterns, which this one is not of.
         if basis is not None and basis is self.mechanisms[0].observed_limits:
-            basis_name = OBSERVED_LIMITS
-        return {
-            "trace": str(self.path),
-            "digest": self.digest,
-            "ended": self.ended,
-            **self.participation_json(),
-            "short_run_note": self.short_run_note,
-            "participations_per_device": {
-                str(k): v for k, v in self.participation_histogram().items()
-            },
-            "classes": [dict(row) for row in self.classes],
-            "violations": self.violations.to_json() if self.violations is not None else None,
-            "exclusions": self.exclusions.to_json() if self.exclusions is not None else None,
-            "left_out": [asdict(each) for each in self.left_out],
-            "filtered_rows": self.filtered_rows,
-            "incompleteness": self.incompleteness,
-            "mechanisms": [mechanism.to_json() for mechanism in self.mechanisms],
-            "guarantees": [each.to_json() for each in self.mechanisms[0].guarantees]
-            if self.mechanisms
-            else [],
-            "releases": [
-                {**each.model_dump(include={"query", "noise_multiplier"}), "rho": rho_of(each)}
-                for each in self.releases
-            ],
-            "utility": [row.to_json() for row in self.utility],
-            "utility_basis": basis_name,
-            "utility_rho": basis.rho if basis is not None else None,
-            "utility_note": NOT_COMPARABLE,
-            "verdicts": {what: summary.to_json() for what, summary in self.verdicts.items()}
-            or None,
-            "claim_holds": self.claim_holds,
-            "claim_sentence": self.claim_sentence,
-            "findings": [finding.to_json() for finding in self.findings],
-            "encoding": self._encoding_json(),
-            "assumptions": list(self.assumptions),
-        }
+            return OBSERVED_LIMITS
+        return None if basis is None else basis.name
 
-    def _encoding_json(self) -> dict[str, Any] | None:
-        """How updates were sent and what noise is measured by; None for a log."""
+    @property
+    def utility_rho(self) -> InJson[float | None]:
+        """That rho (zCDP)."""
+        return None if self.utility_basis is None else self.utility_basis.rho
+
+    @property
+    def fared(self) -> Annotated[dict[Annotated[str, "kind"], Summary] | None, Key("verdicts")]:
+        """How a claim fared in `privacy` and in `participation`, as far as it says something of
+        them; None without a claim."""
+        return self.verdicts or None
+
+    @property
+    def encoding(self) -> InJson[AuditedEncoding | None]:
+        """How updates were sent, and what their noise is measured by; None for a log."""
         if self.scenario is None:
             return None
-        table = self.scenario.privacy.encoding
         # Only noise that devices add depends on the number of them.
         of_devices = [
             (each.noise, each.permitted)
             for each in self.mechanisms
             if isinstance(each.noise, DeviceNoise) and isinstance(each.permitted, DeviceNoise)
         ]
-        least, permitted = of_devices[0] if of_devices else (None, None)
-        return {
-            **table.model_dump(),
-            "noise_is_relative_to": table.noise_is_relative_to,
-            "least_noise": least and {"round": least.round_index, **least.to_json()},
-            "least_permitted_noise": permitted and permitted.to_json(),
-        }
+        noise = of_devices[0] if of_devices else (None, None)
+        return AuditedEncoding(self.scenario.privacy.encoding, *noise)
 
     def to_arrow(self) -> pa.Table:
         """The guarantees, a row per mechanism and guarantee, with the keys of `to_json`."""
@@ -460,13 +505,8 @@ class Audit(DrawnResult):
     def to_json_in_full(self) -> dict[str, Any]:
         """`to_json`, and what takes longer: what each device got, the frontier, privacy over
         rounds."""
-        privacy, frontier_ = self.device_privacy, self.frontier
-        return {
-            **self.to_json(),
-            "device_privacy": privacy.to_json() if privacy is not None else None,
-            "frontier": frontier_.to_json() if frontier_ is not None else None,
-            "ledger": [asdict(entry) for entry in self.ledger],
-        }
+        later = {name: getattr(self, name) for name in ("device_privacy", "frontier", "ledger")}
+        return {**self.to_json(), **json_of(later)}
 
     def participation_json(self) -> dict[str, int | None]:
         """What the trace shows of participation, as in `to_json`."""
@@ -489,30 +529,7 @@ class Audit(DrawnResult):
         return f"<Audit of {shown(str(self.path))}: {', '.join([seen, *spent])}>"
 
     def __str__(self) -> str:
-        return "\n\n".join(_aligned(table) for table in self._tables())
-
-    def _tables(self) -> list[list[list[str]]]:
-        """Participation, then each mechanism; a row of one cell is a title."""
-        from fedray.report.text.audits import guarantee_rows, participation_rows
-
-        findings = [each.to_json() for each in self.findings]
-        return [
-            participation_rows(self.participation_json()),
-            *(
-                [[f"{each.name}:"], *guarantee_rows(each.to_json(), findings)]
-                for each in self.mechanisms
-            ),
-        ]
-
-
-def _aligned(rows: list[list[str]]) -> str:
-    table = [row for row in rows if len(row) > 1]
-    widths = [max(len(row[place]) for row in table) for place in range(len(table[0]))]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip()
-        for row in rows
-    ]
-    return "\n".join(lines)
+        return "\n\n".join(map(str, self.tables()))
 
 
 def audit_trace(
@@ -568,7 +585,9 @@ def audit_trace(
     imported = opened if isinstance(opened, ImportedTrace) else None
     try:
         # Limits do not depend on the mechanism, so they are found once for all.
-        enforced = enforced_limits(opened, scenario, claim, patterns)
+        enforced = enforced_limits(
+            opened, scenario, claim.timer_hours if claim is not None else None, patterns
+        )
         claimed = _claimed(claim, opened, patterns)
         mechanisms = [
             _audit_mechanism(

@@ -3,11 +3,12 @@ would have met an epsilon or rho, by what its rules enforce and by what was obse
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
 
 from fedray.audit.audit import Audit, audit_trace, other_tasks
 from fedray.audit.guarantees import Guarantee, event_of
 from fedray.audit.noise import DeviceNoise, ServerNoise
+from fedray.base.document import Document, InPlace, Key, Keys
 from fedray.base.errors import InputError
 from fedray.base.result import Result
 from fedray.base.rounding import given, up
@@ -35,29 +36,27 @@ OF_A_LOG = (
 
 
 @dataclass(frozen=True, slots=True)
-class CalibratedGuarantee:
+class CalibratedGuarantee(Document):
     """A guarantee of a trace with the noise that meets a target."""
 
     noise_multiplier: float | None
     """The least noise multiplier with which the guarantee meets the target, rounded up by at most
     1e-7 of itself; None where the sensitivity is not known."""
-    guarantee: Guarantee
+    guarantee: InPlace[Guarantee]
     """The guarantee with that noise, at its sensitivity."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The noise multiplier, and the figures of the guarantee."""
-        return {"noise_multiplier": self.noise_multiplier, **self.guarantee.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
 class TraceCalibration(Result):
     """The noise multipliers with which a trace would have met a target."""
 
-    path: Path
+    TABLES: ClassVar[str] = "fedray.report.audits:calibration_tables"
+
+    path: Annotated[Path, Key("trace")]
     """Directory of the trace."""
     digest: str
     """The trace's digest."""
-    strategy: Strategy
+    strategy: Annotated[Strategy, Keys("kind parameters")]
     """The mechanism."""
     target_epsilon: float | None
     """Largest epsilon allowed, at delta; None where rho is the target."""
@@ -85,22 +84,6 @@ class TraceCalibration(Result):
             if each.noise_multiplier is not None
         ]
         return f"<TraceCalibration of {self.strategy.kind} to {target}: {', '.join(found)}>"
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `fedray calibrate --trace --json` prints it."""
-        return {
-            "trace": str(self.path),
-            "digest": self.digest,
-            "kind": self.strategy.kind,
-            "parameters": self.strategy.parameters,
-            "target_epsilon": self.target_epsilon,
-            "target_rho": self.target_rho,
-            "delta": self.delta,
-            "run_noise_multiplier": self.run_noise_multiplier,
-            "enforced": self.enforced.to_json(),
-            "observed": self.observed.to_json(),
-            "notes": list(self.notes),
-        }
 
 
 def calibrate_trace(

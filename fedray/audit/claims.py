@@ -17,6 +17,11 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from fedray.audit.statements.max_participations import MaxParticipationsStatement
+from fedray.audit.statements.min_sep import MinSepStatement
+from fedray.audit.statements.rounds import RoundsStatement
+from fedray.audit.statements.statement import Statement
+from fedray.audit.statements.timer_hours import TimerStatement
 from fedray.base.errors import InputError
 from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.files import strategy_beside
@@ -24,6 +29,13 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import AnyStrategy
 
 Count = Annotated[int, Field(ge=1)]
+STATEMENTS: tuple[Statement, ...] = (
+    RoundsStatement(),
+    MinSepStatement(),
+    MaxParticipationsStatement(),
+    TimerStatement(),
+)
+"""Statements about participation, in the order in which findings and evidence list them."""
 
 
 class Claim(Table):

@@ -2,7 +2,7 @@
 tighter than one (b, k) pair."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import values_of
+from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.sensitivity import PatternSensitivities, PatternValues
@@ -66,13 +67,13 @@ class Quantile:
 
 
 @dataclass(frozen=True, slots=True)
-class DevicePrivacy:
+class DevicePrivacy(Document):
     """rho over the devices that took part. A device's rho protects that device as long as its
     pattern is not its secret."""
 
     quantiles: tuple[Quantile, ...]
     """At a few shares of the devices, from the least."""
-    curve: tuple[float, ...]
+    curve: NotInJson[tuple[float, ...]]
     """rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 .. CURVE_STEPS."""
     mean_rho: float
     """Mean over the devices that took part."""
@@ -87,9 +88,7 @@ class DevicePrivacy:
         """
         curve_shares = np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS
         shares = np.concatenate([SHARES, curve_shares])
-        places = np.maximum(np.ceil(shares * values.values.size).astype(int) - 1, 0)
-        # A partition, because the whole order of millions of devices is not needed.
-        chosen = np.partition(values.values, np.unique(places))[places].tolist()
+        chosen = at_shares(values.values, shares)
         rhos = [rho_of(released(noise, each)) for each in chosen]
         # The quantiles are the first of them, and the curve is the rest.
         found = zip(SHARES, chosen, rhos, strict=False)
@@ -99,14 +98,12 @@ class DevicePrivacy:
         mean = float((values.values**2).mean()) * rho_of(released(noise, 1.0))
         return cls(tuple(quantiles), curve, mean, bool(values.is_exact.all()))
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object: quantiles with shares, sensitivities and rhos, the mean, and whether all
-        are exact; without the curve."""
-        rows = [
-            {"share": each.share, "sensitivity": each.sensitivity, "rho": each.rho}
-            for each in self.quantiles
-        ]
-        return {"quantiles": rows, "mean_rho": self.mean_rho, "is_exact": self.is_exact}
+
+def at_shares(values: NDArray[np.float64], shares: NDArray[np.float64]) -> list[float]:
+    """Values that devices have: the least with at least that share of them below or equal."""
+    places = np.maximum(np.ceil(shares * values.size).astype(int) - 1, 0)
+    # A partition, because the whole order of millions of devices is not needed.
+    return np.partition(values, np.unique(places))[places].tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +122,12 @@ class FrontierEntry:
     """b: least gap of these devices, in rounds."""
     spans: tuple[int, ...]
     """Least rounds between the first and the last of 2, 3, .. consecutive participations."""
-    sensitivity: Sensitivity
+    sensitivity: Annotated[Sensitivity, Keys("sensitivity=value is_exact")]
     """Under (least gap, most)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frontier:
+class Frontier(Document):
     """Every device obeys the limits of its entry, so the largest of their sensitivities bounds the
     trace's; it is never more than that of the one (b, k) pair, whose b may be one device's and k
     another's."""
@@ -139,26 +136,10 @@ class Frontier:
     """From the most participations to the fewest."""
 
     @property
-    def sensitivity(self) -> float:
+    def sensitivity(self) -> InJson[float]:
         """An upper bound of the trace's sensitivity: the largest over the entries, since every
         device is in one of them."""
         return max(entry.sensitivity.value for entry in self.entries)
-
-    def to_json(self) -> dict[str, Any]:
-        """The bound and the entries."""
-        rows = [
-            {
-                "fewest": entry.fewest,
-                "most": entry.most,
-                "devices": entry.devices,
-                "min_sep": entry.min_sep,
-                "spans": list(entry.spans),
-                "sensitivity": entry.sensitivity.value,
-                "is_exact": entry.sensitivity.is_exact,
-            }
-            for entry in self.entries
-        ]
-        return {"sensitivity": self.sensitivity, "entries": rows}
 
 
 def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:

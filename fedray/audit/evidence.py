@@ -15,20 +15,16 @@ max_participations, timer_hours), then of the device's place in the trace, then 
     claimed           what the claim says of it
 """
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedray.audit.audit import Audit
-from fedray.audit.claims import Claim
-from fedray.audit.findings import PRIVACY_STATEMENTS
+from fedray.audit.claims import STATEMENTS, Claim
 from fedray.audit.names import DeviceNames
-from fedray.audit.participation import CHUNK, Patterns
-from fedray.audit.waits import is_too_short, waits_between
+from fedray.audit.statements.statement import Breaches, Subject
 from fedray.base.errors import InputError
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -50,19 +46,6 @@ _FORMULA = ("=", "+", "-", "@")
 """What a cell begins with that programs for tables take for a formula."""
 
 
-class _Breaches(NamedTuple):
-    """Some of what breaks a statement [R]; the columns are those of the file.
-
-    device_ids: [R]; None of what no device breaks.
-    rounds: first and last, [R, 2].
-    found: [R].
-    """
-
-    device_ids: NDArray[np.uint64] | None
-    rounds: NDArray
-    found: NDArray
-
-
 def check_evidence_file(file: str | Path, claim: Claim | None) -> RowForm:
     """Checks that evidence can be asked for, before a trace is read for it.
 
@@ -78,7 +61,7 @@ def check_evidence_file(file: str | Path, claim: Claim | None) -> RowForm:
             exists.
     """
     path = Path(file)
-    statements = [name for name in Claim.model_fields if name in _BREACHES]
+    statements = [each.key for each in STATEMENTS]
     if claim is None or all(getattr(claim, each) is None for each in statements):
         found = "there is no claim" if claim is None else "the claim states nothing of it"
         raise InputError.of(
@@ -125,11 +108,13 @@ def write_evidence(
     """
     form = check_evidence_file(file, audit.claim)
     names = DeviceNames(trace, show_devices)
+    subject = Subject(trace, audit.patterns, names.of)
+    broken = {each.statement: each.claimed for each in audit.findings if each.broken_by}
     batches = (
-        _batch(finding.statement, finding.claimed, breaches, trace, names, form)
-        for finding in audit.findings
-        if finding.broken_by and finding.statement not in PRIVACY_STATEMENTS
-        for breaches in _BREACHES[finding.statement](finding.claimed, trace, audit.patterns)
+        _batch(statement.key, broken[statement.key], breaches, trace, names, form)
+        for statement in STATEMENTS
+        if statement.key in broken
+        for breaches in statement.breaches(broken[statement.key], subject)
     )
     with new_row_file(Path(file), "evidence") as new:
         return write_rows(batches, _SCHEMA, new, form)
@@ -138,7 +123,7 @@ def write_evidence(
 def _batch(
     statement: str,
     claimed: object,
-    breaches: _Breaches,
+    breaches: Breaches,
     trace: Trace | ImportedTrace,
     names: DeviceNames,
     form: RowForm,
@@ -170,56 +155,3 @@ def _names(
     if form == "csv":
         found = [f"'{each}" if each.startswith(_FORMULA) else each for each in found]
     return [found[place] for place in places.tolist()]
-
-
-def _extra_rounds(
-    claimed: int, trace: Trace | ImportedTrace, patterns: Patterns
-) -> Iterator[_Breaches]:
-    del trace
-    n = patterns.committed_rounds
-    yield _Breaches(None, np.array([[claimed, n - 1]]), np.array([n]))
-
-
-def _close_pairs(
-    claimed: int, trace: Trace | ImportedTrace, patterns: Patterns
-) -> Iterator[_Breaches]:
-    del trace
-    gaps, later = patterns.gaps_and_places
-    for chosen in _in_parts(gaps < claimed):
-        yield _Breaches(*patterns.pairs_at(later[chosen]), gaps[chosen])
-
-
-def _frequent_devices(
-    claimed: int, trace: Trace | ImportedTrace, patterns: Patterns
-) -> Iterator[_Breaches]:
-    del trace
-    for chosen in _in_parts(patterns.counts > claimed):
-        first, counts = patterns.starts[chosen], patterns.counts[chosen]
-        rounds = np.column_stack([patterns.rounds[first], patterns.rounds[first + counts - 1]])
-        yield _Breaches(patterns.device_ids[chosen], rounds, counts)
-
-
-def _short_waits(
-    claimed: float, trace: Trace | ImportedTrace, patterns: Patterns
-) -> Iterator[_Breaches]:
-    del patterns
-    # A timer that could not be checked is broken by nothing, so there are times.
-    for seconds, device_ids, rounds in waits_between(trace) or ():
-        for chosen in _in_parts(is_too_short(seconds, claimed)):
-            yield _Breaches(device_ids[chosen], rounds[chosen], seconds[chosen] / 3600.0)
-
-
-def _in_parts(is_broken: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
-    """The places of what is broken, at most CHUNK together."""
-    places = np.flatnonzero(is_broken)
-    for start in range(0, places.size, CHUNK):
-        yield places[start : start + CHUNK]
-
-
-_BREACHES = {
-    "rounds": _extra_rounds,
-    "min_sep": _close_pairs,
-    "max_participations": _frequent_devices,
-    "timer_hours": _short_waits,
-}
-"""What breaks each statement about participation, part by part in order of device."""

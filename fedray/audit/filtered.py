@@ -3,7 +3,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from fedray.audit.guarantees import Guarantee, event_of
 from fedray.audit.noise import Noise, ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.base.document import Document, InJson, NotInJson
 from fedray.base.rounding import up
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
@@ -23,10 +23,10 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Exclusions:
+class Exclusions(Document):
     """The devices that a run excluded because they were at their privacy budget."""
 
-    rounds: NDArray[np.int64]
+    rounds: NotInJson[NDArray[np.int64]]
     """The round from which each was excluded, in order [E]."""
     participations: float
     """How many participations they had on average; 0 where none was excluded."""
@@ -36,20 +36,19 @@ class Exclusions:
     """How many took part in that round or a later one, which a filter does not let them do."""
 
     @property
-    def devices(self) -> int:
-        """E."""
+    def devices(self) -> InJson[int]:
+        """How many were excluded."""
         return self.rounds.size
 
-    def to_json(self) -> dict[str, Any]:
-        """The figures by name; rounds are None where nobody was excluded."""
-        return {
-            "devices": self.devices,
-            "first_round": int(self.rounds[0]) if self.devices else None,
-            "median_round": int(np.median(self.rounds)) if self.devices else None,
-            "participations": self.participations,
-            "of_others": self.of_others,
-            "came_back": self.came_back,
-        }
+    @property
+    def first_round(self) -> InJson[int | None]:
+        """Round from which the first was excluded."""
+        return int(self.rounds[0]) if self.devices else None
+
+    @property
+    def median_round(self) -> InJson[int | None]:
+        """Median of the rounds from which they were."""
+        return int(np.median(self.rounds)) if self.devices else None
 
 
 def exclusions_of(trace: Trace, scenario: Scenario, patterns: Patterns) -> Exclusions | None:

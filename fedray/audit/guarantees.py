@@ -10,18 +10,18 @@ what is claimed.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.audit.claims import Claim
 from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.rules import ROUND_TIMES, rules_of
 from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
+from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.base.rounding import counted, down, shown_min_sep
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.clip_count import with_counts
@@ -75,7 +75,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarantee:
+class Guarantee(Document):
     """One of the three guarantees for one mechanism, that of Poisson samples, or that of a filter.
 
     name: "observed", "enforced", "claimed", "sampled" or "filtered"; `scope` says what each is a
@@ -90,9 +90,9 @@ class Guarantee:
     """
 
     name: str
-    participation: MinSep | None
-    sensitivity: Sensitivity | None
-    event: Event | None
+    participation: Annotated[MinSep | None, Keys("rounds max_participations")]
+    sensitivity: Annotated[Sensitivity | None, Keys("sensitivity=value is_exact theorem")]
+    event: NotInJson[Event | None]
     delta: float
     """delta of the epsilon."""
     may_rest_on: bool
@@ -101,12 +101,17 @@ class Guarantee:
     """What the guarantee rests on, in sentences."""
 
     @property
-    def scope(self) -> str:
+    def is_known(self) -> InJson[bool]:
+        """Whether the sensitivity is known."""
+        return self.sensitivity is not None
+
+    @property
+    def scope(self) -> InJson[str]:
         """What the figures are a statement about."""
         return SCOPES[self.name]
 
     @property
-    def mu(self) -> float | None:
+    def mu(self) -> InJson[float | None]:
         """Gaussian DP: sensitivity / noise multiplier; None too for noise that is not normal."""
         try:
             return None if self.event is None else mu_of(self.event)
@@ -114,7 +119,7 @@ class Guarantee:
             return None
 
     @property
-    def rho(self) -> float | None:
+    def rho(self) -> InJson[float | None]:
         """zCDP: mu^2 / 2; None too for sampled events, of which none is proven."""
         try:
             return None if self.event is None else rho_of(self.event)
@@ -122,12 +127,12 @@ class Guarantee:
             return None
 
     @property
-    def epsilon(self) -> float | None:
+    def epsilon(self) -> InJson[float | None]:
         """At delta, by the first accountant that takes the event."""
         return None if self.event is None else epsilon_of(self.event, self.delta).epsilon
 
     @property
-    def min_sep(self) -> int | None:
+    def min_sep(self) -> InJson[int | None]:
         """b; None where nobody takes part twice (k = 1), or where nothing is known."""
         participation = self.participation
         return (
@@ -135,28 +140,6 @@ class Guarantee:
             if participation is None or participation.max_participations == 1
             else participation.min_sep
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Every figure with its scope; None where it is not known."""
-        sensitivity, participation = self.sensitivity, self.participation
-        return {
-            "name": self.name,
-            "scope": self.scope,
-            "is_known": sensitivity is not None,
-            "reason": self.reason,
-            "may_rest_on": self.may_rest_on,
-            "rounds": participation.rounds if participation else None,
-            "min_sep": self.min_sep,
-            "max_participations": participation.max_participations if participation else None,
-            "sensitivity": sensitivity.value if sensitivity else None,
-            "is_exact": sensitivity.is_exact if sensitivity else None,
-            "theorem": sensitivity.theorem if sensitivity else None,
-            "mu": self.mu,
-            "rho": self.rho,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "assumptions": list(self.assumptions),
-        }
 
 
 def observed(
@@ -271,7 +254,10 @@ def event_of(
 
 
 def enforced_limits(
-    trace: Trace | ImportedTrace, scenario: Scenario | None, claim: Claim | None, patterns: Patterns
+    trace: Trace | ImportedTrace,
+    scenario: Scenario | None,
+    claimed_timer_hours: float | None,
+    patterns: Patterns,
 ) -> Limits:
     """What the rules that were in force allow, given when the rounds ran.
 
@@ -280,7 +266,7 @@ def enforced_limits(
     trace did not keep ensure nothing.
     """
     if isinstance(trace, ImportedTrace):
-        limits = _limits_of_log(trace, claim)
+        limits = _limits_of_log(trace, claimed_timer_hours)
     else:
         assert scenario is not None
         # An abandoned attempt released nothing and is no round.
@@ -379,7 +365,7 @@ def tightest(following: NDArray[np.int64], most: int | None = None) -> MinSep:
     k, at = 1, int(following[0])
     while at < n:
         k, at = k + 1, int(following[at])
-    return _participation(n, b, k if most is None else min(k, most))
+    return fitting(n, b, k if most is None else min(k, most))
 
 
 def _limits_of_run(
@@ -461,8 +447,7 @@ def _limits_of_uploads(scenario: Scenario, opened: NDArray[np.float64]) -> Limit
     return Limits(tightest(following, most), reason, assumptions)
 
 
-def _limits_of_log(trace: ImportedTrace, claim: Claim | None) -> Limits:
-    timer = claim.timer_hours if claim is not None else None
+def _limits_of_log(trace: ImportedTrace, timer: float | None) -> Limits:
     # A timer of 0 h rules as little as none.
     if not timer:
         return Limits(
@@ -517,43 +502,11 @@ def round_times(
     return started, started
 
 
-def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:
-    """The participation that a claim states, with what it leaves out put at what it implies.
-
-    A claimed timer implies limits where the times of the rounds are known, for the rounds that were
-    recorded. Without a claimed min-sep b is the timer's, or else 1. Without claimed participations
-    k is ceil(rounds / b), or the timer's.
-    """
-    n = claim.rounds or trace.committed_rounds
-    times = round_times(trace) if claim.timer_hours else None
-    stated = ", ".join(
-        _stated(claim, _doubt_of_timer(trace, times is not None) if claim.timer_hours else "")
-    )
-    # A claim of more rounds than were recorded says something even without limits.
-    if not stated and n <= trace.committed_rounds:
-        return Limits(None, "the claim says nothing of participation")
-    implied = (
-        allowed(*times, 3600.0 * claim.timer_hours)
-        if times is not None and claim.timer_hours
-        else None
-    )
-    # A timer without times, and no other limits, gives nothing to compute with.
-    is_silent = implied is None and claim.min_sep is None and claim.max_participations is None
-    if is_silent and n <= trace.committed_rounds:
-        return Limits(None, _why_a_timer_says_nothing(trace))
-    b, k = min(claim.min_sep or 1, n), claim.max_participations or n
-    reason = f"it is claimed that {stated}" if stated else f"{n:,} rounds are claimed"
-    # Limits that follow from recorded times say nothing of another number of rounds.
-    if implied is not None and implied.rounds == n:
-        b, k = max(b, implied.min_sep), min(k, implied.max_participations)
-        reason += f" (that timer alone ensures {described(implied)} at these times of the rounds)"
-    return Limits(_participation(n, b, k), reason)
-
-
-def _why_a_timer_says_nothing(trace: Trace | ImportedTrace) -> str:
-    if isinstance(trace, Trace):
-        return "a timer keeps uploads apart, and one upload takes part in several rounds"
-    return "a timer says nothing about rounds unless the times of the rounds are known"
+def fitting(rounds: int, min_sep: int, most: int) -> MinSep:
+    """Returns the participation with as many participations as fit, at most `most`."""
+    k = min(most, -(-rounds // min_sep))
+    # One participation keeps any separation.
+    return MinSep(rounds, rounds if k == 1 else min_sep, k)
 
 
 def described(participation: MinSep) -> str:
@@ -564,69 +517,6 @@ def described(participation: MinSep) -> str:
         f"min-sep {shown_min_sep(participation.min_sep)} and at most "
         f"{counted(participation.max_participations, 'participation')}"
     )
-
-
-def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
-    """Returns what holds if both limits hold. Enforced limits speak of the recorded rounds, and are
-    no help for a claim of more.
-
-    Args:
-        enforced: what the rules in force allowed.
-        claimed: what somebody states.
-        rounds: how many were recorded; without any limits a device may take part in each of them.
-    """
-    participation = claimed.participation
-    if participation is None:
-        return (
-            enforced
-            if enforced.participation is not None
-            else Limits(
-                MinSep(rounds, 1, rounds),
-                "neither the rules nor any claim that this trace leaves unbroken limits "
-                "participation",
-            )
-        )
-    if enforced.participation is None or enforced.participation.rounds != participation.rounds:
-        return claimed
-    # Both hold, so the tighter one of each counts.
-    b = max(participation.min_sep, enforced.participation.min_sep)
-    k = min(participation.max_participations, enforced.participation.max_participations)
-    return Limits(
-        _participation(participation.rounds, b, k), f"{claimed.reason}; enforced: {enforced.reason}"
-    )
-
-
-def _participation(rounds: int, min_sep: int, most: int) -> MinSep:
-    # k rounds must have room at that separation; one round keeps any separation.
-    k = min(most, -(-rounds // min_sep))
-    return MinSep(rounds, rounds if k == 1 else min_sep, k)
-
-
-def _doubt_of_timer(trace: Trace | ImportedTrace, has_round_times: bool) -> str:
-    """What is to be said of a claimed timer that the trace cannot show, in brackets; empty if it
-    can."""
-    if waits_between(trace) is not None:
-        return ""
-    return (
-        " (claimed, not checked)"
-        if has_round_times
-        else " (claimed, not checked and not used, as no times are known)"
-    )
-
-
-def _stated(claim: Claim, doubt_of_timer: str) -> list[str]:
-    """The claimed limits, each as `key = value`."""
-    found = [
-        f"{name} = {value:,}"
-        for name, value in (
-            ("min_sep", claim.min_sep),
-            ("max_participations", claim.max_participations),
-        )
-        if value is not None
-    ]
-    if claim.timer_hours is not None:
-        found.append(f"timer_hours = {claim.timer_hours:,}{doubt_of_timer}")
-    return found
 
 
 def true_positive_rate(mu: float, false_positive_rate: float = 1e-3) -> float:

@@ -9,11 +9,12 @@ observed; only the fewest that the rules permit bound what is enforced or claime
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.document import Document, IfAny, InJson, Key, Keys, NotInJson
 from fedray.base.rounding import shown_noise
 from fedray.encoding.norms import device_variance, largest_square, padded
 from fedray.encoding.tables import DiscreteGaussian
@@ -22,18 +23,18 @@ from fedray.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNoise:
+class DeviceNoise(Document):
     """Sum of the noise of one round's devices.
 
     report_goal: number of devices for which the noise multiplier is stated.
     event: sum of that round.
-    round_index: round of the trace, or None for a round with the fewest devices that the rules
-        permit.
+    round_index: number of the round in the trace; none for a round with the fewest devices that the
+        rules permit.
     """
 
-    report_goal: int
-    event: DiscreteGaussianSum
-    round_index: int | None
+    report_goal: NotInJson[int]
+    event: Annotated[DiscreteGaussianSum, Keys("devices")]
+    round_index: Annotated[IfAny[int], Key("round")]
 
     @classmethod
     def of(
@@ -69,13 +70,9 @@ class DeviceNoise:
         return cls(report_goal, event, round_index)
 
     @property
-    def noise_multiplier(self) -> float:
+    def noise_multiplier(self) -> InJson[float]:
         """Standard deviation of that sum's noise, in inflated norms."""
         return math.sqrt(self.event.variance_ratio)
-
-    def to_json(self) -> dict[str, Any]:
-        """Number of devices, and the noise multiplier of their sum."""
-        return {"devices": self.event.devices, "noise_multiplier": self.noise_multiplier}
 
     @property
     def sentence(self) -> str:

@@ -7,13 +7,14 @@ clocks are set to another time.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.waits import is_first_of_upload
+from fedray.base.document import Document
 from fedray.base.rounding import counted
 from fedray.scenario import Scenario
 from fedray.scenario.participation import (
@@ -61,7 +62,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Violations:
+class Violations(Document):
     """Participations that the rules in force exclude, as far as a trace shows them.
 
     A wait that starts with an upload or a selection is counted from the start of the round, since
@@ -82,10 +83,6 @@ class Violations:
     losses: int
     after_clock_change: int
     clock_changes: int
-
-    def to_json(self) -> dict[str, int]:
-        """The figures by name."""
-        return asdict(self)
 
 
 def rules_of(given: Participation) -> list[Rule]:

@@ -13,16 +13,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.audit import Audit, MechanismAudit, audit_trace
-from fedray.audit.distribution import CURVE_STEPS, SHARES, device_sensitivities
+from fedray.audit.distribution import CURVE_STEPS, SHARES, at_shares, device_sensitivities
 from fedray.audit.guarantees import OBSERVED_CANNOT_BE_RESTED_ON
 from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns, patterns_by_part
+from fedray.base.document import Document, InJson, Key, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Event
@@ -42,9 +43,9 @@ ASSUMPTIONS = (
 class TaskSpending:
     """What one device spent in one task.
 
-    task: its name.
-    rounds: in which the device took part, in order.
-    sensitivity: of these rounds, at contributions of norm 1.
+    task: name of the task.
+    rounds: rounds in which the device took part, in order.
+    sensitivity: sensitivity of these rounds, at contributions of norm 1.
     rho: zCDP of that sensitivity.
     """
 
@@ -54,8 +55,17 @@ class TaskSpending:
     rho: float
 
 
+class SpentShare(NamedTuple):
+    """A share of the devices, and a privacy loss over all tasks that they do not exceed."""
+
+    share: float
+    """Share of the devices whose privacy is no worse than this, from 0 to 1."""
+    rho: float
+    """rho (zCDP) that these devices do not exceed."""
+
+
 @dataclass(frozen=True, slots=True)
-class Composition:
+class Composition(Document):
     """What devices spent over all tasks."""
 
     delta: float
@@ -64,99 +74,84 @@ class Composition:
     """Devices that took part in at least one task."""
     devices_by_tasks: tuple[int, ...]
     """How many of them took part in 1, 2, .. tasks."""
-    worst_device: int
+    worst_device: NotInJson[int]
     """The device that spent most; of several the one with the least id."""
-    spent: tuple[TaskSpending, ...]
+    spent: NotInJson[tuple[TaskSpending, ...]]
     """What that device spent in each task in which it took part."""
-    rho: float
+    rho: NotInJson[float]
     """rho (zCDP) that the worst device spent: observed, for the recorded rounds of each device."""
-    epsilon: float
-    """epsilon of that rho at delta."""
-    is_exact: bool
+    epsilon: NotInJson[float]
+    """Epsilon of that rho at delta."""
+    is_exact: NotInJson[bool]
     """Whether these are exact; False: they are upper bounds."""
-    largest: Mapping[str, float]
+    largest: NotInJson[Mapping[str, float]]
     """The largest rho of a device in each task alone, by the task's name."""
-    bound_rho: float
+    bound_rho: NotInJson[float]
     """Sum of the largest rho of each task: an upper bound, since these may be of different
     devices."""
-    bound_epsilon: float
+    bound_epsilon: NotInJson[float]
     """The epsilon of that sum."""
-    enforced_rho: float | None
+    enforced_rho: NotInJson[float | None]
     """The sum over tasks of the rho of their enforced limits; None where one of them has none."""
-    enforced_epsilon: float | None
+    enforced_epsilon: NotInJson[float | None]
     """The epsilon of that sum."""
-    enforced_reason: str
+    enforced_reason: NotInJson[str]
     """Why a guarantee may rest on the enforced sum, or why not: a sentence."""
-    quantiles: tuple[tuple[float, float], ...]
-    """(share, rho): so many of the devices spent no more than that over all tasks."""
+    quantiles: tuple[SpentShare, ...]
+    """What devices spent over all tasks."""
     mean_rho: float
     """Mean rho over these devices."""
-    curves: Mapping[str, tuple[float, ...]]
+    curves: NotInJson[Mapping[str, tuple[float, ...]]]
     """rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 .. CURVE_STEPS: of
     each task by its name among the devices that took part in it, and of all together as ''."""
+    observed_reason: ClassVar[str] = OBSERVED_CANNOT_BE_RESTED_ON
+    """Why no guarantee may rest on what was observed: a sentence."""
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, without the curves."""
-        return {
-            "delta": self.delta,
-            "devices": self.devices,
-            "devices_by_tasks": list(self.devices_by_tasks),
-            "observed": {
-                "rho": self.rho,
-                "epsilon": self.epsilon,
-                "is_exact": self.is_exact,
-                "device": self.worst_device,
-                "tasks": [
-                    {
-                        "task": each.task,
-                        "rounds": list(each.rounds),
-                        "sensitivity": each.sensitivity,
-                        "rho": each.rho,
-                    }
-                    for each in self.spent
-                ],
-                "reason": OBSERVED_CANNOT_BE_RESTED_ON,
-            },
-            "sum_of_largest": {
-                "rho": self.bound_rho,
-                "epsilon": self.bound_epsilon,
-                "tasks": dict(self.largest),
-            },
-            "enforced": {
-                "rho": self.enforced_rho,
-                "epsilon": self.enforced_epsilon,
-                "reason": self.enforced_reason,
-            },
-            "quantiles": [{"share": share, "rho": rho} for share, rho in self.quantiles],
-            "mean_rho": self.mean_rho,
-        }
+    @property
+    def observed(
+        self,
+    ) -> Annotated[
+        "Composition",
+        Only("rho epsilon is_exact device=worst_device tasks=spent reason=observed_reason"),
+    ]:
+        """What the device spent that spent most."""
+        return self
+
+    @property
+    def sum_of_largest(
+        self,
+    ) -> Annotated["Composition", Only("rho=bound_rho epsilon=bound_epsilon tasks=largest")]:
+        """Tasks added up, of which each counts with its largest device."""
+        return self
+
+    @property
+    def enforced(
+        self,
+    ) -> Annotated[
+        "Composition",
+        Only("rho=enforced_rho epsilon=enforced_epsilon reason=enforced_reason"),
+    ]:
+        """The enforced limits of the tasks, added up."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
-class TasksAudit:
+class TasksAudit(Document):
     """What the traces of several tasks show, and their composition over devices."""
 
-    path: Path
+    path: Annotated[Path, Key("run")]
     """Directory of the run."""
     digest: str
     """Digest of the traces together."""
-    audits: Mapping[str, Audit]
+    audits: Annotated[Mapping[Annotated[str, "task"], Audit], Key("tasks")]
     """Audits of the tasks by their names; a task that committed no round released nothing, and has
     none."""
     without_rounds: tuple[str, ...]
     """The tasks that committed no round."""
     composition: Composition
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object: an audit's for each task, and the composition."""
-        return {
-            "run": str(self.path),
-            "digest": self.digest,
-            "composition": self.composition.to_json(),
-            "without_rounds": list(self.without_rounds),
-            "assumptions": list(ASSUMPTIONS),
-            "tasks": {name: audit.to_json() for name, audit in self.audits.items()},
-        }
+    """What devices spent over all tasks."""
+    assumptions: ClassVar[InJson[tuple[str, ...]]] = ASSUMPTIONS
+    """What the composition rests on, beside the audit of each task."""
 
 
 def audit_tasks(run: TasksRun | str | Path, delta: float | None = None) -> TasksAudit:
@@ -294,7 +289,7 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
         enforced_rho=enforced[0],
         enforced_epsilon=enforced[1],
         enforced_reason=enforced[2],
-        quantiles=tuple(zip(SHARES, _at_shares(rho, np.array(SHARES)), strict=True)),
+        quantiles=tuple(map(SpentShare, SHARES, at_shares(rho, np.array(SHARES)))),
         # fsum rounds once, so the mean does not depend on how traces are cut into parts.
         mean_rho=math.fsum(rho.tolist()) / rho.size,
         curves={"": _curve(rho), **curves},
@@ -361,12 +356,5 @@ def _all_of(events: Sequence[Event | None]) -> Event:
     return known[0] if len(known) == 1 else Composed(events=known)
 
 
-def _at_shares(values: NDArray[np.float64], shares: NDArray[np.float64]) -> list[float]:
-    """Values that devices have: the least with at least that share of them below or equal."""
-    places = np.maximum(np.ceil(shares * values.size).astype(int) - 1, 0)
-    # Only the places that are asked for need be in order, of millions.
-    return np.partition(values, np.unique(places))[places].tolist()
-
-
 def _curve(values: NDArray[np.float64]) -> tuple[float, ...]:
-    return tuple(_at_shares(values, np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS))
+    return tuple(at_shares(values, np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS))

@@ -6,8 +6,8 @@ not cover. A line that a trace cannot support says so.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from fedray.audit.assumptions import UNSEEN
 from fedray.audit.audit import Audit, MechanismAudit
@@ -50,6 +50,8 @@ class Line:
 class Statement(Result):
     """A privacy statement."""
 
+    TABLES: ClassVar[str] = "fedray.report.audits:statement_tables"
+
     title: str
     """Name of the run or log."""
     lines: tuple[Line, ...]
@@ -57,10 +59,6 @@ class Statement(Result):
 
     def __repr__(self) -> str:
         return f"<Statement of {shown(self.title)}: {len(self.lines)} lines>"
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object: the title, and the lines with what, what it says, and its evidence."""
-        return {"title": self.title, "lines": [asdict(line) for line in self.lines]}
 
     def to_markdown(self) -> str:
         """The statement as a Markdown document with one table: what, what it says, and on what

@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all, and that outlast a power cut.
+"""Files that exist whole or not at all, and that survive a power cut.
 
-A file is written under a name that nobody can guess, beside its own, brought to the disk, and then
-renamed. A name that is a symbolic link is replaced; what it points to is left alone.
+A file is written under an unpredictable name beside its own, synced to the disk, and then renamed.
+A name that is a symbolic link is replaced; its target stays as it is.
 """
 
 import contextlib
@@ -17,9 +17,8 @@ from fedray.base.errors import FedrayError, InputError, RunFailed
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-
 Content = bytes | Callable[[IO[bytes]], None]
-"""What a file is to have: its bytes, or what writes them to a stream."""
+"""Content of a file: its bytes, or a function that writes them to a stream."""
 
 
 def write_whole(
@@ -28,13 +27,13 @@ def write_whole(
     """Writes a file whole or not at all.
 
     Args:
-        file: its path; what was there is replaced.
-        content: all that it is to have.
-        what: how messages name it.
-        error: the class of what is raised.
+        file: path; an existing file is replaced.
+        content: its content.
+        what: name of the file in messages.
+        error: class of the error.
 
     Raises:
-        error: it cannot be written; the file is then as it was.
+        error: the file cannot be written; it is then as it was.
     """
     try:
         replace_file(file, content)
@@ -46,14 +45,13 @@ def write_whole(
 
 
 def replace_file(file: Path, content: Content) -> None:
-    """Writes `content` to a `file` whole or not at all, and brings it to the disk.
+    """Writes a file whole or not at all, and syncs it to the disk. Raises OSError.
 
-    Whoever reads the file at any moment, even after a power cut, finds all of the old content or
-    all of the new. Raises OSError.
+    A reader at any moment, even after a power cut, finds all of the old content or all of the new.
     """
     new = _new_name(file)
     try:
-        # O_EXCL and O_NOFOLLOW: a link that somebody put under this name is never written through.
+        # O_EXCL and O_NOFOLLOW: a link planted under this name is never written through.
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         with open(handle, "wb") as stream:
             if isinstance(content, bytes):
@@ -61,7 +59,7 @@ def replace_file(file: Path, content: Content) -> None:
             else:
                 content(stream)
             stream.flush()
-            # Before the new name, or a power cut could leave the name with no content.
+            # Synced before the rename, or a power cut could leave the name with no content.
             os.fsync(handle)
         new.replace(file)
         sync_directory(file.parent)
@@ -74,24 +72,23 @@ def replace_file(file: Path, content: Content) -> None:
 
 @contextlib.contextmanager
 def whole_file(file: Path) -> Iterator[Path]:
-    """A name to write a file under, such as by a library that wants a path.
+    """Yields a name to write a file under, for a library that wants a path. Raises OSError.
 
     The file gets the name `file` when the block ends, and is removed if it fails. Unlike
-    `replace_file`, it is not brought to the disk. Raises OSError.
+    `replace_file`, it is not synced to the disk.
     """
     new = _new_name(file)
     try:
         yield new
         new.replace(file)
     except BaseException:
-        # An interruption leaves nothing half-written either.
         new.unlink(missing_ok=True)
         raise
 
 
 @contextlib.contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """A new directory to fill, which gets the name `directory` when the block ends, and is removed
+    """Yields a new directory, which gets the name `directory` when the block ends, and is removed
     if it fails. Raises OSError."""
     new = _new_name(directory)
     new.mkdir(parents=True)
@@ -104,10 +101,13 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 
 def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files, by name, into a new directory. Raises InputError if it exists already, or
-    cannot be written."""
+    """Writes files, by name, into a new directory.
+
+    Raises:
+        InputError: the directory exists or cannot be written.
+    """
     what = f"output {str(directory)!r}"
-    # A link that leads nowhere is there too.
+    # A dangling link exists too.
     if os.path.lexists(directory):
         raise InputError(f"{what} exists already; name a new directory, or remove it first")
     try:
@@ -122,18 +122,18 @@ def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
 
 
 def sync_file(file: Path) -> None:
-    """Brings the content of a `file` to the disk. Raises OSError."""
-    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Syncs the content of a file to the disk. Raises OSError."""
+    _sync(file, os.O_RDONLY | os.O_NOFOLLOW)
 
 
 def sync_directory(directory: Path) -> None:
-    """Brings the names in a `directory` to the disk, without which a file that was renamed may have
-    its old name after a power cut. Raises OSError."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    """Syncs the names in a directory to the disk: without it, a renamed file may have its old name
+    after a power cut. Raises OSError."""
+    _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
     try:
         os.fsync(handle)
     finally:
@@ -141,6 +141,6 @@ def sync_directory(directory: Path) -> None:
 
 
 def _new_name(file: Path) -> Path:
-    """A hidden name beside the file: in the same file system, so that a rename is one step."""
-    # File systems take names of 255 bytes.
+    # Hidden, and beside the file: a rename within a file system is one step. Names have at most 255
+    # bytes.
     return file.with_name(f".{file.name[:180]}.{secrets.token_hex(8)}.new")

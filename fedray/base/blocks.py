@@ -1,8 +1,8 @@
 """Geometry of device ids: blocks, the parts of a trace, and the ranges of shards.
 
-Ids 0 .. N-1 lie in blocks of 65,536. A part of a trace is one block, or a run of blocks where there
-would be too many parts. A shard holds whole parts. So the parts' edges depend on N alone, and no
-result depends on how many shards there are.
+Ids 0 .. N-1 lie in blocks of 65,536. A part of a trace is one block, or a run of blocks if there
+would be too many parts. A shard holds whole parts. So the edges of parts depend only on N, and no
+result depends on the number of shards.
 """
 
 import itertools
@@ -18,8 +18,8 @@ MOST_SHARD_DEVICES = 2**32 - 2
 
 
 def part_devices(devices: int) -> int:
-    """Device ids per part, of a population of so many `devices`: as few blocks as let MAX_PARTS
-    parts hold the population."""
+    """Returns the size of a part in device ids: the fewest blocks with which at most MAX_PARTS
+    parts hold a population of `devices`."""
     blocks = -(-devices // BLOCK_DEVICES)
     # Candidates of check-ins are drawn by block, so no part may cut one.
     blocks_of_part = max(1, -(-blocks // MAX_PARTS))
@@ -27,8 +27,7 @@ def part_devices(devices: int) -> int:
 
 
 def part_count(devices: int) -> int:
-    """Parts of the trace of a population of so many `devices`, and so the most shards that have
-    devices."""
+    """Returns the number of parts of a population, which limits the number of useful shards."""
     return -(-devices // part_devices(devices))
 
 
@@ -36,9 +35,8 @@ def part_ranges(devices: int, first_device: int, end_device: int) -> list[tuple[
     """Lists the parts [first, end) within a range of devices.
 
     Args:
-        devices: of the whole population.
-        first_device: where the range starts, the edge of a part.
-        end_device: where it ends, the edge of a part.
+        devices: size of the population.
+        first_device, end_device: edges of parts.
     """
     # The last part of the population may be short.
     size = part_devices(devices)
@@ -47,20 +45,16 @@ def part_ranges(devices: int, first_device: int, end_device: int) -> list[tuple[
 
 
 def shard_ranges(devices: int, shards: int) -> list[tuple[int, int]]:
-    """Device ranges [first, end) of the shards: whole parts, as even as can be.
+    """Divides the parts of a population into device ranges [first, end) of nearly equal size.
 
-    A shard without parts has first == end; so many shards are allowed, and idle.
-
-    Args:
-        devices: of the whole population.
-        shards: how many ranges.
+    A shard without parts has first == end, and is idle.
 
     Raises:
         InputError: a shard would have more than MOST_SHARD_DEVICES.
     """
     unit = part_devices(devices)
     parts = part_count(devices)
-    # Edges are those of parts, rounded down, so that every part lies in one shard.
+    # Edges are rounded down to edges of parts, so that every part lies in one shard.
     part_edges = [parts * index // shards for index in range(shards + 1)]
     edges = [min(devices, part * unit) for part in part_edges]
     ranges = list(itertools.pairwise(edges))
@@ -68,7 +62,7 @@ def shard_ranges(devices: int, shards: int) -> list[tuple[int, int]]:
         raise InputError.of(
             "shards",
             shards,
-            f"are too few for {devices} devices: one holds {MOST_SHARD_DEVICES} at the most",
+            f"must leave each shard at most {MOST_SHARD_DEVICES} of {devices} devices",
             "take more shards",
         )
     return ranges

@@ -37,41 +37,33 @@ class Described(BaseModel):
 
 
 @functools.cache
-def descriptions_of(table: type[BaseModel]) -> Mapping[str, str]:
-    """What the fields of a class mean, by name.
+def descriptions_of(owner: type) -> Mapping[str, str]:
+    """Descriptions of the fields and properties of a class, by name.
 
     Returns:
-        Of each field what `Field(description=...)` says, else the string below it. A field without
-        either is left out; so are all strings of a class whose source is not there, as that of
-        one that was typed at a prompt.
+        The description of a field is `Field(description=...)`, else its entry in the docstring of
+        the class ("rows: rows of the trace."), else the string below it; that of a property is the
+        first paragraph of its docstring. Fields without a description are left out; so are all
+        strings of a class without source, such as one that was typed at a prompt.
     """
     found: dict[str, str] = {}
     # Subclasses come last, so that their strings win.
-    for each in reversed(table.__mro__):
-        if issubclass(each, BaseModel) and each is not BaseModel:
-            found |= _strings_below_fields(each)
-    given = {name: field.description for name, field in table.model_fields.items()}
-    found |= {name: description for name, description in given.items() if description}
-    return {name: found[name] for name in table.model_fields if name in found}
+    for each in reversed(owner.__mro__):
+        if each not in (object, BaseModel):
+            found |= _own_descriptions(each)
+    fields = owner.model_fields if issubclass(owner, BaseModel) else {}
+    given = {name: field.description for name, field in fields.items()}
+    return found | {name: description for name, description in given.items() if description}
 
 
-@functools.cache
-def attributes_of(owner: type) -> Mapping[str, str]:
-    """What the fields and properties of a class mean, by name.
-
-    Returns:
-        Of a property the first paragraph of its docstring, and of a field its entry in the
-        docstring of the class ("rows: of the trace."), else the string below it; each on one line.
-        Attributes without any are left out.
-    """
+def _own_descriptions(owner: type) -> dict[str, str]:
     found = _strings_below_fields(owner)
-    # Entries of the docstring come after the strings below fields, and win.
-    for names, entry in _ENTRY.findall(inspect.cleandoc(owner.__doc__ or "")):
+    for names, entry in _ENTRY.findall(inspect.cleandoc(vars(owner).get("__doc__") or "")):
         found |= dict.fromkeys(names.split(", "), entry)
     for name, value in vars(owner).items():
         if isinstance(value, property | functools.cached_property) and value.__doc__:
             found[name] = inspect.cleandoc(value.__doc__).partition("\n\n")[0]
-    return {name: " ".join(text.split()) for name, text in found.items()}
+    return found
 
 
 def arguments_of(function: Callable[..., Any]) -> Mapping[str, str]:

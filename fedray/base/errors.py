@@ -36,8 +36,8 @@ _WORD_CHARACTERS, _LINE_CHARACTERS = 300, 2000  # a path's name has up to 255, a
 def shown(value: object) -> str:
     """A value as messages show it: its repr, cut to 80 characters; for every value, however
     large."""
-    if isinstance(getattr(value, "shape", None), tuple) and value.shape == ():
-        value = value.item()  # numpy would show its own type too
+    if getattr(value, "shape", None) == ():
+        value = getattr(value, "item", lambda: value)()  # numpy would show its own type too
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of more digits than Python prints; nesting
@@ -172,4 +172,4 @@ class OptimizationFailed(RunFailed, ArithmeticError):
 
 
 class FitFailed(RunFailed):
-    """No value gives what was observed."""
+    """No value reproduces the observation."""

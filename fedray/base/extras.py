@@ -18,14 +18,14 @@ EXTRAS = {
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
-    """What to tell a user of a module that was not found.
+    """Returns the error to raise for a module that was not found.
 
     Args:
-        error: of an import that failed.
+        error: error of the failed import.
 
     Returns:
-        An error that names the command which installs the module; None if the module is of no
-        extra, so that its absence is a defect.
+        An error with the command that installs the module, or None if no extra has the module, so
+        that its absence is a defect.
     """
     # A module within a package comes with the extra of the package.
     package = (error.name or "").partition(".")[0]

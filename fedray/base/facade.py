@@ -1,7 +1,7 @@
-"""Where the names that `fedray` offers come from: what `fedray/__init__.pyi` says, read without
-importing anything.
+"""Modules of the names that `fedray` offers, read from `fedray/__init__.pyi` without importing
+anything.
 
-The package lazy_loader reads stubs too, but refuses those that name other packages, of which
+The package lazy_loader reads stubs too, but refuses stubs that name other packages, of which
 `mechanisms` is one.
 """
 
@@ -26,7 +26,7 @@ def homes() -> dict[str, str]:
 
 
 def _listed(module: str) -> list[str]:
-    """What a module of `fedray` lists in `__all__`."""
+    """Returns the names in `__all__` of a module of `fedray`."""
     file = _FOLDER.joinpath(*module.split(".")[1:]).with_suffix(".py")
     # Whole files take 20 ms to parse, which every start of the command would pay.
     listed = _LISTED.search(file.read_text(encoding="utf-8"))

@@ -1,5 +1,5 @@
-"""Files of a cache: each has the digest of what was asked for and of what follows, so that nothing
-else is ever taken for it.
+"""Files of a cache. Each has the digests of its request and of its content, so that no other file
+is taken for it.
 
 The first line is JSON with both digests, the rest is the content.
 """
@@ -16,85 +16,85 @@ from fedray.base.atomic import replace_file
 from fedray.base.regular_file import read_regular_file
 
 MOST_BYTES = 4 << 30
-"""Largest entry that is read, whole; the index of data has some 50 bytes per client."""
-
-
-def cache_folder(name: str) -> Path:
-    """Where entries of one sort are kept: `$XDG_CACHE_HOME/fedray/<name>`, or below `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / name
-
+"""Largest entry that is read; the index of data has some 50 bytes per client."""
 
 SORTS: Mapping[str, str] = {
     "designs": "mechanisms that were optimised",
     "stress": "simulated runs of plans and sweeps, cells of sweeps",
     "digests": "digests of data files",
 }
-"""Folders of entries, with what they hold. What is kept of data files lies beside them, in
-folders (`clients/data/cache.py`)."""
+"""Folders of entries, with descriptions. Entries for data files lie in further folders beside them
+(`clients/data/cache.py`)."""
+
+
+def cache_folder(name: str) -> Path:
+    """Returns the folder `$XDG_CACHE_HOME/fedray/<name>`, by default below `~/.cache`."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "fedray" / name
 
 
 @dataclass(frozen=True, slots=True)
 class KeptEntry:
-    """An entry of a cache."""
+    """Entry of a cache."""
 
     files: tuple[Path, ...]
-    """Its file, and a matrix beside it."""
+    """Its file, and perhaps a matrix."""
     bytes: int
-    """Their size."""
+    """Size of the files."""
     used_time: float
-    """When it was written or read last, seconds since 1970."""
+    """Time at which it was last written or read, seconds since 1970."""
 
 
 def kept_entries(sort: str) -> list[KeptEntry]:
-    """The entries of one of the `SORTS`. Raises OSError."""
+    """Lists the entries of one of the `SORTS`. Raises OSError."""
     by_name: dict[str, list[Path]] = {}
     # Names that begin with a dot are files that are still being written.
     for file in sorted(cache_folder(sort).glob("[!.]*")):
-        # A matrix is called after its entry.
+        # The name of a matrix begins with the name of its entry.
         by_name.setdefault(file.stem.partition("-")[0], []).append(file)
     entries = []
     for files in by_name.values():
         stats = [file.stat() for file in files]
+        size = sum(each.st_size for each in stats)
         used_time = max(each.st_mtime for each in stats)
-        entries.append(KeptEntry(tuple(files), sum(each.st_size for each in stats), used_time))
+        entries.append(KeptEntry(tuple(files), size, used_time))
     return entries
 
 
 def read_kept(file: Path, request: str) -> bytes | None:
-    """The content that was kept for a request, or None where nothing was.
+    """Reads the content kept for a request; None if the file does not exist.
 
     Raises:
-        ValueError: with the reason, for a file that cannot be read, or is not what was kept for
-            this request.
+        ValueError: reason why the file cannot be read, or does not fit the request.
     """
     try:
-        head, _, content = read_regular_file(file, MOST_BYTES).partition(b"\n")
+        entry = read_regular_file(file, MOST_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ValueError(f"cannot be read ({error.strerror or error})") from None
-    # The head is made anew and compared whole, so that a change of anything is found.
+    head, _, content = entry.partition(b"\n")
+    # The whole head is compared, so that a change of any byte is found.
     if head != _head(request, content):
         raise ValueError("is not what was written for this request")
-    with contextlib.suppress(OSError):  # so that `fedray cache` knows what is in use
+    # The time of use is for `fedray cache`.
+    with contextlib.suppress(OSError):
         os.utime(file)
     return content
 
 
 def keep(file: Path, request: str, content: bytes) -> None:
-    """Keeps a content, whole; its directory is made if there is none.
+    """Writes an entry, whole or not at all. Raises OSError.
 
     Args:
-        file: the entry of the cache.
-        request: digest of what was asked for.
-        content: what was found.
-
-    Raises:
-        OSError: if it cannot be written.
+        file: the entry; its directory is created.
+        request: digest of the request.
+        content: result of the request.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, _head(request, content) + b"\n" + content)
 
 
 def _head(request: str, content: bytes) -> bytes:
-    return json.dumps({"request": request, "content": hashlib.sha256(content).hexdigest()}).encode()
+    digests = {"request": request, "content": hashlib.sha256(content).hexdigest()}
+    return json.dumps(digests).encode()

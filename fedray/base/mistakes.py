@@ -1,8 +1,7 @@
-"""What is wrong with a table of a file, in words: every problem with its key, its value, the rule
-and the remedy.
+"""Problems of a table in a file as lines: the key, its value, the rule and the remedy.
 
-Pydantic finds the problems. It names them by the tags of unions and by its own error codes; here
-they are named as the file has them, with the nearest key that exists.
+Pydantic finds the problems, and names them by the tags of unions and its own error codes. Here they
+are named as in the file, with the nearest existing key.
 """
 
 import difflib
@@ -25,18 +24,18 @@ _TOLD_ALONE = {
     "union_tag_not_found",
     "value_error",
 }
-"""Problems that are not told as a value and the rule that it breaks."""
+"""Problems that are not reported as a value and the rule it breaks."""
 
 
 class Explained(Described):
-    """A value that is checked where it is made: what is wrong is told in one line.
+    """A value that is checked where it is made; a mistake is reported in one line.
 
-    The constructor raises `refusal`. `model_validate` raises pydantic's ValidationError still, so
-    that whoever reads a file can say which file it is.
+    The constructor raises `refusal`. `model_validate` still raises pydantic's ValidationError, so
+    that a reader of files can name the file.
     """
 
     refusal: ClassVar[type[InputError]] = InputError
-    """What the constructor raises."""
+    """Class of the constructor's errors."""
 
     def __init__(self, *unnamed: Any, **values: Any) -> None:
         if unnamed:
@@ -53,8 +52,8 @@ class Explained(Described):
             kind = type(self)
             raise refused(self.refusal, kind.__name__, error, kind, values) from None
 
-    # Pydantic then validates tables within tables itself, and not by way of this constructor, so
-    # that the problems of all of them are told together.
+    # Pydantic then validates nested tables itself, without this constructor, so that the problems
+    # of all tables are reported together.
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
@@ -68,15 +67,15 @@ def _as_text(value: Any) -> Any:
 def refused(
     refusal: type[_Refusal], source: str, error: ValidationError, kind: Any, tables: Any
 ) -> _Refusal:
-    """The error to raise of a table that is refused: its message is one line, and its `problems`
-    have a line each.
+    """Returns the error for a refused table: a message of one line, and a line per problem in
+    `problems`.
 
     Args:
-        refusal: the class of the error.
-        source: what the table is, such as its file; every line begins with it.
-        error: what validation raised.
-        kind: the class of the whole, or a union of classes that a tag tells apart.
-        tables: what was validated, as a parser gives it.
+        refusal: class of the error.
+        source: name of the table, such as its file; every line begins with it.
+        error: the validation error.
+        kind: class of the whole, or a union of classes with a tag.
+        tables: the validated value, as a parser returns it.
     """
     lines = _lines(error, kind, tables)
     found = refusal(one_line(f"{source}: {_joined(lines)}"))
@@ -85,24 +84,22 @@ def refused(
 
 
 def with_problems(refusal: type[_Refusal], problems: Sequence[str]) -> _Refusal:
-    """The error of a class `refusal` that has these `problems`, lines that say of what they are;
-    its message is one line."""
+    """Returns the error of a class with these `problems`, lines that name their subject."""
     found = refusal(one_line(_joined(problems)))
     found.problems = tuple(map(one_line, problems))
     return found
 
 
 def explain(error: ValidationError, kind: Any, tables: Any) -> str:
-    """All problems as one line.
+    """Returns all problems as one line.
 
     Args:
-        error: what validation raised.
-        kind: the class of the whole, or a union of classes that a tag tells apart.
-        tables: what was validated, as a parser gives it.
+        error: the validation error.
+        kind: class of the whole, or a union of classes with a tag.
+        tables: the validated value, as a parser returns it.
 
     Returns:
-        For each problem its key, the value given, the rule and the remedy; numbered if there are
-        several.
+        Key, given value, rule and remedy of each problem; numbered if there are several.
     """
     return _joined(_lines(error, kind, tables))
 
@@ -115,7 +112,7 @@ def _joined(lines: Sequence[str]) -> str:
 
 
 def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
-    """The line of every problem, without those that follow from another one."""
+    """Returns a line per problem, without problems that follow from another one."""
     problems = [_Problem(each, kind, tables) for each in error.errors(include_url=False)]
     meant = {each.meant for each in problems}
     told: list[_Problem] = []
@@ -123,7 +120,7 @@ def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
         # A misspelt key is also one that is missing: that is one mistake.
         if each.kind == "missing" and tuple(each.location) in meant:
             continue
-        # A list whose items are wrong is told to be too short as well.
+        # A list with wrong items is also reported as too short.
         if each.kind == "too_short" and len(problems) > 1:
             continue
         # A value that may be of several types has a problem for each of them.
@@ -138,7 +135,7 @@ def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
 
 
 def classes_in(annotation: Any) -> list[type[BaseModel]]:
-    """The classes of tables in an annotation, such as those of a union, in order."""
+    """Returns the table classes in an annotation, such as the classes of a union, in order."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [table for each in get_args(annotation) for table in classes_in(each)]
@@ -152,7 +149,7 @@ def first_sentence(description: str) -> str:
 
 def nearest_first(word: str, known: Iterable[str]) -> list[str]:
     """The `known` words, those first that are spelt most like `word`; else as they came."""
-    # difflib remembers what it finds out of `b`, so the known words take turns as `a`.
+    # difflib caches its analysis of `b`, so the known words take turns as `a`.
     compared = difflib.SequenceMatcher(b=word)
 
     def likeness(each: str) -> float:
@@ -168,7 +165,7 @@ class _Problem:
     def __init__(self, problem: Any, root: Any, tables: Any) -> None:
         self.kind: str = problem["type"]
         self.location = _key_path(problem["loc"], tables)
-        # Pydantic's messages are sentences, which go on after a colon here.
+        # Pydantic's messages are sentences; here they follow a colon.
         self.rules = [problem["msg"][0].lower() + problem["msg"][1:]]
         if self.kind in ("bool_type", "bool_parsing"):
             self.rules = ["input should be true or false, in lower case"]
@@ -203,7 +200,7 @@ class _Problem:
                 return f"{key} is missing; add it" + (f" ({about})" if about else "")
             case "union_tag_invalid" | "union_tag_not_found":
                 return self._line_of_tag(key, given)
-            # A validator of ours has told the rule and the remedy already.
+            # Our own validators already state the rule and the remedy.
             case "value_error":
                 rule = self._problem["msg"].removeprefix("Value error, ")
                 return f"{key}: {rule}" if key else rule
@@ -238,8 +235,7 @@ class _Problem:
 
     @property
     def _description(self) -> str:
-        """The first sentence of the key's description, which says what it is; else of the nearest
-        table's above it."""
+        """First sentence of the key's description, or of the nearest table's above it."""
         description = ""
         # The walk goes from the top down, so that the nearest description is the last.
         for place, part in enumerate(self.location):
@@ -250,8 +246,7 @@ class _Problem:
 
 
 def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
-    """Pydantic's location without the tags that it inserts for unions: only what the file itself
-    contains."""
+    """Returns pydantic's location without the tags that it inserts for unions."""
     path: list[Any] = []
     node: Any = tables
     for position, part in enumerate(location):
@@ -267,7 +262,7 @@ def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
 
 
 def _tags_in(node: dict[str, Any]) -> tuple[Any, ...]:
-    """What pydantic inserts for the union whose table a node is, if it is one."""
+    """Returns the tags that pydantic inserts for a union, if the node is the table of one."""
     # Pydantic inserts the default where the file leaves the model out.
     tags = node.get("kind"), node.get("model", "habit"), node.get("task")
     # Python may pass values that cannot be compared, such as arrays.
@@ -279,7 +274,7 @@ def _field(table: type[BaseModel] | None, key: Any) -> Any:
 
 
 def _annotation_at(root: Any, path: list[Any], tables: Any) -> Any:
-    """The annotation of what stands at a path."""
+    """Returns the annotation of the value at a path."""
     if not path:
         return root
     # An element of a list: the list's annotation has the element's class inside.
@@ -290,9 +285,9 @@ def _annotation_at(root: Any, path: list[Any], tables: Any) -> Any:
 
 
 def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None:
-    """The class of the table at a path; None where it is no table, or nothing says of which class
-    it is."""
-    # Of a union, the tag in the file says which class is meant.
+    """Returns the class of the table at a path, or None if it is not a table or its class is
+    unknown."""
+    # In a union, the tag in the file decides on the class.
     classes = classes_in(_annotation_at(root, path, tables))
     if len(classes) == 1:
         return classes[0]
@@ -313,7 +308,7 @@ def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None
 
 
 def _tags_of(annotation: Any) -> dict[str, tuple[Any, ...]]:
-    """The keys that tell classes of a union apart, with their values in order."""
+    """Returns the keys that distinguish the classes of a union, with their values in order."""
     found: dict[str, tuple[Any, ...]] = {}
     for table in classes_in(annotation):
         for tag in _TAGS:

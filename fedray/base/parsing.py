@@ -15,14 +15,14 @@ _INTEGER_BITS = 10_000
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value that a JSON text describes.
+    """Returns the value that a JSON text describes.
 
     Args:
-        text: UTF-8 where it is bytes.
+        text: text, or bytes in UTF-8.
 
     Raises:
-        ValueError: it is no JSON (json.JSONDecodeError), no UTF-8, an object has a key twice, or
-            values are nested or long beyond what Python takes.
+        ValueError: it is not JSON (json.JSONDecodeError) or not UTF-8, an object has a key twice,
+            or values are nested or long beyond Python's limits.
     """
     # Given bytes, json would guess the encoding, and take UTF-16 too.
     decoded = text.decode() if isinstance(text, bytes) else text
@@ -48,8 +48,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def finite_or_none(value: float) -> float | None:
-    """The `value` as a number for JSON, which has none for what is not finite; None stands for
-    those, and becomes null."""
+    """Returns the `value` for JSON, which has only finite numbers: None, written as null, for
+    others."""
     return float(value) if math.isfinite(value) else None
 
 

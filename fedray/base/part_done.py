@@ -1,5 +1,4 @@
-"""How far a long computation is, as it tells those who show it: a line, with the share that is
-done."""
+"""Progress of a long computation, for whatever displays it: a line of text with the share done."""
 
 from typing import Self
 
@@ -16,13 +15,13 @@ class PartDone(str):
     """Whether more may be done than the share says, as when a search may end early."""
 
     def __new__(cls, text: str, done: float, count: float, is_least: bool = False) -> Self:
-        """A line.
+        """Returns a line of progress.
 
         Args:
-            text: what is told.
-            done: how much is done, in any unit.
-            count: how much there is in all, in the same; positive.
-            is_least: whether more may be done than that.
+            text: the text.
+            done: units finished.
+            count: units in all; positive.
+            is_least: whether `done` is a lower bound.
         """
         line = super().__new__(cls, text)
         line.share = done / count

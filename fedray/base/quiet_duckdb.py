@@ -8,11 +8,11 @@ if TYPE_CHECKING:
 
 
 def connected(settings: Mapping[str, Any]) -> "duckdb.DuckDBPyConnection":
-    """A connection without a progress bar: standard output belongs to the command, which may print
-    JSON there.
+    """Returns a connection without a progress bar: standard output belongs to the command, which
+    may print JSON there.
 
     Args:
-        settings: of DuckDB, by name.
+        settings: settings of DuckDB, by name.
     """
     # The import takes a tenth of a second.
     import duckdb
@@ -21,7 +21,7 @@ def connected(settings: Mapping[str, Any]) -> "duckdb.DuckDBPyConnection":
     try:
         connection.execute("SET enable_progress_bar = false")
     except duckdb.InvalidInputException as error:
-        # In a notebook without ipywidgets there is no bar, and DuckDB refuses to be told so.
+        # A notebook without ipywidgets has no bar, and DuckDB refuses the setting there.
         if "ipywidgets" not in str(error):
             connection.close()
             raise

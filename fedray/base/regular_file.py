@@ -1,5 +1,5 @@
-"""Opens files that somebody else may have made: regular files only, inside a stated directory, up
-to a stated size.
+"""Opens files that a stranger may have made: only regular files, inside a stated directory, up to a
+stated size.
 
 A pipe would wait for a writer, a device can be endless or react to being opened, and a symbolic
 link may lead to any file of the machine. Every refusal is an OSError whose `strerror` completes

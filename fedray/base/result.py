@@ -1,12 +1,17 @@
-"""What results have in common in a notebook: tables, and figures where there are some.
+"""The parts that results share: tables, their form in a notebook, and figures.
 
-Results lie below what draws them, and imports point downward only; so `fedray.notebook` is looked
-up by its name, when a result is shown.
+Results lie below the code that shows them, and imports point downward only; so each class names its
+functions, which are imported when a result is shown.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
+from typing import Any, ClassVar
+
+from fedray.base.document import Document
+from fedray.base.errors import InputError
+from fedray.base.extras import missing_extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +31,41 @@ class Drawing:
         return "".join(f'<div style="background: #fff">{part}</div>' for part in parts)
 
 
-class Result:
-    """Mixin for results that notebooks show as tables (`TABLES` of `fedray.notebook`)."""
+class Result(Document):
+    """Mixin for results with tables."""
 
     __slots__ = ()
 
+    TABLES: ClassVar[str]
+    """Function that makes the tables of a result, as "module:name"."""
+
+    def tables(self) -> list[Any]:
+        """Returns the result as tables (`fedray.report.table.Table`)."""
+        return resolve_name(self.TABLES)(self)
+
     def _repr_html_(self) -> str:
-        """Its line and its tables, as HTML that loads nothing."""
-        return resolve_name("fedray.notebook:html_of")(self)
+        """The line of the result and its tables, as HTML that loads nothing."""
+        tables = [each.brief() for each in self.tables()]
+        return resolve_name("fedray.report.page:render_fragment")(repr(self), tables)
 
 
 class DrawnResult(Result):
-    """Mixin for results that have figures too (`FIGURES` of `fedray.notebook`)."""
+    """Mixin for results with tables and figures."""
 
     __slots__ = ()
+
+    FIGURES: ClassVar[str]
+    """Function that makes the figures of a result, as "module:name"."""
+
+    def figures(self) -> list[Any]:
+        """Returns the figures of the result's page (`fedray.report.figure`)."""
+        return resolve_name(self.FIGURES)(self)
 
     def plot(self, names: str | Sequence[str] = ()) -> Drawing:
         """Draws the figures of its page.
 
         Args:
-            names: which figures, by the keys of `Drawing.svgs`; empty for all.
+            names: figures to draw, by the keys of `Drawing.svgs`; empty for all.
 
         Returns:
             The figures as SVG, which a notebook shows.
@@ -54,4 +74,21 @@ class DrawnResult(Result):
             InputError: a name is not among them.
             MissingExtra: matplotlib is not installed, and a figure needs it.
         """
-        return resolve_name("fedray.notebook:drawing_of")(self, names)
+        figures = {each.name: each for each in self.figures()}
+        # A text is a sequence too, whose letters would be taken for names.
+        chosen = [names] if isinstance(names, str) else names
+        for name in chosen:
+            if name not in figures:
+                raise InputError(
+                    f"names={name!r} is no figure of this {type(self).__name__}; it has "
+                    f"{', '.join(figures) or 'none'}"
+                )
+        kept = [each for name, each in figures.items() if not chosen or name in chosen]
+        try:
+            draw = resolve_name("fedray.report.files:figure_svg")
+            return Drawing({each.name: draw(each) for each in kept})
+        except ModuleNotFoundError as error:
+            # Drawing needs an extra, and the error names the command that installs it.
+            if (lacks := missing_extra(error)) is not None:
+                raise lacks from None
+            raise

@@ -1,11 +1,11 @@
-"""Addressed random draws: a draw is a function of its address, never of what was drawn before.
+"""Addressed random draws: a draw is a function of its address, never of earlier draws.
 
 A draw's address is (seed, stream, device, a, b). Nothing is consumed, so a result does not depend
 on how devices are split over shards, on the order in which they are visited, or on whether a run
 was interrupted. The generator is Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as
 easy as 1, 2, 3"), which passes BigCrush: the key comes from (seed, stream), the 128-bit counter is
 (device low, device high, a, b), and one call gives four 32-bit words. `tests/fedray/test_rng.py`
-holds it to the known answers of the Random123 distribution.
+compares it with the known answers of the Random123 distribution.
 """
 
 import hashlib
@@ -25,16 +25,15 @@ _WEYL_1 = np.uint64(0xBB67AE85)
 _LOW_32 = np.uint64(0xFFFFFFFF)
 _SHIFT_32 = np.uint64(32)
 MAX_NORMAL = 6.34
-"""No draw of `normal` is larger in absolute value: the normal quantile of 2^-33 is -6.338."""
+"""Bound on the absolute value of `normal`: the normal quantile of 2^-33 is -6.338."""
 
 
 @unique
 class Stream(IntEnum):
-    """What draws are for, one purpose each, so that draws of one purpose never touch those of
-    another.
+    """Purposes of draws. Draws of different purposes are independent.
 
-    Numbers are part of every trace's identity: append, never renumber. A number that is left out
-    may have been used before: take the one after the last.
+    Numbers are part of every trace's identity: append, never renumber. A gap may have been used
+    before: take the number after the last.
     """
 
     DEVICE = 1
@@ -79,33 +78,29 @@ class Stream(IntEnum):
 
 
 class Key(NamedTuple):
-    """A Philox key: two 32-bit words, held as uint64 so that compiled code never mixes signs.
-
-    low, high: the words.
-    """
+    """Philox key: two 32-bit words, held as uint64 so that compiled code never mixes signs."""
 
     low: np.uint64
     high: np.uint64
 
 
 def stream_key(seed: int, stream: Stream) -> Key:
-    """The key of one `stream` of one `seed`: the first eight bytes of BLAKE2b over both, so that
+    """Returns the key of a stream: the first eight bytes of BLAKE2b over seed and stream, so that
     streams of neighbouring seeds have nothing in common."""
     word = stream_seed(seed, stream)
     return Key(np.uint64(word & 0xFFFFFFFF), np.uint64(word >> 32))
 
 
 def stream_seed(seed: int, stream: Stream, *address: int) -> int:
-    """64 bits, a function of `seed`, `stream` and address, to seed generators of other
-    libraries."""
+    """Returns a 64-bit seed for a generator of another library."""
     return _hash(seed, stream, address, size=8)
 
 
 def stream_generator(seed: int, stream: Stream, *address: int) -> np.random.Generator:
-    """numpy's generator for one address (seed, stream, *address) alone: Philox4x64 under a 128-bit
-    key, so that no two addresses share a stream."""
-    # A 64-bit seed would do for few addresses only; torch's CPU generator keeps but 32 bits of its
-    # seed, which is far too few.
+    """Returns numpy's generator for one address: Philox4x64 under a 128-bit key, so that no two
+    addresses share a stream."""
+    # A 64-bit seed suffices only for few addresses; torch's CPU generator keeps only 32 bits of its
+    # seed.
     return np.random.Generator(np.random.Philox(key=_hash(seed, stream, address, size=16)))
 
 
@@ -117,17 +112,16 @@ def _hash(seed: int, stream: Stream, address: tuple[int, ...], size: int) -> int
 
 @njit(inline="always")
 def philox(c0, c1, c2, c3, k0, k1):
-    """Philox4x32-10: four 32-bit words for the counter (c0, c1, c2, c3) and the key (k0, k1); all
-    of them are 32-bit words held as uint64."""
+    """Philox4x32-10: returns four words for the counter (c0, c1, c2, c3) and the key (k0, k1). All
+    are 32-bit words held as uint64."""
     for _ in range(10):
-        # A round multiplies two words to 64 bits each, and crosses the halves over.
+        # A round multiplies two words to 64 bits each, and swaps the halves.
         product_0 = _MULTIPLIER_0 * c0
         product_1 = _MULTIPLIER_1 * c2
         c0 = (product_1 >> _SHIFT_32) ^ c1 ^ k0
         c1 = product_1 & _LOW_32
         c2 = (product_0 >> _SHIFT_32) ^ c3 ^ k1
         c3 = product_0 & _LOW_32
-        # The key of the next round is this one, moved on by the Weyl constants.
         k0 = (k0 + _WEYL_0) & _LOW_32
         k1 = (k1 + _WEYL_1) & _LOW_32
     return c0, c1, c2, c3
@@ -135,9 +129,9 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 @njit(inline="always")
 def draw(key, device, a, b):
-    """Four words at address (device, a, b) of the stream with a key; a and b are taken modulo 2^32,
-    so negative days are addresses too."""
-    # Numba makes a float of signed and unsigned numbers together, so all are unsigned.
+    """Returns four words at address (device, a, b) of a stream; a and b are taken modulo 2^32, so
+    negative days are addresses too."""
+    # Numba turns mixed signed and unsigned numbers into floats, so all are unsigned.
     d = np.uint64(device)
     a32 = np.uint64(a) & _LOW_32
     b32 = np.uint64(b) & _LOW_32
@@ -148,8 +142,8 @@ def draw(key, device, a, b):
 def draw_many(key, device_ids, a, b, size, words):
     """Fills words [4, R] with the first `size` draws at addresses (device_ids, a, b), [R] each.
 
-    The loop has nothing else in it, so that it becomes vector instructions: several times as fast
-    as single draws.
+    The loop contains nothing else, so that it becomes vector instructions: several times as fast as
+    single draws.
     """
     key_low, key_high = key[0], key[1]
     w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
@@ -163,22 +157,23 @@ def draw_many(key, device_ids, a, b, size, words):
 
 @njit(inline="always")
 def address_within(time, start_time, end_time):
-    """A moment of a window as a part of an address: how far into [start_time, end_time) it lies, in
-    2^-32 of the window. Moments that are further apart than that have addresses of their own."""
+    """Returns a time as part of an address: its position in [start_time, end_time), in units of
+    2^-32 of the window. Times further apart than that have different addresses."""
     return int((time - start_time) / (end_time - start_time) * 2.0**32)
 
 
 @njit(inline="always")
 def uniform(word):
-    """A `word` of 32 bits as a number in (0, 1), never 0 nor 1: (word + 1/2) / 2^32, so that
-    logarithms and quantiles of it are finite."""
-    # A signed integer takes one instruction to convert, an unsigned one takes several.
+    """Converts a word of 32 bits to (word + 1/2) / 2^32, never 0 nor 1, so that its logarithm and
+    quantiles are finite."""
+    # A signed integer takes one instruction to convert, an unsigned one several.
     return (np.float64(np.int64(word)) + 0.5) * (1.0 / 4294967296.0)
 
 
 @njit(forceinline=True)
 def share_at(edges, word):
-    """Which of several shares a `word` draws, by their upper `edges`, which rise to 1."""
+    """Returns the position of the share that a word draws; `edges` are the upper edges of the
+    shares and rise to 1."""
     u = uniform(word)
     place = 0
     # The last share takes what rounding leaves between its edge and 1.
@@ -189,9 +184,9 @@ def share_at(edges, word):
 
 @njit(forceinline=True)
 def normal(word):
-    """A standard normal from one word, by inversion (Wichura 1988, algorithm AS 241, PPND16); below
-    MAX_NORMAL in size."""
-    # Both polynomials of each ratio are evaluated by Horner's rule, from the highest power down.
+    """Returns a standard normal by inversion of one word (Wichura 1988, algorithm AS 241, PPND16);
+    at most MAX_NORMAL in absolute value."""
+    # Both polynomials of each ratio are evaluated by Horner's rule.
     p = uniform(word)
     q = p - 0.5
     # In the middle the quantile is q times a ratio of polynomials in q^2.
@@ -235,26 +230,26 @@ def normal(word):
         below = below * r + 2.05319162663775882187e0
         below = below * r + 1.0
     else:
-        # A 32-bit uniform is at least 2^-33, so r is at most 4.78: the far tail is never asked for.
+        # A 32-bit uniform is at least 2^-33, so r is at most 4.78: the far tail is never needed.
         raise AssertionError
     return -above / below if q < 0.0 else above / below
 
 
 @njit(inline="always")
 def exponential(word):
-    """A standard exponential (mean 1) from one `word`, by inversion; never 0, at most 22.9."""
+    """Returns a standard exponential (mean 1) by inversion of one word; never 0, at most 22.9."""
     return -math.log(uniform(word))
 
 
 @njit(forceinline=True)
 def poisson(mean, none_probability, word):
-    """A Poisson count with a mean of a few units, by inversion of one word; none_probability is
-    exp(-mean). The tail past 2^-32 is cut."""
+    """Returns a Poisson count with a mean of a few units, by inversion of one word;
+    none_probability is exp(-mean). The tail past 2^-32 is cut."""
     u = uniform(word)
     term = none_probability
     cumulative = term
     count = 0
-    # The limit ends the loop where rounding keeps the sum below u.
+    # The limit ends the loop if rounding keeps the sum below u.
     while u > cumulative and count < 1000:
         count += 1
         term *= mean / count
@@ -270,14 +265,11 @@ _SHIFT_16 = np.uint64(16)
 def tabulated_quantiles(
     quantile: Callable[[NDArray[np.float64]], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """A distribution as a table [2^17 + 1] for `tabulated`: its quantiles at k / 2^16, then those
-    of the last cell's 2^16 words.
+    """Tabulates a quantile function for `tabulated`, [2^17 + 1]: quantiles at k / 2^16, then at the
+    2^16 words of the last cell.
 
-    Between two entries a draw is linear, so its distribution function is off by less than 2^-16
+    Draws are linear between two entries, so their distribution function is off by less than 2^-16
     anywhere. The last cell has an entry per word, so that tails are as long as 32 bits allow.
-
-    Args:
-        quantile: the distribution's quantile function, of an array.
     """
     edges = np.arange(_CELLS, dtype=np.float64) / _CELLS
     # The last cell's words as uniforms: (word + 1/2) / 2^32, counted down from 1.
@@ -290,7 +282,7 @@ def tabulated_quantiles(
 
 @njit(forceinline=True)
 def tabulated(table, word):
-    """A draw from one `word` by inversion of a `table` that `tabulated_quantiles` gave; one or two
+    """Returns a draw by inversion of one word with a table of `tabulated_quantiles`; one or two
     loads from memory, whatever the distribution."""
     cell = word >> _SHIFT_16
     rest = word & _LOW_16
@@ -305,11 +297,10 @@ def tabulated(table, word):
 
 @njit
 def gamma(shape, key, device, a, b):
-    """A draw from Gamma(shape, scale 1) at address (device, a, b) of the stream with a key.
+    """Returns a draw from Gamma(shape, scale 1) at address (device, a, b) of a stream.
 
-    The method is that of Marsaglia and Tsang 2000, with their power step for shapes below 1. It is
-    exact, by rejection: attempt j reads address (device, a, b + j), so b must leave room for a few
-    dozen attempts.
+    Exact, by rejection (Marsaglia and Tsang 2000, with their power step for shapes below 1):
+    attempt j reads address (device, a, b + j), so b must leave room for a few dozen attempts.
     """
     # Gamma(a) is Gamma(a + 1) times U^(1/a); the rejection needs a shape of at least 1.
     boosted = shape + 1.0 if shape < 1.0 else shape
@@ -325,7 +316,7 @@ def gamma(shape, key, device, a, b):
         if v <= 0.0:
             continue
         v = v * v * v
-        # This test makes the draw exact; the quicker one of the paper before it is left out.
+        # This test makes the draw exact; the paper's quicker test before it is left out.
         if math.log(uniform(w1)) < 0.5 * x * x + d - d * v + d * math.log(v):
             value = d * v
             return value * math.pow(uniform(w2), 1.0 / shape) if shape < 1.0 else value

@@ -11,20 +11,27 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
+DIGITS = 5
+"""Significant digits of figures in tables."""
 _EXACT = Context(prec=1100)
 """Digits enough for every float."""
 
 
 def up(value: float, decimals: int = 4) -> str:
-    """The least number with so many decimals that is not below `value`, as text; `inf` and `nan` as
-    they are."""
+    """Returns the least number with `decimals` decimals that is at least `value`, as text; `inf`
+    and `nan` stay."""
     return _rounded(value, decimals, ROUND_CEILING)
 
 
 def down(value: float, decimals: int = 4) -> str:
-    """The largest number with so many decimals that is not above `value`, as text; `inf` and `nan`
-    as they are."""
+    """Returns the largest number with `decimals` decimals that is at most `value`, as text; `inf`
+    and `nan` stay."""
     return _rounded(value, decimals, ROUND_FLOOR)
+
+
+def fine(value: float | None) -> str:
+    """A rho, sensitivity or error, rounded up to six decimals; "-" if it is not known."""
+    return "-" if value is None else up(value, 6)
 
 
 def shown_min_sep(min_sep: float | None) -> str:
@@ -34,11 +41,11 @@ def shown_min_sep(min_sep: float | None) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count with its noun: `1 round`, `2,000 rounds`.
+    """Returns a count with its noun: `1 round`, `2,000 rounds`.
 
     Args:
-        count: how many.
-        noun: for one of them; with an s it is for several.
+        count: the count.
+        noun: noun in the singular; the plural adds an s.
     """
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
@@ -61,13 +68,29 @@ def shown_noise(noise_multiplier: float, decimals: int = 4) -> str:
     return min(given(noise_multiplier), down(noise_multiplier, decimals), key=len)
 
 
+def significant(value: float | str | None) -> str:
+    """A figure in a table: losses, errors and needed noise are rounded up to `DIGITS` significant
+    digits; "-" for None."""
+    if value is None:
+        return "-"
+    return up(value, decimals_of(value)) if isinstance(value, float) else str(value)
+
+
+def decimals_of(value: float) -> int:
+    """Decimals that a `value` needs to be shown with `DIGITS` significant digits; at least zero."""
+    # Neither infinity nor zero has a logarithm.
+    if not math.isfinite(value) or value == 0.0:
+        return 0
+    return max(0, DIGITS - 1 - math.floor(math.log10(abs(value))))
+
+
 def in_words(value: Any, most: int | None = None) -> str:
-    """A parameter of a mechanism or a scenario, in words: yes, no, none, or its numbers with every
-    digit.
+    """Returns a parameter of a mechanism or a scenario in words: yes, no, none, or its numbers with
+    every digit.
 
     Args:
-        value: of a key.
-        most: values of a list that are shown; None for all.
+        value: value of a key.
+        most: most values of a list to show; None for all.
     """
     # It is asked before numbers, because a bool is an int to Python.
     if isinstance(value, bool):

@@ -1,5 +1,5 @@
-"""What every table of a file is: a frozen value that refuses what it does not know; the number
-types of its keys; reading one."""
+"""The base class of tables in files: frozen values that refuse unknown keys. Number types of keys,
+and reading a table from a file."""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -33,15 +33,15 @@ class Table(Explained):
 
 
 def told_apart_by(key: str, default: str) -> Discriminator:
-    """Tells the tables of a union apart by the value of a key.
+    """Distinguishes the tables of a union by the value of a key.
 
     Args:
-        key: such as "kind".
-        default: its value where it is left out.
+        key: name of the key, such as "kind".
+        default: its value if it is left out.
     """
 
     def tag(value: Any) -> Any:
-        # What is validated may be the table of a file, or a value that was made before.
+        # The value may be a table of a file, or an instance that was made before.
         given = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
         return default if given is None else given
 
@@ -52,8 +52,8 @@ _Table = TypeVar("_Table", bound=Table)
 
 
 def read_table_file(kind: type[_Table], file: str | Path, what: str) -> _Table:
-    """A TOML file that is one table; validators are told its directory. Raises InputError: one line
-    that names every problem."""
+    """Returns the table in a TOML file; validators get its directory. Raises InputError with one
+    line for every problem."""
     path = Path(file)
     try:
         tables = parse_toml(path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""Work that is done on several threads, with answers in order.
+"""Work on several threads, with results in order.
 
-Threads help where most of the time goes into code that releases Python's lock: arrays of numpy,
+Threads help if most of the time goes into code that releases Python's lock: arrays of numpy,
 Parquet's decoding, digests.
 """
 
@@ -10,25 +10,27 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+# Each thread needs memory for its result.
 MOST_THREADS = 4
-"""Threads at most, because each needs memory for what it makes."""
 AHEAD = 2
-"""Answers that wait to be taken, at most, beside those in the making."""
+"""Most results that wait to be taken, in addition to the results in the making."""
 
 _Part = TypeVar("_Part")
 _Made = TypeVar("_Made")
 
 
 def usable_cpus() -> int:
-    """CPUs of this machine on which this process may run."""
+    """Returns the number of CPUs on which this process may run."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def in_order(make: Callable[[_Part], _Made], parts: Iterable[_Part]) -> Iterator[_Made]:
-    """What `make` makes of each of the `parts`, in order; on a few threads, and never far ahead of
-    what is taken, so that memory stays bounded."""
+    """Yields make(part) for each part, in order.
+
+    A few threads work ahead of the consumer, but never far, so that memory stays bounded.
+    """
     threads = min(MOST_THREADS, usable_cpus())
     with ThreadPoolExecutor(threads) as pool:
         pending: deque[Future[_Made]] = deque()
@@ -40,6 +42,6 @@ def in_order(make: Callable[[_Part], _Made], parts: Iterable[_Part]) -> Iterator
             while pending:
                 yield pending.popleft().result()
         finally:
-            # Whoever stops early does not wait for parts that nobody will look at.
+            # A consumer that stops early does not wait for the remaining parts.
             for future in pending:
                 future.cancel()

@@ -1,8 +1,8 @@
-"""Checks the types of arguments where Python calls fedray: what is refused is an `InputError`.
+"""Checks the types of arguments at the public interface: a wrong type is an `InputError`.
 
-The check belongs to the names that `fedray` offers; calls within fedray are checked by its type
-checker. Arguments are only looked at: functions get what was passed, not a converted copy. Pydantic
-is imported, and the validator of a function built, when it is first called.
+Only the names that `fedray` offers are checked; calls within fedray are checked by its type
+checker. Arguments are only inspected: functions get the original, not a converted copy. Pydantic is
+imported, and a function's validator built, at the first call.
 """
 
 import functools
@@ -125,7 +125,7 @@ def _model_of(function: Callable[..., Any]) -> "type[BaseModel]":
 
     parameters = inspect.signature(function).parameters.values()
     hints = get_type_hints(function)
-    # Results of a function are offered too, though nobody names their classes.
+    # Results of a function are offered too, though no user names their classes.
     for each in _classes_in(hints.get("return")):
         validated(each)
     described = arguments_of(function)

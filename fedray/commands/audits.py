@@ -135,8 +135,8 @@ def audit(
         with progress_line("writing evidence", quiet):
             write_evidence(opened, result, evidence, show_devices)
         written["evidence"] = str(evidence)
-    document = result.to_json_in_full() if claim is not None else result.to_json()
     if as_json:
+        document = result.to_json_in_full() if claim is not None else result.to_json()
         print_json(
             {
                 **document,
@@ -148,10 +148,10 @@ def audit(
             }
         )
     else:
-        from fedray.report.text import Paragraph
-        from fedray.report.text.audits import audit_text
+        from fedray.report.table import bullets
+        from fedray.report.terminal import audit_text
 
-        print_pieces([*audit_text(document), Paragraph("  * ", opened.integrity)])
+        print_pieces([*audit_text(result), *bullets([opened.integrity])])
         if evidence is None and any(each.evidence_note for each in result.findings):
             typer.echo("\n--evidence FILE.csv writes all that break the claim")
         if verify:
@@ -436,8 +436,6 @@ def canary(
     if as_json:
         print_json(result.to_json())
     else:
-        from fedray.report.text.studies import canary_lines
-
-        print_pieces(canary_lines(result.to_json()))
+        print_pieces(result.tables())
     if result.problems:
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ import typer
 
 from fedray.base.errors import InputError
 from fedray.base.kept import SORTS, cache_folder, kept_entries
-from fedray.commands.output import JsonFlag, print_json, print_table
+from fedray.commands.output import JsonFlag, print_json, print_pieces
 
 
 def cache(
@@ -27,7 +27,7 @@ def cache(
     All of it is made again when it is needed again.
     """
     from fedray.clients.data.cache import cached_contents, delete_content
-    from fedray.report.text import TextTable
+    from fedray.report.table import Table
 
     if unused_for is not None and not unused_for >= 0:
         raise InputError.of("unused_for", unused_for, "must be 0 days or more")
@@ -48,7 +48,7 @@ def cache(
             [row["folder"], f"{row['mebibytes']:,.1f}", f"{row['unused_days']:.1f}"] for row in rows
         ]
         if rows:
-            print_table(TextTable(title, [["folder", "MiB", "days unused"], *cells]))
+            print_pieces([Table.headed(title, [["folder", "MiB", "days unused"], *cells])])
     for rows, word in ((deleted, "deleted"), (kept, "kept")):
         # That nothing is kept is worth a line, and that nothing was deleted is not.
         if rows or word == "kept":

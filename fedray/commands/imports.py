@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedray.commands.output import JsonFlag, QuietFlag, print_json, print_rows, progress_line
+from fedray.commands.output import JsonFlag, QuietFlag, print_json, print_pieces, progress_line
 
 _ROUNDS = "Which rounds released a model (one of the three)"
 _ROWS = "Which rows are participations"
@@ -189,6 +189,4 @@ def import_(
     if as_json:
         print_json({name: value for name, value in trace.run.items() if name != "parts"})
         return
-    from fedray.report.text.traces import import_rows
-
-    print_rows(import_rows(trace), 15)
+    print_pieces(trace.tables())

@@ -17,7 +17,6 @@ from fedray.commands.output import (
     TrustFlag,
     print_json,
     print_pieces,
-    print_table,
     progress_line,
     resumable,
     scenario_argument,
@@ -122,11 +121,10 @@ def train(
     """
     from fedray.audit.audit import audit_trace
     from fedray.base.errors import InputError
+    from fedray.report.audits import guarantees_table
     from fedray.report.event_files import event_files
     from fedray.report.progress import both, run_progress
-    from fedray.report.text import Paragraph
-    from fedray.report.text.audits import guarantees_text
-    from fedray.report.text.training import training_text
+    from fedray.report.terminal import training_text
     from fedray.runs.learning import scenario_of
     from fedray.runs.learning import train as train_on
     from fedray.runtime.placement import Placement
@@ -177,18 +175,12 @@ def train(
         privacy.delta,
         privacy.mechanism,
         encoding=privacy.encoding,
-    ).to_json()
-    document = trained.to_json()
-    if as_json:
-        print_json({**document, "audit": audit})
-        return
-    print_pieces(
-        [
-            *training_text(f"Trained on {trace}", trained.rows(), trained.divergence),
-            *guarantees_text(audit["mechanisms"]),
-            Paragraph("", f"`fedray audit {trace}` says what these guarantees rest on."),
-        ]
     )
+    if as_json:
+        print_json({**trained.to_json(), "audit": audit.to_json()})
+        return
+    print_pieces([*training_text(f"Trained on {trace}", trained), guarantees_table(audit)])
+    typer.echo(f"`fedray audit {trace}` says what these guarantees rest on.")
     typer.echo(f"model   {trained.path}")
 
 
@@ -214,8 +206,8 @@ def pretrain(
     A training starts from the file that is written by training.initial.file.
     """
     from fedray.base.table import read_table_file
-    from fedray.report.text import TextTable
-    from fedray.report.text.training import pretraining_rows
+    from fedray.report.table import Table
+    from fedray.report.trained_page import number_text
     from fedray.runs.pretraining import pretrain as pretrain_on
     from fedray.scenario import Scenario
     from fedray.scenario.pretraining import Pretraining
@@ -225,13 +217,26 @@ def pretrain(
     table = read_table_file(Pretraining, public, "public data")
     with progress_line("pretraining", quiet) as on_status:
         found = pretrain_on(value, table, out, on_status, trust_code=trust_code)
-    document = found.to_json()
     if as_json:
-        print_json(document)
+        print_json(found.to_json())
         return
     title = f"Pretrained on {found.examples:,} examples; held-out metrics on the public data"
-    print_table(TextTable(title, pretraining_rows(document)))
+    cells = {
+        "step": lambda step: f"{step.number:,}",
+        "train loss": lambda step: number_text(step.train_loss),
+        **{
+            name.replace("_", " "): _measure_cell(name)
+            for name in found.steps[0].evaluation.metrics
+        },
+    }
+    print_pieces([Table.of(title, found.steps, cells)])
     typer.echo(f"model   {out}")
+
+
+def _measure_cell(name: str) -> Callable[[Any], str]:
+    from fedray.report.trained_page import measured_text
+
+    return lambda step: measured_text(step.evaluation.metrics[name])
 
 
 def compare(
@@ -262,32 +267,18 @@ def compare(
     Runs that differ in training.seed alone are a group, with a mean over its
     seeds. Groups are compared by the differences of runs with the same seed.
     """
-    from fedray.report.text import Paragraph, TextTable
-    from fedray.report.text.training import (
-        comparison_mean_tables,
-        comparison_run_rows,
-        comparison_setting_rows,
-    )
     from fedray.studies.compare import compare_runs
-    from fedray.studies.compare_page import comparison_figures, comparison_page
+    from fedray.studies.compare_page import comparison_page
 
     result = compare_runs(runs, trace, delta)
     # Files are written before anything is printed, because the JSON names them.
-    written = _write_shown(
-        page, lambda: comparison_page(result), figures, lambda: comparison_figures(result)
-    )
-    document = result.to_json()
+    written = _write_shown(page, lambda: comparison_page(result), figures, result.figures)
     if as_json:
-        print_json({**document, **written})
+        print_json({**result.to_json(), **written})
         return
-    print_table(TextTable("Runs, after the last round", comparison_run_rows(document)))
-    if result.differing_keys:
-        print_table(TextTable("What differs", comparison_setting_rows(document)))
-    print_pieces([*comparison_mean_tables(document), Paragraph("", document["note"])])
-    notes = [document[f"{what}_note"] for what in ("evaluation", "costs", "privacy")]
-    print_pieces([Paragraph("", note) for note in notes if note])
+    print_pieces(result.tables())
     # Without the trace nobody knows the participations that epsilon follows from.
-    if not document["assumptions"]:
+    if not result.assumptions:
         typer.echo("Epsilon is not known without the trace; give it by --trace.")
     for what, path in written.items():
         typer.echo(f"{what:<8} {path}")
@@ -329,25 +320,16 @@ def evaluate(
     Every device counts once. --page is the page of the trained run, with these
     figures.
     """
-    from fedray.report.text import Paragraph
-    from fedray.report.text.training import on_devices_tables
     from fedray.studies.on_devices import evaluate_on_devices
-    from fedray.studies.on_devices_page import on_devices_figures, on_devices_page
+    from fedray.studies.on_devices_page import on_devices_page
 
     with progress_line("evaluating", quiet):
         result = evaluate_on_devices(trained, trace, sample, examples, trust_code=trust_code)
-    written = _write_shown(
-        page, lambda: on_devices_page(result), figures, lambda: on_devices_figures(result)
-    )
-    document = result.to_json()
+    written = _write_shown(page, lambda: on_devices_page(result), figures, result.figures)
     if as_json:
-        print_json({**document, **written})
+        print_json({**result.to_json(), **written})
         return
-    notes = [Paragraph("  * ", note) for note in result.notes]
-    # A terminal has no room for all quantiles, which the page and the JSON have.
-    print_pieces([*on_devices_tables(document, is_brief=True), *notes])
-    if result.without_data:
-        typer.echo(f"{result.without_data:,} devices of the samples have no data that can be read.")
+    print_pieces(result.tables())
     for what, path in written.items():
         typer.echo(f"{what:<8} {path}")
 

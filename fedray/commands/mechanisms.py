@@ -17,7 +17,6 @@ from fedray.commands.output import (
     NoiseMultiplierOption,
     QuietFlag,
     RoundsOption,
-    print_figures,
     print_json,
     print_pieces,
     progress_line,
@@ -98,9 +97,8 @@ def optimize(
         document = {**found.to_json(), "seconds": seconds, "interrupted": search.is_interrupted}
         print_json(document)
     else:
-        print_figures(found.figures.to_json())
-        for other in found.others:
-            print_figures(other.to_json())
+        for figures in (found.figures, *found.others):
+            print_pieces(figures.tables())
         if out is not None:
             typer.echo(f"mechanism  {out}")
     # The mechanism is printed and written by now; the exit code tells that it was interrupted.
@@ -185,7 +183,7 @@ def mechanism(
     --rounds, --min-sep and --max-participations are required. Compare the
     losses: each is the noise on the prefix sums at equal privacy.
     """
-    from fedray.report.text.mechanisms import mechanisms_text
+    from fedray.report.mechanisms import mechanisms_table
     from fedray.studies.design import evaluate_mechanisms
 
     found = evaluate_mechanisms(
@@ -198,15 +196,20 @@ def mechanism(
         sampling,
         partitions,
     )
-    documents = {name: figures.to_json() for name, figures in found.items()}
     if len(mechanisms) == 1:
-        (document,) = documents.values()
-        show = print_json if as_json else print_figures
-        show(document)
+        (figures,) = found.values()
+        _print_figures(figures, as_json)
     elif as_json:
-        print_json({"mechanisms": documents})
+        print_json({"mechanisms": {name: figures.to_json() for name, figures in found.items()}})
     else:
-        print_pieces(mechanisms_text(documents))
+        print_pieces([mechanisms_table(found)])
+
+
+def _print_figures(figures: Any, as_json: bool) -> None:
+    if as_json:
+        print_json(figures.to_json())
+    else:
+        print_pieces(figures.tables())
 
 
 def calibrate(
@@ -287,8 +290,7 @@ def calibrate(
         sampling,
         partitions,
     )
-    show = print_json if as_json else print_figures
-    show(figures.to_json())
+    _print_figures(figures, as_json)
 
 
 def _calibrate_trace(
@@ -301,7 +303,7 @@ def _calibrate_trace(
     as_json: bool,
 ) -> None:
     from fedray.audit.calibration import calibrate_trace
-    from fedray.report.text.mechanisms import calibration_text
+    from fedray.report.terminal import calibration_text
     from fedray.studies.design import mechanism_over
     from fedray.trace.imported import open_trace
 
@@ -312,4 +314,4 @@ def _calibrate_trace(
     if as_json:
         print_json(found.to_json())
     else:
-        print_pieces(calibration_text(found.to_json()))
+        print_pieces(calibration_text(found))

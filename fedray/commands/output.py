@@ -3,15 +3,17 @@
 import contextlib
 import json
 import shlex
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedray.base.errors import InputError
-from fedray.report.text import Paragraph, Piece, TextTable
+from fedray.report.table import Paragraph, Piece, Table
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")
@@ -115,111 +117,24 @@ WIDTH_OF_FILES = 100
 
 
 def print_pieces(pieces: Iterable[Piece]) -> None:
-    """Prints tables, paragraphs and lines, one after the other."""
+    """Prints tables, paragraphs and lines, one after the other; a table is followed by an empty
+    line."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
     for each in pieces:
-        if isinstance(each, str):
-            typer.echo(each)
+        if isinstance(each, Table):
+            typer.echo(f"{each.brief().text(width)}\n")
         elif isinstance(each, Paragraph):
-            _print_paragraph(each)
+            indent = " " * len(each.lead)
+            lines = textwrap.fill(
+                each.text,
+                width,
+                initial_indent=each.lead,
+                subsequent_indent=indent,
+                break_long_words=False,
+            )
+            typer.echo(lines)
         else:
-            print_table(each)
-
-
-def print_table(given: TextTable) -> None:
-    """Prints a table as wide as the terminal, and an empty line.
-
-    A table that does not fit is printed row by row, so that nothing is cut.
-    """
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(
-        # rich takes 80 columns where there is no terminal, which few of our tables fit in.
-        width=None if sys.stdout.isatty() else WIDTH_OF_FILES,
-        highlight=False,
-        # Cells may hold brackets and colons, which are no markup and no emoji.
-        markup=False,
-        emoji=False,
-    )
-    rows = given.rows
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    if given.title:
-        _print_paragraph(Paragraph("", given.title))
-    # The box takes three characters for each column, and one more.
-    if sum(widths) + 3 * len(widths) + 1 > console.width:
-        _print_records(given)
-        return
-    table = Table(box=SIMPLE, show_header=given.has_heading)
-    # A cell is never wrapped here: a table that does not fit was printed as records above.
-    for head in rows[0]:
-        table.add_column(Text(head) if given.has_heading else "", no_wrap=True)
-    for row in rows[1:] if given.has_heading else rows:
-        table.add_row(*map(Text, row))
-    console.print(table)
-
-
-def _print_records(table: TextTable) -> None:
-    """A block per row: its first cell, then a line per cell with its heading, wrapped."""
-    heads, *rows = table.rows if table.has_heading else ([""] * len(table.rows[0]), *table.rows)
-    for row in rows:
-        typer.echo(f"  {row[0]}")
-        for head, cell in list(zip(heads, row, strict=True))[1:]:
-            if cell:
-                # Digests, numbers and paths stay whole even where they are longer than a line.
-                lead = f"    {head}: " if head else "    "
-                typer.echo(_wrapped(cell, max(_width(), 40), lead, " " * 6, breaks_hyphens=False))
-    typer.echo("")
-
-
-def _print_paragraph(paragraph: Paragraph) -> None:
-    lead = paragraph.lead
-    typer.echo(_wrapped(paragraph.text, _width(), lead, " " * len(lead)))
-
-
-def _width() -> int:
-    import shutil
-
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
-
-
-def _wrapped(text: str, width: int, lead: str, indent: str, breaks_hyphens: bool = True) -> str:
-    import textwrap
-
-    return textwrap.fill(
-        text,
-        width,
-        initial_indent=lead,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=breaks_hyphens,
-    )
-
-
-def print_rows(rows: Sequence[tuple[str, str]], width: int, indent: str = "") -> None:
-    """Prints names and values, a line each.
-
-    Args:
-        rows: (name, value).
-        width: columns for the names.
-        indent: what stands before each name.
-    """
-    for what, value in rows:
-        typer.echo(f"{indent}{what:<{width}} {value}")
-
-
-def print_figures(figures: dict[str, Any]) -> None:
-    """Prints all figures of a mechanism, and an empty line.
-
-    Args:
-        figures: as `Figures.to_json` gives them.
-    """
-    from fedray.report.text.mechanisms import figures_rows
-
-    rows = figures_rows(figures)
-    print_rows(rows, max(len(what) for what, _ in rows) + 1, "  ")
-    typer.echo("")
+            typer.echo(each)
 
 
 @contextlib.contextmanager

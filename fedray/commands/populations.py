@@ -4,7 +4,7 @@ traces."""
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,10 +14,10 @@ from fedray.commands.output import (
     QuietFlag,
     print_json,
     print_pieces,
-    print_rows,
     progress_line,
     scenario_argument,
 )
+from fedray.report.table import Table
 
 _SETS = Annotated[
     list[str] | None,
@@ -70,10 +70,8 @@ def fit_log(
     from fedray.imports.log_records import RecordColumns
     from fedray.report.files import write_figure_files
     from fedray.report.page import write_page
-    from fedray.report.text import Paragraph, TextTable
-    from fedray.report.text.habits import estimate_rows, fit_sentence, held_rows
     from fedray.studies.habits.fit import fit_habits
-    from fedray.studies.habits.page import habit_fit_figures, habit_fit_page
+    from fedray.studies.habits.page import habit_fit_page
     from fedray.studies.habits.parameters import base_table
     from fedray.studies.habits.read import read_observed_log
 
@@ -98,26 +96,17 @@ def fit_log(
             fits_offset=fits_offset,
             on_progress=on_status,
         )
-    document = {**fit.to_json(), "times": observed.form}
-    toml = tomli_w.dumps(document["tables"])
+    toml = tomli_w.dumps(fit.to_tables())
     if out is not None:
         write_whole(out, toml.encode(), f"out={str(out)!r}", InputError)
     if page is not None:
         write_page(habit_fit_page(fit, shlex.join(["fedray", *sys.argv[1:]])), page)
     if figures is not None:
-        write_figure_files(habit_fit_figures(fit), figures)
+        write_figure_files(fit.figures(), figures)
     if as_json:
-        print_json(document)
-        return
-    print_pieces(
-        [
-            Paragraph("", fit_sentence(document)),
-            "",
-            TextTable("Parameters, with 95 % intervals", estimate_rows(document)),
-            TextTable("Not fitted", held_rows(document)),
-            toml,
-        ]
-    )
+        print_json({**fit.to_json(), "times": observed.form})
+    else:
+        print_pieces([*fit.tables(), toml])
 
 
 def _hours(text: str) -> float:
@@ -159,13 +148,12 @@ def population(
     from fedray.clients.availability.supply import eligible_at_once
     from fedray.clients.sessions import population_sessions
     from fedray.imports.sessions import form_of, write_sessions
-    from fedray.report.text.habits import population_rows
     from fedray.scenario import Scenario
 
     value = Scenario.from_toml(scenario, overrides or ())
     wanted = min(value.device_ids, 100_000) if devices is None else devices
     supply = eligible_at_once(value)
-    document = {
+    document: dict[str, Any] = {
         "devices": value.population.devices,
         "eligible_at_once": {"least": supply.least, "mean": supply.mean, "most": supply.most},
         "file": None,
@@ -181,7 +169,26 @@ def population(
     if as_json:
         print_json(document)
         return
-    print_rows(population_rows(document), 20)
+    facts = [
+        ("devices", f"{value.population.devices:,}"),
+        (
+            "eligible at once",
+            f"{supply.mean:,}, {supply.least:,} to {supply.most:,} over the first week",
+        ),
+    ]
+    if document["file"] is not None:
+        facts += _session_facts(document["file"])
+    print_pieces([Table.facts("", facts)])
+
+
+def _session_facts(file: dict[str, Any]) -> list[tuple[str, str]]:
+    """The content of a file of sessions, and the keys that replay it."""
+    content = f"{file['sessions']:,} of {file['devices']:,} devices in {file['days']} days"
+    facts = [("sessions", content), ("file", f"{file['path']} ({file['format']})")]
+    if file["format"] in ("parquet", "csv"):
+        keys = f'availability.model = "replay", recorded_devices = {file["devices"]}'
+        facts.append(("replayed by", keys))
+    return facts
 
 
 def sessions(
@@ -214,7 +221,6 @@ def sessions(
     """
     from fedray.imports.foreign_sessions import read_fedscale, read_flash
     from fedray.imports.sessions import form_of, write_sessions
-    from fedray.report.text.habits import session_rows
 
     if kind not in ("flash", "fedscale"):
         raise InputError.of("kind", kind, "is none of flash, fedscale")
@@ -235,4 +241,4 @@ def sessions(
     if as_json:
         print_json(document)
         return
-    print_rows(session_rows(document), 20)
+    print_pieces([Table.facts("", _session_facts(document))])

@@ -122,10 +122,8 @@ def vary_published(
 
 def _write(out: Path, title: str, note: str, tables: Sequence[Any], document: Any) -> None:
     from fedray.report.page import render_study, write_page
-    from fedray.report.tables import PageTable
 
     # Nothing was there when the command began, as `refuse_existing` has seen to.
     out.mkdir(parents=True)
-    shown = [PageTable(table.title, table.rows) for table in tables]
-    write_page(render_study(title, note, [], shown, document), out / "report.html")
+    write_page(render_study(title, note, [], tables, document), out / "report.html")
     write_page(json.dumps(document, indent=2) + "\n", out / "results.json")

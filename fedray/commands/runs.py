@@ -30,7 +30,6 @@ from fedray.commands.output import (
     TrustFlag,
     print_json,
     print_pieces,
-    print_table,
     progress_line,
     refuse_existing,
     resumable,
@@ -40,7 +39,7 @@ from fedray.commands.output import (
 )
 from fedray.commands.populations import fit_log
 from fedray.commands.predictions import predict_published, vary_published
-from fedray.commands.several_tasks import print_run_of_tasks, say_supply_of_tasks
+from fedray.commands.several_tasks import print_run_of_tasks
 from fedray.commands.studies import reproduce_learning
 
 
@@ -82,10 +81,14 @@ def run(
     from fedray.report.event_files import event_files
     from fedray.report.page import write_report
     from fedray.report.progress import both, run_progress
-    from fedray.report.text.audits import audit_text
-    from fedray.report.text.training import training_text
-    from fedray.runs.pipeline import resume_run, run_scenario
-    from fedray.runs.several_tasks import is_unfinished_run_of_tasks, resume_tasks, run_tasks
+    from fedray.report.terminal import audit_text, training_text
+    from fedray.runs.pipeline import (
+        is_unfinished_run_of_tasks,
+        resume_run,
+        resume_tasks,
+        run_scenario,
+        run_tasks,
+    )
     from fedray.runs.sustainable import check_sustainable
     from fedray.runtime.placement import Placement
     from fedray.scenario import SeveralTasks, read_scenario
@@ -173,8 +176,8 @@ def run(
         print_json(document)
     else:
         if trained is not None:
-            print_pieces(training_text("Training", trained.rows()[:-1], trained.divergence))
-        print_pieces(audit_text(audit.to_json()))
+            print_pieces(training_text("Training", trained))
+        print_pieces(audit_text(audit))
         use = ", ".join(f"{each['peak_mebibytes']:,.0f} MiB" for each in trace.run["shard_use"])
         driver = f"{trace.run['driver_peak_mebibytes']:,.0f} MiB"
         typer.echo(f"shards  {trace.run['shards']} (peak memory {use}), driver {driver}")
@@ -199,15 +202,17 @@ def _say_compiling() -> None:
 def _say_supply(scenario: Any) -> None:
     """How many devices are eligible, before a run that may be long."""
     from fedray.clients.availability.supply import eligible_at_once
-    from fedray.scenario import SeveralTasks
+    from fedray.scenario.several_tasks import tasks_of
 
-    if isinstance(scenario, SeveralTasks):
-        say_supply_of_tasks(scenario)
-        return
-    supply, target = eligible_at_once(scenario), scenario.rounds.wanted_at_once
-    what = "a round selects" if scenario.rounds.buffer is None else "at most so many train at once:"
+    tasks = [task.scenario for task in tasks_of(scenario)]
+    # Population and availability are common to all tasks.
+    supply, devices = eligible_at_once(tasks[0]), tasks[0].population.devices
+    target = sum(task.rounds.wanted_at_once for task in tasks)
+    what = "a round selects" if tasks[0].rounds.buffer is None else "at most so many train at once:"
+    if len(tasks) > 1:
+        what = f"{len(tasks)} tasks together want at once"
     typer.echo(
-        f"supply  {supply.mean:,} of {scenario.population.devices:,} devices are eligible at once, "
+        f"supply  {supply.mean:,} of {devices:,} devices are eligible at once, "
         f"{supply.least:,} to "
         f"{supply.most:,} over the first week, timers aside; {what} {target:,}"
         + ("; that many are never there at once" if supply.most < target else ""),
@@ -311,8 +316,8 @@ def reproduce(
     from fedray.base.rounding import shown_min_sep
     from fedray.report.files import write_figure_files
     from fedray.report.page import render_reproduction, reproduction_figures, write_page
-    from fedray.report.text import TextTable
-    from fedray.report.text.studies import reproduction_rows
+    from fedray.report.table import Table
+    from fedray.report.text.reproductions import reproduction_rows
     from fedray.runtime.placement import Placement
     from fedray.scenarios.gboard import select
     from fedray.studies.reproduce import FIT_NOTE, GAP_NOTE, PACE_NOTE, reproduce_gboard
@@ -401,14 +406,14 @@ def reproduce(
     if as_json:
         print_json({"runs": documents})
     else:
-        print_table(TextTable("Observed / published (Xu et al. 2023)", table))
+        print_pieces([Table.headed("Observed / published (Xu et al. 2023)", table)])
         typer.echo(f"{FIT_NOTE}\n{GAP_NOTE}\n{PACE_NOTE}")
         tell_results(out)
 
 
 def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
-    from fedray.report.text import TextTable
-    from fedray.report.text.studies import published_privacy_rows
+    from fedray.report.table import Table
+    from fedray.report.text.reproductions import published_privacy_rows
     from fedray.studies.published_privacy import TREE_NOTE, published_privacy
     from fedray.studies.reproduce import GAP_NOTE
 
@@ -418,7 +423,7 @@ def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
         print_json({"note": f"{GAP_NOTE} {TREE_NOTE}", "rows": documents})
     else:
         title = "Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)"
-        print_table(TextTable(title, published_privacy_rows(documents)))
+        print_pieces([Table.headed(title, published_privacy_rows(documents))])
         typer.echo(f"{GAP_NOTE}\n{TREE_NOTE}")
     # Scripts see by the exit code that a recomputed figure is not the printed one.
     if not all(result.agrees for result in results):
@@ -654,8 +659,6 @@ def fit(
     if stray:
         raise InputError(f"{', '.join(stray)}: only a log has these; leave them out")
     from fedray.mechanisms.participation import gap_of
-    from fedray.report.text import TextTable
-    from fedray.report.text.studies import fit_rows, fitted_min_sep
     from fedray.scenario import find_scenario
     from fedray.studies.fit import MOST_RUNS, fit_min_sep, scenario_to_fit
 
@@ -676,7 +679,7 @@ def fit(
         counted = itertools.count(1)
 
         def tell_run(run: Any) -> None:
-            text = f"{run.value:g} gives min-sep {fitted_min_sep(run.to_json())}"
+            text = f"{run.value:g} gives min-sep {run.min_sep_text}"
             # The search may need fewer runs, so that the time left is told as an upper bound.
             on_status(PartDone(text, next(counted), MOST_RUNS, is_least=True))
 
@@ -692,7 +695,7 @@ def fit(
     if as_json:
         print_json(document)
         return
-    print_table(TextTable("Runs", fit_rows(document)))
+    print_pieces(found.tables())
     typer.echo(
         f"{found.key}={found.best.value:g}  gives min-sep {found.best.min_sep} for {gap} "
         f"({100 * found.relative_error:+.1f} %)"

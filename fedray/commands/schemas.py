@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from fedray.base.errors import InputError
-from fedray.commands.output import JsonFlag, print_json, print_table
+from fedray.commands.output import JsonFlag, print_json, print_pieces
 
 _HEAD = """\
 # A scenario of fedray. `fedray run FILE` runs it, within half a minute on two CPUs; the
@@ -47,7 +47,7 @@ def schema(
     A table that has several kinds is described kind by kind. The last part of
     a name is enough, such as mechanism: it means the table that is least deep.
     """
-    from fedray.report.text import TextTable
+    from fedray.report.table import Table
     from fedray.scenario.several_tasks import scenario_schema
 
     if table is None:
@@ -61,7 +61,7 @@ def schema(
         rows = part["rows"]
         title = " ".join(filter(None, [part["name"], f"({part['kind']})" if part["kind"] else ""]))
         cells = [list(row.values()) for row in rows]
-        print_table(TextTable(title, [list(rows[0]), *cells]))
+        print_pieces([Table.headed(title, [list(rows[0]), *cells])])
 
 
 def _described(name: str) -> list[dict[str, Any]]:

@@ -19,8 +19,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     from fedray.audit.several_tasks import audit_tasks
     from fedray.report.page import write_report
     from fedray.report.several_tasks import write_tasks_report
-    from fedray.report.text.several_tasks import tasks_text
-    from fedray.report.text.training import training_text
+    from fedray.report.terminal import tasks_text, training_text
     from fedray.trace.schema import REPORT_FILE
 
     audit = audit_tasks(found)
@@ -51,8 +50,8 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
         for name, each in trained.items():
             if each is not None:
                 title = f"Training of task {name}"
-                print_pieces(training_text(title, each.rows()[:-1], each.divergence))
-        print_pieces(tasks_text(audit.to_json()))
+                print_pieces(training_text(title, each))
+        print_pieces(tasks_text(audit))
         for name, trace in found.traces.items():
             typer.echo(f"trace   {trace.path} (task {name})")
         typer.echo(f"run     {found.path}\nreport  {reports.get('', '-')}")
@@ -66,24 +65,6 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     # The traces are whole, but scripts must see that rounds are missing.
     if starved:
         raise typer.Exit(1)
-
-
-def say_supply_of_tasks(several: Any) -> None:
-    """How many devices are eligible, before a run that may be long.
-
-    Args:
-        several: the tasks.
-    """
-    from fedray.clients.availability.supply import eligible_at_once
-
-    supply = eligible_at_once(several.common)
-    wanted = [task.scenario.rounds.wanted_at_once for task in several.tasks]
-    typer.echo(
-        f"supply  {supply.mean:,} of {several.common.population.devices:,} devices are eligible at "
-        f"once, {supply.least:,} to {supply.most:,} over the first week, timers aside; "
-        f"{len(wanted)} tasks together want {sum(wanted):,} at once",
-        err=True,
-    )
 
 
 def audit_run_of_tasks(
@@ -107,15 +88,14 @@ def audit_run_of_tasks(
         verify: whether all digests are checked, or none; None for those of what is read.
         as_json: whether one JSON object is printed.
     """
-    from fedray.report.text.several_tasks import tasks_text
+    from fedray.report.terminal import tasks_text
 
     opened, audit = _audited(directory, refused, delta, verify)
     written = _write(audit, page, figures)
-    document = audit.to_json()
     if as_json:
-        print_json({**document, "digest_verified": verify is True, **written})
+        print_json({**audit.to_json(), "digest_verified": verify is True, **written})
         return
-    print_pieces(tasks_text(document))
+    print_pieces(tasks_text(audit))
     if verify:
         typer.echo(f"every column has its recorded digest; the run is {opened.digest}")
     for what, path in written.items():

@@ -18,7 +18,6 @@ from fedray.commands.output import (
     QuietFlag,
     print_json,
     print_pieces,
-    print_table,
     progress_line,
     refuse_existing,
     scenario_argument,
@@ -79,9 +78,7 @@ def stress(
     refuse_existing(out)
     # What takes long to load is loaded once the request is known to be possible.
     from fedray.report.files import write_figure_files
-    from fedray.report.text import TextTable
-    from fedray.report.text.studies import crossing_rows, sweep_constants, sweep_rows
-    from fedray.studies.sweep.page import sweep_figures, sweep_notes, sweep_page
+    from fedray.studies.sweep.page import sweep_page
     from fedray.studies.sweep.run import run_sweep, write_results
 
     with (
@@ -95,18 +92,11 @@ def stress(
     if out is not None:
         write_results(result, out, sweep_page(result))
     if figures is not None:
-        write_figure_files(sweep_figures(result), figures)
-    document = result.to_json()
+        write_figure_files(result.figures(), figures)
     if as_json:
-        print_json(document)
+        print_json(result.to_json())
         return
-    print_table(TextTable(value.name, sweep_rows(document, is_brief=True)))
-    crossings = crossing_rows(document)
-    # A heading alone means that no mechanism overtakes another.
-    if len(crossings) > 1:
-        print_table(TextTable("Crossings", crossings))
-    for line in (sweep_constants(document), *sweep_notes(result)):
-        typer.echo(line)
+    print_pieces(result.tables())
     if out is not None:
         typer.echo(f"report  {out / 'report.html'}\ntable   {out / 'results.parquet'}")
 
@@ -191,11 +181,9 @@ def plan(
     if nothing meets it. An interrupted plan continues when it is run again."""
     from fedray.base.atomic import write_directory
     from fedray.report.files import write_figure_files
-    from fedray.report.text import Paragraph, TextTable
-    from fedray.report.text.studies import plan_rows, timer_rows
     from fedray.studies.fit import scenario_to_fit
     from fedray.studies.plan import PlanTarget, make_plan
-    from fedray.studies.plan_page import plan_figure, plan_files, plan_sentences
+    from fedray.studies.plan_page import plan_files
 
     try:
         hours = [float(each) for each in timers.split(",")]
@@ -241,15 +229,11 @@ def plan(
     if out is not None:
         write_directory(out, plan_files(found, f"fedray {shlex.join(sys.argv[1:])}"))
     if figures is not None:
-        write_figure_files([plan_figure(found)], figures)
-    document = found.to_json()
+        write_figure_files(found.figures(), figures)
     if as_json:
-        print_json(document)
+        print_json(found.to_json())
     else:
-        print_table(TextTable("Candidates", plan_rows(document, is_brief=True)))
-        print_table(TextTable("What a longer timer costs", timer_rows(document)))
-        print_pieces(Paragraph("", each) for each in plan_sentences(found))
-        print_pieces(Paragraph("WARNING   ", each) for each in found.warnings)
+        print_pieces(found.tables())
         if out is not None:
             typer.echo(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
     # Scripts see by the exit code that no candidate meets the target.

@@ -39,11 +39,11 @@ def status(directory: RunsArgument = Path("runs"), as_json: JsonFlag = False) ->
 
     Privacy of a run under way is an upper bound, by its rules and the times of its rounds.
     """
-    from fedray.report.text.runs import status_text
     from fedray.watch.entries import Runs
+    from fedray.watch.shown import status_text
 
-    listing = Runs(directory).list().to_json()
+    listing = Runs(directory).list()
     if as_json:
-        print_json(listing)
+        print_json(listing.to_json())
         return
     print_pieces(status_text(listing))

@@ -4,6 +4,7 @@ cannot differ."""
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,14 @@ told by the least bars."""
 PLOT, CHARACTER, MARGIN = (260.0, 200.0), (6.0, 12.0), 12.0
 """Pixels by which labels are placed: a narrow plot (width, height), a character of a label, and the
 room beyond the points."""
+
+COLORS = ("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b")
+DASHES = ("solid", "dash", "dot")
+GREY = "#8a8f94"
+BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
+"""Of areas, which have an outline because they hardly differ from what is below them."""
+LEGEND_CHARACTERS = 38
+"""In a line of a legend, so that it stands on a telephone's screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,12 @@ class Series:
         whole = float(self.until.max() - self.x.min())
         is_short = self.until - self.x <= whole / 300
         return bool((is_alone & is_short).any())
+
+    def bars(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(middles [m], widths [m]) of bars. A bar counts whole numbers up to until - 1, and is a
+        little narrower than its bin, so that neighbours can be distinguished."""
+        assert self.until is not None
+        return (self.x + self.until - 1) / 2, 0.92 * (self.until - self.x)
 
     def path(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
         """(x [p], y [p], place [p]): the corners of a line through the steps; y is NaN at a gap;
@@ -252,6 +267,16 @@ class Plane:
 
 
 Shown = Figure | Plane
+
+
+def look(place: int) -> tuple[str, str]:
+    """(colour, dash) of the series at a `place`. Used-up colours come again with the next dash."""
+    return COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
+
+
+def legend_lines(series: Series) -> list[str]:
+    """The name of a `series` in lines that fit a telephone's screen."""
+    return wrap(series.name, LEGEND_CHARACTERS)
 
 
 def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

@@ -5,7 +5,6 @@ import io
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,19 @@ import numpy as np
 from fedray.audit.audit import Audit
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
-from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown
+from fedray.report.figure import (
+    BAND_OPACITY,
+    GREY,
+    ZONE_OPACITY,
+    Axis,
+    Figure,
+    Mark,
+    Plane,
+    Series,
+    Shown,
+    legend_lines,
+    look,
+)
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -186,8 +197,6 @@ def _draw(axes: Any, figure: Figure) -> None:
 
 
 def _draw_mark(axes: Any, mark: Mark) -> None:
-    from fedray.report.plotly_json import GREY, ZONE_OPACITY
-
     # These transforms take one coordinate from the data and the other from the plot, 0 to 1.
     if mark.axis == "x":
         line, zone = axes.axvline, axes.axvspan
@@ -217,21 +226,14 @@ def _dress(drawn: Any, set_scale: Any, axis: Axis, ticks: list[float]) -> None:
 
 
 def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
-    from fedray.report.plotly_json import BAND_OPACITY, COLORS, DASHES, GREY, LEGEND_CHARACTERS
-
-    # When the colours are used up they come again, with the next dash.
-    color = COLORS[place % len(COLORS)]
-    dash_name = DASHES[place // len(COLORS) % len(DASHES)]
+    color, dash_name = look(place)
     dash = {"solid": "-", "dash": "--", "dot": ":"}[dash_name]
     # matplotlib leaves a label that starts with an underscore out of the legend.
-    label = "\n".join(wrap(series.name, LEGEND_CHARACTERS)) or "_"
+    label = "\n".join(legend_lines(series)) or "_"
     if series.is_reference:
         axes.plot(series.x, series.y, color=GREY, linestyle="--", linewidth=1)
     elif series.kind == "bars":
-        assert series.until is not None
-        middles = (series.x + series.until - 1) / 2
-        # Bars are a little narrower than their bins, as in the page.
-        widths = 0.92 * (series.until - series.x)
+        middles, widths = series.bars()
         axes.bar(middles, series.y, width=widths, color=color, label=label)
     elif series.kind == "steps":
         x, y, _ = series.path()

@@ -3,31 +3,38 @@ the page's."""
 
 import math
 from html import escape
-from textwrap import wrap
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedray.base.parsing import finite_or_none
-from fedray.report.figure import CHARACTER, PLOT, Axis, Figure, Mark, Series
+from fedray.report.figure import (
+    BAND_OPACITY,
+    CHARACTER,
+    GREY,
+    PLOT,
+    ZONE_OPACITY,
+    Axis,
+    Figure,
+    Mark,
+    Series,
+    legend_lines,
+    look,
+)
 
-COLORS = ("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b")
-DASHES = ("solid", "dash", "dot")
-GREY = "#8a8f94"
 _POSITIONS = {
     (0, 1): "top center",
     (0, -1): "bottom center",
     (1, 0): "middle right",
     (-1, 0): "middle left",
 }
-BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
-"""Of areas, which have an outline because they hardly differ from what is below them."""
 HOVER = "%{hovertext}<extra></extra>"
 NAMED_HOVER = f"%{{fullData.name}}<br>{HOVER}"
 """What is shown of a point. plotly.js would write the name in the line's colour, which is too
 bright for text."""
-LEGEND_CHARACTERS = 38
-"""In a line of a legend, so that it stands on a telephone's screen."""
+_SILENT = {"hoverinfo": "skip", "showlegend": False}
+"""Keys of lines that are no data."""
 
 
 def plotly_figure(figure: Figure) -> dict[str, Any]:
@@ -65,101 +72,66 @@ def _bands(series: Series, place: int) -> list[dict[str, Any]]:
     if series.kind != "line" or series.low is None or series.high is None:
         return []
     is_known = np.isfinite(series.low) & np.isfinite(series.high)
-    x = series.x[is_known]
-    low = series.low[is_known]
-    high = series.high[is_known]
-    color = COLORS[place % len(COLORS)]
+    x, low, high = (each[is_known] for each in (series.x, series.low, series.high))
+    color, _ = look(place)
     # One closed outline: along the upper edge, and back along the lower one.
-    around_x = np.concatenate([x, x[::-1]])
-    around_y = np.concatenate([high, low[::-1]])
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": _numbers(around_x),
-            "y": _numbers(around_y),
-            "fill": "toself",
-            "fillcolor": _faint(color, BAND_OPACITY),
-            "line": {"color": color, "width": 1},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
-    ]
+    outline = _line(np.concatenate([x, x[::-1]]), np.concatenate([high, low[::-1]]))
+    fill = {"fill": "toself", "fillcolor": _faint(color, BAND_OPACITY)}
+    return [{**outline, **fill, **_SILENT, "line": {"color": color, "width": 1}}]
 
 
 def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
-    color = COLORS[place % len(COLORS)]
-    # When the colours are used up they come again, with the next dash.
-    dash = DASHES[place // len(COLORS) % len(DASHES)]
     if series.is_reference:
-        points = {
-            "x": _numbers(series.x),
-            "y": _numbers(series.y),
-            "line": {"color": GREY, "dash": "dash", "width": 1},
-        }
-        return {
-            "type": "scatter",
-            "mode": "lines",
-            "hoverinfo": "skip",
-            "showlegend": False,
-            **points,
-        }
-    # plotly.js reads HTML in names, and users' names may hold anything.
-    name = "<br>".join(escape(line) for line in wrap(series.name, LEGEND_CHARACTERS))
-    common = {"name": name, "hovertemplate": NAMED_HOVER if len(figure.series) > 1 else HOVER}
-    hover = [_hover(figure, series, point) for point in range(series.x.size)]
+        line = {"color": GREY, "dash": "dash", "width": 1}
+        return {**_line(series.x, series.y), **_SILENT, "line": line}
+    color, dash = look(place)
+    common = {
+        # plotly.js reads HTML in names, and users' names may hold anything.
+        "name": "<br>".join(map(escape, legend_lines(series))),
+        "hovertemplate": NAMED_HOVER if len(figure.series) > 1 else HOVER,
+        "hovertext": [_hover(figure, series, point) for point in range(series.x.size)],
+    }
     if series.kind == "bars":
-        assert series.until is not None
-        # A bar counts whole numbers up to until - 1, so it stands around the middle of these.
-        middles = (series.x + series.until - 1) / 2
-        # Bars are a little narrower than their bins, so that neighbours are told apart.
-        widths = 0.92 * (series.until - series.x)
-        bars = {
-            "x": _numbers(middles),
-            "y": _numbers(series.y),
-            "width": _numbers(widths),
-            "marker": {"color": color},
-        }
-        return {"type": "bar", **bars, "hovertext": hover, **common}
-    line = {"color": color, "dash": dash}
+        middles, widths = series.bars()
+        bars = {"x": _numbers(middles), "y": _numbers(series.y), "width": _numbers(widths)}
+        return {"type": "bar", **bars, "marker": {"color": color}, **common}
+    common["line"] = {"color": color, "dash": dash}
     if series.kind == "steps":
         x, y, places = series.path()
-        # A step has two corners, which both tell the values of the step.
-        hover = [hover[each] for each in places]
+        # A step has two corners, which both have the values of the step.
+        common["hovertext"] = [common["hovertext"][each] for each in places]
         mode = "lines+markers" if series.has_markers else "lines"
-        marker = {"color": color, "size": 3}
-        drawn = {
-            "x": _numbers(x),
-            "y": _numbers(y),
-            "hovertext": hover,
-            "line": line,
-            "marker": marker,
-        }
-        return {"type": "scatter", "mode": mode, **drawn, **common}
+        return {**_line(x, y), **common, "mode": mode, "marker": {"color": color, "size": 3}}
+    drawn = {**_line(series.x, series.y), **common}
     if series.kind == "line":
-        mode = "lines+markers"
-    else:
-        mode = "markers+text" if series.labels else "markers"
-    marker = {"color": color, "size": 5 if series.kind == "line" else 7}
-    places = figure.label_places(series) if series.labels else []
-    points = {
-        "x": _numbers(series.x),
-        "y": _numbers(series.y),
-        "hovertext": hover,
+        return {**drawn, "mode": "lines+markers", "marker": {"color": color, "size": 5}}
+    marker = {"color": color, "size": 7}
+    return {
+        **drawn,
+        "mode": "markers",
         "marker": marker,
-        "line": line,
+        **_error_bars(series),
+        **_labels(figure, series),
     }
-    named = {}
-    if series.labels:
-        # A label without a place would cover another one; pointing at it still names it.
-        labelled = zip(series.labels, places, strict=True)
-        named = {
-            "text": [escape(label) if place else "" for label, place in labelled],
-            "textposition": [_POSITIONS.get(place or (0, 1)) for place in places],
-            "textfont": {"size": 10},
-        }
-    bars = _error_bars(series) if series.kind == "points" else {}
-    return {"type": "scatter", "mode": mode, **points, **bars, **named, **common}
+
+
+def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> dict[str, Any]:
+    return {"type": "scatter", "mode": "lines", "x": _numbers(x), "y": _numbers(y)}
+
+
+def _labels(figure: Figure, series: Series) -> dict[str, Any]:
+    """Names beside points; a name without a place would cover another one, but the hover text has
+    it."""
+    if not series.labels:
+        return {}
+    places = figure.label_places(series)
+    labelled = zip(series.labels, places, strict=True)
+    return {
+        "mode": "markers+text",
+        "text": [escape(label) if place else "" for label, place in labelled],
+        "textposition": [_POSITIONS[place or (0, 1)] for place in places],
+        "textfont": {"size": 10},
+    }
 
 
 def _error_bars(series: Series) -> dict[str, Any]:

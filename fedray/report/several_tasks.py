@@ -1,22 +1,13 @@
 """The page of a run of several tasks: what devices spent over all of them."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
-from fedray.base.rounding import given
+from fedray.report.audits import composition_tables, tasks_table
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
 from fedray.report.page import render_study, write_page
-from fedray.report.tables import PageTable
-from fedray.report.text.several_tasks import (
-    composition_rows,
-    spending_rows,
-    task_rows,
-    worst_rows,
-)
 
 
 def write_tasks_report(audit: TasksAudit, out: str | Path) -> Path:
@@ -37,39 +28,16 @@ def write_tasks_report(audit: TasksAudit, out: str | Path) -> Path:
 
 def tasks_page(audit: TasksAudit) -> str:
     """The page of an `audit` as text: one HTML document that loads nothing."""
-    document = audit.to_json()
-    composition = document["composition"]
-    observed, enforced = composition["observed"], composition["enforced"]
-    worst = f"Device {observed['device']}, which spent most"
-    tables = [
-        PageTable(
-            f"Over all tasks, for one device, delta {given(composition['delta'])}",
-            composition_rows(composition),
-            f"Observed: {observed['reason']}. Enforced: {enforced['reason']}.",
-        ),
-        PageTable(worst, worst_rows(composition)),
-        PageTable("The tasks", task_rows(document), _about_tasks(document)),
-        PageTable("Devices by what they spent over all tasks", spending_rows(composition)),
-    ]
+    tables = [*composition_tables(audit.composition), tasks_table(audit)]
     return render_study(
         f"Several tasks: {audit.path.name}",
-        f"{len(audit.audits)} tasks on one population; {composition['devices']:,} devices took "
-        "part in at least one.",
+        f"{len(audit.audits)} tasks on one population; {audit.composition.devices:,} devices took "
+        "part in at least one. Each task has a page of its own.",
         tasks_figures(audit),
         tables,
-        document,
+        audit.to_json(),
         ASSUMPTIONS,
     )
-
-
-def _about_tasks(document: Mapping[str, Any]) -> str:
-    """What is said of the table of tasks."""
-    notes = [
-        f"Task {name}: {audit['short_run_note']}"
-        for name, audit in document["tasks"].items()
-        if audit["short_run_note"]
-    ]
-    return " ".join(["Each has a page of its own.", *notes])
 
 
 def tasks_figures(audit: TasksAudit) -> list[Shown]:

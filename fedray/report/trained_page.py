@@ -1,5 +1,6 @@
 """The page of one trained run: its metrics, what became of the devices, and the mechanism."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import tomli_w
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study, write_page
-from fedray.report.tables import PageTable, parameters_table
+from fedray.report.table import Table
 from fedray.trace.trained import LEFT_OUT, TrainedRun
+from fedray.wire.messages import Measured
 
 
 def write_training_report(trained: TrainedRun, out: str | Path) -> Path:
@@ -33,7 +35,7 @@ def write_training_report(trained: TrainedRun, out: str | Path) -> Path:
 def render_trained(
     trained: TrainedRun,
     figures: Sequence[Shown] = (),
-    tables: Sequence[PageTable] = (),
+    tables: Sequence[Table] = (),
     results: dict[str, Any] | None = None,
 ) -> str:
     """The page of a trained run as text.
@@ -52,18 +54,29 @@ def render_trained(
         f"{trained_with} (digest {trained.trace_digest})",
     ]
     note = ". ".join(filter(None, notes))
-    own_tables = [
-        PageTable("The trained run", [["figure", "value"], *trained.rows()]),
-        _mechanism_table(scenario["privacy"]),
-    ]
     return render_study(
         scenario["name"],
         f"{note}. {trained.divergence}".rstrip(),
         [*trained_figures(trained), *figures],
-        [*tables, *own_tables],
+        [*tables, *trained.tables()],
         {**trained.to_json(), **(results or {})},
         scenario_toml=tomli_w.dumps(scenario),
     )
+
+
+def measured_text(measured: Measured) -> str:
+    """A figure with its standard error, as "0.1234 (0.0021)"; a dash if it is not known.
+
+    Args:
+        measured: value and standard error of a metric.
+    """
+    value, error = number_text(measured.value), measured.standard_error
+    return f"{value} ({error:.4f})" if math.isfinite(error) else value
+
+
+def number_text(value: float) -> str:
+    """A `value` with four decimals; a dash if it is not finite."""
+    return f"{value:.4f}" if math.isfinite(value) else "-"
 
 
 def trained_figures(trained: TrainedRun) -> list[Shown]:
@@ -155,13 +168,3 @@ def _steps(name: str, columns: dict[str, Any], values: Any, is_shown: Any) -> Se
     """A step for each round that is shown, which ends when the round was trained."""
     rounds = columns["round"][is_shown].astype(np.float64)
     return Series(name, "steps", rounds, values[is_shown], rounds + 1.0)
-
-
-def _mechanism_table(privacy: dict[str, Any]) -> PageTable:
-    mechanism = privacy["mechanism"]
-    given = {name: privacy[name] for name in ("noise_multiplier", "clip_norm", "delta")}
-    clipping = privacy.get("clipping", {"kind": "fixed"})
-    clips = {f"clipping {name}": value for name, value in clipping.items() if name != "kind"}
-    table = parameters_table({**mechanism, **given, "clipping": clipping["kind"], **clips})
-    note = "`fedray audit` of the trace says which guarantees follow."
-    return PageTable(f"Mechanism: {mechanism['kind']}", table.rows, note)

@@ -25,32 +25,32 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
+from fedray.base.parsing import finite_or_none
+from fedray.base.table import Table
 from fedray.clients.data.factory import build_index, source_of
 from fedray.clients.workers import TrainerWorker, start_trainers, trains_as_fast_here
-from fedray.runtime.cluster import cluster
 from fedray.encoding.factory import encoding_of
-from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.wire.messages import (
-    ProgressListener,
-    TrainingEstimate,
-    TrainingProgress,
-    TrainOrder,
-)
-from fedray.base.parsing import finite_or_none
+from fedray.runtime.cluster import cluster
 from fedray.runtime.placement import Placement
 from fedray.scenario import TRAINED_TABLES, Scenario
 from fedray.scenario.tasks import CustomTask
 from fedray.scenario.training import FedAvg
 from fedray.server.learning.training import Cohort, Loads, TrainingLoop, cohort_places
 from fedray.server.learning.workers import AggregatorWorker, start_aggregator
-from fedray.base.table import Table
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter
 from fedray.trace.unfinished import read_unfinished, write_unfinished
+from fedray.wire.messages import (
+    ProgressListener,
+    TrainingEstimate,
+    TrainingProgress,
+    TrainOrder,
+)
 
 TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
 """Keys of a scenario on which no trace depends, but for the budget `privacy.stop_at`. (`name` and
@@ -669,10 +669,12 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
         # One key that differs says more than two whole tables.
         key, was, now = _first_difference(table, before.get(table), after.get(table))
         raise InputError.of(
-key, now, f"but the trace was simulated with {shown(was)}",
-"only the tables data, training and privacy may differ: leave the others as they "
-"are, or simulate anew"
-)
+            key,
+            now,
+            f"but the trace was simulated with {shown(was)}",
+            "only the tables data, training and privacy may differ: leave the others as they "
+            "are, or simulate anew",
+        )
     # These keys of `privacy` decide who takes part, so they belong to the trace.
     for key in ("stop_at", "at_limit"):
         was, now = (getattr(each.privacy, key) for each in (kept, given))

@@ -1,25 +1,33 @@
-"""A run: simulation and learning in step. While round t + 1 is simulated, round t is trained."""
+"""A run: simulation and learning in step. While round t + 1 is simulated, round t is trained. The
+models of several tasks are trained after the simulation, one after the other."""
 
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedray.runs import learning
-from fedray.runs import simulation
-from fedray.clients.data.factory import build_index
-from fedray.runtime.cluster import cluster
 from fedray.base.errors import CheckpointError, FedrayError, InputError
+from fedray.clients.data.factory import build_index
+from fedray.runs import learning, simulation
 from fedray.runs.learning import DeviceTime, LiveTraining, finish_training
-from fedray.wire.messages import ProgressListener
-from fedray.runtime.placement import RAY_START_SECONDS, Placement
-from fedray.scenario import Scenario
-from fedray.runs.simulation import read_unfinished_scenario, resume, simulate
+from fedray.runs.simulation import (
+    read_unfinished_scenario,
+    resume,
+    resume_any,
+    simulate,
+    simulate_tasks,
+)
 from fedray.runs.sustainable import check_sustainable
+from fedray.runtime.cluster import cluster
+from fedray.runtime.placement import RAY_START_SECONDS, Placement
+from fedray.scenario import Scenario, SeveralTasks
 from fedray.trace.partial import new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
+from fedray.trace.several_tasks import TasksRun, is_of_tasks
 from fedray.trace.trained import TRAINING
+from fedray.trace.unfinished import read_unfinished
+from fedray.wire.messages import ProgressListener
 
 
 def run_scenario(
@@ -103,6 +111,87 @@ def resume_run(
     return trace
 
 
+def run_tasks(
+    several: SeveralTasks,
+    placement: Placement | None = None,
+    out: str | Path | None = None,
+    on_progress: ProgressListener | None = None,
+    on_start: Callable[[], None] | None = None,
+) -> TasksRun:
+    """Simulates several tasks, then trains the model of each whose training is enabled.
+
+    Args:
+        several: scenario with its tasks.
+        placement: where it runs; may change only the wall clock.
+        out: a new directory for the traces; by default one under runs/.
+        on_progress: called with the progress of simulation and trainings.
+        on_start: called when the shards are there.
+
+    Raises:
+        FedrayError: as `simulate_tasks` and `fedray.train`. `resume_tasks` continues.
+    """
+    check_sustainable(several)
+    # Errors in data are reported before the simulation, and not after it.
+    for task in several.tasks:
+        build_index(task.scenario, on_progress)
+    found = simulate_tasks(several, placement, out, on_progress, on_start)
+    return _trained(found, several, placement, on_progress)
+
+
+def resume_tasks(
+    directory: str | Path,
+    placement: Placement | None = None,
+    several: SeveralTasks | None = None,
+    on_progress: ProgressListener | None = None,
+    *,
+    trust_code: bool = False,
+) -> TasksRun:
+    """Continues a run of several tasks from its last checkpoint: simulation, then trainings. The
+    traces are those of an undisturbed run.
+
+    Args:
+        directory: `out` of the run.
+        placement: where it continues; shards and cluster may be others than before.
+        several: scenario of the run; may be left out.
+        on_progress: called with the progress.
+        trust_code: whether code that lies in the directory may be run if `several` is not given.
+
+    Raises:
+        CheckpointError: there is no unfinished run, or `several` is another scenario.
+        InputError: code is not trusted.
+        FedrayError: as `run_tasks`.
+    """
+    if is_of_tasks(directory):
+        found = TasksRun.open(directory)
+        # Where all traces are whole, only trainings can be left.
+        if not _untrained(found):
+            raise _nothing_left(found.path)
+    else:
+        path = resume_any(
+            directory, placement, several, on_progress, kind=SeveralTasks, trust_code=trust_code
+        )
+        found = TasksRun.open(path)
+    return _trained(found, several, placement, on_progress, trust_code=trust_code)
+
+
+def is_unfinished_run_of_tasks(directory: str | Path) -> bool:
+    """Whether a run that can be resumed is one of several tasks.
+
+    Args:
+        directory: `out` of the run.
+
+    Raises:
+        CheckpointError: there is no unfinished run.
+    """
+    if is_of_tasks(directory):
+        return True
+    if (Path(directory) / RUN_FILE).exists():
+        return False
+    _, document, _ = read_unfinished(Path(directory).absolute())
+    # A run of one task has its tables at the top, and no table of this name.
+    return "tasks" in document["scenario"]
+
+
 def _resolved(
     scenario: Scenario, placement: Placement | None, time_of_devices: DeviceTime
 ) -> Placement:
@@ -133,10 +222,7 @@ def _finish_training(
     """Trains the model of a run whose trace is whole already."""
     is_trained = trace.scenario.get("training", {}).get("enabled", False)
     if not is_trained or (trace.path / TRAINING).exists():
-        raise CheckpointError(
-            f"{str(trace.path)!r} is whole, there is nothing to go on with; name the out of a "
-            "run that was interrupted"
-        )
+        raise _nothing_left(trace.path)
     with _hint(trace.path):
         finish_training(trace, placement, on_progress, scenario, trust_code=trust_code)
 
@@ -171,3 +257,43 @@ def _hint(directory: Path) -> Iterator[None]:
         if isinstance(error, InputError) or not (directory / RUN_FILE).exists():
             raise
         raise with_resume_hint(error, directory) from None
+
+
+def _untrained(found: TasksRun) -> list[str]:
+    """The tasks whose model is still to be trained."""
+    return [
+        name
+        for name, trace in found.traces.items()
+        if trace.scenario["training"]["enabled"]
+        # Nothing can be learned from a task without a round.
+        and trace.committed_rounds
+        and not (trace.path / TRAINING).exists()
+    ]
+
+
+def _trained(
+    found: TasksRun,
+    several: SeveralTasks | None,
+    placement: Placement | None,
+    on_progress: ProgressListener | None,
+    *,
+    trust_code: bool = False,
+) -> TasksRun:
+    """Trains the models of all tasks that are still to be trained; the run as it is then."""
+    # Whoever gives the scenarios has their code, which needs no further trust.
+    given = {task.name: task.scenario for task in several.tasks} if several is not None else {}
+    here = placement or Placement()
+    for name in _untrained(found):
+        trace, scenario = found.traces[name], given.get(name)
+        try:
+            finish_training(trace, here, on_progress, scenario, trust_code=trust_code)
+        except (FedrayError, KeyboardInterrupt) as error:
+            raise with_resume_hint(error, found.path) from None
+    return TasksRun.open(found.path)
+
+
+def _nothing_left(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{str(path)!r} is whole, there is nothing to go on with; name the out of a run that was "
+        "interrupted"
+    )

@@ -6,15 +6,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
 from fedray.base.atomic import write_whole
-from fedray.clients.pretraining import Pretrainer, Step
+from fedray.base.document import Document, Key
 from fedray.base.errors import InputError, RunFailed
-from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
+from fedray.clients.pretraining import Pretrainer, Step
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
 from fedray.scenario.data import AssignedData
@@ -23,10 +23,10 @@ from fedray.trace.trained import model_content
 
 
 @dataclass(frozen=True, slots=True)
-class Pretrained:
+class Pretrained(Document):
     """A model that was trained on public data."""
 
-    path: Path
+    path: Annotated[Path, Key("file")]
     """Its safetensors file, for `training.initial.file`."""
     sha256: str
     """Digest of the file."""
@@ -37,15 +37,6 @@ class Pretrained:
 
     def __repr__(self) -> str:
         return f"<Pretrained {self.path.name}: {self.steps[-1].number:,} steps>"
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object; a figure that is not finite is null."""
-        return {
-            "file": str(self.path),
-            "sha256": self.sha256,
-            "examples": self.examples,
-            "steps": [_step_json(step) for step in self.steps],
-        }
 
 
 def pretrain(
@@ -79,14 +70,12 @@ def pretrain(
     # This comes first, so that no training is lost because of a name.
     if os.path.lexists(file):
         raise InputError.of(
-"out", str(out), "exists already",
-"name a new file, or remove it first"
-)
+            "out", str(out), "exists already", "name a new file, or remove it first"
+        )
     if not file.parent.is_dir():
         raise InputError.of(
-"out", str(out), "lies in no directory",
-f"make {str(file.parent)!r} first"
-)
+            "out", str(out), "lies in no directory", f"make {str(file.parent)!r} first"
+        )
     # Code of both tables may be somebody else's.
     if not trust_code:
         scenario.demand_trust_of_training()
@@ -123,15 +112,3 @@ def _nobody(text: str) -> None:
 def _measures(step: Step) -> str:
     measured = step.evaluation.metrics.items()
     return ", ".join(f"held-out {name} {each.value:.4f}" for name, each in measured)
-
-
-def _step_json(step: Step) -> dict[str, Any]:
-    metrics = {
-        name: {
-            "value": finite_or_none(each.value),
-            "standard_error": finite_or_none(each.standard_error),
-        }
-        for name, each in step.evaluation.metrics.items()
-    }
-    loss = finite_or_none(step.train_loss)
-    return {"step": step.number, "train_loss": loss, "metrics": metrics}

@@ -1,5 +1,4 @@
-"""Simulation: scenario and placement in, trace out. See fedray/runs/learning.py for what learns from
-it."""
+"""Simulation: from a scenario and a placement to a trace. Training: fedray/runs/learning.py."""
 
 import contextlib
 import os
@@ -9,17 +8,29 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.workers import ShardWorker, start_shards
-from fedray.runtime.cluster import cluster
-from fedray.wire.device_classes import classes_of
-from fedray.base.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.mechanisms.triangular import MatrixFile
+from fedray.runs.sustainable import check_sustainable
+from fedray.runtime.cluster import cluster
+from fedray.runtime.placement import Placement
+from fedray.runtime.workers import Pending
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import tasks_of
+from fedray.server.rounds.coordinator import ClosedRound, RoundLoop, WindowOver
+from fedray.server.rounds.modes import coordinator_of
+from fedray.trace.partial import PartialDirectory, new_directory, with_resume_hint
+from fedray.trace.reader import Trace
+from fedray.trace.several_tasks import TasksRun, TasksWriter
+from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
+from fedray.trace.writer import TraceWriter
+from fedray.wire.device_classes import classes_of
 from fedray.wire.messages import (
     ClassCounts,
     Outcome,
@@ -30,19 +41,7 @@ from fedray.wire.messages import (
     ShardPart,
     settlements_of_devices,
 )
-from fedray.runtime.placement import Placement
 from fedray.wire.protocols import History
-from fedray.scenario import Scenario, SeveralTasks
-from fedray.scenario.several_tasks import scenarios_of
-from fedray.server.rounds.coordinator import Excluded, WindowOver
-from fedray.server.rounds.modes import AnyCoordinator, coordinator_of
-from fedray.server.rounds.stored import Uploaded
-from fedray.runs.sustainable import check_sustainable
-from fedray.trace.partial import PartialDirectory, new_directory, with_resume_hint
-from fedray.trace.reader import Trace
-from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
-from fedray.trace.writer import TraceWriter
-from fedray.runtime.workers import Pending
 
 CommitListener = Callable[[int, NDArray[np.uint64], NDArray[np.uint32]], None]
 """Is told the number of every committed round in order, its accepted devices [A], sorted, and the
@@ -85,13 +84,54 @@ def simulate(
     What was reached by the last checkpoint is kept beside `out` then, for `resume`. Without a
     checkpoint nothing is left behind.
     """
+    return Trace.open(_begin(scenario, placement, out, on_progress, on_start, on_commit))
+
+
+def simulate_tasks(
+    several: SeveralTasks,
+    placement: Placement | None = None,
+    out: str | Path | None = None,
+    on_progress: ProgressListener | None = None,
+    on_start: Callable[[], None] | None = None,
+) -> TasksRun:
+    """Simulates several tasks on one population, and writes a trace of each. No model is trained.
+
+    The traces are a function of the scenario only. A task whose devices do not suffice, or whose
+    privacy budget is spent, ends early; its trace says so in `run["ended"]`, and the others
+    continue.
+
+    Args:
+        several: scenario with its tasks.
+        placement: where it runs; may change the wall clock, never a trace.
+        out: a new directory for the traces; by default one under runs/.
+        on_progress: called after every attempt at a round, with the progress of all tasks together.
+        on_start: called when the shards are there.
+
+    Raises:
+        Starved: no task committed a round.
+        FedrayError: as `fedray.simulate`. After a checkpoint, `resume_tasks` continues.
+    """
+    return TasksRun.open(_begin(several, placement, out, on_progress, on_start))
+
+
+def _begin(
+    scenario: Scenario | SeveralTasks,
+    placement: Placement | None,
+    out: str | Path | None,
+    on_progress: ProgressListener | None,
+    on_start: Callable[[], None] | None,
+    on_commit: CommitListener | None = None,
+) -> Path:
+    """Runs a simulation from its start; the directory of what it wrote."""
     check_sustainable(scenario)
     placement = (placement or Placement()).resolved()
     check_memory(scenario, placement)
-    with TraceWriter(out or new_directory(scenario.name)) as writer:
+    with _writer_of(scenario, out or new_directory(scenario.name)) as writer:
         run = write_unfinished(writer.partial, scenario.to_document())
         journal = Journal(writer.partial, run)
-        save_contents(scenario, writer)
+        # A resumed run finds the files of all tasks here.
+        for task in tasks_of(scenario):
+            save_contents(task.scenario, writer)
         simulation = _Simulation(scenario, placement, writer, journal, on_progress, on_commit)
         return simulation.run({}, on_start)
 
@@ -121,28 +161,49 @@ def resume(
         InputError: the code is not trusted.
         FedrayError: as `simulate`.
     """
-    partial, kept, run = read_unfinished_scenario(directory, scenario)
+    path = resume_any(directory, placement, scenario, on_progress, on_commit, trust_code=trust_code)
+    return Trace.open(path)
+
+
+def resume_any(
+    directory: str | Path,
+    placement: Placement | None,
+    scenario: Scenario | SeveralTasks | None,
+    on_progress: ProgressListener | None,
+    on_commit: CommitListener | None = None,
+    kind: type[Scenario | SeveralTasks] = Scenario,
+    *,
+    trust_code: bool,
+) -> Path:
+    """Continues a simulation of one task or several; see `resume`. Returns the directory of what it
+    wrote."""
+    partial, kept, run = read_unfinished_scenario(directory, scenario, kind)
     placement = (placement or Placement()).resolved()
     # Code that lies in the directory may be somebody else's.
     if scenario is None and not trust_code:
         kept.demand_trust()
     check_memory(kept, placement)
     out = partial.with_name(partial.name.removesuffix(".partial"))
-    with TraceWriter(out, is_resumed=True) as writer:
+    with _writer_of(kept, out, is_resumed=True) as writer:
         journal = Journal(partial, run)
         state = journal.load()
         return _Simulation(kept, placement, writer, journal, on_progress, on_commit).run(state)
 
 
+_Kind = TypeVar("_Kind", bound=Scenario | SeveralTasks)
+
+
 def read_unfinished_scenario(
     directory: str | Path,
-    scenario: Scenario | None,
-) -> tuple[Path, Scenario, str]:
+    scenario: Scenario | SeveralTasks | None,
+    kind: type[_Kind] = Scenario,
+) -> tuple[Path, _Kind, str]:
     """Finds what there is of an unfinished run.
 
     Args:
         directory: the `out` of the run.
         scenario: what it is thought to be a run of; None to take what is found.
+        kind: whether it is a run of one task or of several.
 
     Returns:
         The partial directory, the scenario that it keeps, and the run's identity.
@@ -152,39 +213,28 @@ def read_unfinished_scenario(
             given.
     """
     partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
-    kept = Scenario.from_tables(
-        document["scenario"], source=str(partial), directory=partial, is_recorded=True
-    )
-    demand_same_scenario(partial, document, kept, scenario)
-    return partial, kept, run
-
-
-def demand_same_scenario(
-    partial: Path,
-    document: dict[str, Any],
-    kept: Scenario | SeveralTasks,
-    given: Scenario | SeveralTasks | None,
-) -> None:
-    """Checks that an unfinished run is of the scenario that it was started with, and of the one
-    that is given.
-
-    Args:
-        partial: its directory.
-        document: what it says of itself.
-        kept: the scenario, as it is read there.
-        given: what it is thought to be a run of; None for nothing.
-
-    Raises:
-        CheckpointError: it is of another one.
-    """
+    has_several = "tasks" in document["scenario"]
+    if has_several != (kind is SeveralTasks):
+        found, by = ("several tasks", "resume_tasks") if has_several else ("one task", "resume_run")
+        raise CheckpointError(f"{str(partial)!r} is a run of {found}; continue it with {by}")
+    kept = kind.of_document(document, str(partial), partial)
     # The recorded digest is another one where the file was edited, or is read differently now.
-    for other in (document.get("scenario_digest"), (given or kept).digest):
+    for other in (document.get("scenario_digest"), (scenario or kept).digest):
         if other != kept.digest:
             raise CheckpointError(
                 f"{str(partial)!r} is of another scenario (digest {kept.digest[:12]}) than the one "
                 f"that was started or given ({str(other)[:12]}); leave the scenario out, or give "
                 "the one it was started with"
             )
+    return partial, kept, run
+
+
+def _writer_of(
+    scenario: Scenario | SeveralTasks, directory: str | Path, *, is_resumed: bool = False
+) -> TraceWriter | TasksWriter:
+    if isinstance(scenario, SeveralTasks):
+        return TasksWriter(directory, scenario.names, is_resumed=is_resumed)
+    return TraceWriter(directory, is_resumed=is_resumed)
 
 
 def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> None:
@@ -200,156 +250,185 @@ def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> Non
     if placement.address is not None:
         return
     # Every task keeps a timer of its own for each device.
-    needed = scenario.device_ids * BYTES_PER_DEVICE * len(scenarios_of(scenario))
+    needed = scenario.device_ids * BYTES_PER_DEVICE * len(tasks_of(scenario))
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > physical:
-        devices = scenarios_of(scenario)[0].population.devices
+        devices = tasks_of(scenario)[0].scenario.population.devices
         raise InputError.of(
-"population.devices", devices, f"needs {needed / 2 ** 30:.0f} GiB of memory, this machine has "
-f"{physical / 2 ** 30:.0f}",
-"lower it, or join a cluster"
-)
+            "population.devices",
+            devices,
+            f"needs {needed / 2**30:.0f} GiB of memory, this machine has {physical / 2**30:.0f}",
+            "lower it, or join a cluster",
+        )
+
+
+def contents_of(scenario: Scenario) -> Iterator[tuple[str, bytes]]:
+    """Names and bytes of the files that a `scenario` names by their content."""
+    mechanism = scenario.privacy.mechanism
+    if isinstance(mechanism, MatrixFile):
+        yield mechanism.content_name, mechanism.content
+    for table in scenario.content_files:
+        yield table.content_name, table.content
 
 
 def save_contents(scenario: Scenario, writer: PartialDirectory) -> None:
     """Writes the files that a `scenario` names by their content into what a `writer` makes."""
-    mechanism = scenario.privacy.mechanism
-    if isinstance(mechanism, MatrixFile):
-        writer.save_content(mechanism.content_name, mechanism.content)
-    for table in scenario.content_files:
-        writer.save_content(table.content_name, table.content)
-
-
-class HasParts(Protocol):
-    """What holds parts of a trace: see fedray.wire.protocols.Shard."""
-
-    def part_count(self) -> int:
-        """How many parts it holds."""
-        ...
-
-    def write_part(self, part: int, partial: str, token: str) -> Pending[ShardPart]:
-        """One of the parts."""
-        ...
+    for name, content in contents_of(scenario):
+        writer.save_content(name, content)
 
 
 class _Simulation:
-    """One simulation, from a state (empty: from the start) to its trace."""
+    """One simulation, from a state (empty: from the start) to the traces of its tasks."""
 
     def __init__(
         self,
-        scenario: Scenario,
+        scenario: Scenario | SeveralTasks,
         placement: Placement,
-        writer: TraceWriter,
+        writer: TraceWriter | TasksWriter,
         journal: Journal,
         on_progress: ProgressListener | None,
         on_commit: CommitListener | None,
     ) -> None:
         self._scenario = scenario
+        self._tasks = tasks_of(scenario)
         self._placement = placement
         self._writer = writer
         self._journal = journal
         self._on_progress = on_progress or (lambda progress: None)
         self._on_commit = on_commit or (lambda round_index, device_ids, versions: None)
+        # Watchers see one run, so the rounds of all tasks count together.
+        self._count = sum(task.scenario.rounds.count for task in self._tasks)
+        self._started = time.perf_counter()
         self._shards = 0
         self._seconds = 0.0
         """Simulated seconds that were reported last."""
 
-    def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Trace:
-        started = time.perf_counter()
-        with kept_for_resumption(self._writer):
-            with shards_of(self._scenario, self._placement, self._journal.settlements) as shards:
-                if on_start is not None:
-                    on_start()
-                coordinator = coordinator_of(self._scenario, shards)
-                # A run that goes on tells shards and listeners what was settled before.
-                if state:
-                    self._take_up(state, coordinator, shards)
-                self._shards = sum(shard.shards for shard in shards)
-                ended = self._to_the_end(coordinator)
-                # The rounds are over; the shards encode their parts, and write them if they can.
-                parts = parts_of(shards, str(self._writer.partial), self._writer.token)
-                for part in parts:
-                    self._writer.add_part(part)
-                # The shards are asked what they used before they are closed.
-                used = use_of(shards)
-            document = {
-                "ended": ended,
-                "seed": self._scenario.seed,
-                **self._scenario.to_document(),
-                "written": datetime.now(UTC).isoformat(timespec="seconds"),
-                "wall_seconds": round(time.perf_counter() - started, 3),
-                **coordinator.document,
-                **_classes_document(self._scenario, self._writer.class_counts),
-                **used,
-                "notes": self._journal.notes,
-            }
-            # run.json comes last, so that a directory which has it is whole.
-            path = self._writer.finish(coordinator.records, document)
-            return Trace.open(path)
+    def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Path:
+        with (
+            kept_for_resumption(self._writer),
+            _shards_of(self._scenario, self._placement, self._journal.settlements) as shards,
+        ):
+            if on_start is not None:
+                on_start()
+            coordinator = coordinator_of(self._scenario, shards)
+            # A run that goes on tells shards and listeners what was settled before.
+            if state:
+                self._take_up(state, coordinator, shards)
+            self._shards = sum(shard.shards for shard in shards)
+            self._to_the_end(coordinator)
+            if isinstance(self._writer, TraceWriter):
+                return self._write_trace(self._writer, 0, coordinator, shards)
+            return self._write_traces(self._writer, coordinator, shards)
 
     def _take_up(
-        self,
-        state: dict[str, NDArray],
-        coordinator: AnyCoordinator,
-        shards: Sequence[ShardWorker],
+        self, state: dict[str, NDArray], coordinator: RoundLoop, shards: Sequence[ShardWorker]
     ) -> None:
         """Tells the shards, and whoever listens to commits, of all that was settled before."""
         coordinator.load(state)
-        for settlement, accepted in commits_before(self._journal, shards):
-            coordinator.remember(accepted)
+        for settlement, accepted in _commits_before(self._journal, shards):
+            coordinator.remember(settlement.task, accepted)
             self._on_commit(settlement.round_index, accepted, _versions_of(settlement))
 
-    def _to_the_end(self, coordinator: AnyCoordinator) -> str:
-        """Runs until the rounds are committed, the privacy budget is spent, or the days are over;
-        how it ended."""
-        committed = sum(record.is_committed for record in coordinator.records)
-        ended = "completed"
-        file = self._writer.progress
-        file.begin("simulation", committed, self._scenario.rounds.count)
-        try:
-            for event in coordinator.events():
-                if isinstance(event, WindowOver):
-                    # Between two windows the state belongs to all settlements so far.
-                    self._journal.save_if_due(coordinator.state, self._placement.checkpoint_seconds)
-                    self._tell(coordinator, committed, event.end_time)
-                    continue
-                if isinstance(event, Uploaded | Excluded):
-                    # These belong to no round, but a shard that is started anew must hear of them.
-                    self._journal.append(event.settlement)
-                    continue
-                if event.settlement is not None:
-                    self._journal.append(event.settlement)
+    def _to_the_end(self, coordinator: RoundLoop) -> None:
+        """Runs until the rounds of every task are committed, its privacy budget is spent, or the
+        days are over."""
+        committed = sum(task.round_index for task in coordinator.tasks)
+        self._writer.progress.begin("simulation", committed, self._count)
+        for event in coordinator.events():
+            # A shard that is started again must hear of every settlement.
+            for settlement in event.settlements:
+                self._journal.append(settlement)
+            if isinstance(event, WindowOver):
+                # Between two windows the state belongs to all settlements so far.
+                self._journal.save_if_due(coordinator.state, self._placement.checkpoint_seconds)
+                self._tell(coordinator, event.end_time)
+            elif isinstance(event, ClosedRound):
                 if event.record.is_committed:
-                    committed += 1
-                    assert event.settlement is not None
-                    versions = _versions_of(event.settlement)
+                    versions = _versions_of(event.settlements[0])
                     round_index = event.record.round_index
                     self._on_commit(round_index, event.accepted_device_ids, versions)
-                self._tell(coordinator, committed, event.record.closed)
-            # The events also end when the privacy budget is spent.
-            if coordinator.stopped:
-                ended = f"stopped: {coordinator.stopped}"
-        except Starved as starved:
-            # Without a round there is nothing to write a trace of.
-            if committed == 0:
-                raise
-            ended = f"starved: {starved}"
+                self._tell(coordinator, event.record.closed)
         coordinator.finish()
-        return ended
 
-    def _tell(self, coordinator: AnyCoordinator, committed: int, seconds: float) -> None:
-        """Reports the progress after a number of committed rounds and of simulated seconds."""
+    def _tell(self, coordinator: RoundLoop, seconds: float) -> None:
+        """Reports the progress after a number of simulated seconds."""
         # A round may close after the window in which it started.
         self._seconds = max(self._seconds, seconds)
-        count = self._scenario.rounds.count
-        progress = RunProgress(committed, count, self._seconds, *coordinator.supply)
+        committed = sum(task.round_index for task in coordinator.tasks)
+        progress = RunProgress(committed, self._count, self._seconds, *coordinator.supply)
         self._on_progress(progress)
 
         def facts() -> dict[str, Any]:
-            rounds = {"rounds": columns_so_far(coordinator.records)}
-            return {**facts_of(progress), "shards": self._shards, **rounds}
+            rounds = {task.name: _columns_so_far(task.records) for task in coordinator.tasks}
+            # A single task has no name.
+            of_rounds = {"rounds": rounds[""]} if "" in rounds else {"tasks": rounds}
+            return {
+                "simulated_seconds": progress.simulated_seconds,
+                "eligible_estimate": progress.eligible_estimate,
+                "may_come": progress.may_come,
+                "starving": progress.starving,
+                "shards": self._shards,
+                **of_rounds,
+            }
 
         self._writer.progress.tell(committed, facts)
+
+    def _write_traces(
+        self, writer: TasksWriter, coordinator: RoundLoop, shards: Sequence[ShardWorker]
+    ) -> Path:
+        """Writes the trace of every task into a folder of its name, then what they are together."""
+        traces: dict[str, Trace] = {}
+        for place, task in enumerate(self._tasks):
+            with TraceWriter(writer.partial / task.name) as own:
+                save_contents(task.scenario, own)
+                # The task's own scenario would not make its trace again, so the whole is named.
+                of_run = {"name": task.name, "scenario_digest": self._scenario.digest}
+                path = self._write_trace(own, place, coordinator, shards, task=of_run)
+            traces[task.name] = Trace.open(path)
+        # Each trace has its own now.
+        for task in self._tasks:
+            for name, _ in contents_of(task.scenario):
+                writer.forget_content(name)
+        document = self._scenario.to_document()
+        return writer.finish(traces, {**document, **self._how_it_went(coordinator, shards)})
+
+    def _write_trace(
+        self,
+        writer: TraceWriter,
+        place: int,
+        coordinator: RoundLoop,
+        shards: Sequence[ShardWorker],
+        **more: Any,
+    ) -> Path:
+        """Writes the trace of a task; its shards encode their parts, and write them if they can."""
+        for part in _parts_of(shards, place, str(writer.partial), writer.token):
+            writer.add_part(part)
+        scenario, rounds = self._tasks[place].scenario, coordinator.tasks[place]
+        document = {
+            "ended": rounds.ended,
+            **more,
+            **scenario.to_document(),
+            **self._how_it_went(coordinator, shards),
+            **_classes_document(scenario, writer.class_counts),
+        }
+        # run.json comes last, so that a directory which has it is whole.
+        return writer.finish(rounds.records, document)
+
+    def _how_it_went(self, coordinator: RoundLoop, shards: Sequence[ShardWorker]) -> dict[str, Any]:
+        """Keys of run.json and tasks.json about how the run went."""
+        # Linux reports it in KiB.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return {
+            "seed": self._scenario.seed,
+            "written": datetime.now(UTC).isoformat(timespec="seconds"),
+            "wall_seconds": round(time.perf_counter() - self._started, 3),
+            **coordinator.document,
+            "shards": self._shards,
+            "shard_use": [asdict(shard.use().result()) for shard in shards],
+            "driver_peak_mebibytes": round(peak, 1),
+            "restarts": sum(shard.worker.restarts for shard in shards),
+            "notes": self._journal.notes,
+        }
 
 
 @contextlib.contextmanager
@@ -373,7 +452,7 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
         raise with_resume_hint(error, writer.directory) from None
 
 
-def commits_before(
+def _commits_before(
     journal: Journal, shards: Sequence[ShardWorker]
 ) -> Iterator[tuple[Settlement, NDArray[np.uint64]]]:
     """Tells the shards of all that was settled before, and gives what was committed.
@@ -402,29 +481,7 @@ def commits_before(
         answer.result()
 
 
-def use_of(shards: Sequence[ShardWorker]) -> dict[str, Any]:
-    """What run.json says of the workers: how many `shards` there are, and what was used."""
-    # Linux tells it in KiB.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {
-        "shards": sum(shard.shards for shard in shards),
-        "shard_use": [asdict(shard.use().result()) for shard in shards],
-        "driver_peak_mebibytes": round(peak, 1),
-        "restarts": sum(shard.worker.restarts for shard in shards),
-    }
-
-
-def facts_of(progress: RunProgress) -> dict[str, Any]:
-    """Facts of a progress file that every simulation has."""
-    return {
-        "simulated_seconds": progress.simulated_seconds,
-        "eligible_estimate": progress.eligible_estimate,
-        "may_come": progress.may_come,
-        "starving": progress.starving,
-    }
-
-
-def columns_so_far(records: Sequence[RoundRecord]) -> dict[str, list[float]]:
+def _columns_so_far(records: Sequence[RoundRecord]) -> dict[str, list[float]]:
     """What progress files tell of the committed rounds among the `records` of a run, by which a
     watcher bounds the privacy spent (fedray/audit/so_far.py)."""
     committed = [record for record in records if record.is_committed]
@@ -459,17 +516,23 @@ def _versions_of(settlement: Settlement) -> NDArray[np.uint32]:
     return settlement.versions[settlement.outcomes == Outcome.ACCEPTED]
 
 
-def parts_of(shards: Sequence[HasParts], partial: str, token: str) -> Iterator[ShardPart]:
-    """The trace's parts, the shards taking turns.
+def _parts_of(
+    shards: Sequence[ShardWorker], task: int, partial: str, token: str
+) -> Iterator[ShardPart]:
+    """Parts of the trace of a task, the shards taking turns.
 
     Every shard works one part ahead, so that memory stays bounded.
 
     Args:
-        shards: that hold the parts.
-        partial: where they are written, if the shards see it.
+        shards: shards of the population.
+        task: place of the task in the scenario.
+        partial: where the parts are written, if the shards see it.
         token: by which they know it.
     """
-    waiting = [list(range(shard.part_count())) for shard in shards]
+    # A shard numbers the parts of all tasks in one row, task after task.
+    waiting = [
+        list(range(task * shard.part_count(), (task + 1) * shard.part_count())) for shard in shards
+    ]
     pending: dict[int, Pending[ShardPart]] = {}
 
     def begin(number: int) -> None:
@@ -488,7 +551,7 @@ def parts_of(shards: Sequence[HasParts], partial: str, token: str) -> Iterator[S
 
 
 @contextlib.contextmanager
-def shards_of(
+def _shards_of(
     scenario: Scenario | SeveralTasks,
     placement: Placement,
     history: History,

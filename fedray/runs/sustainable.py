@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fedray.base.errors import Unsustainable
 from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import tasks_of
 from fedray.scenario.uploads import CyclicSchedule
 
 
@@ -28,13 +29,9 @@ def check_sustainable(scenario: Scenario | SeveralTasks) -> None:
     Raises:
         Unsustainable: no run of the scenario, or of one of its tasks, can commit all rounds.
     """
-    if isinstance(scenario, Scenario):
-        if reason := why_unsustainable(scenario):
-            raise Unsustainable(reason)
-        return
-    for task in scenario.tasks:
+    for task in tasks_of(scenario):
         if reason := why_unsustainable(task.scenario):
-            raise Unsustainable(f"task {task.name}: {reason}")
+            raise Unsustainable(f"{task.prefix}{reason}")
 
 
 def why_unsustainable(scenario: Scenario) -> str | None:

@@ -1,1 +1,1 @@
-"""Where code runs: workers, the Ray cluster, placement."""
+"""Places where code runs: workers, the Ray cluster, placement."""

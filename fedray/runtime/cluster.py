@@ -1,8 +1,7 @@
-"""Starts a local Ray cluster, or joins one, with fedray's code on every worker's path; leaves
-nothing running afterwards.
+"""Local Ray clusters, and clusters to join, with fedray's code on every worker's path.
 
-A local cluster listens on the loopback interface alone, and by Ray's own default asks every client
-for a token.
+A local cluster ends with its block. It listens only on the loopback interface, and by Ray's own
+default asks every client for a token.
 """
 
 import contextlib
@@ -30,51 +29,43 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextlib.contextmanager
 def cluster(placement: Placement) -> Iterator[float]:
-    """Within: Ray is up; gives its free CPUs. A cluster that was up already is used as it is, and
-    left up.
+    """Starts or joins a Ray cluster for a block; yields the number of its free CPUs.
 
-    In-process there is nothing to start.
-
-    Workers do not inherit this process's sys.path, so a local cluster's workers get it by
-    PYTHONPATH, and a cluster that is joined gets the package.
-
-    Args:
-        placement: says the backend, and the address of a cluster to join.
-
-    Yields:
-        CPUs that nobody holds.
+    A cluster that is already up is used, and stays up. In-process, nothing is started.
 
     Raises:
         InputError: the address cannot be joined.
     """
+    # Workers do not inherit this process's sys.path: a local cluster's workers get it by
+    # PYTHONPATH, and a cluster that is joined gets the package.
     if placement.backend == "in-process":
         yield 1.0
         return
-    # Unless it is told not to, Ray reports its use to its makers.
+    # By default, Ray reports its use to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
-    # Whoever started this cluster also ends it.
+    # The caller that started this cluster also ends it.
     if ray.is_initialized():
         if placement.address is not None:
             raise InputError.of(
                 "address",
                 placement.address,
-                "cannot be joined (this process is in a Ray cluster already)",
+                "cannot be joined (this process is already in a Ray cluster)",
                 "leave the address out",
             )
         yield _free_cpus()
         return
-    # Ray puts a handler of its own in place of this one.
+    # Ray replaces this handler by its own, which may end the process before it has cleaned up.
     on_termination = signal.getsignal(signal.SIGTERM)
     if placement.address is None:
         # A runtime environment would set the path too, seconds later.
         with _python_path_for_children(), _loopback_only(), warnings.catch_warnings():
-            # Ray's processes replace what they were forked from at once.
+            # Ray's processes call exec immediately, so the fork is safe.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             ray.init(
-                # Else it would join whatever cluster was started last on this machine.
+                # Otherwise Ray would join the cluster started last on this machine.
                 address="local",
                 include_dashboard=False,
                 log_to_driver=False,
@@ -89,7 +80,7 @@ def cluster(placement: Placement) -> Iterator[float]:
                 address=placement.address,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
-                # Machines of a cluster that is joined may lack the package, so it is sent to them.
+                # Machines of another cluster may lack the package.
                 runtime_env={"py_modules": [str(ROOT / "fedray")]},
             )
         except (OSError, ValueError, RuntimeError) as error:
@@ -101,7 +92,6 @@ def cluster(placement: Placement) -> Iterator[float]:
                 "start a cluster with `ray start --head`, or leave the address out for a local one",
             ) from None
     if threading.current_thread() is threading.main_thread():
-        # Ray's own handler may end the process before it has cleaned up.
         signal.signal(signal.SIGTERM, on_termination)
     try:
         yield _free_cpus()
@@ -110,17 +100,16 @@ def cluster(placement: Placement) -> Iterator[float]:
 
 
 def _free_cpus() -> float:
-    """CPUs nobody holds; all of them where none is free, so that actors wait for their turn."""
     import ray
 
     free = ray.available_resources().get("CPU", 0.0)
+    # All CPUs if none are free: actors then wait for their turn.
     return free or ray.cluster_resources().get("CPU", 1.0)
 
 
 def _probe(address: str) -> None:
-    """Raises OSError if nobody listens at host:port; Ray itself would keep trying for many
-    minutes."""
-    # An IPv6 address has colons of its own, so the port is behind the last one.
+    """Raises OSError if no process listens at host:port; Ray itself would try for many minutes."""
+    # An IPv6 address contains colons, so the port follows the last one.
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if separator and port.isdigit():
         with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
@@ -129,12 +118,10 @@ def _probe(address: str) -> None:
 
 @contextlib.contextmanager
 def _loopback_only() -> Iterator[None]:
-    """Within: a node that Ray starts at 127.0.0.1 stays there.
-
-    Else Ray replaces that address by the machine's own, and its processes (GCS, raylet, workers,
-    this one) listen on all interfaces. It does not on systems for which it has no clusters of
-    several machines; this has it think so.
-    """
+    """Keeps a node that Ray starts at 127.0.0.1 there, for a block."""
+    # Ray replaces that address by the machine's own, and its processes (GCS, raylet, workers, this
+    # one) then listen on all interfaces. It does not do so on systems on which it supports no
+    # clusters of several machines: the constant says that this is one.
     import ray._private.ray_constants as constants
 
     before = constants.ENABLE_RAY_CLUSTER
@@ -147,9 +134,9 @@ def _loopback_only() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _python_path_for_children() -> Iterator[None]:
-    """Within: processes started from here find what this one finds."""
+    """Gives child processes this process's sys.path, for a block."""
     before = os.environ.get("PYTHONPATH")
-    # An empty entry means the present directory, which is another one for workers.
+    # An empty entry means the current directory, which differs in workers.
     paths = [str(ROOT), *(path for path in sys.path if path)]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     try:
@@ -163,13 +150,13 @@ def _python_path_for_children() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """How far tasks are.
+    """Progress of tasks.
 
-    jobs: how many there are to do.
-    done: of them, those that are done.
-    running: those that are under way or next in line.
-    lost: how often the process of one died; each was begun again.
-    kept: jobs beside these that were done before.
+    jobs: jobs to do.
+    done: jobs done.
+    running: jobs under way or next in line.
+    lost: deaths of a job's process, after which it was begun again.
+    kept: further jobs that were done before.
     """
 
     jobs: int
@@ -179,8 +166,8 @@ class TaskCounts:
     kept: int = 0
 
     def line(self, what: str) -> PartDone:
-        """One line, such as "12 of 200 runs simulated, 8 running, 1 lost and begun again", of
-        `what` is done with a job, such as "runs simulated"."""
+        """Describes the progress in a line such as "12 of 200 runs simulated, 8 running, 1 lost and
+        begun again", with a text such as "runs simulated"."""
         done, count = self.kept + self.done, self.kept + self.jobs
         parts = [f"{done} of {count} {what}"]
         if self.running:
@@ -196,27 +183,26 @@ def run_tasks(
     placement: Placement,
     on_counts: Callable[[TaskCounts], None] | None = None,
 ) -> Iterator[tuple[int, _Done]]:
-    """Does `work` on every job: a Ray task each, two per CPU under way, or here for in-process.
+    """Computes work(job) for every job, in Ray tasks or in this process.
 
     A task whose process or node died is begun again on another, `placement.most_restarts` times.
-    What a task raises is raised here. Within a cluster that is up, leave the placement's address
-    out.
+    Errors of tasks are raised here. In a cluster that is up, the placement needs no address.
 
     Args:
-        work: is done on each job.
-        jobs: what it is done on.
-        placement: where.
-        on_counts: is told how far it is whenever a job is done or lost.
+        work: function of a job.
+        jobs: jobs to do.
+        placement: backend and cluster.
+        on_counts: receives the progress whenever a job is done or lost.
 
     Yields:
-        (place among the jobs, result), as they come; every place once.
+        (position of the job, result), in the order of completion.
 
     Raises:
         RunFailed: a task's process died too often.
     """
     done, lost = 0, 0
 
-    def tell(running: int) -> None:
+    def report(running: int) -> None:
         if on_counts is not None:
             on_counts(TaskCounts(len(jobs), done, running, lost))
 
@@ -224,49 +210,49 @@ def run_tasks(
         for place, job in enumerate(jobs):
             result = work(job)
             done += 1
-            tell(running=min(1, len(jobs) - done))
+            report(running=min(1, len(jobs) - done))
             yield place, result
         return
     with cluster(placement) as cpus:
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        # Ray would begin a lost task again by itself, and tell nobody.
+        # Ray would repeat a lost task by itself, without a message.
         task: Any = ray.remote(work).options(num_cpus=1, max_retries=0)
         waiting = iter(enumerate(jobs))
         under_way: dict[Any, int] = {}
         losses = [0] * len(jobs)
-        # Two per CPU, so that the next one is at hand when one ends.
+        # Two per CPU, so that the next task is ready when one ends.
         at_once = 2 * max(1, int(cpus))
         for place, job in itertools.islice(waiting, at_once):
             under_way[task.remote(job)] = place
         while under_way:
-            # One at a time, so that each result is passed on as soon as it is there.
+            # One at a time, so that each result is yielded immediately.
             ready, _ = ray.wait(list(under_way), num_returns=1)
             place = under_way.pop(ready[0])
             try:
                 result = ray.get(ready[0])
             except RayTaskError as error:
-                # What a task raises on purpose is raised as if it had run here.
+                # An error raised on purpose looks as if the task had run here.
                 if isinstance(error.cause, FedrayError):
                     raise error.cause from None
                 raise
             except RayError as error:
                 losses[place] += 1
                 lost += 1
-                # A job that kills its process would else be begun for ever.
+                # A job that kills its process would otherwise be begun for ever.
                 if losses[place] > placement.most_restarts:
                     reason = str(error).splitlines()[0]
                     raise RunFailed(
-                        f"job {place} of {len(jobs)} was lost ({reason}); run again, what is done "
-                        "is kept"
+                        f"job {place} of {len(jobs)} was lost ({reason}); run again: finished "
+                        "jobs are kept"
                     ) from None
                 under_way[task.remote(jobs[place])] = place
-                tell(len(under_way))
+                report(len(under_way))
                 continue
             done += 1
-            # One job goes in for each that comes out.
+            # One job enters for each that leaves.
             for next_place, job in itertools.islice(waiting, 1):
                 under_way[task.remote(job)] = next_place
-            tell(len(under_way))
+            report(len(under_way))
             yield place, result

@@ -1,4 +1,4 @@
-"""Placement: where a run happens. May change the wall clock, never a result."""
+"""Placement of a run on processes and machines. May change the wall clock, never a result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,34 +9,31 @@ from fedray.base.errors import InputError
 Backend = Literal["auto", "ray", "in-process"]
 
 RAY_START_SECONDS = 20.0
-"""Training that takes less than this is done sooner than Ray and its actors have started and ended.
-"""
+"""Time that Ray and its actors take to start and end; shorter trainings run in-process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Workers, resources and patience of one run.
+    """Workers, resources and timeouts of one run.
 
-    shards: population shards; None takes one per CPU of the cluster (in-process one, or one per CPU
-        where a million devices or more are simulated). Those of a node work on threads of one
-        process.
+    shards: number of population shards; None takes one per CPU of the cluster (in-process one, or
+        one per CPU for a million devices or more). Shards of a node are threads of one process.
     backend: "ray" (actors), "in-process" (the same plain classes, in this process), or "auto":
-        in-process where that is faster: for simulations, whose shards are threads, for trainings
-        on few CPUs, whose trainers are threads, and for small trainings, which would be over before
-        Ray has started.
+        in-process if that is faster, as for simulations, whose shards are threads, for trainings on
+        few CPUs, whose trainers are threads, and for trainings that are over before Ray has
+        started.
     address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None starts a local one.
     object_store_megabytes: size of a local cluster's object store.
-    worker_timeout_seconds: longest wait for one answer of a worker. One that takes longer is taken
-        to hang: it is ended and started anew. It must be longer than the work of one look-ahead
-        window; starting does not count.
+    worker_timeout_seconds: longest wait for one answer of a worker, which is then restarted. It
+        must be longer than the work of one look-ahead window; starting does not count.
     checkpoint_seconds: wall-clock time between two checkpoints; 0 for one after every look-ahead
         window, and after every round of a training.
-    most_restarts: how often one worker is started anew when it dies or hangs.
-    aggregator_gpus: GPUs that the aggregator reserves; a fraction shares one. At 0 it runs on the
-        CPU and sees no GPU. The trace is the same either way. The model is not, since a GPU draws
-        other noise; so a run goes on only on the kind of device that it was started on.
-    trainers: of the model; None takes one per CPU of the cluster (in-process one per CPU, four at
-        the most). In-process they are threads.
+    most_restarts: number of restarts of one worker that dies or hangs.
+    aggregator_gpus: GPUs that the aggregator reserves; a fraction shares one, and with 0 it sees no
+        GPU. The trace is the same either way. The model is not, since a GPU draws other noise; so a
+        run continues only on the kind of device on which it was started.
+    trainers: number of trainers of the model; None takes one per CPU of the cluster (in-process one
+        per CPU, at most four). In-process they are threads.
     """
 
     shards: int | None = None
@@ -73,7 +70,7 @@ class Placement:
                 self.object_store_megabytes,
                 "must be at least 80, Ray's minimum",
             )
-        # Written so, NaN is refused as well.
+        # This form refuses NaN too.
         if not self.worker_timeout_seconds > 0:
             raise InputError.of(
                 "worker_timeout_seconds",
@@ -95,7 +92,7 @@ class Placement:
                 "must not be negative",
                 "0 ends the run when an actor dies",
             )
-        # Fractions share one GPU, and the aggregator has no use for a second one.
+        # Fractions share one GPU; the aggregator has no use for a second.
         if not (0 <= self.aggregator_gpus < 1 or self.aggregator_gpus == 1):
             raise InputError.of(
                 "aggregator_gpus",
@@ -105,17 +102,12 @@ class Placement:
             )
 
     def resolved(self, train_seconds: Callable[[], float] | None = None) -> Self:
-        """A copy whose backend is "ray" or "in-process".
-
-        Without a cluster to join, a simulation gains nothing by Ray: its shards are threads of one
-        process either way, and that process may as well be this one (measured for the published
-        en-GB run on two CPUs: 28 s here, 40 s with Ray).
+        """Replaces the backend "auto" by "ray" or "in-process".
 
         Args:
-            train_seconds: gives the seconds that a training would take in this process; is asked
-                only where that decides. A wrong prediction costs time, and changes no result. None
-                where no model is trained, and where Ray would have no more trainers than this
-                process.
+            train_seconds: prediction of the training time in this process. A wrong prediction
+                costs time, and changes no result. None if no model is trained, or if Ray would have
+                no more trainers than this process.
         """
         if self.backend != "auto":
             return self
@@ -127,6 +119,8 @@ class Placement:
         )
         if asks_for_actors:
             return replace(self, backend="ray")
-        # The prediction trains devices, so it is asked for only where it decides.
+        # A simulation gains nothing by Ray, because its shards are threads of one process either
+        # way (measured for the published en-GB run on two CPUs: 28 s here, 40 s with Ray). The
+        # prediction trains devices, so it comes last.
         is_here = train_seconds is None or train_seconds() < RAY_START_SECONDS
         return replace(self, backend="in-process" if is_here else "ray")

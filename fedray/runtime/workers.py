@@ -1,8 +1,8 @@
-"""Workers: a plain class that runs in this process, on a thread of it, or in a Ray actor which is
-replaced when it dies or hangs.
+"""Workers: objects of plain classes that run in this process, on one of its threads, or in a Ray
+actor, which is replaced when it dies or hangs.
 
-Whoever uses a worker calls a method by name and gets a `Pending` answer. What the worker is made
-of (a population shard, a trainer, the aggregator) does not know where it runs.
+A call of a worker's method returns a `Pending` answer. The object (a population shard, a trainer,
+the aggregator) does not know where it runs.
 """
 
 import ctypes
@@ -22,85 +22,81 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 START_SECONDS = 600.0
-"""Longest wait for a new actor. A busy machine is slow to start one, which is no sign that it
-hangs."""
+"""Longest wait for a new actor, which a busy machine is slow to start."""
 END_SECONDS = 10.0
-"""Longest wait for a thread to end: one operation of torch, or of a user's own code, takes less."""
+"""Longest wait for a thread to end; one operation of torch or of user code takes less."""
 
 
 class ArgumentLost(Exception):
-    """What a worker had kept is gone with its machine, before another worker could read it."""
+    """An array that a worker had kept was lost with its machine before another worker read it."""
 
 
 class Pending(Protocol[T_co]):
-    """An answer that is on its way."""
+    """Future answer of a worker."""
 
     def result(self) -> T_co:
-        """Waits for the answer. Raises the worker's `lost` error if none comes in time."""
+        """Waits for the answer.
+
+        Raises:
+            RunFailed: no answer came in time; the class is that of the worker's `lost` error.
+        """
         ...
 
 
 class Worker(Protocol):
-    """An object of a plain class, wherever it runs.
+    """Object of a plain class, wherever it runs.
 
-    restarts: how often it was started anew.
-    is_elsewhere: whether a call goes on while its caller does something else.
+    restarts: number of restarts.
+    is_elsewhere: whether a call runs while its caller does something else.
     """
 
     restarts: int
     is_elsewhere: bool
 
     def call(self, method: str, *arguments: Any) -> Pending[Any]:
-        """Begins a call of a method. Calls of one worker run in the order in which they are made.
+        """Begins a call of a method. Calls of one worker run in their order.
 
         Args:
-            method: its name.
-            arguments: of the call; what `call_and_keep` kept may be among them.
+            method: name of the method.
+            arguments: arguments of the call, also handles that `call_and_keep` returned.
         """
         ...
 
     def call_and_keep(self, method: str, *arguments: Any) -> Pending[tuple[Any, Any]]:
-        """Begins a call of a method that returns a pair, whose second part stays where it was
-        made.
+        """Begins a call of a method that returns a pair, whose second part stays with the worker.
 
-        So large arrays go from worker to worker, and not by the caller.
-
-        Args:
-            method: its name.
-            arguments: of the call.
+        Large arrays thus move from worker to worker without the caller.
 
         Returns:
-            The first part, and a handle of the second that may be an argument of other calls.
+            First part, and a handle of the second part for the arguments of other calls.
         """
         ...
 
     def restart(self) -> None:
-        """Starts it anew, without its state.
+        """Starts the worker again, without its state.
 
         Raises:
-            RunFailed: it was restarted too often already; the class is that of its `lost` error.
+            RunFailed: it was restarted too often; the class is that of its `lost` error.
         """
         ...
 
     def close(self) -> None:
-        """Ends it. Answers that are still on their way are lost."""
+        """Ends the worker. Pending answers are lost."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ready(Generic[T]):
-    """An answer that is there already: the call ran in this process."""
+    """Answer of a call that has run in this process."""
 
     value: T
 
     def result(self) -> T:
-        """The answer."""
         return self.value
 
 
 class InProcessWorker:
-    """A worker in this process. Its object is made by the first call, and `make` may import
-    torch."""
+    """Worker in this process. The first call makes the object, because `make` may import torch."""
 
     restarts = 0
     is_elsewhere = False
@@ -111,21 +107,19 @@ class InProcessWorker:
         self._object: Any = None
 
     def call(self, method: str, *arguments: Any) -> Pending[Any]:
-        """Calls a `method` with `arguments`. The call has run when this returns."""
         return Ready(self._answer(method, arguments))
 
     def call_and_keep(self, method: str, *arguments: Any) -> Pending[tuple[Any, Any]]:
-        """Calls a `method` with `arguments`. The handle is a copy of the second part, an array."""
         first, second = self.call(method, *arguments).result()
-        # Others may read it on their threads while this object works on.
+        # The handle is a copy: others may read it on their threads while this object works.
         return Ready((first, second.copy()))
 
     def restart(self) -> None:
-        """See Worker. The object is made again by the next call."""
+        # The next call makes the object again.
         self._object = None
 
     def close(self) -> None:
-        """See Worker. There is nothing to end."""
+        pass
 
     def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
         if self._object is None:
@@ -134,9 +128,9 @@ class InProcessWorker:
 
 
 class ThreadWorker(InProcessWorker):
-    """A worker on a thread of its own in this process. Its object is made there by the first call.
+    """Worker on a thread of its own in this process. The first call makes the object there.
 
-    What a method returns it must not change later.
+    Methods must not change values later that they have returned.
     """
 
     is_elsewhere = True
@@ -150,23 +144,21 @@ class ThreadWorker(InProcessWorker):
         self._thread.start()
 
     def call(self, method: str, *arguments: Any) -> Pending[Any]:
-        """Begins a call of a `method` with `arguments` on the thread."""
         answer: Future[Any] = Future()
         self._calls.put(_Call(method, arguments, answer))
         return answer
 
     def call_and_keep(self, method: str, *arguments: Any) -> Pending[tuple[Any, Any]]:
-        """Begins a call of a `method` with `arguments`. The handle is the second part itself."""
+        # The handle is the second part itself.
         return self.call(method, *arguments)
 
     def close(self) -> None:
-        """See Worker. A call that still runs after a second ends at its next line of Python."""
         self._is_closed = True
         self._calls.put(None)
         self._thread.join(timeout=1.0)
-        # The interpreter aborts when it ends while a thread is in torch's C++ code.
+        # The interpreter aborts if it ends while a thread is in torch's C++ code.
         if self._thread.is_alive():
-            # A SystemExit ends a thread without a message.
+            # A SystemExit ends the thread at its next line of Python, without a message.
             thread, error = ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(SystemExit)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
             self._thread.join(timeout=END_SECONDS)
@@ -176,13 +168,13 @@ class ThreadWorker(InProcessWorker):
             try:
                 call.answer.set_result(self._answer(call.method, call.arguments))
             except BaseException as error:
-                # Whoever asks for the answer gets the error.
+                # `result` raises the error.
                 call.answer.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call that waits for its thread, and where its answer goes."""
+    """Call that waits for its thread."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -191,17 +183,16 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class ActorSpec:
-    """What a Ray actor is made of, and what is done when it is lost.
+    """Parts of a Ray actor.
 
-    name: title of its process, and of its gauges.
-    who: names it in messages, such as "the aggregator".
-    make: makes the object, from `arguments`, in the actor's process. Ray's object references among
-        the arguments arrive as what they refer to.
-    cpus, gpus: resources that it reserves. An actor without a GPU sees none.
-    lost: the error when it is lost for good.
-    node: the node on which it is first started, if that has room; one that was lost is started
-        anew on any. None for any.
-    tags: labels of its gauges. An object has gauges if it has a method `gauges`, which gives
+    name: title of the process and of the gauges.
+    who: name in messages, such as "the aggregator".
+    make: function of `arguments` that makes the object in the actor's process. Ray's object
+        references among the arguments arrive as their values.
+    cpus, gpus: reserved resources. An actor without a GPU sees no GPU.
+    lost: class of the error when the actor is lost for good.
+    node: node of the first start, if it has room; None for any. A restart may be on any node.
+    tags: labels of the gauges. An object has gauges if it has a method `gauges`, which returns
         descriptions and values by name.
     """
 
@@ -217,10 +208,8 @@ class ActorSpec:
 
 
 def shared(value: Any) -> Any:
-    """A reference to a `value`, which then travels once to every node of the cluster that is up.
-
-    As an argument of every call it would travel once for each of them.
-    """
+    """Returns a reference to a value, which then travels only once to every node of the cluster,
+    however many calls it is an argument of."""
     import ray
 
     return ray.put(value)
@@ -228,10 +217,10 @@ def shared(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the cluster.
+    """Node of the cluster.
 
-    name: Ray's.
-    cpus: that it has, held or not.
+    name: Ray's name.
+    cpus: CPUs, reserved or not.
     """
 
     name: str
@@ -239,10 +228,10 @@ class Node:
 
 
 def cluster_nodes() -> list[Node]:
-    """The nodes of the cluster that is up which have CPUs, in an order that Ray keeps.
+    """Lists the nodes with CPUs, in a fixed order.
 
     Raises:
-        RunFailed: there are none.
+        RunFailed: no node has a CPU.
     """
     import ray
 
@@ -258,18 +247,21 @@ def cluster_nodes() -> list[Node]:
 
 
 def cluster_gpus() -> float:
-    """GPUs of the cluster that is up."""
+    """Returns the number of GPUs of the cluster."""
     import ray
 
     return ray.cluster_resources().get("GPU", 0.0)
 
 
 class RayWorker:
-    """A worker in a Ray actor of its own.
+    """Worker in a Ray actor of its own.
 
-    catch_up: brings a new actor to the state of the one that was lost. Calls are then made again,
-        so each must be pure, or take effect once however often it is made. None: a call to a lost
-        actor raises `spec.lost`, and the caller restarts it.
+    Args:
+        spec: parts of the actor.
+        placement: timeout and number of restarts.
+        catch_up: function that brings a new actor to the state of the lost one. Calls are then
+            repeated, so each must be pure, or take effect once however often it is made. With None,
+            a call to a lost actor raises `spec.lost`, and the caller restarts it.
     """
 
     is_elsewhere = True
@@ -288,39 +280,33 @@ class RayWorker:
         self._start(spec.cpus, spec.node)
 
     def call(self, method: str, *arguments: Any) -> "RayAnswer":
-        """Begins a call of a `method` with `arguments` in the actor."""
         reference = self._actor.call.remote(method, *arguments)
         return self._answer(reference, None, method, arguments)
 
     def call_and_keep(self, method: str, *arguments: Any) -> "RayAnswer":
-        """Begins a call of a `method` with `arguments`. The handle is Ray's reference."""
-        # Each part of the pair has a reference of its own, so that the second can stay there.
+        # Each part of the pair has a reference of its own: the second is the handle.
         remote = self._actor.call.options(num_returns=2)
         reference, kept = remote.remote(method, *arguments)
         return self._answer(reference, kept, method, arguments)
 
     def restart(self) -> None:
-        """See Worker."""
         import ray
 
         spec = self._spec
-        # An actor that dies whenever it starts would else be started for ever.
+        # An actor that dies at every start would otherwise be started for ever.
         if self.restarts >= self._placement.most_restarts:
             raise spec.lost(
-                f"{spec.who} {self._loss}, after {self.restarts} restarts; run again, with more "
-                "memory, more shards or a longer worker timeout, if that was it"
+                f"{spec.who} {self._loss}, after {self.restarts} restarts; run again with more "
+                "memory, more shards or a longer worker timeout"
             )
         self.restarts += 1
-        logging.getLogger("fedray").warning(
-            "fedray: %s %s; it is started anew", spec.who, self._loss
-        )
-        # One that hangs is alive still.
+        logging.getLogger("fedray").warning("fedray: %s %s; it is restarted", spec.who, self._loss)
+        # An actor that hangs is still alive.
         ray.kill(self._actor)
-        # It asks for no CPU: its node may be gone, and the others may be full.
+        # No CPU is reserved: its node may be gone, and the others may be full.
         self._start(cpus=0.0, node=None)
 
     def close(self) -> None:
-        """See Worker."""
         import ray
 
         ray.kill(self._actor)
@@ -333,22 +319,22 @@ class RayWorker:
         loss: str,
         keeps: bool,
     ) -> "RayAnswer":
-        """Makes a call again whose answer was lost.
+        """Repeats a call whose answer was lost.
 
         Args:
-            restarts: of this worker when the call was made.
-            method: its name.
-            arguments: of the call.
-            loss: what became of the actor ("died (...)", "did not answer within 600 s").
-            keeps: whether it was made by `call_and_keep`.
+            restarts: `self.restarts` when the call was made.
+            method: name of the method.
+            arguments: arguments of the call.
+            loss: fate of the actor ("died (...)", "did not answer within 600 s").
+            keeps: whether `call_and_keep` made the call.
 
         Raises:
             RunFailed: the worker is lost for good; the class is that of `spec.lost`.
         """
-        # Of several calls whose answers were lost together, the first one brings the worker back.
+        # The first of several calls whose answers were lost together restarts the worker.
         if restarts == self.restarts:
             self._loss = loss
-            # Only the caller can bring a new one to the state of the one that was lost.
+            # Only the caller can restore the state.
             if self._catch_up is None:
                 raise self._spec.lost(f"{self._spec.who} {loss}")
             self.restart()
@@ -377,10 +363,9 @@ class RayWorker:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         spec = self._spec
-        # The class bears the worker's name, because Ray titles the process by it.
+        # The class has the worker's name, because Ray titles the process by it.
         remote: Any = ray.remote(type(spec.name, (_ActorBody,), {}))
-        # Ray is not to restart it by itself: the new one would lack the state of the one that was
-        # lost, and nobody would be told.
+        # No restarts by Ray: they would lose the state without a message.
         where = NodeAffinitySchedulingStrategy(node, soft=True) if node else "SPREAD"
         options = remote.options(
             num_cpus=cpus, num_gpus=spec.gpus, scheduling_strategy=where, max_restarts=0
@@ -388,13 +373,12 @@ class RayWorker:
         self._actor: Any = options.remote(
             spec.name, spec.tags, spec.gpus > 0, spec.make, *spec.arguments
         )
-        # The first answer of an actor tells that it is up.
+        # The first answer of an actor shows that it is up.
         self._started = _Start(self._actor.load.remote())
 
 
 class _ActorBody:
-    """What runs in an actor's process. The object is made by `load`, or by a call if that
-    failed."""
+    """Runs the object in the actor's process."""
 
     def __init__(
         self,
@@ -404,8 +388,7 @@ class _ActorBody:
         make: Callable[..., Any],
         *arguments: Any,
     ) -> None:
-        # Ray leaves GPUs in sight of actors that reserve none. This comes before torch looks for
-        # them.
+        # Ray leaves GPUs visible to actors that reserve none; torch has not looked yet.
         if not has_gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         self._name = name
@@ -416,12 +399,11 @@ class _ActorBody:
         self._gauges: dict[str, Any] = {}
 
     def load(self) -> None:
-        """Makes the object. What is wrong with it, the first call says too."""
+        """Makes the object. If that fails, the first call tries again and raises the error."""
         if self._object is None:
             self._object = self._make(*self._arguments)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Calls a `method` of the object with `arguments`; makes the object first if need be."""
         self.load()
         answer = getattr(self._object, method)(*arguments)
         self._show_gauges()
@@ -432,7 +414,7 @@ class _ActorBody:
         if gauges is None:
             return
         for name, (description, value) in gauges().items():
-            # A gauge is made once, and set after every call.
+            # Gauges are made once, and set after every call.
             if name not in self._gauges:
                 from ray.util.metrics import Gauge
 
@@ -443,17 +425,15 @@ class _ActorBody:
 
 
 class _Start:
-    """The start of an actor, of which `reference` (Ray's ObjectRef) is the first sign of life."""
+    """Start of an actor, which is over when `reference` (Ray's ObjectRef) has a value."""
 
     def __init__(self, reference: Any) -> None:
         self._reference: Any = reference
 
     def wait(self) -> None:
-        """Waits until the actor is up or has died, START_SECONDS at most; the next time not at
-        all."""
+        """Waits until the actor is up or has died, at most START_SECONDS; only the first time."""
         import ray
 
-        # Whoever comes later knows that the start is over, one way or the other.
         if self._reference is not None:
             ray.wait([self._reference], timeout=START_SECONDS)
             self._reference = None
@@ -461,7 +441,7 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class _Repeat:
-    """A call, and how often its worker had been restarted when it was made."""
+    """Call to repeat, with the restarts of its worker when it was made."""
 
     worker: RayWorker
     restarts: int
@@ -475,13 +455,13 @@ class _Repeat:
 
 @dataclass(frozen=True, slots=True)
 class RayAnswer:
-    """An answer that an actor is working on.
+    """Pending answer of an actor.
 
-    reference: Ray's ObjectRef.
-    kept: the ObjectRef of what stays where it was made; None if nothing does.
-    start: of the actor.
-    timeout_seconds: an actor that is up and gives no answer for so long is taken to hang.
-    repeat: makes the same call again.
+    reference: Ray's ObjectRef of the answer.
+    kept: ObjectRef of the part that stays with the actor, or None.
+    start: start of the actor.
+    timeout_seconds: time after which an actor without an answer is taken to hang.
+    repeat: the call.
     """
 
     reference: Any
@@ -491,17 +471,17 @@ class RayAnswer:
     repeat: _Repeat
 
     def result(self) -> Any:
-        """Waits for the answer; if the actor is lost, makes the call again and waits for that.
+        """Waits for the answer, and repeats the call if the actor is lost.
 
         Raises:
-            ArgumentLost: what another worker had kept for this call is gone.
+            ArgumentLost: an argument that another worker had kept was lost.
             RunFailed: the worker is lost for good; the class is that of its `lost` error.
-            Exception: whatever the call raised.
+            Exception: error of the call.
         """
         import ray
         import ray.exceptions
 
-        # The start has a time limit of its own, so that a busy machine is not taken to hang.
+        # The start has its own time limit, so that an actor on a busy machine is not taken to hang.
         self.start.wait()
         try:
             value = ray.get(self.reference, timeout=self.timeout_seconds)
@@ -509,17 +489,17 @@ class RayAnswer:
         except ray.exceptions.GetTimeoutError:
             loss = f"did not answer within {self.timeout_seconds:g} s"
         except ray.exceptions.RayTaskError as error:
-            # The actor is well: what it was given is gone with another machine.
+            # The actor is well: its argument was lost with another machine.
             if isinstance(error.cause, ray.exceptions.ObjectLostError):
                 raise ArgumentLost(str(error.cause)) from None
             cause = error.cause if isinstance(error.cause, Exception) else error
             raise cause from None
         except ray.exceptions.RayError as error:
             is_lost = isinstance(error, ray.exceptions.ObjectLostError)
-            # If its own answer is lost the actor is too; if another object is, it was an argument.
+            # If the answer is lost, the actor is too; another lost object was an argument.
             if is_lost and error.object_ref_hex != self.reference.hex():
                 raise ArgumentLost(str(error)) from None
-            # Ray goes on for many lines, of which the first says what happened.
+            # Only the first of Ray's many lines gives the reason.
             reason = " ".join(str(error).split("\n\t")[0].split())
             loss = f"died ({reason})"
         return self.repeat.after(loss).result()

@@ -1,4 +1,4 @@
-"""When devices are eligible: the tables of the availability models. What they mean in time is in
+"""Tables of the availability models: when devices are eligible. The models are in
 `clients/availability`."""
 
 import io
@@ -41,8 +41,8 @@ class SlowDays(Table):
     factor: Annotated[float, Field(ge=0, lt=1)]
     """Share of the intervals of a slow day that is left; 0.5 halves the supply."""
     days: Annotated[int, Field(ge=1, le=366)] = 1
-    """Days of a spell: so many days on end are all slow, or none of them; the first spell starts
-    with the run."""
+    """Length of a spell in days. The days of a spell are all slow or all normal; the first spell
+    starts with the run."""
 
 
 class AvailabilityTable(Table):
@@ -52,10 +52,10 @@ class AvailabilityTable(Table):
     """Table: days on which all devices are eligible less often; an interval counts for the day on
     which it ends (UTC). None: all days are alike."""
     implementation: ClassVar[str]
-    """Where the model is, as `module:name`: what takes a scenario and this table, and is an
+    """`module:name` of the model: called with a scenario and this table, it returns an
     `Availability`."""
     can_be_thinned: ClassVar[bool] = True
-    """Whether the model tells for any moment whether a device is eligible, so that check-ins can be
+    """Whether the model can say for any moment if a device is eligible, so that check-ins can be
     drawn by thinning."""
     has_propensities: ClassVar[bool] = False
     """Whether devices have propensities to be eligible that rise with the third word of their draw
@@ -65,7 +65,7 @@ class AvailabilityTable(Table):
 
 class Habits(Table):
     """Sessions by night and by day, with habits of each device; see
-    clients/availability/habit.py."""
+    clients/availability/habit_sessions.py."""
 
     night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (0.78, 1.85)
     """Beta parameters (alpha, beta) of a device's probability that a night has an eligible
@@ -122,7 +122,7 @@ class Habits(Table):
 
 class HabitAvailability(Habits, AvailabilityTable):
     """Nights on the charger and short sessions by day, the habits of each device; see
-    clients/availability/habit.py."""
+    clients/availability/habit_sessions.py."""
 
     model: Literal["habit"] = "habit"
     """Which availability model."""
@@ -131,7 +131,7 @@ class HabitAvailability(Habits, AvailabilityTable):
 
 
 class ChargingHabits(Habits):
-    """When a device is on the charger. What `Uses` interrupts is no interruption of charging."""
+    """Hours of charging. `Uses` does not interrupt charging."""
 
     night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (0.6, 1.3)
     """Beta parameters (alpha, beta) of a device's probability that it charges in a night."""
@@ -148,8 +148,7 @@ class ChargingHabits(Habits):
 
 
 class WifiHabits(Habits):
-    """When a device is on unmetered wifi: at home from the evening to the morning, and elsewhere
-    by day."""
+    """Hours on unmetered wifi: at home from evening to morning, and elsewhere by day."""
 
     night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (4.0, 0.6)
     """Beta parameters (alpha, beta) of a device's probability that a night is on wifi."""
@@ -178,8 +177,8 @@ class WifiHabits(Habits):
 
 
 class Uses(Table):
-    """When somebody uses a device, which is then not idle: a Poisson process, the same for all
-    devices, with a rate by day and one by night."""
+    """Use of a device, which is then not idle: a Poisson process with the same rates for all
+    devices, one by day and one by night."""
 
     per_hour_by_day: Annotated[float, Field(ge=0, le=6)] = 0.2
     """Mean number of uses that begin in an hour of the day."""
@@ -192,7 +191,7 @@ class Uses(Table):
 
     @model_validator(mode="after")
     def _hours_fit_the_day(self) -> Self:
-        # The night is what is left of a local day, so the hours of the day must lie within one.
+        # The night is the rest of the local day, so the hours of the day must lie within one day.
         first, last = self.day_hours
         if not 0 <= first < last <= 24:
             raise ValueError(
@@ -230,7 +229,7 @@ class ConditionsAvailability(AvailabilityTable):
                 "needs_charging, needs_wifi and needs_idle are all false, so that devices are "
                 "always eligible; take model = 'always_on'"
             )
-        # Uses alone must then end every interval, which needs a rate above 0 at any hour.
+        # Only uses end an interval then, so their rate must be above 0 at every hour.
         least = min(self.uses.per_hour_by_day, self.uses.per_hour_by_night)
         if not (self.needs_charging or self.needs_wifi) and least == 0.0:
             raise ValueError(
@@ -302,7 +301,7 @@ class Recording:
         self.device, self.start, self.end = device, start, end
         # Rows are sorted by device, so the last row has the highest number.
         self.devices = devices or int(device[-1]) + 1
-        """How many devices were recorded: those with a session at all, unless a number is given."""
+        """Number of recorded devices: the given one, or the devices that have a session."""
 
 
 class ReplayAvailability(ContentFile, AvailabilityTable):
@@ -327,17 +326,17 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
     jitter_minutes: Annotated[float, Field(gt=0, le=1440)] | None = None
     """Each device replays its record later by a time of its own, drawn uniformly below this,
     minutes; none: devices that share a record come and go in the same second."""
-    # Devices without a session matter, since those that replay them are never eligible.
+    # Devices without a session matter: those that replay them are never eligible.
     recorded_devices: Annotated[int, Field(ge=1, lt=2**32)] | None = None
-    """How many devices were recorded, named 0, 1, 2, ... in the file, where some of them never had
-    a session and so have no row; default: the devices of the file, of which each has one."""
+    """Number of recorded devices if some never had a session and so have no row; the file then
+    names devices 0, 1, 2, ... Default: the devices in the file."""
     suffix: ClassVar[str] = ".npy"
     most_bytes: ClassVar[int] = 4 << 30
 
     @cached_property
     def recording(self) -> Recording:
         """The sessions; seconds since local midnight of the first day. Raises ValueError."""
-        # The content may come with somebody else's trace, and a pickle in it could run code.
+        # The file may come with a stranger's trace, and a pickle in it could run code.
         try:
             rows = np.lib.format.read_array(io.BytesIO(self._content), allow_pickle=False)
         except NPY_DAMAGE as error:
@@ -394,12 +393,12 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
 class CustomAvailability(PythonFile, AvailabilityTable):
     """A function of the user's own, in a Python file that imports what it needs.
 
-    `runs(device_ids, low, high, seed, **parameters)` gives (index, start, end): for devices
-    device_ids [N], uint64, the intervals in which they are eligible and that touch [low, high),
-    seconds UTC, as arrays [I]. `index` says which device (its position in device_ids), `start` and
-    `end` when the interval starts and ends (true ends, however far past `high`). They are sorted by
-    (index, start) and disjoint. It must be a pure function: a device has the same intervals
-    whenever it is asked for, in whatever company. Nothing is run when a trace is read.
+    `runs(device_ids, low, high, seed, **parameters)` returns (index, start, end): the intervals of
+    devices device_ids [N], uint64, that touch [low, high), seconds UTC, as arrays [I]. `index` is
+    the position in device_ids; `start` and `end` are the true times, however far beyond `high`.
+    Intervals are sorted by (index, start) and disjoint. The function must be pure: a device has the
+    same intervals at every call, whichever devices are asked for with it. Reading a trace runs
+    nothing.
     """
 
     model: Literal["custom"] = "custom"
@@ -408,7 +407,7 @@ class CustomAvailability(PythonFile, AvailabilityTable):
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = "runs"
     """Name of the function in the file."""
     parameters: dict[str, float | int | str | bool] = Field(default_factory=dict)
-    """What is passed on to the function."""
+    """Keyword arguments passed to the function."""
     table: ClassVar[str] = "availability"
     # The user's function lists intervals only; it cannot be asked about single moments.
     can_be_thinned: ClassVar[bool] = False
@@ -428,14 +427,14 @@ Availability = Annotated[
     | Annotated[CustomAvailability, Tag("custom")],
     Discriminator(_model_name),
 ]
-"""Any model's table; told apart by `model`, which may be left out for the habit model."""
+"""Table of any model, distinguished by `model`, which defaults to the habit model."""
 
 
 def _read_sessions(
     path: Path, name: str, recorded_devices: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """(device, start, end) of a CSV or Parquet file, devices numbered in order of their labels, or
-    as they are where their number is told. Raises ValueError."""
+    """Returns (device, start, end) of a CSV or Parquet file. Devices are numbered in the order of
+    their labels, or keep their numbers if the number of devices is given. Raises ValueError."""
     # These imports take long, and only replays need them.
     import pyarrow as pa
     import pyarrow.csv
@@ -483,11 +482,11 @@ def _read_sessions(
 
 
 def _are_sessions(rows: NDArray, recorded_devices: int | None) -> bool:
-    """Whether an array is what a replay keeps of a file: [S, 3], sorted by device."""
+    """Whether an array has the form in which a replay keeps a file: [S, 3], sorted by device."""
     if rows.dtype != np.float64 or rows.ndim != 2 or rows.shape[1] != 3 or not rows.size:
         return False
     device, start, end = rows.T
-    # Without a given number, devices are ranks, of which none is missing.
+    # Without a given number, devices are ranks, and every rank occurs.
     most = device.size if recorded_devices is None else 1 << 53
     numbers = np.isfinite(rows).all() and (device == np.floor(device)).all()
     in_order = device[0] >= 0 and (np.diff(device) >= 0).all() and device[-1] <= most

@@ -38,7 +38,7 @@ class PolynomialWeighting(Table):
     kind: Literal["polynomial"] = "polynomial"
     """A weight that falls with staleness."""
     exponent: Annotated[float, Field(gt=0, le=10)] = 0.5
-    """How quickly the weight falls."""
+    """Exponent of the fall."""
 
     def weights(self, staleness: NDArray[np.integer]) -> NDArray[np.float64]:
         """The weights of reports [A], at most 1.
@@ -69,8 +69,8 @@ class Buffer(Table):
     """Most versions that are released between the start of a device and the use of its report;
     staler reports are turned away (outcome `late`)."""
     weighting: AnyStalenessWeighting = ConstantWeighting()
-    """Table: by what a clipped update is scaled, as a function of staleness alone; its `kind` is
-    constant or polynomial. The weight is at most 1."""
+    """Table: factor on a clipped update as a function of its staleness; `kind` is constant or
+        polynomial. It is at most 1."""
 
     @field_validator("weighting", mode="before")
     @classmethod

@@ -25,9 +25,9 @@ COUNT_NOISE_SHARE = 20
 class Clip:
     """How the updates of a round are clipped.
 
-    norm: the longest that a clipped update is (L2).
-    zero_above: updates longer than this count as zero; infinite where none do.
-    counted_norm: updates up to this long are counted; None where nothing is counted.
+    norm: largest L2 norm of a clipped update.
+    zero_above: norm above which an update counts as zero; infinite to keep all.
+    counted_norm: largest norm of an update that is counted; None to count none.
     """
 
     norm: float
@@ -36,22 +36,21 @@ class Clip:
 
 
 class Clipping(Table):
-    """What all kinds of clipping have in common."""
+    """Base class of clipping tables."""
 
     later_norms: ClassVar[str | None] = None
-    """What later clip norms follow, as a statement goes on after "1 at first; then it ..."; None
-    where the norm never changes. Of a norm that changes the scenario demands rounds in which the
-    mechanism begins anew."""
+    """Rule of later clip norms, as the end of "1 at first; then it ..."; None if the norm never
+    changes. A changing norm needs rounds at which the mechanism restarts."""
     counts_short: ClassVar[bool] = False
     """Whether rounds release how many of their updates are short, with noise on it."""
 
     zero_above: Annotated[float, Field(gt=1)] | None = None
-    """Updates longer than so many clip norms count as zero; none: they are scaled down like all
-    others. It costs no privacy, because zero is no longer than the clip norm."""
+    """Updates longer than this many clip norms count as zero; by default they are scaled down like
+    all others. It costs no privacy, because zero is shorter than the clip norm."""
 
     def noise_on_count(self, report_goal: int) -> float | None:
-        """Standard deviation of the noise on a round's count of short updates; None where nothing
-        is counted."""
+        """Returns the standard deviation of the noise on a round's count of short updates, or None
+        if nothing is counted."""
         del report_goal
         return None
 
@@ -61,7 +60,7 @@ class Clipping(Table):
         return self
 
     def clip(self, norm: float, counted_norm: float | None = None) -> Clip:
-        """How updates are clipped in a round whose clip norm this is."""
+        """Returns the clipping of a round with this clip norm."""
         # No update is longer than infinity, so without the key none counts as zero.
         factor = math.inf if self.zero_above is None else self.zero_above
         return Clip(norm, factor * norm, counted_norm)
@@ -70,10 +69,10 @@ class Clipping(Table):
         """Raises ValueError if an update could be longer than `privacy.clip_norm`."""
 
     def layer_norms(self, layers: Sequence[str], clip_norm: float) -> tuple[float, ...] | None:
-        """The clip norm of each of the model's layers; None where updates are clipped whole.
+        """Returns the clip norm of each layer of the model, or None if updates are clipped whole.
 
         Raises:
-            ScenarioError: if the table has norms for another number of layers.
+            ScenarioError: the table has norms for another number of layers.
         """
         del layers, clip_norm
         return None
@@ -87,10 +86,10 @@ class FixedClipping(Clipping):
 
 
 class PerLayerClipping(Clipping):
-    """Each of the model's parameters by name is clipped alone (McMahan et al. 2018, Algorithm 1).
+    """Clips each named parameter of the model separately (McMahan et al. 2018, Algorithm 1).
 
-    The root of the sum of their squares is no more than `privacy.clip_norm`, so the noise is that
-    of whole updates.
+    The root of the sum of squared norms is at most `privacy.clip_norm`, so the noise is that of
+    whole updates.
     """
 
     kind: Literal["per_layer"] = "per_layer"
@@ -125,10 +124,10 @@ class AdaptiveClipping(Clipping):
     """The clip norm follows a quantile of the updates' norms (Andrew et al. 2021; Xu et al. 2023,
     Algorithm 1).
 
-    Devices also send whether their update is at most as long as an estimate C_t. Of the share of
-    them, noise added, b_t: C_(t+1) = C_0 exp(-learning_rate (b_0 + ... + b_t - (t + 1) quantile)),
-    C_0 = `privacy.clip_norm`. Updates are clipped to the estimate of the latest round in which the
-    mechanism began anew. Both releases together have the noise multiplier
+    Devices also send whether their update is at most as long as an estimate C_t. With b_t the
+    noised share of those, C_(t+1) = C_0 exp(-learning_rate (b_0 + ... + b_t - (t + 1) quantile))
+    and C_0 = `privacy.clip_norm`. Updates are clipped to the estimate of the latest round at which
+    the mechanism restarted. Both releases together have the noise multiplier
     `privacy.noise_multiplier`.
     """
 
@@ -158,4 +157,4 @@ AnyClipping = Annotated[
     | Annotated[AdaptiveClipping, Tag("adaptive")],
     told_apart_by("kind", "fixed"),
 ]
-"""The tables of clipping, told apart by `kind`."""
+"""Tables of clipping, distinguished by `kind`."""

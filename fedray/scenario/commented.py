@@ -1,4 +1,4 @@
-"""A scenario as a file to start from: every key with its meaning, and those that have their default
+"""A scenario as a file to start from: every key with its meaning; keys at their default are
 commented out."""
 
 import textwrap
@@ -34,14 +34,15 @@ def commented_toml(scenario: Scenario) -> str:
 
 
 def _table_lines(path: tuple[str, ...], table: BaseModel, scenario: Scenario) -> Iterator[str]:
-    """The lines of a table's own keys, then those of the tables within it."""
+    """Yields the lines of a table's own keys, then of the tables inside it."""
     # The top level has no parent that could have a default for it.
     is_whole_default = bool(path) and _default_at(scenario, path) == table
     if path:
         about = type(_at(scenario, path[:-1]))
         yield ""
         yield from _prose(first_sentence(key_of(path[-1], about).meaning))
-        # A heading stays where it changes nothing, so that a key below it can be taken in alone.
+        # The heading of an unchanged table stays, so that a key below it can be uncommented on its
+        # own.
         is_out = is_whole_default and not _may_be_empty(scenario, path)
         yield f"{'#' if is_out else ''}[{'.'.join(path)}]"
     # TOML counts keys after a heading as of that table, so tables within come after all own keys.
@@ -57,7 +58,7 @@ def _table_lines(path: tuple[str, ...], table: BaseModel, scenario: Scenario) ->
         if name in ("kind", "model") and path:
             types = " | ".join(_kinds(scenario, path, name))
         yield from _prose(_told(key.meaning, key.unit, types))
-        # TOML has no null, so a key without a value can only be told in prose.
+        # TOML has no null, so prose says that a key has no value.
         if value is None:
             yield f"# {name} is left out."
             continue
@@ -102,8 +103,7 @@ def _at(scenario: Scenario, path: tuple[str, ...]) -> Any:
 
 
 def _default_at(scenario: Scenario, path: tuple[str, ...]) -> Any:
-    """What the table has where its parent does not say anything about it; None without a
-    default."""
+    """Returns the default of a table in its parent, or None if it has none."""
     field = type(_at(scenario, path[:-1])).model_fields[path[-1]]
     return None if field.is_required() else field.get_default(call_default_factory=True)
 

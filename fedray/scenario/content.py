@@ -17,12 +17,13 @@ from fedray.base.table import Table
 
 
 class ContentFile(Table):
-    """A table that names a file, known by its content: looked for as `<sha256><suffix>`, as in
-    traces, then as `file`, unless the table is that of a trace: its files lie in the trace.
+    """A table that names a file whose content decides. The file is looked for as
+    `<sha256><suffix>`, as in traces, then as `file`; the table of a trace only names files in the
+    trace.
 
-    The validation context says where. `directory` is that of the scenario. `contents` has tables
-    by digest whose files were read before. `is_recorded` says that the tables are those of a trace
-    or run, which may be somebody else's. Two tables are equal if their contents are.
+    The validation context holds `directory`, the folder of the scenario; `contents`, earlier tables
+    by digest, whose files are not read again; and `is_recorded`, whether the tables are those of a
+    trace or run, perhaps a stranger's. Two tables are equal if their contents are.
     """
 
     file: Annotated[str, Field(min_length=1)]
@@ -35,8 +36,7 @@ class ContentFile(Table):
     """Largest file that is read, whole."""
     _content: bytes = PrivateAttr()
     _kept_as: Path | None = PrivateAttr(default=None)
-    """Where the content was found if it came with a trace or run; None for a file that the user
-    named."""
+    """Place of the content if it came with a trace or run; None if the user named the file."""
 
     @property
     def content(self) -> bytes:
@@ -121,8 +121,7 @@ class PythonFile(ContentFile):
     """Name of the table in a scenario, for messages."""
 
     def demand_trust(self) -> None:
-        """Raises InputError if the code came with a trace or run, so that it may be somebody
-        else's."""
+        """Raises InputError for code that came with a trace or run, perhaps a stranger's."""
         # Whoever names a file in a scenario of their own trusts it by doing so.
         if self._kept_as is not None:
             raise InputError(

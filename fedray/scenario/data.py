@@ -1,5 +1,4 @@
-"""The table `data`: where the examples of the devices come from. Its kinds are told apart by
-`kind`; what they mean is in `clients/data`."""
+"""The table `data`: where the examples of the devices come from; see `clients/data`."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -29,9 +28,9 @@ class DataTable(Table):
     """The table of a kind of data; its `kind` says which."""
 
     implementation: ClassVar[str]
-    """Where its examples come from, as `module:name`: what takes a scenario and this table, and is
-    an `ExampleSource`; or, for recorded clients, what takes this table and the folder in the cache
-    for the data's content, and is a `ClientFile`."""
+    """`module:name` of the source. Called with a scenario and this table, it returns an
+    `ExampleSource`; for recorded clients it is called with this table and the cache folder of the
+    data's content, and returns a `ClientFile`."""
     draws_counts: ClassVar[bool] = False
     """Whether how many examples a device has is drawn as the table `population` says. Otherwise the
     data says it, and `population.examples_median`, `_sigma` and `_max` are not used."""
@@ -65,10 +64,10 @@ class ClassesData(DataTable):
     ] = (20,)
     """Shape of an example's inputs, at most 2^20 numbers."""
     classes: Annotated[int, Field(ge=2, le=10_000)] = 10
-    """How many classes there are."""
+    """Number of classes."""
     separation: Annotated[float, Field(ge=0, le=100)] = 3.0
-    """Distance between the means of any two classes, in standard deviations of the noise. Exact
-    where there are no more classes than inputs; else that of a pair is random around it."""
+    """Distance between the means of any two classes, in standard deviations of the noise. Exact if
+    there are at most as many classes as inputs; else random around this value."""
     skew: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Concentration of the Dirichlet from which a device draws its shares of the classes: small
     ones make devices differ. None: all devices have all classes alike."""
@@ -108,14 +107,14 @@ class AssignedData(DataTable):
     """Keys that say which device has which client of the data; see clients/data/assignment.py."""
 
     held_out_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the clients that are set apart for evaluation where the data has one split alone.
-    They are the same ones for every seed."""
+    """Share of the clients set apart for evaluation if the data has a single split. It is the same
+    clients for every seed."""
     tie: Literal["none", "zone", "hour", "speed"] = "none"
     """What a device's data goes with. "none": nothing. "zone": clients in `tie_order` are cut into
-    a block for each time zone, as large as its share of the devices. "hour": the clients follow,
-    in order, the hour (UTC) of the middle of a device's night, so that the data of a round turns
-    with the day (the block-cyclic data of semi-cyclic SGD); this needs the habit model. "speed":
-    the clients follow, in order, the training time of a device."""
+    one block per time zone, as large as the zone's share of the devices. "hour": clients follow, in
+    order, the hour (UTC) of the middle of a device's night, so that the data of a round turns with
+    the day (the block-cyclic data of semi-cyclic SGD); this needs the habit model. "speed": clients
+    follow, in order, the training time of a device."""
     tie_strength: Share = 1.0
     """Share of the devices whose data follows `tie`; the others' is drawn from all clients."""
     tie_order: Literal["name", "examples"] = "name"
@@ -131,8 +130,8 @@ class FormedData(NamesDataFiles, DataTable):
     inputs: str = "inputs"
     """Column of the inputs, such as pixels: numbers (field `inputs`)."""
     targets: str = "targets"
-    """Column of what is to be learned (field `targets`): whole numbers are classes, reals are
-    values. Empty: there are none."""
+    """Column of the targets (field `targets`): whole numbers are classes, reals are values. Empty:
+    no targets."""
     scale: Positive = 1.0
     """Factor on the inputs, such as 0.00392156862745098 for bytes."""
     shape: (
@@ -145,16 +144,16 @@ class FormedData(NamesDataFiles, DataTable):
     """Shape that the inputs of an example are given; none: as they are."""
     # Columns of whole numbers are refused from 2^40 on when they are read.
     values: Annotated[int, Field(ge=0, le=1 << 40)] = 0
-    """How many whole numbers there are (classes, tokens): 0 to values - 1. At 0 they are counted,
-    for which all data is read once."""
+    """Number of classes or tokens: they are 0 to values - 1. 0 counts them, which reads all data
+    once."""
     length: Annotated[int, Field(ge=1, le=4096)] = 20
     """Words of a text that are learned; longer texts are cut, shorter ones padded."""
     unit: Literal["word", "character"] = "word"
-    """What a token of a raw text is: what stands between white space, or a character."""
+    """Token of a raw text: a word between white space, or a character."""
     vocabulary: Annotated[int, Field(ge=1, le=1 << 24)] = 10_000
-    """How many of the most frequent words have a token; all others are one, the unknown word.
-    Words are counted over the clients of the training, for which all data is read once. A counted
-    vocabulary is not private: it is a function of the data without noise."""
+    """Number of most frequent words that have a token; all others are the unknown word. Words are
+    counted over the training clients, which reads all data once. A counted vocabulary is not
+    private: it is a function of the data without noise."""
     vocabulary_file: str = ""
     """A file with the vocabulary instead, a word a line, relative to the scenario's directory;
     recorded as an absolute path."""
@@ -164,7 +163,7 @@ class FormedData(NamesDataFiles, DataTable):
 
     @model_validator(mode="after")
     def _has_columns(self) -> Self:
-        # Targets alone are no example, because a model has nothing to predict them from.
+        # Targets without inputs make no example: a model has nothing to predict them from.
         if not self.tokens and not self.inputs:
             raise ValueError(
                 "tokens='', inputs='': an example needs a column; name one that the data has"
@@ -203,7 +202,7 @@ class TffSqliteData(FileData):
     inputs: str = "pixels"
     """Feature of the inputs (field `inputs`)."""
     targets: str = "label"
-    """Feature of what is to be learned (field `targets`); empty: there is none."""
+    """Feature of the targets (field `targets`); empty: no targets."""
 
 
 class PflHdf5Data(FileData):
@@ -211,7 +210,7 @@ class PflHdf5Data(FileData):
 
     kind: Literal["pfl_hdf5"] = "pfl_hdf5"
     """An HDF5 file with data sets {split}/{client}/{column}."""
-    implementation: ClassVar[str] = "fedray.clients.data.readers.pfl_hdf5:PflHdf5.of"
+    implementation: ClassVar[str] = "fedray.clients.data.readers.pfl_hdf5:PflHdf5"
 
 
 class ParquetData(FileData):
@@ -230,12 +229,12 @@ class LeafData(FileData):
 
     kind: Literal["leaf"] = "leaf"
     """JSON files of LEAF."""
-    implementation: ClassVar[str] = "fedray.clients.data.readers.leaf:LeafFiles.of"
+    implementation: ClassVar[str] = "fedray.clients.data.readers.leaf:LeafFiles"
     # LEAF's files name the columns of every client so.
     inputs: str = "x"
     """Key of the inputs (field `inputs`)."""
     targets: str = "y"
-    """Key of what is to be learned (field `targets`); empty: there is none."""
+    """Key of the targets (field `targets`); empty: no targets."""
 
 
 class SourceCodeData(FormedData, AssignedData):
@@ -244,7 +243,7 @@ class SourceCodeData(FormedData, AssignedData):
 
     kind: Literal["source_code"] = "source_code"
     """The source of Python's standard library."""
-    implementation: ClassVar[str] = "fedray.clients.data.readers.source_code:SourceCode.of"
+    implementation: ClassVar[str] = "fedray.clients.data.readers.source_code:SourceCode"
     # The reader makes this one column, so no other can be named.
     tokens: Annotated[str, Field(pattern="^words$")] = "words"
     """Words are names, numbers and single signs."""
@@ -279,10 +278,10 @@ AnyRecordedData = (
 class CustomData(PythonFile, FormedData, AssignedData):
     """A Python file of the user's own, which imports what it needs.
 
-    `data(seed)` gives an `ExampleSource` (clients/data/source.py), of which the keys of this table
-    that say what an example is, and who has it, are not used; or an object with `num_partitions`
-    and `load_partition(number)`, such as those of Flower Datasets, in which a partition is a client
-    of the data. `seed` is that of the scenario.
+    `data(seed)` returns an `ExampleSource` (clients/data/source.py); keys of this table about the
+    form and the assignment of examples are then unused. Or it returns an object with
+    `num_partitions` and `load_partition(number)`, such as those of Flower Datasets, whose
+    partitions are clients of the data. `seed` is the scenario's.
     """
 
     kind: Literal["custom"] = "custom"
@@ -306,4 +305,4 @@ AnyData = Annotated[
     | Annotated[CustomData, Tag("custom")],
     told_apart_by("kind", "language"),
 ]
-"""The tables of all kinds of data, told apart by `kind`."""
+"""Tables of all kinds of data, distinguished by `kind`."""

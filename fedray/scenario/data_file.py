@@ -22,7 +22,7 @@ _CLOCK_TICK = 100_000_000
 """Nanoseconds within which two changes of a file may have the same time."""
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 PLACES = ("file", "vocabulary_file")
-"""Keys that say where content lies: they are no part of a scenario's digest."""
+"""Keys that say where content lies: not part of a scenario's digest."""
 
 
 class NamesDataFiles(Table):
@@ -71,13 +71,13 @@ class NamesDataFiles(Table):
         return self
 
     def checked_path(self, path_key: str) -> Path:
-        """Where a file lies that has the content of its digest.
+        """Returns the path of a file that has the recorded content.
 
         Args:
-            path_key: the key that names it.
+            path_key: key that names the file.
 
         Raises:
-            InputError: it cannot be read, or has another content.
+            InputError: the file cannot be read, or has other content.
         """
         path, digest_key = Path(getattr(self, path_key)), self.digest_keys[path_key]
         wanted = getattr(self, digest_key)
@@ -91,7 +91,7 @@ class NamesDataFiles(Table):
                 "where it lies"
             ) from None
         if digest != wanted:
-            # Its digest is not told: a stranger's trace may name any file of this machine.
+            # The message omits the digest: a stranger's trace may name any file of this machine.
             raise InputError(
                 f"{self.table}.{path_key}={shown(str(path))} has another content than that of this "
                 f"run (sha256 {wanted}); find that one"
@@ -102,7 +102,7 @@ class NamesDataFiles(Table):
         return type(other) is type(self) and _without_places(self) == _without_places(other)
 
     def __hash__(self) -> int:
-        # Digests alone decide, as paths do not count in equality either.
+        # Only digests decide, as paths do not count in equality either.
         return hash(tuple(getattr(self, key) for key in self.digest_keys.values()))
 
 
@@ -133,7 +133,7 @@ def content_digest(path: Path) -> str:
 
 def files_below(folder: Path) -> list[Path]:
     """All files of a folder and those in it, in order of their names. Hidden ones are left out."""
-    # What a file system lists comes in any order, so names are sorted in the end.
+    # A file system lists files in any order, so names are sorted.
     files = (file for file in folder.rglob("*") if file.is_file())
     shown_ones = (
         file

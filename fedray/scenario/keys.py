@@ -91,7 +91,7 @@ def _walk(
 
 
 def _kind_of(table: type[BaseModel]) -> str:
-    # Models of availability are told apart by `model`, and all other unions by `kind`.
+    # Availability models are distinguished by `model`, all other unions by `kind`.
     for tag in ("kind", "model"):
         field = table.model_fields.get(tag)
         if field is not None and get_origin(field.annotation) is Literal:
@@ -139,7 +139,7 @@ def _type_text(annotation: Any, metadata: tuple[Any, ...]) -> str:
     if is_union and len(parts) == 1:
         return _type_text(parts[0], metadata)
     if is_union or (classes and not is_list):
-        # Tables are told apart by kinds elsewhere, so one word stands for all of them.
+        # Kinds are listed elsewhere, so one word stands for all tables.
         plain = [_type_text(each, metadata) for each in parts if not classes_in(each)]
         return " or ".join([*(["table"] if classes else []), *dict.fromkeys(plain)])
     if is_list:

@@ -8,7 +8,7 @@ from fedray.base.table import Spread, Table
 
 
 class Latency(Table):
-    """How long a selected device takes; see clients/latency.py."""
+    """Times that a selected device takes; see clients/latency.py."""
 
     setup_seconds: Annotated[float, Field(ge=0, le=1e6)] = 20.0
     """Fixed time before training starts, seconds."""

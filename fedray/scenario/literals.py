@@ -8,10 +8,10 @@ from pydantic import BaseModel
 
 
 def literal(value: Any) -> str:
-    """A value on one line of TOML: a number, text, list, or inline table.
+    """Returns a value as one line of TOML: a number, text, list or inline table.
 
     Args:
-        value: of TOML types, or a table of a scenario; keys that are None are left out.
+        value: value of a TOML type, or table of a scenario; keys that are None are left out.
     """
     if isinstance(value, BaseModel):
         return literal(value.model_dump(mode="json", exclude_none=True))
@@ -22,7 +22,7 @@ def literal(value: Any) -> str:
         return f"[{', '.join(map(literal, value))}]"
     # Booleans are spelt in TOML as in JSON, and `repr` would begin them with a capital.
     if isinstance(value, bool | str):
-        # The escapes of JSON are those of a basic string, but DEL must be escaped too.
+        # JSON has the escapes of a basic string, except for DEL.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     # `repr` gives the shortest text that reads back as the same float.
     return repr(value)

@@ -30,21 +30,20 @@ _Made = TypeVar("_Made")
 def naming_overrides(
     make: Callable[[Sequence[str]], _Made], source: str, overrides: Sequence[str]
 ) -> _Made:
-    """Makes something of a scenario with overrides, so that an error says whose mistake it is.
+    """Calls `make` with overrides; a problem that an override causes names that override.
 
-    A problem comes from an override if it is not there without that override. Everything else is a
-    problem of the source.
+    An override causes a problem if the problem disappears without it. All other problems belong to
+    the source.
 
     Args:
-        make: what to do; it is given overrides, and raises ScenarioError whose problems begin with
-            the source.
-        source: the scenario's file, or what else the overrides are applied to.
-        overrides: `table.key=value` texts.
+        make: function of overrides; raises ScenarioError whose problems begin with the source.
+        source: file of the scenario, or another name of it.
+        overrides: texts `table.key=value`.
 
     Raises:
-        ScenarioError: as `make` does; problems that come from overrides name them.
+        ScenarioError: raised by `make`, with overrides named.
     """
-    # A single text is a sequence of characters, which nobody means.
+    # A single text is a sequence of characters, which no caller means.
     overrides = [overrides] if isinstance(overrides, str) else overrides
     try:
         return make(overrides)
@@ -52,7 +51,7 @@ def naming_overrides(
         if not overrides:
             raise
         refused = error
-    # What the file gets wrong alone is no override's mistake, whatever else is applied.
+    # A mistake of the file is no override's, whatever else is applied.
     of_source = _problems_of(make, ())
     # Leaving out one override at a time shows which of them a problem depends on.
     without = [
@@ -69,11 +68,11 @@ def naming_overrides(
                 for override, problems in zip(overrides, without, strict=True)
                 if line not in problems
             ]
-            # Where each of several is enough to break the rule, all of them are meant.
+            # If each of several overrides breaks the rule, all of them are named.
             named = " and ".join(f"override {shown(each)}" for each in needed or overrides)
             line = f"{named}, applied to {source}{rest}"
         told.append(line)
-    # Where no line changed, the first error is raised itself, with the message that it has.
+    # If no line changed, the first error is raised with its own message.
     if told == list(_problems(refused)):
         raise refused
     raise with_problems(ScenarioError, told)
@@ -122,7 +121,7 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
     # Keys of the kind before would be refused as unknown in the new one.
     if isinstance(value, str) and value in kinds:
         before = table.get(names[-1])
-        # A file may have anything there; what is no kind is replaced.
+        # A file may have anything there; a value that is not a kind is replaced.
         kind_before = kinds.get(before) if isinstance(before, str) else None
         _forget_keys_of_another_kind(table, kind_before, kinds[value])
     table[names[-1]] = value
@@ -132,7 +131,7 @@ def _forget_keys_of_another_kind(
     table: dict[str, Any], before: type[BaseModel] | None, after: type[BaseModel]
 ) -> None:
     """Keys that the new kind does not have go, and so do defaults of the kind before."""
-    # The tables of a scenario have all defaults written out, which nobody chose.
+    # The tables of a scenario have their defaults written out, though the user chose none of them.
     defaults = before.model_fields if before is not None and before is not after else {}
     # The list is a copy, because keys are deleted on the way.
     for name in list(table):
@@ -153,7 +152,7 @@ def _parse_value(text: str, override: str) -> Any:
 
 
 def _by_kind(union: Any, key: str) -> dict[str, type[BaseModel]]:
-    """The classes of a union by the values of the key that tells them apart."""
+    """Returns the classes of a union by the value of `key`."""
     return {
         kind: each
         for each in classes_in(union)
@@ -176,4 +175,4 @@ KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
     ("training", "task", "kind"): _by_kind(AnyTask, "kind"),
     ("training", "weighting", "kind"): _by_kind(AnyWeighting, "kind"),
 }
-"""Keys that say of what kind a table is, with the table of every kind."""
+"""Keys that name the kind of a table, with the class of every kind."""

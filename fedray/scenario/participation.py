@@ -19,14 +19,12 @@ Hours = Annotated[float, Field(ge=0, le=87_840)]
 
 
 class PolicyTable(Table):
-    """The table of a policy: what it asks of the shards, and by which keys it holds devices back.
-
-    A policy asks for nothing but what its table says here.
-    """
+    """Base class of policy tables: what a policy needs from the shards, and the keys by which it
+    holds devices back. A policy gets only what its table declares here."""
 
     implementation: ClassVar[str]
-    """Where the policy is, as `module:name`: what takes this table and the table `participation`,
-    and gives a `ParticipationPolicy`."""
+    """`module:name` of the policy: called with this table and the table `participation`, it returns
+    a `ParticipationPolicy`."""
 
     @property
     def gap(self) -> int:
@@ -126,10 +124,10 @@ class MinSepPolicy(PolicyTable):
     """Minimum separation."""
     implementation: ClassVar[str] = "fedray.server.policies.round_separation:RoundSeparation.of"
     minimum_separation: Annotated[int, Field(ge=0, lt=2**30)]
-    """How far apart two rounds of a device are, as `counts` says."""
+    """Distance between two rounds of a device, as `counts` says."""
     counts: Literal["between", "gap"]
-    """What is counted, since deployed clients differ: the rounds strictly between two rounds of a
-    device, or the difference of their numbers."""
+    """Unit of the distance, since deployed clients differ: the rounds strictly between two rounds
+    of a device, or the difference of their numbers."""
     trust_hours: Hours = 0.0
     """Hours that a device waits after its history began (a new install, or one that was cleared)
     before it is taken at its word; 0 for none."""
@@ -174,20 +172,20 @@ AnyPolicy = Annotated[
 
 
 class Participation(Table):
-    """When a device may take part again."""
+    """Rules by which a device may take part again."""
 
     policies: Annotated[tuple[AnyPolicy, ...], Field(strict=False)] | None = None
-    """Policies, all of which must admit a device; each is a table with its `kind`. None: the timer
-    alone, `[{kind = "timer"}]`. `round_separation` and `max_participations` hold beside them."""
+    """Policies, all of which must admit a device; each is a table with its `kind`. None: only the
+    timer, `[{kind = "timer"}]`. `round_separation` and `max_participations` hold beside them."""
     timer_hours: Hours = 72.0
     """Hours that must pass before a device may be selected again; 0 for none."""
     round_separation: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Least difference between the numbers of two rounds of one device, which it remembers; 0 for
     none. It remembers rounds in which its report arrived in time."""
     timer_resets_on: Literal["accepted", "reported", "selected", "upload"] = "accepted"
-    """What starts the timer: its report arrives in time; it reports at all (late included); it is
-    selected; its upload starts, unless the server aborts it (a late one is aborted, one that is
-    lost is not)."""
+    """Event that starts the timer: the device's report arrives in time; it reports at all (late
+    included); it is selected; its upload starts, unless the server aborts it (a late upload is
+    aborted, a lost one is not)."""
     max_participations: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     """Most contributions of a device, which counts its reports that arrived in time and never takes
     part again after that many; none: no cap. Those in rounds that were abandoned later count too,
@@ -196,8 +194,8 @@ class Participation(Table):
     """Stress: mean number of times a day that a device forgets when and how often it took part;
     none: never."""
     history_loss: Literal["cleared", "corrupted"] | None = None
-    """What a device knows after that: since when it has a history (cleared, the default), so that
-    policies which ask for that make it wait; or not even that (corrupted)."""
+    """History of a device after that: it begins again (cleared, the default), so that policies
+    which ask for its age make the device wait; or its beginning is unknown too (corrupted)."""
     timer_violators: Share = 0.0
     """Stress: share of devices that ignore the timer."""
     clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
@@ -218,7 +216,7 @@ class Participation(Table):
 
     @property
     def timer_seconds(self) -> float:
-        """What the timer should be, in seconds; 0 where there is none."""
+        """Intended length of the timer in seconds; 0 without a timer."""
         return 3600.0 * self.timer_hours if self.has_timer else 0.0
 
     @property
@@ -232,7 +230,7 @@ class Participation(Table):
     @property
     def separation(self) -> int:
         """Least difference between the numbers of two rounds of a device; 0 for none."""
-        # The 0 is there because `max` of one number alone is an error.
+        # The 0 is there because `max` of a single number is an error.
         return max(self.round_separation, *(each.gap for each in self.policies or ()), 0)
 
     @property
@@ -249,7 +247,7 @@ class Participation(Table):
 
     @property
     def young_history_seconds(self) -> float:
-        """How long a device waits after its history began; 0 where no policy asks for that."""
+        """Seconds that a device waits after its history began; 0 if no policy asks for that."""
         hours = [each.young_history_hours for each in self.policies or ()]
         # All policies must admit a device, so the longest wait decides.
         return 3600.0 * max(hours, default=0.0)

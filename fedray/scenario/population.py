@@ -15,7 +15,7 @@ from fedray.base.table import PositiveShare, Spread, Table
 class TimeZone(Table):
     """One time zone and how many of the devices live in it."""
 
-    # The bounds are those of the zones in use, from Baker Island to Kiribati.
+    # The bounds are the zones in use, from Baker Island to Kiribati.
     utc_offset_hours: Annotated[float, Field(ge=-12, le=14)] = 0.0
     """Local time minus UTC, hours."""
     share: PositiveShare = 1.0
@@ -28,8 +28,8 @@ TimeZones = Annotated[tuple[TimeZone, ...], Field(strict=False, min_length=1)]
 
 
 class DeviceClass(Table):
-    """A class of devices, such as old phones or a region. Which class a device is of is drawn by
-    the shares; what the class does not say is that of all devices."""
+    """A class of devices, such as old phones or a region. A device's class is drawn by the shares.
+    Keys that a class leaves out are those of all devices."""
 
     name: Annotated[str, Field(min_length=1, max_length=40)]
     """Name of the class, in reports."""
@@ -51,7 +51,7 @@ class DeviceClass(Table):
     availability: dict[str, Any] | None = None
     """Keys of the table `availability` that differ in this class, such as night_length_hours."""
     time_zones: TimeZones | None = None
-    """Where the devices of this class live; none: in the population's zones."""
+    """Time zones of this class; default: the population's."""
 
     @model_validator(mode="after")
     def _zones_sum_to_one(self) -> Self:
@@ -64,11 +64,11 @@ RankCorrelation = Annotated[float, Field(gt=-1, lt=1)]
 
 
 class Correlation(Table):
-    """Rank correlations (Spearman's) of what devices are like, within a class.
+    """Rank correlations (Spearman's) of device attributes within a class.
 
-    They are those of a Gaussian copula: the distribution of each attribute stays as it is. `habit`
-    stands for the propensity of a device to have an eligible night, `speed` is high where training
-    takes little time, and `bandwidth` stands for the rates of download and of upload alike.
+    They are those of a Gaussian copula, so the distribution of each attribute stays the same.
+    `habit` is the propensity of a device to have an eligible night, `speed` is high if training
+    takes little time, and `bandwidth` stands for the rates of both download and upload.
     """
 
     habit_speed: RankCorrelation = 0.0
@@ -133,13 +133,13 @@ class Correlation(Table):
 
 
 class Population(Table):
-    """Who the devices are."""
+    """Devices of the population."""
 
     # Ids from 2^40 on stand for held-out clients.
     devices: Annotated[int, Field(gt=0, lt=2**40)]
     """Devices in the population."""
     time_zones: TimeZones = (TimeZone(),)
-    """Where the devices live."""
+    """Time zones of the devices."""
     reach: PositiveShare = 1.0
     """Share of the population that the task can use at all (wifi, competing tasks, caps)."""
     unreachable: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -149,7 +149,7 @@ class Population(Table):
     """Devices that join in a day, evenly. Ids are given in turn to each block of 65,536, in the
     order of joining."""
     lifetime_days: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Mean days until a device leaves for good (exponential); none: nobody leaves."""
+    """Mean days until a device leaves for good (exponential); default: devices never leave."""
     examples_median: Annotated[float, Field(gt=0, le=1e6)] = 60.0
     """Median number of training examples on a device."""
     examples_sigma: Spread = 0.6

@@ -16,19 +16,19 @@ class Pretraining(Table):
     data: AnyData
     """Table: where the public examples come from, as in a scenario."""
     clients: Count = 1000
-    """How many clients of the public data are used. Recorded data with fewer is used whole.
-    Synthetic data gives as many as are asked for, which are those of no device."""
+    """Number of clients of the public data to use. Recorded data with fewer is used whole.
+    Synthetic data has any number, and none of them is a device."""
     steps: Count
     """Steps of gradient descent."""
     batch_size: Count = 32
-    """Examples of a step, drawn from those of all clients without replacement until all were
+    """Examples of a step, drawn from the examples of all clients without replacement until all are
     used."""
     optimizer: Literal["sgd", "adam"] = "sgd"
     """Which optimiser takes the steps."""
     learning_rate: Positive = 0.1
     """Step size."""
     momentum: BelowOne = 0.0
-    """Share of the previous step that is kept; of sgd alone."""
+    """Share of the previous step that is kept; only for sgd."""
     evaluate_every: Count = 100
     """Steps between two evaluations on clients of the public data that are held out."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

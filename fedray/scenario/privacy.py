@@ -1,4 +1,4 @@
-"""The table `privacy`: the noise mechanism and what it claims."""
+"""The table `privacy`: the noise mechanism and its claims."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -39,7 +39,7 @@ class StopAt(Table):
 
 
 class Privacy(Table):
-    """The noise mechanism and what it claims."""
+    """The noise mechanism and its claims."""
 
     mechanism: AnyStrategy = Field(
         default=BLT(
@@ -52,8 +52,8 @@ class Privacy(Table):
         'needs no parameters, such as "tree".',
     )
     noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
-    """Noise standard deviation over the most that a device contributes, for C of unit scale (z of
-    mechanisms/README.md). That is the clip norm, or what the encoding makes of it."""
+    """Noise standard deviation over the largest contribution of a device, for C of unit scale (z of
+    mechanisms/README.md). That contribution is the clip norm, or its value after encoding."""
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Largest L2 norm of a device's update; of adaptive clipping, the first."""
     clipping: AnyClipping = Field(
@@ -79,18 +79,17 @@ class Privacy(Table):
         # Scenarios that were written before there was a choice keep their digest.
         Field(exclude_if=lambda at_limit: at_limit == "stop"),
     ] = "stop"
-    """What happens where a device would go beyond `stop_at`. `stop` ends the run. `exclude` lets it
-    go on without the device: one whose participation in the round that is being formed would bring
-    it beyond the budget, as counted over all rounds.count rounds, is not selected, then or later;
-    only with rounds.mode on-device, and mechanisms without negative entries."""
+    """Reaction if a device would exceed `stop_at`. `stop` ends the run. `exclude` continues without
+    the device: a device whose participation in the round being formed would exceed the budget,
+    counted over all rounds.count rounds, is not selected then or later. Only with rounds.mode
+    on-device, and mechanisms without negative entries."""
 
     @property
     def largest_sensitivity(self) -> float | None:
         """The largest sensitivity that `stop_at` allows, at clip norm 1; None without a budget."""
         if self.stop_at is None:
             return None
-        # One limit for rho and epsilon: both grow with the sensitivity alone, so the stricter one
-        # decides.
+        # Rho and epsilon both grow with the sensitivity, so one limit, the stricter one, decides.
         return largest_sensitivity(
             self.noise_multiplier,
             self.budget_delta,
@@ -102,14 +101,14 @@ class Privacy(Table):
     def budget_delta(self) -> float:
         """Delta of the epsilon of `stop_at`."""
         own = self.stop_at.delta if self.stop_at is not None else None
-        # Delta is never 0, so `or` takes the other one only where none is given.
+        # Delta is never 0, so `or` takes the default only if none is given.
         return own or self.delta
 
     def beyond_budget(self, sensitivity: float) -> list[tuple[str, float, float]]:
-        """(what, most, spent) of each figure of `stop_at` that a device goes beyond.
+        """Returns (name, limit, spent) of each figure of `stop_at` that a device exceeds.
 
         Args:
-            sensitivity: of the device's contributions so far, at clip norm 1.
+            sensitivity: sensitivity of the device's contributions so far, at clip norm 1.
         """
         if self.stop_at is None:
             return []

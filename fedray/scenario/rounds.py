@@ -1,5 +1,5 @@
-"""The tables `rounds` and `rounds.outages`: what the server does in a round; `uploads.py` has the
-table of stored uploads."""
+"""The tables `rounds` and `rounds.outages`: what the server does in a round. Stored uploads are in
+`uploads.py`."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ class Outage(Table):
 
 
 class GoalClosing(Table):
-    """A round closes with its report_goal-th report, and keeps exactly so many."""
+    """A round closes with its report_goal-th report, and keeps exactly report_goal reports."""
 
     kind: Literal["goal"] = "goal"
     """Exactly the goal."""
@@ -64,7 +64,7 @@ _OF_SELECTED_COHORTS = (
 
 
 class Rounds(Table):
-    """What the server does in a round."""
+    """The server's rules for a round."""
 
     mode: Annotated[
         Literal["on-device", "buffered", "upload-then-train"],
@@ -72,10 +72,9 @@ class Rounds(Table):
         Field(exclude_if=lambda mode: mode == "on-device"),
     ] = "on-device"
     """How rounds are formed. `on-device` selects the devices of a round together. `buffered` starts
-    devices whenever they come, and a round is a buffer of report_goal reports. In
-    `upload-then-train` a program on the server draws rounds from stored uploads; of the keys for
-    rounds on devices it reads max_checkins_per_hour, outages, sampler, look_ahead_minutes and
-    max_days."""
+    devices whenever they come; a round is a buffer of report_goal reports. In `upload-then-train` a
+    program on the server draws rounds from stored uploads; of the keys for rounds on devices it
+    reads max_checkins_per_hour, outages, sampler, look_ahead_minutes and max_days."""
     buffer: Buffer | None = None
     """Table: how many devices train at once and how stale a report may be; of mode `buffered`."""
     uploads: Uploads | None = None
@@ -85,22 +84,22 @@ class Rounds(Table):
     """Rounds to commit."""
     report_goal: Annotated[int, Field(gt=0)]
     """Reports that close a round; every committed round has exactly this many accepted updates, or
-    at least so many where `closing` keeps more. Of stored uploads: how many the schedule cyclic
-    draws, of which a tenth may be unresolved; and how many the schedule poisson is expected to
-    draw, by which denominators are set."""
+    at least this many if `closing` keeps more. With stored uploads: the number that the schedule
+    cyclic draws, of which a tenth may be unresolved; or the expected number that the schedule
+    poisson draws, which sets denominators."""
     over_selection: Annotated[float, Field(ge=1, le=10)] = 1.3
     """Devices selected per report needed."""
     selection_timeout_minutes: Annotated[float, Field(ge=1)] = 1440.0
-    """Longest wait for enough devices; then the round goes on if at least report_goal wait, and
-    `start_share` of those wanted, else it is abandoned."""
+    """Longest wait for enough devices. Then the round starts if at least report_goal devices wait,
+    and `start_share` of the target; else it is abandoned."""
     selection: Annotated[
         Literal["first", "reservoir"],
         # As of `mode`: scenarios that were written before there was a choice keep their digest.
         Field(exclude_if=lambda selection: selection == "first"),
     ] = "first"
-    """Who is selected. `first`: who comes first waits, and all who wait are selected. `reservoir`:
-    more devices may wait, and when the round can start, it draws those that it selects among them
-    at random; the others are sent away and may check in again."""
+    """Rule of selection. `first`: devices wait in order of arrival, and all that wait are selected.
+    `reservoir`: more devices may wait; when the round can start, the selected ones are drawn among
+    them at random, and the others are sent away and may check in again."""
     waiting_multiple: Annotated[float, Field(ge=1, le=100)] | None = None
     """Devices that may wait at once per device to select, only with selection = "reservoir"; none:
     3."""
@@ -130,8 +129,8 @@ class Rounds(Table):
     outages: Annotated[tuple[Outage, ...], Field(strict=False)] = ()
     """Stress: times in which the server is down, in order, apart."""
     sampler: Literal["predicted", "enumeration", "thinning"] = "predicted"
-    """How check-ins are drawn: whichever is predicted to cost less, or one of the two for good.
-    Both draw the same process."""
+    """Sampler of check-ins: the one predicted to cost less, or always the named one. Both draw the
+    same process."""
     look_ahead_minutes: Annotated[float, Field(ge=1, le=360)] = 60.0
     """Length of the windows for which check-in rates are set and check-ins are drawn, minutes; must
     divide a day."""
@@ -149,7 +148,7 @@ class Rounds(Table):
     @property
     def selection_target(self) -> int:
         """Devices that must wait at once for a round to start: report_goal x over_selection,
-        rounded up. Nobody waits where uploads are stored."""
+        rounded up. 0 if uploads are stored."""
         if self.uploads is not None:
             return self.report_goal
         # Rounding first keeps float noise out: 100 x 1.1 is a little more than 110.
@@ -158,7 +157,7 @@ class Rounds(Table):
     @property
     def waiting_room(self) -> int:
         """Devices that may wait at once."""
-        # All who wait are selected in this mode, so nobody waits beyond them.
+        # This mode selects every device that waits, so no device waits beyond them.
         if self.selection == "first":
             return self.selection_target
         return math.ceil(round(self.selection_target * (self.waiting_multiple or 3.0), 9))
@@ -172,8 +171,8 @@ class Rounds(Table):
 
     @property
     def wanted_at_once(self) -> int:
-        """Devices that the server wants at once: those that it selects for a round, or those that
-        train at the same time."""
+        """Devices that the server wants at once: those selected for a round, or those that train at
+        the same time."""
         return self.buffer.concurrency if self.buffer is not None else self.selection_target
 
     @property
@@ -184,13 +183,13 @@ class Rounds(Table):
     @property
     def keeps_surplus(self) -> bool:
         """Whether a round may accept more than `least_accepted`."""
-        # Of stored uploads a few may be unresolved, so the number accepted varies there too.
+        # A few stored uploads may be unresolved, so the number accepted varies.
         return isinstance(self.closing, AtLeastClosing) or self.least_accepted < self.report_goal
 
     @property
     def sampling_probability(self) -> float | None:
-        """Probability with which a stored upload takes part in a round, independently of the
-        others; None where cohorts are no Poisson samples."""
+        """Probability that a stored upload takes part in a round, independently of the others; None
+        if cohorts are not Poisson samples."""
         schedule = self.uploads.schedule if self.uploads is not None else None
         return schedule.probability if isinstance(schedule, PoissonSchedule) else None
 
@@ -234,7 +233,7 @@ class Rounds(Table):
         uploads = self.uploads
         if uploads is None:
             return self
-        # These keys are None unless somebody gave them; `selection` has a default to compare with.
+        # These keys are None unless given; `selection` is compared with its default.
         keys = ("closing", "start_share", "min_minutes_between")
         given = [key for key in keys if getattr(self, key) is not None]
         given += ["selection"] if self.selection != "first" else []

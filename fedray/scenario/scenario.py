@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -51,7 +51,7 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 class Scenario(Table):
-    """A whole run, whose trace is a function of this value alone."""
+    """A whole run; its trace is a function of this value."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=80)] = "scenario"
     """Short name; letters, digits, dot, dash and underscore. A file without one is named by its
@@ -69,18 +69,18 @@ class Scenario(Table):
     latency: Latency = Latency()
     """Table: how long a selected device takes."""
     rounds: Rounds
-    """Table: what the server does in a round; `count` and `report_goal` are required."""
+    """Table: the server's rules for a round; `count` and `report_goal` are required."""
     data: AnyData = LanguageData()
     """Table: where the examples of the devices come from."""
     training: Training = Training()
-    """Table: what is trained."""
+    """Table: the training."""
     privacy: Privacy = Privacy()
-    """Table: the noise mechanism and what it claims."""
+    """Table: the noise mechanism and its claims."""
 
     @property
     def device_ids(self) -> int:
-        """Ids of devices that exist at some time of the longest run: 0 up to this, those that join
-        included."""
+        """Number of ids of devices that exist at any time of the longest run, including those that
+        join."""
         # Rounding up counts a device that joins in the last part of a day.
         return self.population.devices + math.ceil(
             self.population.joins_per_day * self.rounds.max_days
@@ -88,8 +88,8 @@ class Scenario(Table):
 
     @property
     def of_classes(self) -> tuple[Self, ...]:
-        """A scenario for each class of devices, in which all are of it: it has their availability
-        and time zones. Itself alone where there are no classes."""
+        """Returns a scenario per class of devices, with that class's availability and time zones
+        for all devices; itself if there are no classes."""
         return tuple(self._of_class(each) for each in self.population.classes or ()) or (self,)
 
     def _of_class(self, each: DeviceClass) -> Self:
@@ -107,7 +107,7 @@ class Scenario(Table):
         return self.seed if self.training.seed is None else self.training.seed
 
     def sum_setting(self, dimension: int) -> SumSetting:
-        """What the encoding of a model with D parameters depends on, beside its table."""
+        """Returns what the encoding of a model with D parameters depends on, beside its table."""
         return SumSetting(
             dimension=dimension,
             devices=self.rounds.report_goal,
@@ -120,13 +120,24 @@ class Scenario(Table):
         """Digest and tables, as run.json, training.json and unfinished.json record them."""
         return {"scenario_digest": self.digest, "scenario": self.to_tables()}
 
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any], source: str, directory: Path) -> Self:
+        """The inverse of `to_document`.
+
+        Args:
+            document: as recorded.
+            source: names it in messages.
+            directory: where the files lie that it names by their digests.
+        """
+        return cls.from_tables(document["scenario"], source, directory, is_recorded=True)
+
     def for_shards(self) -> Self:
         """A copy to be sent to shards: without the mechanism's matrix and the task's file."""
         return self._with(
             mechanism=_without_content(self.privacy.mechanism),
             # The availability keeps its content, because shards compute who is eligible.
             availability=_as_given(self.availability),
-            # Shards tell how many examples a device has, which some data says itself.
+            # Shards ask how many examples a device has; some data sources answer that themselves.
             data=self.data,
             task=_without_content(self.training.task),
         )
@@ -135,7 +146,7 @@ class Scenario(Table):
         """A copy to be sent to trainers: without the mechanism's matrix and the availability's
         file."""
         return self._with(
-            # Noise is the aggregator's alone, and a dense matrix may be very large.
+            # Only the aggregator needs the noise, and a dense matrix may be very large.
             mechanism=_without_content(self.privacy.mechanism),
             availability=_without_content(self.availability),
             data=self.data,
@@ -172,7 +183,7 @@ class Scenario(Table):
 
     @property
     def training_files(self) -> tuple[ContentFile, ...]:
-        """Those of them that a training reads: of data and task."""
+        """Files that a training reads: those of data and task."""
         tables = (self.data, self.training.task)
         return tuple(table for table in tables if isinstance(table, ContentFile))
 
@@ -193,8 +204,8 @@ class Scenario(Table):
 
     @property
     def trains_whole_rounds(self) -> bool:
-        """Whether all accepted devices of a round train, however many there are: those of Poisson
-        samples do."""
+        """Whether all accepted devices of a round train, however many they are, as in Poisson
+        samples."""
         return self.rounds.sampling_probability is not None
 
     @property
@@ -296,7 +307,7 @@ class Scenario(Table):
                 f"rounds.report_goal={self.rounds.report_goal}: must not exceed population.devices="
                 f"{self.population.devices}; lower the goal or raise the population"
             )
-        # Buffered rounds select nobody together; their own validator checks their numbers.
+        # Buffered rounds do not select devices together; their own validator checks their numbers.
         is_buffered = self.rounds.buffer is not None
         if not is_buffered and self.rounds.selection_target > usable:
             raise ValueError(
@@ -339,7 +350,7 @@ class Scenario(Table):
                     "restarts (kind 'tree' or 'restarted'), or 'identity', which needs none"
                 )
         _ = self.update_noise_multiplier  # what the count leaves no room for is refused here
-        # A round with fewer reports than the sample could not train as many devices as is promised.
+        # A round with fewer reports than the sample could not train the promised number of devices.
         least = self.rounds.least_accepted
         takes_a_sample = self.training.enabled and not self.trains_whole_rounds
         if takes_a_sample and self.training.cohort_sample > least:
@@ -437,13 +448,13 @@ class Scenario(Table):
     @property
     def count_noise(self) -> float | None:
         """Standard deviation of the noise on a round's count of short updates, for the full cohort;
-        None where nothing is counted."""
+        None if nothing is counted."""
         return self.privacy.clipping.noise_on_count(self.rounds.report_goal)
 
     @property
     def update_noise_multiplier(self) -> float:
-        """Noise multiplier of the sums of updates: privacy.noise_multiplier, or what a count of
-        short updates leaves of it."""
+        """Noise multiplier of the sums of updates: privacy.noise_multiplier, less the share of a
+        count of short updates."""
         z, count_noise = self.privacy.noise_multiplier, self.count_noise
         return z if count_noise is None else update_noise_multiplier(z, count_noise)
 
@@ -461,7 +472,7 @@ class Scenario(Table):
 
         def read(given: Sequence[str]) -> Self:
             tables = read_tables(file, given)
-            # Without this, `tasks` would be called an unknown key, which tells no remedy.
+            # Without this check `tasks` would be called an unknown key, without a remedy.
             if "tasks" in tables:
                 raise ScenarioError(
                     f"scenario {str(file)!r} has several tasks, and here one is meant; give a "
@@ -484,18 +495,18 @@ class Scenario(Table):
         *,
         is_recorded: bool = False,
     ) -> Self:
-        """A scenario from nested dicts, as a TOML or JSON parser gives them.
+        """Returns a scenario from nested dicts, as a TOML or JSON parser returns them.
 
         Args:
-            tables: the nested dicts.
-            source: names them in messages.
-            directory: where the files that they name are looked for, by their SHA-256 first (as
-                in traces), then by their name.
-            is_recorded: whether they are those of a trace or run. `demand_trust` then takes any
-                code that they name for somebody else's, however it was found.
+            tables: nested dicts.
+            source: name of the tables in messages.
+            directory: folder of the files that they name, found by SHA-256 first (as in traces),
+                then by name.
+            is_recorded: whether the tables are those of a trace or run. `demand_trust` then
+                distrusts any code that they name, wherever it was found.
 
         Raises:
-            ScenarioError: they are no scenario.
+            ScenarioError: the tables are not a scenario.
         """
         context = {"directory": directory, "is_recorded": is_recorded}
         return cls._validated(tables, source, context)
@@ -510,8 +521,8 @@ class Scenario(Table):
             raise refused(ScenarioError, source, error, cls, tables) from None
 
     def to_tables(self) -> dict[str, Any]:
-        """Every key with its value, defaults included, as nested dicts of TOML and JSON types; what
-        is none is left out."""
+        """Returns every key with its value, defaults included, as nested dicts of TOML and JSON
+        types; keys that are None are left out."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
@@ -532,9 +543,9 @@ class Scenario(Table):
             self.privacy.mechanism,
             privacy.get("mechanism") if isinstance(privacy, dict) else None,
         )
-        # Contents that are in memory are passed on, so that a copy needs none of the files.
+        # Contents in memory are passed on, so that a copy needs none of the files.
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
-        # Digests of the old files would refuse every file that an override names anew.
+        # Digests of the old files would refuse every file that an override names.
         _forget_digest_of_another_file(mechanism, new)
         _forget_digest_of_another_file(self.availability, tables["availability"])
         _forget_digest_of_another_file(self.data, tables["data"])
@@ -563,15 +574,14 @@ class Scenario(Table):
 
 
 def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The tables of a scenario file as they are written; a file without a name is named by its
-    own.
+    """Returns the tables of a scenario file as written; without a name it gets the file's.
 
     Args:
         path: the file.
-        overrides: `table.key=value` texts, which are applied.
+        overrides: texts `table.key=value` to apply.
 
     Raises:
-        ScenarioError: it cannot be read, or is no TOML.
+        ScenarioError: the file cannot be read, or is not TOML.
     """
     file = Path(path)
     try:
@@ -588,7 +598,7 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
         raise ScenarioError(
             f"scenario {str(file)!r} is not valid TOML: {error}; correct that line"
         ) from None
-    # Where the file's name would be refused as a name, the default stands.
+    # A file name that is no valid name leaves the default.
     if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
         tables.setdefault("name", file.stem)
     for override in [overrides] if isinstance(overrides, str) else overrides:
@@ -624,9 +634,9 @@ def _merged(table: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_content(table: BaseModel) -> BaseModel:
-    """A copy of a table that names its file and has nothing of what is in it.
+    """Returns a copy of a table that names its file but holds none of its content.
 
-    Reading that from the copy is an AttributeError.
+    Reading the content from the copy is an AttributeError.
     """
     if not isinstance(table, MatrixFile | ContentFile):
         return table
@@ -646,7 +656,7 @@ def _as_given(table: BaseModel) -> BaseModel:
 
 
 def _forget_digest_of_another_file(before: Any, table: Any) -> None:
-    """Where an override names another file, that file's content is meant."""
+    """Drops the digest if an override names another file, whose content is meant."""
     if not isinstance(table, dict):
         return
     for path_key, digest_key in {"file": "sha256", **getattr(before, "digest_keys", {})}.items():

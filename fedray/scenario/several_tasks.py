@@ -24,8 +24,9 @@ from fedray.scenario.scenario import NAME_PATTERN, Scenario, read_tables
 
 OVERRIDDEN = ("rounds", "participation", "latency", "data", "training", "privacy")
 """Tables of the scenario of which a task may have keys of its own."""
-# The joint selection keeps 6 bits for a task beside a device's id.
-MOST_TASKS = 64
+TASK_BITS = 6
+"""Bits of a number that tells tasks apart, beside the bits of a device's id."""
+MOST_TASKS = 1 << TASK_BITS
 """Most tasks of a scenario: a check-in looks at each of them."""
 RESERVED_NAMES = ("checkpoints", "journal", "lock", "report.html", "token")
 """Names that a run needs beside the folders of its tasks."""
@@ -89,6 +90,11 @@ class TaskScenario:
     scenario: Scenario
 
     @property
+    def prefix(self) -> str:
+        """Start of a text about the task where there are others."""
+        return f"task {self.name}: " if self.name else ""
+
+    @property
     def starts_seconds(self) -> float:
         """When its first round may select devices, seconds since start."""
         return 86_400.0 * self.starts_days
@@ -134,17 +140,6 @@ class SeveralTasks:
     def device_ids(self) -> int:
         """See `Scenario.device_ids`."""
         return self.common.device_ids
-
-    def sharing_timer(self, task: int) -> tuple[int, ...]:
-        """The other tasks of the timer group of a task; both are places in `tasks`."""
-        group = self.tasks[task].timer_group
-        if group is None:
-            return ()
-        return tuple(
-            place
-            for place, other in enumerate(self.tasks)
-            if place != task and other.timer_group == group
-        )
 
     @property
     def content_files(self) -> tuple[ContentFile, ...]:
@@ -272,11 +267,21 @@ class SeveralTasks:
         return several
 
 
-def scenarios_of(scenario: Scenario | SeveralTasks) -> tuple[Scenario, ...]:
-    """The scenario of every task of a `scenario`; itself where it has none."""
-    if isinstance(scenario, Scenario):
-        return (scenario,)
-    return tuple(task.scenario for task in scenario.tasks)
+def tasks_of(scenario: Scenario | SeveralTasks) -> tuple[TaskScenario, ...]:
+    """The tasks of a `scenario`. One without tables `tasks` is a single task without a name."""
+    if isinstance(scenario, SeveralTasks):
+        return scenario.tasks
+    return (TaskScenario("", 0.0, 1.0, None, scenario),)
+
+
+def sharing_timer(tasks: Sequence[TaskScenario], task: int) -> tuple[int, ...]:
+    """The other tasks of the timer group of a `task`; both are places in `tasks`."""
+    group = tasks[task].timer_group
+    if group is None:
+        return ()
+    return tuple(
+        place for place, other in enumerate(tasks) if place != task and other.timer_group == group
+    )
 
 
 def _task(
@@ -394,7 +399,7 @@ def _check(several: SeveralTasks, source: str) -> None:
                 "another seed, or none"
             )
     for place, task in enumerate(several.tasks):
-        for other in (several.tasks[each] for each in several.sharing_timer(place)):
+        for other in (several.tasks[each] for each in sharing_timer(several.tasks, place)):
             _check_group(task, other, source)
 
 

@@ -40,7 +40,7 @@ def find_scenario(name: str | Path) -> Path:
         ScenarioError: no scenario that ships has the name; the message begins with the nearest.
     """
     path = Path(name)
-    # A misspelt path must be told as a missing file, and not as an unknown scenario.
+    # A misspelt path is reported as a missing file, and not as an unknown scenario.
     if path.suffix or path.name != str(name) or path.exists():
         return path
     shipped = shipped_scenario_files()

@@ -16,7 +16,7 @@ _TESTS = {"test", "tests", "idle_test"}
 class StandardLibrary:
     """The library of the Python that runs this.
 
-    files: of every module with source, by its dotted name, in order of the names.
+    files: every module with source, by its dotted name, in order of the names.
     digest: SHA-256 of Python's version and of all names and contents.
     """
 

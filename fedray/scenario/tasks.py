@@ -19,15 +19,15 @@ __all__ = [
 ]
 
 Width = Annotated[int, Field(ge=1, le=1 << 16)]
-"""How many units a layer has."""
+"""Units of a layer."""
 
 
 class TaskTable(Table):
     """The table of a task; its `kind` says which."""
 
     implementation: ClassVar[str]
-    """Where the task is, as `module:name`: what takes this table, a seed and the fields of the
-    data, and is a `Task`."""
+    """`module:name` of the task: called with this table, a seed and the fields of the data, it
+    returns a `Task`."""
 
 
 class NextWordTask(TaskTable):
@@ -105,9 +105,9 @@ class KeyboardLstmTask(TaskTable):
 
 
 class TransformerLmTask(TaskTable):
-    """A transformer of the next word; see clients/tasks/transformer_lm.py.
+    """A transformer that predicts the next word; see clients/tasks/transformer_lm.py.
 
-    The defaults are those of pfl-research for Stack Overflow.
+    The defaults follow pfl-research's Stack Overflow benchmark.
     """
 
     kind: Literal["transformer_lm"] = "transformer_lm"
@@ -136,10 +136,9 @@ class TransformerLmTask(TaskTable):
 class CustomTask(PythonFile, TaskTable):
     """A task of the user's own, from a Python file that imports what it needs.
 
-    The file defines `task`, a function or a class. `task(seed)` gives an object with what
-    `fedray.clients.tasks.task.Task` lists, such as a
-    `fedray.clients.tasks.module.ModuleTask`. Every trainer calls it once, with torch's own
-    generator seeded too. Nothing is run when a trace is read.
+    The file defines `task`, a function or a class. `task(seed)` returns an object with the members
+    of `fedray.clients.tasks.task.Task`, such as a `fedray.clients.tasks.module.ModuleTask`. Every
+    trainer calls it once, with torch's own generator seeded too. Reading a trace runs nothing.
     """
 
     kind: Literal["custom"] = "custom"
@@ -159,4 +158,4 @@ AnyTask = Annotated[
     | Annotated[CustomTask, Tag("custom")],
     told_apart_by("kind", "next_word"),
 ]
-"""The tables of all tasks, told apart by `kind`."""
+"""Tables of all tasks, distinguished by `kind`."""

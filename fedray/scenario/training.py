@@ -1,4 +1,4 @@
-"""The table `training`: what is trained, on the devices and on the server."""
+"""The table `training`: the model, the work of devices, the server's step."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -30,12 +30,12 @@ class WorkTable(Table):
     """The table of a kind of local training; its `kind` says which."""
 
     implementation: ClassVar[str]
-    """Where the work is, as `module:name`: what takes this table, a task, a source of examples and
-    a seed, and is a `DeviceWork`."""
+    """`module:name` of the work: called with this table, a task, a source of examples and a seed,
+    it returns a `DeviceWork`."""
 
 
 class LocalSteps(WorkTable):
-    """What all kinds of local training have in common."""
+    """Base class of local training tables."""
 
     learning_rate: Positive = 1.0
     """Step size of the local steps."""
@@ -44,15 +44,14 @@ class LocalSteps(WorkTable):
     max_examples: Count | None = None
     """Most examples of a device that are trained on, its first ones; none: all that it holds."""
     max_tokens: Count | None = None
-    """Most tokens of a device that are trained on: its first texts are used as long as they have no
-    more together, and the first in any case. Padding is no token. None: no such cap; it is refused
-    where examples are no texts."""
+    """Most tokens of a device used in training: its first texts up to this total, and the first in
+    any case. Padding does not count. None: no cap. Refused if examples are not texts."""
 
 
 class FedAvg(LocalSteps):
     """Local stochastic gradient descent (federated averaging, McMahan et al. 2017, Algorithm 1).
 
-    A device goes through its examples in an order that is drawn anew for every participation.
+    The order of a device's examples is drawn again for every participation.
     """
 
     kind: Literal["fedavg"] = "fedavg"
@@ -64,9 +63,9 @@ class FedAvg(LocalSteps):
     """Passes over the device's examples per round, in whole steps rounded up; none: local_steps
     says how long a device trains."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """Which optimiser takes the local steps. Its state starts anew in every round."""
+    """Optimizer of the local steps. Its state starts afresh in every round."""
     momentum: BelowOne = 0.0
-    """Share of the previous local step that is kept; of sgd alone."""
+    """Share of the previous local step that is kept; only for sgd."""
 
     @model_validator(mode="after")
     def _momentum_is_of_sgd(self) -> "FedAvg":
@@ -100,9 +99,8 @@ class FedSGD(WorkTable):
     max_examples: Count | None = None
     """Most examples of a device that are trained on, its first ones; none: all that it holds."""
     max_tokens: Count | None = None
-    """Most tokens of a device that are trained on: its first texts are used as long as they have no
-    more together, and the first in any case. Padding is no token. None: no such cap; it is refused
-    where examples are no texts."""
+    """Most tokens of a device used in training: its first texts up to this total, and the first in
+    any case. Padding does not count. None: no cap. Refused if examples are not texts."""
 
 
 AnyWork = Annotated[
@@ -111,7 +109,7 @@ AnyWork = Annotated[
     | Annotated[FedSGD, Tag("fedsgd")],
     told_apart_by("kind", "fedavg"),
 ]
-"""The tables of local training, told apart by `kind`."""
+"""Tables of local training, distinguished by `kind`."""
 
 
 class Schedule(Table):
@@ -124,15 +122,15 @@ class Schedule(Table):
     warmup_rounds: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Rounds at the start in which the factor rises to 1."""
     shape: Literal["constant", "cosine"] = "constant"
-    """What follows: 1, or half a cosine wave from 1 down to `final`."""
+    """Factor after the warm-up: 1, or half a cosine wave from 1 down to `final`."""
     final: Share = 0.0
-    """Where the cosine ends."""
+    """Factor at the end of the cosine."""
     cooldown_rounds: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Rounds at the end in which what the shape says falls evenly to 0."""
+    """Rounds at the end in which the factor falls linearly to 0."""
 
 
 class ServerStep(Table):
-    """What all server optimisers have in common."""
+    """Base class of server optimizer tables."""
 
     learning_rate: Positive = 1.0
     """Step size of the server."""
@@ -187,7 +185,7 @@ class ServerYogi(_Adaptive):
     kind: Literal["yogi"] = "yogi"
     """FedYogi."""
     beta2: BelowOne = 0.99
-    """How slowly v follows."""
+    """Decay rate of v."""
 
 
 AnyServerStep = Annotated[
@@ -197,12 +195,11 @@ AnyServerStep = Annotated[
     | Annotated[ServerYogi, Tag("yogi")],
     told_apart_by("kind", "sgd"),
 ]
-"""The tables of server optimisers, told apart by `kind`."""
+"""Tables of server optimizers, distinguished by `kind`."""
 
 
 class InitialModel(NamesDataFiles):
-    """The parameters that a training starts from, such as those of a model that was trained on
-    public data."""
+    """Parameters to start training from, such as a model trained on public data."""
 
     table: ClassVar[str] = "training.initial"
     digest_keys: ClassVar[dict[str, str]] = {"file": "sha256"}
@@ -214,8 +211,7 @@ class InitialModel(NamesDataFiles):
 
 
 class Training(Table):
-    """What is trained; without training the population, the rounds, the trace and the audit are the
-    same."""
+    """The training. Population, rounds, trace and audit are the same without it."""
 
     enabled: bool = True
     """Whether a model is trained."""
@@ -223,14 +219,14 @@ class Training(Table):
     """Seed of the model, its data and its noise; none: the scenario's. The population never depends
     on it."""
     task: AnyTask = NextWordTask()
-    """Model, loss and metrics: a table with `kind` and that kind's parameters, or a kind alone."""
+    """Model, loss and metrics: a table with `kind` and that kind's parameters, or only a kind."""
     initial: InitialModel | None = None
     """Parameters to start from; none: drawn, as the task says."""
     cohort_sample: Annotated[int, Field(gt=0, le=100_000)] = 64
     """Accepted devices of a round that really train; the noise is scaled by cohort_sample /
     the number of accepted devices. Of a Poisson sample all train, and this is not read."""
     client: AnyWork = FedAvg()
-    """What a device does."""
+    """Work of a device."""
     devices_at_once: Annotated[int, Field(gt=0, le=4096)] | Literal["measured"] = 16
     """Devices that are trained as one batch of independent models. It may change the last bits of a
     sum. "measured" takes the fastest of 1, 4, 16, 32 and 64, by trying them in the first round; the
@@ -247,12 +243,12 @@ class Training(Table):
     evaluate_every: Count = 10
     """Rounds between two evaluations on held-out data."""
     evaluation_devices: Count = 128
-    """Held-out devices on whose data the model is evaluated, or as many as there are."""
+    """Held-out devices on whose data the model is evaluated; fewer if the data has fewer."""
     evaluation_examples: Count = 4
-    """Examples of each of them, or as many as it has."""
+    """Examples of each held-out device; fewer if it has fewer."""
     checkpoint_every: Count = 100
-    """Rounds between two copies of the aggregator's state, from which it goes on when it is
-    lost."""
+    """Rounds between two copies of the aggregator's state, from which it continues when it is lost.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -264,7 +260,7 @@ class Training(Table):
 def with_task_as_table(given: Any) -> Any:
     """The table `training` as it is meant: `task = "custom"` with `file` beside it is short for a
     table `task`."""
-    # What is of no type that the short form has is left to validation, which explains it.
+    # Values that are not of the short form's types are left to validation, which explains them.
     if not isinstance(given, dict) or not isinstance(given.get("task", ""), str | dict):
         return given
     own = {key: given[key] for key in ("file", "sha256") if key in given}

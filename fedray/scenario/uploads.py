@@ -1,5 +1,5 @@
-"""The table `rounds.uploads`: devices upload once, and a program on the server trains on what is
-stored."""
+"""The table `rounds.uploads`: devices upload once, and a program on the server trains on stored
+uploads."""
 
 from typing import Annotated, Literal
 
@@ -14,14 +14,14 @@ __all__ = [
 ]
 
 ONE_IN = 10
-"""One in so many uploads drawn for a round may be unresolved; with more of them it fails."""
+"""A round fails if more than one in this many of its uploads is unresolved."""
 
 
 class CyclicSchedule(Table):
-    """Groups of uploads that have their turn one after the other.
+    """Groups of uploads that take turns.
 
-    The uploads of a window are shuffled into `min_sep` groups of the same size; what is left over
-    is in no group. Group r mod min_sep is eligible in round r, and report_goal of it are drawn
+    The uploads of a window are shuffled into `min_sep` groups of equal size; the rest are in no
+    group. Group r mod min_sep is eligible in round r, and report_goal of its uploads are drawn
     without replacement.
     """
 
@@ -44,11 +44,11 @@ AnySchedule = Annotated[
     Annotated[CyclicSchedule, Tag("cyclic")] | Annotated[PoissonSchedule, Tag("poisson")],
     told_apart_by("kind", "cyclic"),
 ]
-"""The tables of schedules, told apart by `kind`."""
+"""Tables of schedules, distinguished by `kind`."""
 
 
 class Uploads(Table):
-    """When devices upload, and who of the stored uploads takes part in a round.
+    """When devices upload, and which stored uploads take part in a round.
 
     A device uploads at most once in a window, when it checks in and the policies of `participation`
     admit it; the upload is its contribution in time. When the window is over, its share of the
@@ -74,18 +74,17 @@ class Uploads(Table):
         return 3600.0 * self.window_hours
 
     def rounds_of_windows(self, count: int) -> list[int]:
-        """How many of `count` rounds each window has."""
+        """Returns the number of rounds of each window, of `count` in all."""
         least, more = divmod(count, self.windows)
         return [least + (window < more) for window in range(self.windows)]
 
     def least_accepted(self, drawn: int) -> int:
-        """Fewest uploads that a committed round can have of so many that were drawn."""
+        """Fewest accepted uploads of a committed round that drew this many."""
         # Without the stress every upload can be read, so every round has all that were drawn.
         return drawn - most_unresolved(drawn) if self.unresolved_share else drawn
 
 
 def most_unresolved(drawn: int) -> int:
-    """Unresolved uploads with which a round of so many uploads is still committed: a tenth, rounded
-    down."""
+    """Most unresolved uploads of a committed round: a tenth, rounded down."""
     # Whole numbers have no rounding error.
     return drawn // ONE_IN

@@ -1,5 +1,5 @@
-"""The tables `training.weighting`: how much the update of a device counts, and by what the sum of a
-round is divided (McMahan, Ramage, Talwar and Zhang 2018, Algorithm 1)."""
+"""The tables `training.weighting`: weights of the updates, and the denominator of their sum
+(McMahan, Ramage, Talwar and Zhang 2018, Algorithm 1)."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -15,10 +15,10 @@ __all__ = [
 
 
 class MeanWeighting(Table):
-    """All updates count the same, and their sum is divided by how many there are.
+    """All updates have equal weight; their sum is divided by their number.
 
-    That number is no secret. So it is refused for Poisson samples, whose privacy rests on nobody
-    learning it.
+    That number is not secret, so this is refused for Poisson samples, whose privacy rests on its
+    secrecy.
     """
 
     noise_factor: ClassVar[float] = 1.0
@@ -44,7 +44,7 @@ class FixedDenominator(_ByExamples):
         "The sum of a round's clipped and weighted updates is divided by a number that is the same "
         "in all rounds, so that nothing released tells how many devices were drawn."
     )
-    """What an audit has to say of it."""
+    """Note for audits."""
     kind: Literal["fixed"] = "fixed"
     """A denominator that is the same in all rounds."""
     mean_weight: PositiveShare = 1.0
@@ -72,7 +72,7 @@ class ClippedDenominator(_ByExamples):
         "or a least number, before the noise is added. The noise is that for twice the clip norm "
         "over this least number (McMahan et al. 2018, Lemma 1)."
     )
-    """What an audit has to say of it."""
+    """Note for audits."""
     kind: Literal["clipped"] = "clipped"
     """The sum of the round's weights, or a least denominator."""
     least_mean_weight: PositiveShare = 1.0
@@ -91,4 +91,4 @@ AnyWeighting = Annotated[
     | Annotated[ClippedDenominator, Tag("clipped")],
     told_apart_by("kind", "mean"),
 ]
-"""The tables of weightings, told apart by `kind`."""
+"""Tables of weightings, distinguished by `kind`."""

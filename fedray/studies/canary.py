@@ -1,33 +1,35 @@
 """An empirical check of the whole path of a run's noise: canaries in the real training.
 
-Canary devices take part in the rounds of one device's recorded pattern. Each sends an update of its
-own coordinate (with layers: of one coordinate of each), several clip norms long. It goes through
-the real clipping, weights, encoding, noise of devices, training loop, aggregator and estimator.
-Half of the coordinates have a canary, half are silent. What is released is whitened by the
-mechanism as `mechanisms/reference.py` writes it down, in float64 and apart from the aggregator's
-code: W = L^-1 R / (z norm), L L' = M M' with M the noise map and `norm` what one device may change
-of the estimate, the clip norm where neither encoding nor estimator asks for more. If all is right
-the entries of W are independent standard normals, and with a canary they are shifted by L^-1 u / z,
-u the pattern times clip / norm, and times its weights.
+Canary devices take part in the rounds of one device's recorded pattern. Each sends an update in a
+coordinate of its own (with layers: in one coordinate of each), several clip norms long. It passes
+through the real clipping, weights, encoding, noise of devices, training loop, aggregator and
+estimator. Half of the coordinates have a canary, half are silent.
+
+The releases are whitened by the mechanism as defined in `mechanisms/reference.py`, in float64 and
+independently of the aggregator's code: W = L^-1 R / (z norm), where L L' = M M', M is the noise map
+and `norm` the change that one device can make to the estimate (the clip norm, unless encoding or
+estimator ask for more). In correct code the entries of W are independent standard normals; with a
+canary they are shifted by L^-1 u / z, where u is the pattern times clip / norm and the canary's
+weights.
 
 The main figure is the distinguishability mu of the best linear test (of the released rounds; for
 square strategies it is the mechanism's s / z, for trees less, since nodes are not released). Ten
-tests of the signal, of what devices contribute before noise is added, and of W without the signal
+tests of the signal, of the contributions before noise is added, and of W without the signal
 (`noise_tests.py`) each look for one kind of fault; a deviation is a bug in one of the two codes.
-Counts of short updates, by which adaptive clipping chooses norms, are one number in a round. They
-are released by many aggregators, which differ only in the seed, and are tested in the same way.
+The counts of short updates, by which adaptive clipping chooses norms, are one number per round.
+Many aggregators that differ only in the seed release them, and they are tested in the same way.
 
-What canaries cannot show: of a clipped denominator, half of the claimed mu. The other half is how a
-device moves the sum of the others by its weight, and there a canary's coordinate has no others.
+Limit: of a clipped denominator, canaries show half of the claimed mu. The other half is the change
+that a device makes to the sum of the others by its weight, and a canary's coordinate has no others.
 """
 
 import itertools
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +37,10 @@ from scipy import linalg, stats
 
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.base.document import InJson
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
+from fedray.base.result import Result
 from fedray.encoding.encoding import Encoding
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
@@ -62,15 +66,15 @@ if TYPE_CHECKING:  # loads torch, which only a run needs
 
 CONFIDENCE = 0.99
 NO_NOISE = 1e-6
-"""Times what is expected: below, there is none but rounding."""
+"""Noise below this multiple of its expected size is only rounding."""
 MOST_VALUES = 1 << 26
 """Most values of the released rounds, which are held in memory as float64."""
 MOST_DRAWS = 1 << 28
 """Most draws of devices that add noise, of all rounds: a quarter of an hour."""
 MOST_ROUNDS = 5000
-"""Whitening takes a few matrices of so many rounds squared, 200 MB each."""
+"""Whitening takes a few [rounds, rounds] matrices, 200 MB each."""
 COORDINATES, COORDINATES_OF_DEVICES_NOISE = 8192, 256
-"""Parameters of the model unless somebody says: fewer where every device draws noise for each."""
+"""Default numbers of model parameters; fewer if every device draws noise for each."""
 LAYERS = 4
 """Layers of the model where a scenario clips layers, and does not say how many there are."""
 COUNTING = 64
@@ -81,8 +85,8 @@ _PRECISION = 1e-5
 
 
 class Aggregates(Protocol):
-    """What is tested: has what `fedray.server.learning.aggregator.ModelAggregator` does in a
-    round."""
+    """The tested aggregator: the methods that a round calls on
+    `fedray.server.learning.aggregator.ModelAggregator`."""
 
     def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
         """Takes the initial `parameters` [D], once, before the first round; how its updates are
@@ -105,16 +109,16 @@ class Aggregates(Protocol):
         """Ends a round, and takes the server's step.
 
         Args:
-            report: what became of the round's devices.
+            report: the round's report.
 
         Returns:
-            How the next round's updates are clipped, and the new parameters [D].
+            Clipping of the next round's updates, and the new parameters [D].
         """
         ...
 
 
 class Trains(Protocol):
-    """What is tested at the other end: what `fedray.clients.canaries.CanaryTrainer` does."""
+    """The tested trainer: the methods of `fedray.clients.canaries.CanaryTrainer`."""
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """Zeros [D]."""
@@ -132,8 +136,10 @@ Trainer = Callable[[Scenario, Any], Trains]
 
 
 @dataclass(frozen=True, slots=True)
-class CanaryResult:
+class CanaryResult(Result):
     """Findings of canaries, beside the theory."""
+
+    TABLES: ClassVar[str] = "fedray.studies.canary_table:canary_tables"
 
     mechanism: str
     """Kind of the mechanism."""
@@ -149,7 +155,7 @@ class CanaryResult:
     """s / z of the pattern, s its sensitivity; where devices add noise, that of normal noise with
     the variance of the round with the fewest."""
     expected_mu: float
-    """What the released rounds can show of it."""
+    """The mu that the released rounds can show."""
     mu: float
     """Measured: the distinguishability of the best linear test."""
     mu_low: float
@@ -163,9 +169,11 @@ class CanaryResult:
     """The size of the noise, measured over expected."""
     tests: tuple[CanaryTest, ...]
     """The tests, each for one kind of fault."""
+    confidence: ClassVar[InJson[float]] = CONFIDENCE
+    """Confidence of the interval of mu, from 0 to 1."""
     counts: "CanaryResult | None" = None
-    """The same of the counts of short updates, for adaptive clipping: there `coordinates` are
-    aggregators, and mu is that of one device, which changes a count by 1/2. None where nothing is
+    """The same for the counts of short updates of adaptive clipping: its `coordinates` are
+    aggregators, and mu is that of one device, which changes a count by 1/2. None if nothing is
     counted."""
 
     def __repr__(self) -> str:
@@ -176,30 +184,19 @@ class CanaryResult:
         )
 
     @property
-    def covers(self) -> bool:
+    def covers(self) -> InJson[bool]:
         """Whether the confidence interval of mu holds the expected mu; one in a hundred does not
         although nothing is wrong."""
         return self.mu_low <= self.expected_mu <= self.mu_high
 
     @property
-    def problems(self) -> list[str]:
+    def problems(self) -> InJson[list[str]]:
         """What is wrong, in words; empty when nothing is.
 
         Right code has any with a probability below 1e-3.
         """
         tests = self.tests if self.counts is None else self.tests + self.counts.tests
         return [test.problem for test in tests if test.problem is not None]
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object: a key per field, the confidence of the interval, whether it covers, and
-        the problems."""
-        return {
-            **asdict(self),
-            "counts": None if self.counts is None else self.counts.to_json(),
-            "confidence": CONFIDENCE,
-            "covers": self.covers,
-            "problems": self.problems,
-        }
 
 
 def run_canary(
@@ -210,21 +207,21 @@ def run_canary(
     trainer: Trainer | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> CanaryResult:
-    """Sends canaries through the training of a scenario, and compares what comes out with theory.
+    """Sends canaries through the training of a scenario, and compares the releases with theory.
 
     Args:
-        scenario: names mechanism, noise multiplier, clipping, encoding and weighting.
-        trace: the canaries take part in the rounds of the device that binds it, as stale as it was;
-            None simulates the scenario for one.
-        coordinates: parameters D of the model, from 256; half of them have a canary, or fewer with
-            layers. More of them narrow the interval. None: 8,192, or 256 where devices add noise.
-        aggregator: what is tested; the real one unless given.
-        trainer: what is tested; the real one unless given.
-        on_progress: hears how many rounds are trained.
+        scenario: source of mechanism, noise multiplier, clipping, encoding and weighting.
+        trace: the canaries take part in the rounds of its binding device, with that device's
+            staleness; None simulates the scenario.
+        coordinates: parameters D of the model, from 256; half of them have a canary, fewer with
+            layers. More narrow the interval. None: 8,192, or 256 if devices add noise.
+        aggregator: the tested aggregator; the real one by default.
+        trainer: the tested trainer; the real one by default.
+        on_progress: called with progress of the training.
 
     Raises:
-        InputError: if there are more rounds, values or draws than a machine can take.
-        RunFailed: if no noise is added at all.
+        InputError: more rounds, values or draws than a machine can take.
+        RunFailed: no noise is added at all.
     """
     adds_noise = scenario.privacy.encoding.adds_noise
     if coordinates is None:
@@ -257,13 +254,13 @@ def run_canary(
 
 
 class Recorded(NamedTuple):
-    """What canaries are told of a trace.
+    """The part of a trace that canaries need.
 
-    pattern: the rounds, in order, in which they take part.
-    rounds: n, rounds that are released.
+    pattern: rounds of the canaries, in order.
+    rounds: number of released rounds n.
     staleness: versions by which their models were older than the newest, one per round of the
-        pattern; empty where none was.
-    shares: accepted devices over the report goal, by round [n]; empty where that is 1 always.
+        pattern; empty if all are 0.
+    shares: accepted devices over the report goal, by round [n]; empty if all are 1.
     """
 
     pattern: tuple[int, ...]
@@ -281,15 +278,15 @@ def check_aggregator(
     trainer: Trainer | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> CanaryResult:
-    """Does what `run_canary` does, for a given pattern of rounds.
+    """Runs `run_canary` for a given pattern of rounds.
 
     Args:
-        scenario: names mechanism, noise multiplier, clipping, encoding and weighting.
-        pattern: the rounds, in order, in which the canaries take part.
-        rounds: n, rounds that are released.
+        scenario: source of mechanism, noise multiplier, clipping, encoding and weighting.
+        pattern: rounds of the canaries, in order.
+        rounds: number of released rounds n.
         coordinates: parameters D of the model.
-        aggregator: what is tested; the real one unless given.
-        trainer: what is tested; the real one unless given.
+        aggregator: the tested aggregator; the real one by default.
+        trainer: the tested trainer; the real one by default.
     """
     return check_training(scenario, Recorded(pattern, rounds), coordinates, aggregator, trainer)
 
@@ -302,19 +299,19 @@ def check_training(
     trainer: Trainer | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> CanaryResult:
-    """Does what `run_canary` does, for what is given of a trace.
+    """Runs `run_canary` for a recorded pattern.
 
     Args:
-        scenario: names mechanism, noise multiplier, clipping, encoding and weighting.
-        recorded: who took part when.
+        scenario: source of mechanism, noise multiplier, clipping, encoding and weighting.
+        recorded: the recorded participation.
         coordinates: parameters D of the model; rounded down to whole canaries.
-        aggregator: what is tested; the real one unless given.
-        trainer: what is tested; the real one unless given.
-        on_progress: hears how many rounds are trained.
+        aggregator: the tested aggregator; the real one by default.
+        trainer: the tested trainer; the real one by default.
+        on_progress: called with progress of the training.
 
     Raises:
-        InputError: if canaries would take what rounding adds for noise.
-        RunFailed: if no noise is added at all.
+        InputError: canaries would take rounding for noise.
+        RunFailed: no noise is added at all.
     """
     setup = _Setup.of(scenario, recorded, coordinates)
     setup.demand_fine_steps(recorded)
@@ -325,7 +322,7 @@ def check_training(
         trainer or _real(),
         on_progress or (lambda text: None),
     )
-    # What theory says follows: the unit of each round, and what a canary adds to it.
+    # Theory follows: the unit of each round, and the shift of a canary in it.
     z = scenario.update_noise_multiplier
     strategy = scenario.privacy.mechanism
     encoding = setup.encoding
@@ -362,7 +359,7 @@ def check_training(
         coordinates=2 * setup.canaries * len(setup.layer_norms),
         pattern=recorded.pattern,
         noise_multiplier=z,
-        # Where fewer devices came, less noise was added, so the emptiest round has the largest mu.
+        # Rounds with fewer devices have less noise, so the emptiest round has the largest mu.
         claimed_mu=claimed.value / (z * math.sqrt(min(recorded.shares or [1.0]))),
         counts=counts,
         **measured,
@@ -384,13 +381,13 @@ def _measured(
     grain: float = 0.0,
     at_once: int = 1,
 ) -> dict[str, Any]:
-    """The figures of a `CanaryResult` that are measured, and what mu is expected.
+    """Returns the measured figures of a `CanaryResult`, and the expected mu.
 
     Args:
-        L: of the noise, [n, n].
-        released: [n, coordinates], in units of what the noise is measured by; the first half of the
-            coordinates has a canary.
-        u: what a canary adds to each round, [n], in the same units.
+        L: factor of the noise covariance, [n, n].
+        released: [n, coordinates], in units of the noise's norm; the first half of the coordinates
+            has a canary.
+        u: shift of a canary in each round, [n], in the same units.
         z: noise multiplier.
         tests: other tests to report.
         grain: distance between the values of whitened noise; 0 for continuous noise.
@@ -400,7 +397,7 @@ def _measured(
     W = linalg.solve_triangular(L, released / z, lower=True, overwrite_b=True)
     shift = linalg.solve_triangular(L, u, lower=True) / z
     expected_mu = float(np.linalg.norm(shift))
-    # Each answer is N(mu, 1) where there is a canary, and N(0, 1) where there is none.
+    # Each answer is N(mu, 1) with a canary and N(0, 1) without.
     answers = shift @ W / expected_mu
     half = W.shape[1] // 2
     with_canary, without = answers[:half], answers[half:]
@@ -472,11 +469,11 @@ def _contribution(
     contributions: NDArray[np.float64],
     weights: NDArray[np.float64],
 ) -> CanaryTest:
-    """Tests what a canary adds to the sum of a round before the server adds noise.
+    """Tests the contribution of a canary to the sum of a round before the server adds noise.
 
     Args:
         setup: the experiment.
-        recorded: who took part when.
+        recorded: the recorded participation.
         contributions: mean contribution of a canary in the pattern's rounds, in clip norms, [c].
         weights: expected weights of updates, [c].
     """
@@ -497,19 +494,19 @@ def _contribution(
 
 
 class _Setup(NamedTuple):
-    """The experiment: a scenario whose rounds have room for all canaries at once, and what theory
-    says of it. The rules of estimators and weights are written down here once more.
+    """The experiment: a scenario whose rounds have room for all canaries at once, and its theory.
+    The rules of estimators and weights are written down here a second time.
 
-    scenario: as it is trained.
-    canaries: how many there are.
+    scenario: the trained scenario.
+    canaries: number of canaries.
     silent: devices with examples that send zero, in every other round of the pattern.
-    layer_norms: the first clip norm of each layer.
+    layer_norms: first clip norm of each layer.
     goal: devices of a round.
-    denominator: by which a noised sum is divided; None for the number of devices.
-    least: the sum of weights from which on a sum is scaled down; infinite where none is.
-    effect: what one device may change of the estimate, over what it may add to the sum.
-    encoding: of the sums.
-    longest: the longest clipped update, in clip norms.
+    denominator: divisor of a noised sum; None for the number of devices.
+    least: sum of weights above which a sum is scaled down; infinite if sums are never scaled.
+    effect: largest change of the estimate by one device, over its largest change of the sum.
+    encoding: encoding of the sums.
+    longest: length of the longest clipped update, in clip norms.
     """
 
     scenario: Scenario
@@ -525,7 +522,7 @@ class _Setup(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario, recorded: Recorded, coordinates: int) -> "_Setup":
-        """The experiment for a scenario and a trace, with so many coordinates at most."""
+        """Returns the experiment for a scenario and a trace, with at most this many coordinates."""
         privacy, weighting = scenario.privacy, scenario.training.weighting
         table = privacy.clipping
         layers = len(getattr(table, "norms", None) or range(LAYERS))
@@ -566,7 +563,7 @@ class _Setup(NamedTuple):
         return bool(self.silent) and pattern.index(round_index) % 2 == 1
 
     def scales(self, recorded: Recorded) -> NDArray[np.float64]:
-        """By what the sums of the pattern's rounds are scaled before noise is added, [c]."""
+        """Factors on the sums of the pattern's rounds before noise is added, [c]."""
         weights = [
             self.canaries + self.silent * self.has_silent(recorded.pattern, index)
             for index in recorded.pattern
@@ -608,7 +605,7 @@ class _Setup(NamedTuple):
         sensitivity = PatternSensitivities(strategy, recorded.rounds).exact(pattern).value
         often = max(often, math.sqrt(2.0) * sensitivity**2 / pattern.size)
         added = often * self.canaries / 4.0
-        # A variance that is measured on so many coordinates scatters by sqrt(2 / canaries).
+        # The variance measured on this many coordinates scatters by sqrt(2 / canaries).
         least_square = 4.0 * added / math.sqrt(2.0 / self.canaries) / z**2
         if (table.scale * self.encoding.contribution_norm(1.0)) ** 2 >= least_square:
             return
@@ -625,7 +622,7 @@ def _with_room(scenario: Scenario, goal: int, dimension: int) -> Scenario:
     """The scenario with full noise, rounds of `goal` devices, a model of D parameters, and a server
     that adds the mean to the model as it is."""
     tables = {
-        # A sampled cohort would get its share of the noise alone.
+        # A sampled cohort would get only its share of the noise.
         "cohort_sample": goal,
         "server": ServerSGD(momentum=0.0, learning_rate=1.0),
         "devices_at_once": _GROUP,
@@ -652,7 +649,7 @@ def _with_room(scenario: Scenario, goal: int, dimension: int) -> Scenario:
 
 
 def _reference_weights(scenario: Scenario, recorded: Recorded) -> NDArray[np.float64]:
-    """By what the contributions of the pattern are scaled, [c]: (1 + staleness)^-exponent."""
+    """Weights of the pattern's contributions, [c]: (1 + staleness)^-exponent."""
     buffer = scenario.rounds.buffer
     weights = np.ones(len(recorded.pattern))
     if not recorded.staleness or buffer is None:
@@ -690,7 +687,7 @@ def _released(
         [TrainerWorker(InProcessWorker(lambda: trainer(full, canaries)))],
         AggregatorWorker(InProcessWorker(lambda: watched)),
     )
-    # Each canary sends in all layers at once; this is the direction of what it sends.
+    # Each canary sends in all layers at once; this is the direction of its update.
     direction = np.array(layers) / math.hypot(*layers)
     rows = np.empty((recorded.rounds, 2 * setup.canaries))
     contributions = np.empty(recorded.rounds)
@@ -753,11 +750,11 @@ class _Watched:
 
 
 def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
-    """The devices of a round, canaries first; as many as were accepted, with the others empty."""
+    """Returns the devices of a round, canaries first: as many as were accepted, others empty."""
     from fedray.server.learning.training import Cohort
 
     share = recorded.shares[round_index] if recorded.shares else 1.0
-    # Where they neither add noise nor are counted, devices that send nothing are not needed.
+    # Devices that send nothing are only needed if they add noise or are counted.
     is_counted = setup.scenario.count_noise is not None
     devices = setup.canaries if is_counted else 1
     if setup.encoding.adds_noise:
@@ -780,13 +777,13 @@ def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
 
 
 def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator) -> CanaryResult:
-    """What canaries show of the counts of short updates.
+    """Tests the counts of short updates.
 
-    In the rounds of the pattern, all devices of half of the aggregators count as short, and those
-    of the other half have sent nothing.
+    In the rounds of the pattern, all devices of half of the aggregators count as short; those of
+    the other half send nothing.
 
     Raises:
-        InputError: the clip rule is another than `adaptive`, from whose norms counts are read.
+        InputError: the clip rule is not `adaptive`, from whose norms counts are read.
     """
     clipping = scenario.privacy.clipping
     if not isinstance(clipping, AdaptiveClipping):
@@ -856,7 +853,8 @@ def _counting(scenario: Scenario, place: int) -> Scenario:
 
 
 def _recorded(scenario: Scenario, trace: Trace | ImportedTrace | str | Path | None) -> Recorded:
-    """Rounds of the device that attains the sensitivity, and what else canaries are told."""
+    """Returns the rounds of the device with the largest sensitivity, and the rest that canaries
+    need."""
     with tempfile.TemporaryDirectory(prefix="fedray-canary-") as folder:
         if trace is None:
             untrained = scenario.with_overrides("training.enabled=false")
@@ -901,7 +899,7 @@ def _binding(scenario: Scenario, trace: Trace | ImportedTrace, patterns: Pattern
 
 
 def _real_aggregator(scenario: Scenario) -> Aggregates:
-    # torch is loaded only where nobody gave an aggregator of their own.
+    # torch is only loaded for the real aggregator.
     from fedray.server.learning.aggregator import ModelAggregator
 
     return ModelAggregator(scenario)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
 from fedray.audit.audit import audit_trace
+from fedray.base.document import InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
-from fedray.base.parsing import finite_or_none
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import in_words, up
 from fedray.scenario import FILE_KEYS, TRAINED_TABLES
@@ -29,7 +29,7 @@ from fedray.studies.trained_scenario import scenario_of_trained
 from fedray.trace.learned_from import open_trained, trace_of
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
-from fedray.wire.messages import Metric
+from fedray.wire.messages import Measured, Metric
 
 PAIRED = (
     "A difference is the mean, over seeds that both settings have, of the difference of two runs "
@@ -63,18 +63,18 @@ class Group:
 
     label: str
     """Names it beside the others: its mechanism, and the other settings in which groups differ."""
-    runs: Mapping[int, TrainedRun]
+    runs: NotInJson[Mapping[int, TrainedRun]]
     """The runs by their seeds."""
     settings: Mapping[str, Any]
     """The values here of the keys in which groups differ, without the keys that this group does not
     have."""
     epsilon: Mapping[str, float | None] | None
-    """By guarantee: observed and enforced. None where the trace is not known."""
+    """Epsilon by guarantee: `observed` and `enforced`. None if the trace is not known."""
     rho: Mapping[str, float | None] | None
     """zCDP, by guarantee as `epsilon`."""
 
     @property
-    def seeds(self) -> list[int]:
+    def seeds(self) -> InJson[list[int]]:
         """Seeds of its runs, in order."""
         return sorted(self.runs)
 
@@ -84,7 +84,12 @@ class Group:
         return next(iter(self.runs.values())).document["scenario"]["privacy"]
 
     @property
-    def noise_multiplier(self) -> float:
+    def mechanism(self) -> InJson[str]:
+        """Kind of the mechanism."""
+        return self.privacy["mechanism"]["kind"]
+
+    @property
+    def noise_multiplier(self) -> InJson[float]:
         """Noise multiplier of its runs."""
         return self.privacy["noise_multiplier"]
 
@@ -103,28 +108,59 @@ class Group:
         return {seed: self.runs[seed].last_evaluation()[metric].value for seed in self.seeds}
 
 
+class ComparedRun(NamedTuple):
+    """A run of a group."""
+
+    run: Annotated[TrainedRun, Keys("path bits_per_parameter bytes_per_upload seconds_per_round")]
+    seed: int
+    """Seed of the training."""
+    rounds: int
+    """Rounds that were trained."""
+    metrics: Mapping[Annotated[str, "metric"], Measured]
+    """Metrics after the last round."""
+
+
+class ComparedGroup(NamedTuple):
+    """A group beside the first one."""
+
+    group: InPlace[Group]
+    means: Mapping[Annotated[str, "metric"], MeanInterval]
+    """Means of the last metrics over its seeds."""
+    differences: Mapping[Annotated[str, "metric"], MeanInterval] | None
+    """Mean differences to the first group, over seeds of both; None for the first."""
+    runs: list[ComparedRun]
+    """Its runs, by their seeds."""
+
+
 @dataclass(frozen=True)
 class Comparison(DrawnResult):
     """Trained runs of one trace, grouped."""
 
+    TABLES: ClassVar[str] = "fedray.studies.compare_page:comparison_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.compare_page:comparison_figures"
+
     trace_digest: str
     """Digest of the trace that all of them were learned from."""
-    metrics: tuple[Metric, ...]
+    metrics: Annotated[tuple[Metric, ...], Only("name unit better")]
     """Metrics of their evaluations."""
-    groups: tuple[Group, ...]
+    groups: NotInJson[tuple[Group, ...]]
     """In the order of their first runs; the others are compared with the first."""
     delta: float
     """delta of every epsilon."""
     assumptions: tuple[str, ...]
     """What the epsilons rest on; empty where the trace is not known."""
+    note: ClassVar[InJson[str]] = PAIRED
+    """How intervals and differences are computed."""
+    costs_note: ClassVar[InJson[str]] = COSTS
+    """What the costs are, and what they depend on."""
 
     @cached_property
-    def differing_keys(self) -> list[str]:
+    def differing_keys(self) -> InJson[list[str]]:
         """Keys of the scenario in which groups differ, sorted."""
         return sorted({key for group in self.groups for key in group.settings})
 
     @property
-    def privacy_note(self) -> str:
+    def privacy_note(self) -> InJson[str]:
         """Groups that spend another observed rho than the first: those of equal enforced epsilon,
         and for the others the noise multipliers of equal observed rho. Empty if there are none, or
         rho is not known."""
@@ -156,7 +192,7 @@ class Comparison(DrawnResult):
         return " ".join(notes)
 
     @property
-    def evaluation_note(self) -> str:
+    def evaluation_note(self) -> InJson[str]:
         """Groups and metrics whose difference from the first group is within the error of the
         evaluation; empty if there are none."""
         told = []
@@ -174,6 +210,21 @@ class Comparison(DrawnResult):
             f"WARNING: these cannot be told apart from {self.groups[0].label} by this evaluation: "
             f"{'; '.join(told)}. {CHANCE}"
         )
+
+    @property
+    def compared(self) -> Annotated[list[ComparedGroup], Key("groups")]:
+        """In the order of their first runs; the others are compared with the first."""
+        return [
+            ComparedGroup(
+                group,
+                {each.name: self.mean(group, each.name) for each in self.metrics},
+                None
+                if group is self.groups[0]
+                else {each.name: self.difference(group, each.name) for each in self.metrics},
+                [_compared_run(group.runs[seed], seed) for seed in group.seeds],
+            )
+            for group in self.groups
+        ]
 
     def mean(self, group: Group, metric: str) -> MeanInterval:
         """Mean of a metric after the last round, over the seeds of a group."""
@@ -200,24 +251,6 @@ class Comparison(DrawnResult):
         # An unknown error is NaN, and shows no difference.
         return not abs(found.mean) > DEVIATIONS * math.hypot(*errors)
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object; what is not known is null."""
-        return {
-            "trace_digest": self.trace_digest,
-            "delta": self.delta,
-            "metrics": [
-                {"name": each.name, "unit": each.unit, "better": each.better}
-                for each in self.metrics
-            ],
-            "differing_keys": self.differing_keys,
-            "groups": [self._group_json(group) for group in self.groups],
-            "note": PAIRED,
-            "costs_note": COSTS,
-            "privacy_note": self.privacy_note,
-            "evaluation_note": self.evaluation_note,
-            "assumptions": list(self.assumptions),
-        }
-
     def to_arrow(self) -> pa.Table:
         """The runs, a row each: its group, its seed, and every metric after the last round."""
         rows = []
@@ -233,24 +266,6 @@ class Comparison(DrawnResult):
         return (
             f"<Comparison of {runs} runs in {len(self.groups)} groups on {self.trace_digest[:12]}>"
         )
-
-    def _group_json(self, group: Group) -> dict[str, Any]:
-        names = [metric.name for metric in self.metrics]
-        is_first = group is self.groups[0]
-        return {
-            "label": group.label,
-            "mechanism": group.privacy["mechanism"]["kind"],
-            "noise_multiplier": group.noise_multiplier,
-            "settings": dict(group.settings),
-            "epsilon": dict(group.epsilon) if group.epsilon is not None else None,
-            "rho": dict(group.rho) if group.rho is not None else None,
-            "seeds": group.seeds,
-            "means": {name: self.mean(group, name).to_json() for name in names},
-            "differences": None
-            if is_first
-            else {name: self.difference(group, name).to_json() for name in names},
-            "runs": [_run_json(group.runs[seed], seed) for seed in group.seeds],
-        }
 
 
 def compare_runs(
@@ -506,21 +521,5 @@ def _told_once(
     )
 
 
-def _run_json(run: TrainedRun, seed: int) -> dict[str, Any]:
-    finite = {
-        name: {
-            "value": finite_or_none(measured.value),
-            "standard_error": finite_or_none(measured.standard_error),
-        }
-        for name, measured in run.last_evaluation().items()
-    }
-    rounds = run.document["rounds"]
-    return {
-        "path": str(run.path),
-        "seed": seed,
-        "rounds": rounds,
-        "metrics": finite,
-        "bits_per_parameter": run.bits_per_parameter,
-        "bytes_per_upload": run.bytes_per_upload,
-        "seconds_per_round": run.seconds_per_round,
-    }
+def _compared_run(run: TrainedRun, seed: int) -> ComparedRun:
+    return ComparedRun(run, seed, run.document["rounds"], run.last_evaluation())

@@ -1,49 +1,148 @@
 """Comparisons of trained runs as figures and a page."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from fedray.base.rounding import given
+from fedray.base.rounding import given, in_words, up
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
 from fedray.report.figures import MetricLine, metric_curve
-from fedray.report.page import PageTable, render_study
-from fedray.report.text.training import (
-    comparison_mean_tables,
-    comparison_run_rows,
-    comparison_setting_rows,
-)
+from fedray.report.page import render_study
+from fedray.report.table import Table
+from fedray.report.trained_page import measured_text
 from fedray.studies.compare import COSTS, PAIRED, Comparison, Group
+from fedray.studies.paired import MeanInterval
+from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Metric
 
 
 def comparison_page(comparison: Comparison) -> str:
     """The page of a comparison."""
-    document = comparison.to_json()
-    tables = [
-        *(
-            PageTable(table.title, table.rows, f"{PAIRED} {comparison.evaluation_note}".rstrip())
-            for table in comparison_mean_tables(document)
-        ),
-        PageTable(
-            "Runs",
-            comparison_run_rows(document),
-            "After the last round, on held-out data; standard errors in brackets. "
-            f"{_epsilon_words(comparison)} {COSTS} {comparison.privacy_note}".rstrip(),
-        ),
-    ]
-    if comparison.differing_keys:
-        rows = comparison_setting_rows(document)
-        tables.append(PageTable("What differs", rows, "Keys of the scenario; seeds aside."))
     runs = sum(len(group.runs) for group in comparison.groups)
     return render_study(
         "Trained runs compared",
         f"{runs} runs on the participations of one trace (digest {comparison.trace_digest[:12]}).",
         comparison_figures(comparison),
-        tables,
-        document,
+        comparison_tables(comparison),
+        comparison.to_json(),
         comparison.assumptions,
     )
+
+
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """Means of each metric, the runs, and the keys in which their scenarios differ."""
+    tables = [_means_table(comparison, metric) for metric in comparison.metrics]
+    tables.append(_runs_table(comparison))
+    if comparison.differing_keys:
+        tables.append(_settings_table(comparison))
+    return tables
+
+
+def _means_table(comparison: Comparison, metric: Metric) -> Table:
+    """Means over seeds, and differences from the first setting."""
+    first = comparison.groups[0]
+
+    # The first setting is what the others are compared with.
+    def of_pairs(text: Callable[[MeanInterval], str]) -> Callable[[Group], str]:
+        return lambda group: (
+            "" if group is first else text(comparison.difference(group, metric.name))
+        )
+
+    cells = {
+        "setting": lambda group: group.label,
+        "seeds": lambda group: str(comparison.mean(group, metric.name).count),
+        "mean": lambda group: interval_text(comparison.mean(group, metric.name), ".4f"),
+        "pairs": of_pairs(lambda found: str(found.count)),
+        f"difference from {first.label}": of_pairs(lambda found: interval_text(found, "+.4f")),
+    }
+    notes = (PAIRED, comparison.evaluation_note) if metric is comparison.metrics[-1] else ()
+    title = f"{metric.title.capitalize()}{metric.in_unit}: {metric.better} is better"
+    return Table.of(title, comparison.groups, cells, *notes)
+
+
+def _runs_table(comparison: Comparison) -> Table:
+    rows = [(group, seed, group.runs[seed]) for group in comparison.groups for seed in group.seeds]
+    cells = {
+        "run": lambda row: str(row[2].path),
+        "setting": lambda row: row[0].label,
+        "seed": lambda row: str(row[1]),
+        "rounds": lambda row: f"{row[2].document['rounds']:,}",
+    }
+    for each in comparison.metrics:
+        cells[f"{each.title}{each.in_unit}"] = _measure_cell(each)
+    # Without noise there is no privacy to be compared.
+    if any(group.epsilon is not None for group in comparison.groups):
+        for what, decimals in (("rho", 6), ("epsilon", 4)):
+            for kind in ("observed", "enforced"):
+                cells[f"{what} {kind}"] = _spent_cell(what, kind, decimals)
+    cells |= {
+        "bits per parameter": lambda row: _shown(row[2].bits_per_parameter, ".4g"),
+        "bytes per upload": lambda row: _shown(row[2].bytes_per_upload, ",d"),
+        "seconds per round": lambda row: _shown(row[2].seconds_per_round, ".4g"),
+    }
+    return Table.of(
+        "Runs, after the last round",
+        rows,
+        cells,
+        "On held-out data; standard errors in brackets. "
+        f"{_epsilon_words(comparison)} {COSTS} {comparison.privacy_note}".rstrip(),
+    )
+
+
+def _measure_cell(metric: Metric) -> Callable[[tuple[Group, int, TrainedRun]], str]:
+    return lambda row: measured_text(row[2].last_evaluation()[metric.name])
+
+
+def _spent_cell(
+    what: str, kind: str, decimals: int
+) -> Callable[[tuple[Group, int, TrainedRun]], str]:
+    def text(row: tuple[Group, int, TrainedRun]) -> str:
+        value = (getattr(row[0], what) or {}).get(kind)
+        return "-" if value is None else up(value, decimals)
+
+    return text
+
+
+def _settings_table(comparison: Comparison) -> Table:
+    """Keys of the scenario in which settings differ, a column for each setting."""
+    rows = [
+        (key, *(_setting(group.settings.get(key)) for group in comparison.groups))
+        for key in comparison.differing_keys
+    ]
+    heading = ("key", *(group.label for group in comparison.groups))
+    note = "Keys of the scenario; seeds aside."
+    return Table("What differs", heading, tuple(rows), (note,))
+
+
+def interval_text(estimate: MeanInterval, form: str) -> str:
+    """A mean and half the width of its interval, as "0.1234 ± 0.0021".
+
+    Args:
+        estimate: mean of a sample.
+        form: format of the mean.
+    """
+    if not math.isfinite(estimate.mean):
+        return "-"
+    mean = format(estimate.mean, form)
+    if not math.isfinite(estimate.low):
+        return mean
+    return f"{mean} ± {(estimate.high - estimate.low) / 2:.4f}"
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None or not math.isfinite(value) else format(value, form)
+
+
+def _setting(value: Any) -> str:
+    """A value of a scenario, with every digit: a rounded one may look like that of another
+    setting."""
+    if value is None:
+        return "-"
+    text = in_words(value)
+    # 64 characters are a SHA-256; its first 12 are enough to tell two files apart.
+    return text[:12] if isinstance(value, str) and len(text) == 64 else text
 
 
 def comparison_figures(comparison: Comparison) -> list[Shown]:

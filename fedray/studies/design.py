@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
+from fedray.base.document import Document, IfAny, InPlace, NotInJson
 from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
@@ -26,21 +27,18 @@ from fedray.mechanisms.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Found(Document):
     """A mechanism with its figures; for weighted outcomes those of the weightiest first, then of
     the others."""
 
-    figures: Figures
-    others: tuple[Figures, ...]
+    figures: InPlace[Figures]
+    others: NotInJson[tuple[Figures, ...]]
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, with `targets` where there are others."""
-        targets = (
-            {"targets": [each.to_json() for each in (self.figures, *self.others)]}
-            if self.others
-            else {}
-        )
-        return {**self.figures.to_json(), **targets}
+    @property
+    def targets(self) -> IfAny[tuple[Figures, ...]]:
+        """The same figures for each of the weighted outcomes, the weightiest first; only with
+        `--targets` of several outcomes."""
+        return (self.figures, *self.others) if self.others else None
 
 
 def read_request(

@@ -1,53 +1,59 @@
-"""Fitting what is not published: the reach, or the check-in rate, at which a simulated run has an
-observed min-sep."""
+"""Fits an unpublished key, the reach or the check-in rate, to an observed min-sep by simulation."""
 
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
 
 import pyarrow as pa
 
 from fedray.audit.participation import read_patterns
+from fedray.base.document import Document, InJson, Key, NotInJson
 from fedray.base.errors import FitFailed, InputError, Starved
 from fedray.base.result import Result
-from fedray.report.text.studies import fitted_min_sep
+from fedray.base.rounding import shown_min_sep
+from fedray.report.table import Table
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 
 RANGES = {"population.reach": (0.01, 1.0), "rounds.max_checkins_per_hour": (0.01, 60.0)}
-"""What can be fitted, and between which values. Both let more devices check in as they grow, so
-that min-sep does not fall."""
+"""Keys that can be fitted, with their ranges. Both let more devices check in as they grow, so that
+min-sep does not fall."""
 MOST_RUNS = 16
 PUBLISHED_GOAL = 6500
 """Report goal of the published runs (Xu et al. 2023)."""
 
 
 @dataclass(frozen=True, slots=True)
-class FittedRun:
+class FittedRun(Document):
     """One simulated run of the search: the value that was tried, and the participation that came of
     it."""
 
     value: float
     """What the key was set to."""
-    min_sep: int | None
+    min_sep: NotInJson[int | None]
     """The gap; None where the run starved, which counts as too small, and the number of rounds
     where no device came twice, which counts as too large."""
     max_participations: int | None
-    """k; None where the run starved."""
+    """k; None if the run starved."""
 
     @property
     def has_min_sep(self) -> bool:
         """Whether a device took part twice, so that there is a min-sep to compare."""
         return self.max_participations is not None and self.max_participations > 1
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object; min_sep is null where no device took part twice, and where the run
-        starved."""
-        return {**asdict(self), "min_sep": self.min_sep if self.has_min_sep else None}
+    @property
+    def min_sep_text(self) -> str:
+        """The min-sep as text, or that the run starved."""
+        return "starved" if self.max_participations is None else shown_min_sep(self.gap)
+
+    @property
+    def gap(self) -> Annotated[int | None, Key("min_sep")]:
+        """The gap; None if no device took part twice, and if the run starved."""
+        return self.min_sep if self.has_min_sep else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,8 @@ class Fit(Result):
     It may be further off than the tolerance, where the search ended before; `relative_error` says
     how far.
     """
+
+    TABLES: ClassVar[str] = "fedray.studies.fit:fit_tables"
 
     key: str
     """The key of the scenario that was fitted."""
@@ -69,12 +77,12 @@ class Fit(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<Fit {self.key}={self.best.value:g}: min-sep {fitted_min_sep(self.best.to_json())} "
+            f"<Fit {self.key}={self.best.value:g}: min-sep {self.best.min_sep_text} "
             f"for {self.target:,}, {len(self.runs)} runs>"
         )
 
     @property
-    def relative_error(self) -> float:
+    def relative_error(self) -> InJson[float]:
         """The best run's min-sep over the one that was observed, minus 1."""
         assert self.best.min_sep is not None
         return self.best.min_sep / self.target - 1.0
@@ -83,16 +91,15 @@ class Fit(Result):
         """The runs in the order in which they were tried, a row each."""
         return pa.Table.from_pylist([run.to_json() for run in self.runs])
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `fedray fit --json` prints it: the best run, all runs, and the
-        relative error."""
-        return {
-            "key": self.key,
-            "target": self.target,
-            "best": self.best.to_json(),
-            "runs": [run.to_json() for run in self.runs],
-            "relative_error": self.relative_error,
-        }
+
+def fit_tables(fit: Fit) -> list[Table]:
+    """The runs of a `fit`, in the order in which they were tried."""
+    cells = {
+        fit.key: lambda run: f"{run.value:g}",
+        "min-sep (gap)": lambda run: run.min_sep_text,
+        "max part.": lambda run: str(run.max_participations or "-"),
+    }
+    return [Table.of("Runs", fit.runs, cells)]
 
 
 def fit_min_sep(
@@ -104,25 +111,25 @@ def fit_min_sep(
     placement: Placement | None = None,
     on_run: Callable[[FittedRun], None] | None = None,
 ) -> Fit:
-    """Finds the value of a key at which the run's min-sep is the one observed.
+    """Finds the value of a key at which the run's min-sep is the observed one.
 
     Regula falsi in the logarithms (min-sep is nearly proportional to reach while supply is short),
     kept within a bracket.
 
     Args:
-        scenario: everything but the key.
-        min_sep: the gap, least difference of two rounds of one device; `gap_of` converts rounds
-            that were counted in between.
-        key: what is fitted, one of `RANGES`.
-        scale: shrinks the population and the report goal alike, which leaves min-sep nearly as it
-            is: 0.1 is ten times as fast, and off by a percent or two.
+        scenario: everything except the key.
+        min_sep: observed gap, least difference of two rounds of one device; `gap_of` converts
+            rounds counted in between.
+        key: key to fit, one of `RANGES`.
+        scale: factor on population and report goal, which leaves min-sep nearly unchanged: 0.1 is
+            ten times as fast, and off by a percent or two.
         tolerance: relative error of min-sep at which the search ends.
-        placement: where the runs happen; in this process unless given.
-        on_run: hears of every run.
+        placement: where the runs happen; in this process by default.
+        on_run: called with every run.
 
     Raises:
-        FitFailed: if no value in the range gives it.
-        InputError: if an argument makes no sense.
+        FitFailed: no value in the range has this min-sep.
+        InputError: an argument is impossible.
     """
     if key not in RANGES:
         raise InputError.of("key", key, "cannot be fitted", f"take one of {', '.join(RANGES)}")
@@ -144,7 +151,7 @@ def fit_min_sep(
     runs: list[FittedRun] = []
 
     def try_value(value: float) -> FittedRun:
-        # Min-sep does not depend on what is learned, so nothing is trained.
+        # Min-sep does not depend on the model, so nothing is trained.
         tried = smaller.with_overrides(f"{key}={value!r}", "training.enabled=false")
         run = _run(tried, value, placement)
         runs.append(run)
@@ -157,7 +164,7 @@ def fit_min_sep(
             return False
         return abs(run.min_sep / min_sep - 1.0) <= tolerance
 
-    # min-sep grows with the key, so its largest value tells whether there is any solution.
+    # min-sep grows with the key, so its largest value shows whether a solution exists.
     low, high = RANGES[key]
     top = try_value(high)
     if not is_near(top) and (top.min_sep is None or top.min_sep < min_sep):
@@ -199,19 +206,19 @@ def scenario_to_fit(
     report_goal: int | None,
     overrides: Sequence[str] = (),
 ) -> Scenario:
-    """Returns the scenario of a file, or one of defaults, with what is given set in it.
+    """Returns the scenario of a file, or one of defaults, with the given keys set.
 
     Args:
         file: a scenario file; None for the defaults.
         devices: population.devices.
         timer_hours: participation.timer_hours.
         rounds: rounds.count.
-        report_goal: rounds.report_goal; that of the published runs if there is no file.
+        report_goal: rounds.report_goal; that of the published runs without a file.
         overrides: further keys, as "table.key=value".
 
     Raises:
-        InputError: if there is no file, and devices, timer_hours or rounds are not given; or if
-            the file's runs end at a privacy budget.
+        InputError: without a file, devices, timer_hours or rounds are missing; or the file's runs
+            end at a privacy budget.
     """
     given = {
         "population.devices": devices,
@@ -259,19 +266,19 @@ def _between(below: FittedRun, above: FittedRun, target: int) -> float:
             min_sep_ratio = above.min_sep / below.min_sep
             slope = math.log(value_ratio) / math.log(min_sep_ratio)
         guess = below.value * (target / below.min_sep) ** slope
-    # Off the ends of the bracket, where a run would tell next to nothing new.
+    # Away from the ends of the bracket, where a run would add almost no information.
     margin = (above.value / below.value) ** 0.02
     return round(min(max(guess, below.value * margin), above.value / margin), 4)
 
 
 def scaled(scenario: Scenario, scale: float) -> Scenario:
-    """Population, joins, report goal and the concurrency of buffered rounds so many times as large,
-    untrained; at scale 1 as they are. Raises InputError for smaller goals below 20."""
+    """Returns the scenario with population, joins, report goal and concurrency times `scale`,
+    untrained; at scale 1 unchanged. Raises InputError for smaller goals below 20."""
     if not 0 < scale <= 1:
         raise InputError.of(
             "scale", scale, "must be above 0 and at most 1", "1 is the whole population"
         )
-    # The timer stays: devices per report goal, and so the rounds between, are what they were.
+    # The timer stays: devices per report goal, and so the rounds between, are unchanged.
     if scale == 1:
         return scenario.with_overrides("training.enabled=false")
     goal = round(scenario.rounds.report_goal * scale)

@@ -21,17 +21,17 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.atomic import write_whole
+from fedray.base.document import Document, InJson, InPlace, Key, NotInJson
 from fedray.base.errors import InputError, shown
-from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
 from fedray.base.result import DrawnResult
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for_rho
@@ -95,7 +95,7 @@ class TrainedMechanism:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Document):
     """Two mechanisms, of which the first is expected to be no worse."""
 
     first: str
@@ -107,50 +107,46 @@ class Comparison:
     worse."""
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> InJson[str]:
         """ "confirmed" or "reversed" where the interval does not hold zero; else "not decided"."""
         if not self.gain.is_from_zero:
             return "not decided"
         return "confirmed" if self.gain.mean > 0 else "reversed"
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
-        gain = self.gain.to_json()
-        return {"first": self.first, "second": self.second, "gain": gain, "verdict": self.verdict}
+
+class FinalValues(NamedTuple):
+    """Final values of one mechanism in one metric."""
+
+    values: Mapping[int, float]
+    """The final value by seed; null if it is not finite."""
+    mean: InPlace[MeanInterval]
 
 
 @dataclass(frozen=True, slots=True)
-class MetricResult:
+class MetricResult(Document):
     """What was found in one metric."""
 
-    metric: Metric
+    metric: InPlace[Metric]
     """Name, unit, and which values are better."""
-    values: Mapping[str, Mapping[int, float]]
+    values: NotInJson[Mapping[str, Mapping[int, float]]]
     """The final value of each mechanism, by its name and by seed."""
     evaluation_error: float
-    """Largest standard error of one evaluation. It comes from the finite held-out data, which the
-    trainings of a seed share."""
+    """Largest standard error of one evaluation; NaN if not known. It comes from the finite held-out
+    data, which the trainings of a seed share."""
     order: tuple[Comparison, ...]
     """Comparisons of neighbours in the literature's order."""
     guesses: tuple[Comparison, ...]
     """Comparisons of a mechanism that was made for the trace's min-sep with one made for another;
     and of two kinds made for the same wrong one, the one of the lesser predicted error first."""
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
-        values = {
-            name: {
-                "values": {str(seed): finite_or_none(value) for seed, value in by_seed.items()},
-                **mean_interval(by_seed.values()).to_json(),
-            }
-            for name, by_seed in self.values.items()
-        }
+    @property
+    def finals(
+        self,
+    ) -> Annotated[dict[Annotated[str, "mechanism"], FinalValues], Key("mechanisms")]:
+        """The final values of each mechanism, and their mean over the seeds."""
         return {
-            **asdict(self.metric),
-            "mechanisms": values,
-            "evaluation_error": finite_or_none(self.evaluation_error),
-            "order": [each.to_json() for each in self.order],
-            "guesses": [each.to_json() for each in self.guesses],
+            name: FinalValues(by_seed, mean_interval(by_seed.values()))
+            for name, by_seed in self.values.items()
         }
 
 
@@ -158,16 +154,19 @@ class MetricResult:
 class LearningCurves(DrawnResult):
     """A study."""
 
+    TABLES: ClassVar[str] = "fedray.studies.learning_page:learning_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.learning_page:learning_figures"
+
     scenario: str
     """Name of the scenario."""
     trace_digest: str
     """Digest of the trace that all trainings share."""
-    participation: MinSep
+    participation: InPlace[MinSep]
     """(n, b, k) of the trace."""
     rho: float
     """The common rho (zCDP) of this trace."""
     epsilon: float
-    """epsilon of that rho at delta."""
+    """Epsilon of that rho at delta."""
     delta: float
     """delta of epsilon."""
     seeds: tuple[int, ...]
@@ -176,7 +175,7 @@ class LearningCurves(DrawnResult):
     """All that models were trained with."""
     metrics: tuple[MetricResult, ...]
     """One for each metric of the task."""
-    runs: Mapping[tuple[str, int], TrainedRun]
+    runs: NotInJson[Mapping[tuple[str, int], TrainedRun]]
     """The trained runs by the name of the mechanism and the seed."""
 
     def __repr__(self) -> str:
@@ -185,20 +184,6 @@ class LearningCurves(DrawnResult):
             f"<LearningCurves {shown(self.scenario)}: {len(self.mechanisms)} mechanisms, "
             f"{models:,} models of {self.trace_digest[:12]}>"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
-        return {
-            "scenario": self.scenario,
-            "trace_digest": self.trace_digest,
-            **asdict(self.participation),
-            "rho": self.rho,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "seeds": list(self.seeds),
-            "mechanisms": [asdict(each) for each in self.mechanisms],
-            "metrics": [each.to_json() for each in self.metrics],
-        }
 
 
 def study_learning(

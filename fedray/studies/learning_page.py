@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.figures import MetricLine, metric_curve
-from fedray.report.page import PageTable, render_study
+from fedray.report.page import render_study
+from fedray.report.table import Table
 from fedray.report.text.learning import CONVENTIONS, gain_rows, study_sentence, value_rows
 from fedray.studies.learning_curves import (
     NO_NOISE,
@@ -33,14 +34,14 @@ def learning_page(study: LearningCurves) -> str:
     )
 
 
-def learning_tables(study: LearningCurves) -> list[PageTable]:
+def learning_tables(study: LearningCurves) -> list[Table]:
     """For every metric of a `study`: the values of the mechanisms, and what each gains."""
     document = study.to_json()
     tables = []
     for metric in document["metrics"]:
         name = metric["name"].replace("_", " ")
-        tables.append(PageTable(f"Held-out {name}", value_rows(document, metric), CONVENTIONS))
-        tables.append(PageTable(f"Gains in {name}", gain_rows(metric)))
+        tables.append(Table.headed(f"Held-out {name}", value_rows(document, metric), CONVENTIONS))
+        tables.append(Table.headed(f"Gains in {name}", gain_rows(metric)))
     return tables
 
 

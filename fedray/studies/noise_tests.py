@@ -19,9 +19,9 @@ LEAST_ROUNDS = 4
 """Rounds from which on single coordinates are judged: in fewer, discrete noise may be zero in all
 of them."""
 MOST_COMPARED = 8192
-"""Coordinates that are compared pair by pair; of more, as many evenly spaced ones."""
+"""Most coordinates that are compared pair by pair; of more, this many evenly spaced ones."""
 _EPSILON = 1e-14
-"""Rounding of 1 - r^2: models are float32, and so is what they reveal of noise."""
+"""Rounding of 1 - r^2: models are float32, and so is the noise that they reveal."""
 _BLOCK = 1024
 _MOST_SHIFTED = 1 << 15
 """Bounds the work of comparing rows at all shifts: rounds times the root of coordinates, in one
@@ -32,7 +32,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class CanaryTest:
-    """One test and what it found."""
+    """One test and its result."""
 
     name: str
     """The property of signal or noise that is tested."""
@@ -195,7 +195,7 @@ def _most_alike(rows: Values) -> tuple[float, int, int]:
 
 
 def _p_of_correlation(r: float, size: int, pairs: float) -> float:
-    """p-value of the largest correlation of so many pairs of vectors of a size."""
+    """Returns the p-value of the largest correlation of `pairs` pairs of vectors of a size."""
     # r^2 has the law Beta(1/2, (size - 1) / 2), because means are known and not measured.
     rest = max(_EPSILON, 1.0 - r * r)
     return min(1.0, max(1.0, pairs) * float(special.betainc((size - 1) / 2, 0.5, rest)))

@@ -10,14 +10,14 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.participation import read_patterns
+from fedray.base.document import InJson, Keys, NotInJson, Only
 from fedray.base.errors import InputError
-from fedray.base.parsing import finite_or_none
 from fedray.base.result import DrawnResult
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.population import Presence, devices_of_ranks, joined_before, zone_offsets_on
@@ -46,6 +46,17 @@ TRAINED_NOTE = (
 )
 
 
+class MetricOnDevices(NamedTuple):
+    """A metric on the devices of a group."""
+
+    value: float
+    """Mean of the metric over the devices of the group; NaN without a device."""
+    standard_error: float
+    """Standard error of the mean; NaN for fewer than two devices."""
+    quantiles: tuple[float | None, ...]
+    """Quantiles of the metric over these devices."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
     """Devices that have something in common, and how a model does on them.
@@ -61,13 +72,13 @@ class DeviceGroup:
     """The largest count; of other kinds as `low`."""
     devices: int
     """Devices of the sample with data that can be read."""
-    means: Mapping[str, tuple[float, float]]
+    means: NotInJson[Mapping[str, tuple[float, float]]]
     """By metric: the mean over the devices and its standard error; NaN for fewer than two."""
-    quantiles: Mapping[str, tuple[float, ...]]
+    quantiles: NotInJson[Mapping[str, tuple[float, ...]]]
     """By metric: the `QUANTILES` over the devices."""
 
     @property
-    def label(self) -> str:
+    def label(self) -> InJson[str]:
         """What the group is called in tables: "all", a count, counts from and to, or a time zone as
         "UTC+1"."""
         if self.by == "all":
@@ -76,15 +87,25 @@ class DeviceGroup:
             return f"UTC{self.low:+g}"
         return f"{self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
 
+    @property
+    def metrics(self) -> InJson[dict[Annotated[str, "metric"], MetricOnDevices]]:
+        """Measurements on the devices of the group."""
+        return {
+            name: MetricOnDevices(*mean, self.quantiles[name]) for name, mean in self.means.items()
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class OnDevices(DrawnResult):
     """How a trained model does on the devices of its population: on all, and by participation and
     time zone."""
 
-    trained: TrainedRun
+    TABLES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_figures"
+
+    trained: Annotated[TrainedRun, Keys("path trace_digest")]
     """The run whose final model it is."""
-    metrics: tuple[Metric, ...]
+    metrics: Annotated[tuple[Metric, ...], Only("name unit better")]
     """What was measured."""
     groups: tuple[DeviceGroup, ...]
     """All devices first, then by participations, by trained rounds, by time zone."""
@@ -96,23 +117,8 @@ class OnDevices(DrawnResult):
     """Devices of the samples that have no examples, or none that can be read."""
     notes: tuple[str, ...]
     """What a reader has to know, in sentences."""
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `fedray evaluate --json` prints it; what is not known is null."""
-        return {
-            "path": str(self.trained.path),
-            "trace_digest": self.trained.trace_digest,
-            "metrics": [
-                {"name": each.name, "unit": each.unit, "better": each.better}
-                for each in self.metrics
-            ],
-            "sample": self.sample,
-            "most_examples": self.most_examples,
-            "without_data": self.without_data,
-            "quantiles": list(QUANTILES),
-            "groups": [_group_json(group) for group in self.groups],
-            "notes": list(self.notes),
-        }
+    quantiles: ClassVar[InJson[tuple[float, ...]]] = QUANTILES
+    """Quantiles that each group has, from 0 to 1."""
 
     def __repr__(self) -> str:
         return f"<OnDevices of {self.trained!r}: {len(self.groups)} groups>"
@@ -295,21 +301,3 @@ def _group(
         found = np.quantile(own, QUANTILES) if own.size else np.full(len(QUANTILES), np.nan)
         quantiles[name] = tuple(found.tolist())
     return DeviceGroup(by, low, high, int(is_in.sum()), means, quantiles)
-
-
-def _group_json(group: DeviceGroup) -> dict[str, Any]:
-    metrics = {}
-    for name, (mean, error) in group.means.items():
-        metrics[name] = {
-            "value": finite_or_none(mean),
-            "standard_error": finite_or_none(error),
-            "quantiles": [finite_or_none(each) for each in group.quantiles[name]],
-        }
-    return {
-        "by": group.by,
-        "label": group.label,
-        "low": group.low,
-        "high": group.high,
-        "devices": group.devices,
-        "metrics": metrics,
-    }

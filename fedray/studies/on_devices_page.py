@@ -1,14 +1,14 @@
 """A trained model on the population's devices, as figures of its page."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from fedray.report.figure import Axis, Figure, Series, Shown
-from fedray.report.tables import PageTable
-from fedray.report.text.training import on_devices_tables
-from fedray.report.trained_page import render_trained
-from fedray.studies.on_devices import DeviceGroup, OnDevices
+from fedray.report.table import Table
+from fedray.report.trained_page import number_text, render_trained
+from fedray.studies.on_devices import QUANTILES, DeviceGroup, OnDevices
 from fedray.wire.messages import Metric
 
 NORMAL_95 = 1.959964
@@ -17,6 +17,12 @@ _AXES = {
     "participations": "Participations of a device",
     "trained": "Rounds in which a device trained",
     "zone": "Time zone (hours from UTC)",
+}
+_KINDS = {
+    "all": "all",
+    "participations": "took part",
+    "trained": "trained",
+    "zone": "time zone",
 }
 _WORDS = {
     "participations": "by participations",
@@ -31,14 +37,38 @@ def on_devices_page(found: OnDevices) -> str:
     Args:
         found: what was measured.
     """
-    document = found.to_json()
-    tables = [
-        PageTable(table.title, table.rows, " ".join(found.notes))
-        for table in on_devices_tables(document)
-    ]
     return render_trained(
-        found.trained, on_devices_figures(found), tables, {"on_devices": document}
+        found.trained,
+        on_devices_figures(found),
+        on_devices_tables(found),
+        {"on_devices": found.to_json()},
     )
+
+
+def on_devices_tables(found: OnDevices) -> list[Table]:
+    """A table per metric `found`, a row per group of devices; notes are under the last."""
+    *metrics, last = found.metrics
+    without = f"{found.without_data:,} devices of the samples have no data that can be read."
+    notes = (*found.notes, without if found.without_data else "")
+    return [*(_table(found, each) for each in metrics), _table(found, last, *notes)]
+
+
+def _table(found: OnDevices, metric: Metric, *notes: str) -> Table:
+    def quantile(place: int) -> Callable[[DeviceGroup], str]:
+        return lambda group: number_text(group.quantiles[metric.name][place])
+
+    quantiles = [f"{100 * each:g} %" for each in QUANTILES]
+    cells = {
+        "by": lambda group: _KINDS[group.by],
+        "group": lambda group: group.label,
+        "devices": lambda group: f"{group.devices:,}",
+        "mean": lambda group: number_text(group.means[metric.name][0]),
+        "error": lambda group: number_text(group.means[metric.name][1]),
+        **{head: quantile(place) for place, head in enumerate(quantiles)},
+    }
+    title = f"{metric.title.capitalize()}{metric.in_unit} on devices: {metric.better} is better"
+    # The ends and the median are kept, because every second quantile is left out.
+    return Table.of(title, found.groups, cells, *notes, details=tuple(quantiles[1::2]))
 
 
 def on_devices_figures(found: OnDevices) -> list[Shown]:

@@ -1,18 +1,16 @@
 """Seeds as a sample: means with intervals, and differences of runs that share their seeds.
 
 A value per seed is one draw of a result, because seeds are independent. The interval of a mean is
-Student's: it supposes that the values are about normal, and does not suppose that their variance
-is known. Two settings that were run with the same seeds on the same trace are compared by the
-differences of each seed. What both have in common then cancels, so that the interval is as a rule
-much shorter than those of the two means suggest.
+Student's: it assumes that the values are about normal, with unknown variance. Two settings that ran
+with the same seeds on the same trace are compared by the differences of each seed. Their common
+part then cancels, so that the interval is usually much shorter than those of the two means suggest.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from fedray.base.parsing import finite_or_none
+from fedray.base.document import Document
 
 CONFIDENCE = 0.95
 """Confidence of an interval, unless another is asked for: the share of samples whose interval holds
@@ -20,12 +18,12 @@ the true mean."""
 
 
 @dataclass(frozen=True, slots=True)
-class MeanInterval:
+class MeanInterval(Document):
     """The mean of a sample of independent values, with Student's interval at the confidence asked
     for."""
 
     mean: float
-    """Mean of the values; NaN if there are none, or if one is not finite."""
+    """Mean of the values; NaN if there are no values, or one is not finite."""
     count: int
     """Values in the sample."""
     low: float
@@ -39,18 +37,13 @@ class MeanInterval:
         more than chance at its confidence."""
         return self.low > 0 or self.high < 0
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object; what is not known is null."""
-        ends = {"mean": self.mean, "low": self.low, "high": self.high}
-        return {"count": self.count, **{name: finite_or_none(ends[name]) for name in ends}}
-
 
 def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> MeanInterval:
-    """The mean of independent values, with Student's interval.
+    """Returns the mean of independent values, with Student's interval.
 
     Args:
         values: one per seed.
-        confidence: of the interval, above 0 and below 1.
+        confidence: confidence of the interval, above 0 and below 1.
     """
     # scipy.stats takes 0.5 s to import, so only who needs it does.
     from scipy import stats
@@ -74,14 +67,14 @@ def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> Me
 def paired_difference(
     values: Mapping[int, float], baseline: Mapping[int, float], confidence: float = CONFIDENCE
 ) -> MeanInterval:
-    """The mean of value - baseline over the seeds that both have, with Student's interval.
+    """Returns the mean of value - baseline over the seeds that both have, with Student's interval.
 
-    The pairs must share everything but what is compared: the trace as well as the seed.
+    The pairs must share everything but the compared setting: the trace as well as the seed.
 
     Args:
-        values: of the one setting, by seed.
-        baseline: of the setting that it is compared with, by seed.
-        confidence: of the interval, above 0 and below 1.
+        values: results of one setting, by seed.
+        baseline: results of the other setting, by seed.
+        confidence: confidence of the interval, above 0 and below 1.
     """
     # A seed that only one setting has says nothing of their difference.
     common = sorted(values.keys() & baseline.keys())

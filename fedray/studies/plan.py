@@ -4,28 +4,29 @@ by simulated min-seps.
 The signal-to-noise hypothesis (McMahan et al. 2018; the practice of DP-FTRL studies): models of
 equal quality need an equal ratio of noise multiplier to report goal. A larger goal then means more
 noise and less privacy loss, but devices come round sooner, and a run may starve. The common guess
-for min-sep, population / report goal, is what a population gives that is cycled through without a
-gap; here it is simulated.
+for min-sep, population / report goal, is that of a population that is cycled through without a gap;
+here it is simulated.
 
-What is planned for is not what was seen but a margin below it: a lower prediction bound of the
-min-sep of one more run, from the spread of the seeds. Smaller simulations have fewer devices, so
-their least gap is a little larger; hence the plan is confirmed by a run of the full size, and
-corrected if that falls short.
+The planned min-sep is a margin below the simulated ones: a lower prediction bound of the min-sep of
+one more run, from the spread of the seeds. Smaller simulations have fewer devices, so their least
+gap is a little larger; hence a run of the full size confirms the plan, and corrects it if that
+falls short.
 
 The scenario of a plan makes rules of its planned limits: devices keep the planned min-sep as a
-round separation, and the planned participations as a cap. So the planned epsilon rests on what is
-enforced. Devices seldom meet these rules, because they lie below what devices do by themselves; a
-second run of the full size, with the rules, shows what they cost.
+round separation, and the planned participations as a cap. So the planned epsilon rests on enforced
+rules. Devices seldom meet these rules, because they lie below the devices' own behaviour; a second
+run of the full size, with the rules, shows their cost.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from fedray.base.document import InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
 from fedray.base.part_done import PartDone
 from fedray.base.result import DrawnResult
@@ -52,8 +53,8 @@ from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated
 PRECISION = 0.05
 """Relative, of report goals: between a goal that fails and one that meets the target."""
 NEAR_STARVING = 0.25
-"""How near to a goal that starves others are tried, where none met the target: starving takes long
-to find out."""
+"""Least distance to a starving goal at which other goals are tried if none met the target: starving
+takes long to find out."""
 GROWTH = 2.0
 LEAST_SIMULATED_GOAL = 20
 """Smaller rounds are simulated at a larger scale."""
@@ -77,10 +78,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PlanTarget:
-    """What a plan must meet, and how it is judged.
-
-    Raises InputError for an impossible value.
-    """
+    """Target of a plan, and how it is judged. Raises InputError for an impossible value."""
 
     epsilon: float
     """Most epsilon."""
@@ -135,14 +133,13 @@ class Candidate:
     population_over_goal: int
     """The common guess for min-sep, rounded down; it may be more than there are rounds."""
     min_seps: tuple[int | None, ...]
-    """Min-sep of each seed's run; None where no device took part twice."""
+    """Min-sep of each seed's run; None if no device took part twice."""
     max_participations: tuple[int, ...]
     """Most participations of a device in each seed's run."""
     planned_min_sep: int | None = None
-    """The min-sep of the plan: those of the seeds less a margin; None where no device takes part
-    twice."""
+    """Min-sep of the plan: those of the seeds less a margin; None if no device takes part twice."""
     planned_max_participations: int | None = None
-    """Most participations of the plan: one more than the seeds' where they differ; None where a run
+    """Most participations of the plan: one more than the seeds' if they differ; None if a run
     starves."""
     deviation: float | None = None
     """Standard deviation of the min-sep between seeds over its mean."""
@@ -153,15 +150,14 @@ class Candidate:
     rho: float | None = None
     """zCDP at the planned limits."""
     epsilon: float | None = None
-    """Epsilon at the planned limits; None where the noise is no guarantee at all, or a run
+    """Epsilon at the planned limits; None if the noise is too small for a guarantee, or a run
     starves."""
     guessed_epsilon: float | None = None
     """Epsilon if min-sep were population / report goal."""
     note: str = ""
     """Why a run starved; empty if none did."""
     enforced_days: float | None = None
-    """Days of a full-size run in which the planned limits are rules; None where none was
-    simulated."""
+    """Days of a full-size run in which the planned limits are rules; None if none was simulated."""
     enforced_min_sep: int | None = None
     """Min-sep of that run; None also where no device took part twice."""
 
@@ -180,30 +176,59 @@ class Candidate:
         return self.epsilon is not None and self.epsilon <= target.epsilon
 
     def updates(self, rounds: int) -> int:
-        """The cost of a run of so many `rounds`: accepted device updates, of all devices
+        """Returns the cost of a run of `rounds` rounds: accepted device updates, of all devices
         together."""
         return rounds * self.report_goal
 
 
+class PlannedCandidate(NamedTuple):
+    """A candidate, its cost, and whether it meets the target."""
+
+    candidate: InPlace[Candidate]
+    updates: int
+    """Accepted updates of a run, of all devices together."""
+    meets_target: bool
+    """Whether epsilon is known and no more than was asked for."""
+
+
+class PlannedTimer(NamedTuple):
+    """The least report goal of a timer."""
+
+    timer_hours: float
+    """Participation timer."""
+    least: PlannedCandidate | None
+    """The candidate of the least report goal that meets the target: at full size where one was
+    simulated; None if none meets it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan(DrawnResult):
-    """What was found: the best candidate, and all that were simulated on the way."""
+    """The best candidate, and all that were simulated on the way."""
+
+    TABLES: ClassVar[str] = "fedray.studies.plan_page:plan_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.plan_page:plan_figures"
 
     target: PlanTarget
     """What was asked for."""
-    scenario: Scenario
+    scenario: Annotated[
+        Scenario,
+        Keys(
+            "population=population.devices rounds=rounds.count "
+            "min_minutes_between_rounds=rounds.min_minutes_between"
+        ),
+    ]
     """Everything but report goal and timer."""
     seeds: int
     """Simulated runs of each candidate."""
     scale: float
     """Size of the simulations of the search; 1: the whole population."""
-    best: Candidate | None
+    best: NotInJson[Candidate | None]
     """The answer, confirmed at full size; None if nothing meets the target."""
-    candidates: tuple[Candidate, ...]
+    candidates: NotInJson[tuple[Candidate, ...]]
     """All that were simulated, in order of timer, goal and scale."""
     warnings: tuple[str, ...] = ()
     """What the reader must know of the answer, in sentences."""
-    has_cache: bool = True
+    has_cache: NotInJson[bool] = True
     """Whether what was computed is kept, and what was kept is taken."""
 
     def __repr__(self) -> str:
@@ -223,44 +248,39 @@ class Plan(DrawnResult):
             all_of_it = [each for each in self.candidates if each.timer_hours == hours]
             meeting = [each for each in all_of_it if each.meets(self.target)]
             failing = [each for each in all_of_it if not each.meets(self.target)]
-            # What fell short at full size refutes smaller goals that small simulations let pass.
+            # A goal that fell short at full size refutes smaller goals that small simulations let
+            # pass.
             refuted = max((each.report_goal for each in failing if each.is_full_size), default=0)
             meeting = [each for each in meeting if each.report_goal > refuted]
             full = [each for each in meeting if each.is_full_size]
             found[hours] = min(full or meeting, key=lambda each: each.report_goal, default=None)
         return found
 
+    def _planned(self, candidate: Candidate | None) -> PlannedCandidate | None:
+        if candidate is None:
+            return None
+        updates = candidate.updates(self.scenario.rounds.count)
+        return PlannedCandidate(candidate, updates, candidate.meets(self.target))
+
+    @property
+    def planned_best(self) -> Annotated[PlannedCandidate | None, Key("best")]:
+        """The answer, confirmed at full size; None if nothing meets the target."""
+        return self._planned(self.best)
+
+    @property
+    def planned(self) -> Annotated[list[PlannedCandidate], Key("candidates")]:
+        """All that were simulated, in order of timer, goal and scale."""
+        return [each for each in map(self._planned, self.candidates) if each is not None]
+
+    @property
+    def timers(self) -> InJson[list[PlannedTimer]]:
+        """Least report goal of each timer."""
+        least = self.least_of_timers.items()
+        return [PlannedTimer(hours, self._planned(found)) for hours, found in least]
+
     def to_arrow(self) -> pa.Table:
         """The candidates, a row each, with the keys of `to_json`."""
         return pa.Table.from_pylist(self.to_json()["candidates"])
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `fedray plan --json` prints it: the target, the answer, every
-        candidate, and the least goal of each timer."""
-        rounds = self.scenario.rounds.count
-
-        def entry(candidate: Candidate) -> dict[str, Any]:
-            return {
-                **asdict(candidate),
-                "updates": candidate.updates(rounds),
-                "meets_target": candidate.meets(self.target),
-            }
-
-        return {
-            "population": self.scenario.population.devices,
-            "rounds": rounds,
-            "min_minutes_between_rounds": self.scenario.rounds.min_minutes_between,
-            "seeds": self.seeds,
-            "scale": self.scale,
-            "target": asdict(self.target),
-            "best": entry(self.best) if self.best is not None else None,
-            "candidates": [entry(each) for each in self.candidates],
-            "timers": [
-                {"timer_hours": hours, "least": entry(least) if least is not None else None}
-                for hours, least in self.least_of_timers.items()
-            ],
-            "warnings": list(self.warnings),
-        }
 
 
 def make_plan(
@@ -276,23 +296,23 @@ def make_plan(
     """Finds for every timer the least report goal that meets the target in small simulations; then
     confirms the best of them at full size. Of goals within 5 % of the least, the fastest is best.
 
-    An interrupted plan goes on when it is asked for again: what was simulated is kept.
+    An interrupted plan continues when it is asked for again: its simulations are kept.
 
     Args:
         scenario: population, rounds and all but report goal and timer.
-        target: what must be met.
+        target: the target.
         timers: participation timers to try, hours.
         seeds: simulations of each candidate, at least 2, since their spread is the margin.
-        scale: of population and goal in the search.
+        scale: factor on population and goal in the search.
         placement: where the simulations run.
-        has_cache: whether to keep what was simulated and the mechanisms made for it, and to take
-            what was kept.
-        on_progress: hears what is being simulated, and how much of the work is done.
+        has_cache: whether to keep simulations and the mechanisms made for them, and to use kept
+            ones.
+        on_progress: called with progress of the plan.
 
     Raises:
         Unsustainable: no report goal can be run under the rules, at any timer.
-        InputError: if no report goal is possible, or an argument makes no sense.
-        RunFailed: if a simulation dies for good.
+        InputError: no report goal is possible, or an argument is impossible.
+        RunFailed: a simulation dies for good.
     """
     _check(scenario, timers, seeds, scale)
     # z is goal x noise per report, and scenarios refuse a smaller z.
@@ -370,18 +390,18 @@ def planned_scenario(
     mechanism made for them.
 
     Args:
-        scenario: everything but what is planned.
-        target: names delta and the buffers of the mechanism.
+        scenario: everything except the planned keys.
+        target: source of delta and the buffers of the mechanism.
         best: the candidate.
-        has_cache: whether to keep the mechanism, and to take one that was kept.
+        has_cache: whether to keep the mechanism, and to use a kept one.
     """
-    # As overrides, so that what is planned is read and checked as a user's own keys are.
+    # As overrides, so that planned keys are read and checked like a user's.
     strategy = _Designs(target.buffers, has_cache).of(_limits(scenario.rounds.count, best))
     parameters = strategy.model_dump(mode="json")
     table = ", ".join(f"{name} = {_toml(value)}" for name, value in parameters.items())
     # A cohort is drawn from the round, so it cannot be larger.
     sample = min(scenario.training.cohort_sample, best.report_goal)
-    # Where no device comes twice there is nothing to enforce, and the user's own rule stays.
+    # If no device comes twice there is nothing to enforce, and the user's own rule stays.
     separation = best.planned_min_sep or scenario.participation.round_separation
     planned = scenario.with_overrides(
         f"rounds.report_goal={best.report_goal}",
@@ -402,10 +422,10 @@ def _toml(value: Any) -> str:
 
 
 class _Runs:
-    """Simulates the runs of candidates, and tells how far the whole plan is.
+    """Simulates the runs of candidates, and reports progress of the whole plan.
 
-    The unit of work is the time of one run at full size. How much is left is an estimate, as a
-    search may take more or fewer steps.
+    The unit of work is the time of one run at full size. The work left is an estimate, as a search
+    may take more or fewer steps.
     """
 
     def __init__(
@@ -416,26 +436,26 @@ class _Runs:
         self._cache = cache
         self._tell = tell
         self._work = 0.0
-        """What was simulated; what was kept took no time."""
+        """Work simulated; kept runs took no time."""
         self._work_left = 0.0
-        """What is left when the runs that are asked for are done."""
+        """Work left when the requested runs are done."""
         self._share = 0.0
 
     def work_of(self, count: int, scale: float) -> float:
-        """The time of so many runs of this size, as many at once as there are CPUs."""
+        """Returns the time of `count` runs of this size, as many at once as there are CPUs."""
         # Runs beyond the CPUs wait, and fewer runs than CPUs leave the others idle.
         return scale * count / max(1.0, min(self._cpus, count))
 
     def truths(
         self, scenarios: Sequence[Scenario], scale: float, what: str, work_left: float
     ) -> list[Truth]:
-        """What happens in each run.
+        """Returns the outcome of each run.
 
         Args:
-            scenarios: of the runs.
-            scale: of the runs.
-            what: is told while they run.
-            work_left: about how much the plan needs beside them.
+            scenarios: scenarios of the runs.
+            scale: scale of the runs.
+            what: progress text.
+            work_left: estimated further work of the plan.
         """
         self._work_left = work_left
         cost = self.work_of(len(scenarios), scale) / len(scenarios)
@@ -448,12 +468,12 @@ class _Runs:
         return simulate_runs(scenarios, simulated_limits, self._placement, self._cache, say)
 
     def tell(self, text: str) -> None:
-        """Tells a line, with the share of the work that is done."""
+        """Reports a line, with the share of the work done."""
         self._told(text, 0.0)
 
     def _told(self, text: str, left: float) -> None:
         whole = self._work + left + self._work_left
-        # What is left may grow, but nothing that was done is undone.
+        # The work left may grow, but the share done never falls.
         self._share = max(self._share, self._work / whole if whole else 0.0)
         self._tell(PartDone(text, self._share, 1.0))
 
@@ -479,14 +499,13 @@ class _Planner:
         self.candidates: list[Candidate] = []
 
     def search(self, searches: "dict[float, _Search]") -> None:
-        """Goes on with all timers at once until each knows its least goal, or that there is
-        none."""
+        """Continues all timers at once until each has its least goal, or none is left."""
         while True:
             wanted = {hours: search.next_goal() for hours, search in searches.items()}
             asked = [(hours, goal) for hours, goal in wanted.items() if goal is not None]
             if not asked:
                 return
-            # The runs of this step are told as they are done, so they are not left over.
+            # The runs of this step are reported as they finish, so they are not left over.
             steps = sum(search.steps_left() for search in searches.values()) - len(asked)
             work_left = FULL_SIZE_RUNS + self._runs.work_of(steps * self._seeds, self._scale)
             runs = [
@@ -506,7 +525,7 @@ class _Planner:
                 searches[hours].learn(goal, candidate.meets(self._target), candidate.starves)
 
     def confirm(self, searches: "dict[float, _Search]") -> Candidate | None:
-        """The best candidate that also meets the target at full size; None if there is none.
+        """Returns the best candidate that also meets the target at full size, or None.
 
         One that falls short is tried again with a larger goal, as far as its timer allows.
         """
@@ -522,7 +541,7 @@ class _Planner:
                 return None
             hours, proposal = _best(proposals)
             full = proposal
-            # What the search has simulated at full size is not simulated again.
+            # A full-size run of the search is not simulated again.
             if not (proposal.is_full_size and proposal in self.candidates):
                 goal = proposal.report_goal
                 run = self._run_of(goal, hours, 0, 1.0)
@@ -535,8 +554,8 @@ class _Planner:
                 full = self._with_rules(full)
                 if not full.starves:
                     return full
-            # What small simulations let pass may fall short at full size, where the least gap is
-            # the smallest of more devices.
+            # A goal that passes small simulations may fall short at full size, where the least gap
+            # is the smallest of more devices.
             larger = _larger_goal(full, self._target)
             if larger is None or not searches[hours].allows(larger):
                 del proposals[hours]
@@ -546,8 +565,8 @@ class _Planner:
         return None
 
     def _with_rules(self, full: Candidate) -> Candidate:
-        """The candidate with what a run of its scenario takes, in which the planned limits are
-        rules; it may starve then."""
+        """Returns the candidate with the outcome of a run in which the planned limits are rules; it
+        may starve then."""
         has_cache = self._designs.has_cache
         planned = planned_scenario(self._scenario, self._target, full, has_cache)[0]
         run = planned.with_overrides("training.enabled=false")
@@ -584,8 +603,8 @@ class _Planner:
         found: Sequence[Truth],
         before: Candidate | None,
     ) -> Candidate:
-        """What simulations of one size say of a goal. before: smaller simulations, whose spread and
-        participations count too."""
+        """Returns the outcome of a goal in simulations of one size. before: smaller simulations,
+        whose spread and participations count too."""
         # z grows with the goal, so that the signal-to-noise ratio of a round stays the same.
         n = self._scenario.rounds.count
         target = self._target
@@ -653,7 +672,7 @@ class _Search:
         """Smallest goal that starved; 0 for none."""
 
     def next_goal(self) -> int | None:
-        """The goal to simulate next; None when the least one is found, or when there is none."""
+        """Returns the goal to simulate next, or None when the search is over."""
         # A goal that starves bounds the search as one that meets the target does.
         top = self._high or self._starving
         if not self._low and not top:
@@ -666,7 +685,7 @@ class _Search:
             larger = min(self._most, round(self._low * GROWTH))
             return larger if self._low < self._most else None
         near = PRECISION if self._high else NEAR_STARVING
-        # Goals are whole numbers, so there is none between neighbours.
+        # Goals are whole numbers, so neighbours have nothing between them.
         if top <= self._low * (1 + near) or top - self._low < 2:
             return None
         # Bisection of the logarithm, as precision is relative.
@@ -742,7 +761,8 @@ def _check(scenario: Scenario, timers: Sequence[float], seeds: int, scale: float
 
 
 def _bisections(ratio: float, near: float) -> int:
-    """How often a ratio of two goals is bisected until it is at most 1 + `near`; at least once."""
+    """Returns how often a ratio of two goals is bisected until it is at most 1 + `near`; at least
+    once."""
     # A bisection halves the logarithm of the ratio.
     return max(1, math.ceil(math.log2(math.log(ratio) / math.log1p(near))))
 
@@ -788,8 +808,8 @@ def _larger_goal(full: Candidate, target: PlanTarget) -> int | None:
     faster."""
     if full.starves:
         return None
-    # At least one per cent, so that the search goes on; at most half as much again, as a goal that
-    # is too large starves.
+    # At least one per cent, so that the search continues; at most half as much again, as a goal
+    # that is too large starves.
     ratio = math.inf if full.epsilon is None else (full.epsilon / target.epsilon) ** 2
     return math.ceil(full.report_goal * min(1.5, max(1.01, ratio)))
 
@@ -806,7 +826,7 @@ def _with_limits(
     no further than the rules of the scenario allow."""
     from scipy import stats
 
-    # A run in which nobody came twice says that min-sep is at least as long as the run.
+    # If no device came twice, min-sep is at least as long as the run.
     known = np.array([rounds if each is None else each for each in candidate.min_seps], float)
     # One run at full size has no spread of its own; that of the smaller ones stands for it.
     deviation = before.deviation if before is not None else None
@@ -826,7 +846,7 @@ def _with_limits(
     # The plan is never above a min-sep that was seen, however small the spread.
     min_sep = max(1, math.floor(min(predicted, known.min())))
     most = max(seen) + (len(seen) > 1)
-    # What the rules ensure anyway need not be planned for.
+    # Limits that the rules ensure anyway need no plan.
     if rules is not None:
         min_sep = max(min_sep, rules.round_separation)
         most = min(most, rules.max_participations or most)
@@ -845,7 +865,7 @@ def _limits(rounds: int, candidate: Candidate) -> MinSep:
 
 
 def _epsilon(sensitivity: float, z: float, delta: float) -> float | None:
-    """None where the noise is no guarantee at all."""
+    """Returns epsilon, or None if the noise is too small for a guarantee."""
     try:
         return gdp_epsilon(Gaussian(noise_multiplier=z, sensitivity=sensitivity), delta)
     except ValueError:
@@ -854,7 +874,7 @@ def _epsilon(sensitivity: float, z: float, delta: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Designs:
-    """How mechanisms are made: with so many buffers, and kept or not."""
+    """Options for making mechanisms: number of buffers, and whether they are kept."""
 
     buffers: int
     has_cache: bool

@@ -1,16 +1,18 @@
 """Plans as a sentence, a figure, a page and the files of a directory."""
 
 import json
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.base.rounding import counted, given, shown_min_sep, shown_noise, up
-from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
-from fedray.report.page import PageTable, render_study
-from fedray.report.text.studies import plan_rows, timer_rows
+from fedray.base.rounding import counted, given, shown_min_sep, shown_noise, significant, up
+from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
+from fedray.report.page import render_study
+from fedray.report.table import Table
 from fedray.studies.plan import Candidate, Plan, planned_scenario
 from fedray.trace.provenance import package_versions
 
@@ -154,35 +156,119 @@ def plan_page(plan: Plan, command: str) -> str:
     """
     target = plan.target
     scenario = plan.scenario
-    document = plan.to_json()
+    # The answer stands at the top of the page.
+    *tables, answer = plan_tables(plan)
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
         f"most {given(target.epsilon)} at delta "
         f"{given(target.delta)}, {shown_noise(target.noise_per_report, 6)} of noise multiplier per "
-        f"report. {' '.join(plan_sentences(plan))}"
+        f"report. {' '.join(answer.notes)}"
     )
-    styles = ["marked" if each == plan.best else "" for each in plan.candidates]
+    made = [("command", command), ("fedray", package_versions().get("fedray", "unknown"))]
+    tables = [*tables, Table.facts("How this page was made", made)]
+    title = f"A plan for epsilon {given(target.epsilon)}"
+    return render_study(title, note, plan_figures(plan), tables, plan.to_json(), OF_EVERY_AUDIT)
+
+
+def plan_tables(plan: Plan) -> list[Table]:
+    """The candidates of a `plan`, the least goal that meets the target for each timer, and the
+    answer, which has only notes."""
     how = (
         f"{plan.seeds} seeds each. Planned: with a margin below the seeds' min-seps, from their "
-        "spread, that one more run falls "
-        "short of once in twenty times. Size 1 is the whole population. If cycled: epsilon if "
-        "min-sep were population / goal."
+        "spread, that one more run falls short of once in twenty times. Size 1 is the whole "
+        "population. If cycled: epsilon if min-sep were population / goal."
     )
-    on_timers = (
-        "A longer timer raises min-sep, so that a smaller goal will do, and slows the rounds down."
+    cells = {
+        "verdict": lambda each: _verdict(plan, each),
+        "timer": lambda each: f"{each.timer_hours:g} h",
+        "report goal": lambda each: f"{each.report_goal:,}",
+        "z": lambda each: shown_noise(each.noise_multiplier),
+        "size": lambda each: f"{each.scale:.2g}",
+        "min-sep, seeds": lambda each: _min_seps_of_seeds(each.min_seps),
+        "planned": _planned_min_sep,
+        "population / goal": lambda each: f"{each.population_over_goal:,}",
+        "k": lambda each: _or_dash(str, each.planned_max_participations),
+        "days": lambda each: _or_dash("{:.1f}".format, each.days),
+        "epsilon": lambda each: significant(each.epsilon),
+        "if cycled": lambda each: significant(each.guessed_epsilon),
+    }
+    candidates = Table.of(
+        "Candidates",
+        plan.candidates,
+        cells,
+        how,
+        row_styles=["marked" if each == plan.best else "" for each in plan.candidates],
+        # They follow from the other columns.
+        details=("z", "population / goal", "if cycled"),
     )
-    made = [
-        ["what", "is"],
-        ["command", command],
-        ["fedray", package_versions().get("fedray", "unknown")],
-    ]
-    tables = [
-        PageTable("What a longer timer costs", timer_rows(document), on_timers),
-        PageTable("Candidates", plan_rows(document), " ".join([how, *plan.warnings]), styles),
-        PageTable("How this page was made", made),
-    ]
-    title = f"A plan for epsilon {given(target.epsilon)}"
-    return render_study(title, note, [plan_figure(plan)], tables, document, OF_EVERY_AUDIT)
+    warnings = (f"WARNING: {each}" for each in plan.warnings)
+    answer = Table.facts("", [], *plan_sentences(plan), *warnings)
+    return [candidates, _timers_table(plan), answer]
+
+
+def _timers_table(plan: Plan) -> Table:
+    rounds = plan.scenario.rounds.count
+    least = {
+        hours: each if each is not None and each.days is not None else None
+        for hours, each in sorted(plan.least_of_timers.items())
+    }
+
+    def cell(text: Callable[[Candidate], str]) -> Callable[[tuple[float, Candidate | None]], str]:
+        return lambda row: _or_dash(text, row[1])
+
+    cells = {
+        "timer": lambda row: f"{row[0]:g} h",
+        "least report goal": lambda row: "none" if row[1] is None else f"{row[1].report_goal:,}",
+        "device updates": cell(lambda each: f"{each.updates(rounds):,}"),
+        "min-sep, planned": cell(lambda each: shown_min_sep(each.planned_min_sep)),
+        "days": cell(lambda each: f"{each.days:.1f}"),
+        "rounds a day": cell(lambda each: f"{rounds / (each.days or 1.0):.1f}"),
+        "epsilon": cell(lambda each: significant(each.epsilon)),
+        "simulated at": cell(
+            lambda each: "full size" if each.is_full_size else f"{each.scale:.2g} of the size"
+        ),
+    }
+    return Table.of(
+        "What a longer timer costs",
+        least.items(),
+        cells,
+        "A longer timer raises min-sep, so that a smaller goal will do, and slows the rounds down.",
+    )
+
+
+def _verdict(plan: Plan, candidate: Candidate) -> str:
+    # The best candidate meets the target as well, so it is asked for first.
+    if candidate == plan.best:
+        return "plan"
+    if candidate.starves:
+        return "starves"
+    return "meets it" if candidate.meets(plan.target) else "misses it"
+
+
+def _planned_min_sep(candidate: Candidate) -> str:
+    if candidate.planned_max_participations is None:
+        return "-"
+    return shown_min_sep(candidate.planned_min_sep)
+
+
+def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:
+    """From the least to the largest; a min-sep that does not exist is larger than any number."""
+    if not min_seps:
+        return "-"
+    # Without a second participation the gap is longer than the run.
+    found = sorted(math.inf if value is None else value for value in min_seps)
+    ends = [None if value == math.inf else value for value in (found[0], found[-1])]
+    # Equal ends are shown once.
+    return " to ".join(dict.fromkeys(map(shown_min_sep, ends)))
+
+
+def _or_dash(text: Callable[[Any], str], value: Any) -> str:
+    return "-" if value is None else text(value)
+
+
+def plan_figures(plan: Plan) -> list[Shown]:
+    """The figure of a `plan`."""
+    return [plan_figure(plan)]
 
 
 def plan_figure(plan: Plan) -> Figure:

@@ -12,12 +12,12 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from scipy import special
 
+from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.runtime.placement import Placement
 from fedray.scenarios.gboard import PublishedRun, published_runs, select
@@ -92,7 +92,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Document):
     """One run as predicted by the runs of other locales, and as published."""
 
     name: str
@@ -135,10 +135,6 @@ class Prediction:
     published_days: tuple[float, float]
     """Between how many days the run took, by its k."""
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object: a key per field."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -174,7 +170,7 @@ class PaceScore:
 
 
 @dataclass(frozen=True, slots=True)
-class PredictionStudy:
+class PredictionStudy(Document):
     """Predictions of runs, and the scores of methods on all published runs."""
 
     predictions: tuple[Prediction, ...]
@@ -189,10 +185,6 @@ class PredictionStudy:
     """Size of the simulations, as a share of population and report goal."""
     seeds: int
     """Runs of each case."""
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `fedray reproduce gboard --predict --json` prints it."""
-        return asdict(self)
 
 
 def predict_gboard(

@@ -2,9 +2,9 @@
 multiplier alone: nothing is simulated."""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from fedray.base.document import Document, InJson
 from fedray.mechanisms.accounting.events import StrategyRelease
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -19,7 +19,7 @@ TREE_NOTE = (
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedPrivacy:
+class PublishedPrivacy(Document):
     """rho and epsilon of a published row from its rounds, min-sep, max participations and noise
     multiplier alone."""
 
@@ -44,7 +44,7 @@ class PublishedPrivacy:
     """As printed, at delta 1e-10; None where none is printed."""
 
     @property
-    def agrees(self) -> bool:
+    def agrees(self) -> InJson[bool]:
         """Whether what is computed agrees with what is printed, to every digit that is printed."""
         # More digits than are printed cannot be compared.
         if f"{self.exact_rho:.2f}" != f"{self.published_rho:.2f}":
@@ -52,11 +52,6 @@ class PublishedPrivacy:
         if self.epsilon is None:
             return True
         return f"{self.epsilon:.2f}" == f"{self.published_epsilon:.2f}"
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `fedray reproduce gboard-privacy --json` prints it: a key per field,
-        and whether they agree."""
-        return {**asdict(self), "agrees": self.agrees}
 
 
 def published_privacy(rows: str | None = None) -> list[PublishedPrivacy]:

@@ -2,11 +2,11 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedray.audit.audit import audit_trace
+from fedray.base.document import Document, InJson
 from fedray.mechanisms.registry import Tree
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
@@ -24,7 +24,7 @@ class Figure:
     """As printed; None where it is not."""
 
     @property
-    def relative_difference(self) -> float | None:
+    def relative_difference(self) -> InJson[float | None]:
         """observed / published - 1; None where one of them is not known."""
         if self.published is None or self.observed is None:
             return None
@@ -32,7 +32,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class ReproducedRun:
+class ReproducedRun(Document):
     """One row of the tables, simulated by its scenario and audited with tree aggregation."""
 
     name: str
@@ -67,14 +67,6 @@ class ReproducedRun:
     """The trace's digest."""
     wall_seconds: float
     """Seconds that the simulation took, without the audit."""
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `fedray reproduce --json` prints it: a key per field, and relative
-        differences."""
-        document = asdict(self)
-        for name in ("min_sep", "max_participations", "rho", "epsilon"):
-            document[name]["relative_difference"] = getattr(self, name).relative_difference
-        return document
 
 
 def reproduce_gboard(

@@ -5,9 +5,9 @@ and compared with it. Differences of one or two per cent are within the spread o
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from fedray.base.document import Document
 from fedray.runtime.placement import Placement
 from fedray.scenarios.gboard import PublishedRun, select
 from fedray.studies.fit import scaled
@@ -83,7 +83,7 @@ SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Document):
     """What a setting did to a run."""
 
     setting: str
@@ -100,10 +100,6 @@ class Moved:
     """Relative difference of the gap to that of the row's own scenario."""
     days_change: float
     """Relative difference of the days to those of the row's own scenario."""
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object: a key per field."""
-        return asdict(self)
 
 
 def vary_gboard(

@@ -1,9 +1,9 @@
-"""What happened in the simulated runs of a study: each is a task, and is kept as soon as it is
-done, so that an interrupted study goes on.
+"""Outcomes of a study's simulated runs: each run is a task, and is kept as soon as it is done, so
+that an interrupted study resumes.
 
 The cache (`$XDG_CACHE_HOME/fedray/stress`, else `~/.cache/fedray/stress`) is keyed by all inputs of
-an entry and by the code and libraries that compute it: a digest of the sources of every package but
-the tests. An entry whose digests (`fedray.base.kept`) are wrong is told of and computed anew.
+an entry and by the code and libraries that compute it: a digest of the sources of every package
+except tests. An entry with wrong digests (`fedray.base.kept`) is reported and computed again.
 """
 
 import contextlib
@@ -39,22 +39,23 @@ _SOURCES = ("fedray", "fedray/mechanisms", "fedray/clients", "fedray/server")
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What happened in a run, if it was simulated, or what is assumed to happen there."""
+    """Outcome of a run, simulated or assumed."""
 
     participation: MinSep | None
     """(n, b, k) of the run; None if it starved, however late."""
     patterns: Patterns | None = None
-    """Patterns of the simulated run; None of one that was not simulated."""
+    """Patterns of the simulated run; None if it was not simulated."""
     days: float | None = None
-    """Length of the simulated run; None of one that was not simulated."""
+    """Length of the simulated run; None if it was not simulated."""
     note: str = ""
-    """Why there is no participation, or how the run ended if not as planned."""
+    """Reason for an early end, or for the lack of participation."""
 
 
 def simulated(scenario: Scenario) -> Truth:
-    """What happens in a run of a `scenario`, simulated in this process; its trace is not kept.
+    """Returns the outcome of a run of a `scenario`, simulated in this process; its trace is not
+    kept.
 
-    A run that starves, or releases nothing, has no participation but a note that says why.
+    A run that starves, or releases nothing, has no participation but a note with the reason.
     """
     # A task that dies is run again as a whole, so checkpoints would be written for nothing.
     placement = Placement(1, "in-process", checkpoint_seconds=math.inf)
@@ -66,8 +67,8 @@ def simulated(scenario: Scenario) -> Truth:
             # Without a committed round there is nothing to judge.
             return Truth(None, note=str(error))
         ended = "" if trace.run["ended"] == "completed" else trace.run["ended"]
-        # The first rounds of a run that starved say nothing of the whole run: its figures would
-        # look better than those of runs that finish.
+        # The first rounds of a starved run say nothing about the whole run: its figures would look
+        # better than those of finished runs.
         if ended.startswith("starved"):
             return Truth(None, note=ended)
         # A run that spends its budget has ended as it should; the note says so.
@@ -78,24 +79,24 @@ def simulated(scenario: Scenario) -> Truth:
 
 
 class StudyCache:
-    """What studies have computed, on disk. What is not as it was written is computed anew, and told
-    in `warnings`; what cannot be written is left alone."""
+    """Results of studies on disk. A damaged entry is computed again, and reported in `warnings`; an
+    entry that cannot be written is skipped."""
 
     def __init__(self, is_used: bool) -> None:
         """A cache that keeps nothing where it is not used."""
         self._folder = cache_folder("stress") if is_used else None
         self.warnings: list[str] = []
-        """Entries that were not what they should be, a sentence each."""
+        """Damaged entries, a sentence each."""
 
     @property
     def hint(self) -> str:
-        """What an interruption says of the runs that are done."""
+        """Message of an interruption about the runs that are done."""
         if self._folder is None:
             return "interrupted; nothing is kept without a cache"
         return "interrupted; what was simulated is kept, run it again to go on"
 
     def truth(self, digest: str) -> Truth | None:
-        """What is kept of a simulated run with this `digest`."""
+        """Returns the kept outcome of the simulated run with this `digest`."""
         content = self.read(f"{digest}.npz", digest)
         if content is None:
             return None
@@ -123,7 +124,7 @@ class StudyCache:
             "days": truth.days,
             "note": truth.note,
         }
-        # One array of bytes holds what is no array, so that an entry is one file.
+        # One array of bytes holds all values that are not arrays, so that an entry is one file.
         arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
         if truth.patterns is not None:
             names = ["device_ids", "counts", "rounds"]
@@ -163,20 +164,20 @@ def simulate_runs(
     cache: StudyCache,
     on_counts: Callable[[TaskCounts], None],
 ) -> list[Truth]:
-    """Simulates every scenario that was not simulated before, each that is named twice once.
+    """Simulates every scenario that has no kept outcome, each once.
 
     Args:
-        scenarios: of the runs.
+        scenarios: scenarios of the runs.
         simulate_one: `simulated`, or `simulated_limits`.
         placement: where the tasks run.
-        cache: what is known of runs; each that is done is kept.
-        on_counts: is told how far it is, at first and whenever a run is done or lost.
+        cache: known outcomes; each finished run is added.
+        on_counts: called with the progress, first and whenever a run is done or lost.
 
     Returns:
-        What happened in each, in the order of the scenarios.
+        Outcomes in the order of the scenarios.
 
     Raises:
-        RunFailed: if a task dies for good.
+        RunFailed: a task dies for good.
     """
     # The function is part of the key, because the two keep different truths of one scenario.
     digests = [study_digest(simulate_one.__name__, each.digest) for each in scenarios]
@@ -206,33 +207,33 @@ def results_of_all(
     placement: Placement,
     on_counts: Callable[[TaskCounts], None],
 ) -> list[_Done]:
-    """Does `work` on every job of which no result is known, as `run_tasks`.
+    """Runs `work` on every job without a known result, as `run_tasks`.
 
     Args:
-        work: is done on each job.
-        jobs: what it is done on.
-        known: the result of each job that was done before, else None.
-        keep_result: is called with a job's place and its result as soon as it is done, so that
-            an interrupted study goes on.
+        work: function of a job.
+        jobs: the jobs.
+        known: result of each job that was done before, else None.
+        keep_result: called with a job's place and its result as soon as it is done, so that an
+            interrupted study resumes.
         placement: where the tasks run.
-        on_counts: is told how far it is, at first and whenever a job is done or lost.
+        on_counts: called with the progress, first and whenever a job is done or lost.
 
     Returns:
         The result of each job.
 
     Raises:
-        RunFailed: if a task dies for good.
+        RunFailed: a task dies for good.
     """
     # None means that nothing is known, so no result of a job may be None.
     results = {place: each for place, each in enumerate(known) if each is not None}
     missing = [place for place in range(len(jobs)) if place not in results]
     kept = len(results)
 
-    # Tasks know of missing jobs alone, so what was kept is added to their counts.
+    # Tasks only count missing jobs, so kept ones are added.
     def tell(counts: TaskCounts) -> None:
         on_counts(replace(counts, kept=kept))
 
-    # Something is told before the first job is done, also where none is missing.
+    # Progress is reported before the first job is done, even if none is missing.
     tell(TaskCounts(len(missing)))
     missing_jobs = [jobs[place] for place in missing]
     # Jobs end in any order, and each result goes to its own place.
@@ -258,7 +259,7 @@ def _code_digest() -> str:
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
     for folder in _SOURCES:
         for file in sorted((ROOT / folder).rglob("*.py")):
-            # Of our own code too, so that no kept entry outlives a change of what it was computed
-            # by.
+            # Our own code is part of the key, so that no entry outlives a change of the code that
+            # computed it.
             digest.update(file.read_bytes())
     return digest.hexdigest()

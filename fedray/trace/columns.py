@@ -1,6 +1,6 @@
-"""What the columns of a trace and of a trained run mean: what `fedray schema` prints of them.
+"""Meanings of the columns of a trace and of a trained run, printed by `fedray schema`.
 
-`fedray/trace/schema.py` and `fedray/trace/trained.py` have their types and their order.
+Types and order are in `fedray/trace/schema.py` and `fedray/trace/trained.py`.
 """
 
 from collections.abc import Mapping

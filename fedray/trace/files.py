@@ -1,5 +1,5 @@
-"""Reading the Parquet files of a trace, which may be missing, truncated or changed: what is wrong
-is told in one line."""
+"""Reads the Parquet files of a trace, which may be missing, truncated or changed; a problem is
+reported in one line."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,12 +26,12 @@ DAMAGE = (
     MemoryError,
     pa.ArrowException,
 )
-"""What pyarrow raises on files that are damaged."""
+"""Errors that pyarrow raises for damaged files."""
 
 
 def check_name(path: Path) -> None:
-    """Raises TraceError for a `path` that is no text, such as one with bytes that are not UTF-8:
-    Parquet's library opens no file there."""
+    """Raises TraceError for a `path` that is not text, such as one with bytes that are not UTF-8,
+    which Parquet's library cannot open."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -42,12 +42,12 @@ def check_name(path: Path) -> None:
 
 
 def check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:
-    """Checks a Parquet file by its footer alone, which is quick however large the file is.
+    """Checks a Parquet file by its footer, which is quick for files of any size.
 
     Args:
-        file: its path.
-        schema: columns that it must have, and no others, in this order.
-        rows: how many it must have; None for any number.
+        file: path of the file.
+        schema: exact columns in order.
+        rows: exact number of rows; None for any.
 
     Raises:
         TraceCorrupt: the file is missing or damaged, or has other columns or rows.
@@ -68,21 +68,21 @@ def read_columns(
     names: Iterable[str] | None = None,
     codes: Codes = NO_CODES,
 ) -> dict[str, NDArray]:
-    """Some columns, or all, in the schema's order; page checksums and values verified.
+    """Returns columns in the schema's order; page checksums and values are verified.
 
     Args:
         file: a Parquet file.
-        schema: columns that it must have.
-        rows: how many it must have; None for any number.
-        names: columns that are read; None for all.
-        codes: for columns of text, the texts that may occur; a text's place is its code.
+        schema: exact columns of the file.
+        rows: exact number of rows; None for any.
+        names: columns to read; None for all.
+        codes: permitted texts of text columns; a text's place is its code.
 
     Returns:
         Arrays by name; NaN stands for null.
 
     Raises:
-        TraceCorrupt: the file is missing or damaged, has other columns or rows, or has a null where
-            the schema has none.
+        TraceCorrupt: the file is missing or damaged, has other columns or rows, or has a null that
+            the schema forbids.
     """
     wanted = schema.names
     if names is not None:
@@ -111,7 +111,7 @@ def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             found = parquet.schema_arrow
-            # Types alone, since nullability and metadata differ between writers.
+            # Only types are compared, since nullability and metadata differ between writers.
             if found.names != schema.names or found.types != schema.types:
                 raise TraceCorrupt(
                     f"{file} has columns {shown(found.names)}, a trace of this release has "
@@ -151,6 +151,6 @@ def _codes(chunk: pa.DictionaryArray, file: Path, names: tuple[str, ...]) -> NDA
 
 
 def first_line(error: BaseException) -> str:
-    """What an `error` says, in one line: messages of libraries often go on for several."""
+    """Returns the message of an `error` as one line; messages of libraries often have several."""
     lines = str(error).splitlines()
     return lines[0][:200] if lines else type(error).__name__

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypedDict, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +67,7 @@ LOG_ROUNDS_FILE = "log_rounds.parquet"
 LOG_ROUNDS_SCHEMA = pa.schema(
     [
         pa.field("log_round", pa.int64(), nullable=False),
-        # The first and last times are null where the log has no times, or nobody took part.
+        # The first and last times are null if the log has no times or no participation.
         pa.field("first_time", pa.float64()),
         pa.field("last_time", pa.float64()),
         # The listed time is null where the rounds file has no times.
@@ -82,7 +82,7 @@ IMPORTED_SCHEMA = pa.schema(
 )
 TIMED_SCHEMA = IMPORTED_SCHEMA.append(pa.field("time", pa.float64(), nullable=False))
 REPEATED_SCHEMA = TIMED_SCHEMA.append(pa.field("last_time", pa.float64(), nullable=False))
-"""Of imports with repeats "once" and times."""
+"""Schema of imports with times and repeats "once"."""
 
 _ROUNDS_FILE = "told to the import: the rounds file"
 
@@ -115,13 +115,6 @@ NEWER_KINDS: dict[str, type] = {
     "filtered_rows": int,
 }
 """Keys that the first version that is read lacks."""
-LEFT_OUT_KINDS: dict[str, type] = {
-    "reason": str,
-    "rows": int,
-    "example": str,
-    "may_be_participation": bool,
-}
-"""Keys of an entry of left_out; the last one is missing in the first version that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +125,7 @@ class LeftOut:
     reason: str
     """Why, in words."""
     rows: int
-    """How many."""
+    """Number of rows."""
     example: str
     """One of them, its device by a hash of its name."""
     may_be_participation: bool = True
@@ -140,11 +133,80 @@ class LeftOut:
     all."""
 
 
+class ImportedTimes(TypedDict):
+    """Source of an imported trace's times, as run.json records it."""
+
+    column: str | None
+    """The log's column of times."""
+    form: str | None
+    """Form of its values."""
+    rounds_file_form: str | None
+    """Form of the times of the rounds file."""
+    origin: float
+    """The moment that is 0 in the trace, in seconds of the log."""
+
+
+class ImportDocument(TypedDict):
+    """run.json of an imported log, without its parts."""
+
+    format: str
+    """Name of the format of run.json."""
+    version: int
+    """Version of that format."""
+    digest: str
+    """Digest of the columns of all parts."""
+    devices_digest: str
+    """Digest of the names of the devices."""
+    rounds_digest: str
+    """Digest of the file of the log's rounds."""
+    log: str
+    """The log that was read."""
+    device_columns: list[str]
+    """Its columns that name a device."""
+    round_column: str | None
+    """Its column of rounds."""
+    where: list[str]
+    """The conditions of `--where`."""
+    numbering: str
+    """How rounds of the log became numbers from 0."""
+    rounds_file: str | None
+    """The file that lists the rounds, if one was given."""
+    rounds: int
+    """Rounds that released a model."""
+    empty_rounds: int
+    """Rounds without a participation."""
+    rounds_out_of_order: int
+    """Rounds whose order by time differs from that by number."""
+    repeats: str
+    """Meaning of further rows of one device in one round: `--repeats`."""
+    repeated_rows: int
+    """Number of such rows."""
+    times: ImportedTimes | None
+    """Source of the times; None without any."""
+    rows_read: int
+    """Rows of the log."""
+    filtered_rows: int
+    """Rows that `--where` left out."""
+    rows: int
+    """Participations of the trace."""
+    devices: int
+    """Devices that took part at least once."""
+    left_out: list[LeftOut]
+    """Rows that are no participation."""
+    written: str
+    """Time of writing: UTC, as ISO 8601 has it."""
+    packages: dict[str, str]
+    """Versions of Python and of packages, by their names."""
+    document_digest: str
+    """Digest of run.json itself."""
+
+
 class Assumption(NamedTuple):
-    """What figures rest on, and where that comes from.
+    """An assumption behind figures, and its source.
 
     text: a sentence.
-    source: who says so: what was told to an import, what it found, or that nobody can see it.
+    source: who states it: an argument of the import, the log itself, or nobody, as it cannot be
+        seen.
     """
 
     text: str
@@ -152,13 +214,15 @@ class Assumption(NamedTuple):
 
 
 class ImportedTrace(Result):
-    """A trace of somebody's own log, opened. It is read as a `Trace` is, and audited alike.
+    """An opened trace of an imported log. It is read and audited like a `Trace`.
 
     Raises:
-        TraceError: the directory is none of an import.
+        TraceError: the directory is not an import.
         TraceCorrupt: a file is missing, damaged, changed, or breaks an invariant of the format.
         TraceVersion: another release of fedray wrote it.
     """
+
+    TABLES: ClassVar[str] = "fedray.report.traces:imported_tables"
 
     def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
         self.path = path
@@ -226,20 +290,21 @@ class ImportedTrace(Result):
 
     @property
     def integrity(self) -> str:
-        """What protects the figures of this trace against damage, as it was opened: a sentence."""
+        """Protection of this trace's figures against damage, as it was opened: a sentence."""
         return integrity(self._verify, DOCUMENT_DIGEST in self.run)
 
     @property
     def committed_rounds(self) -> int:
-        """Rounds that released a model: n of every mechanism, as the importer was told."""
+        """Rounds that released a model, as given to the import: n of every mechanism."""
         return self.run["rounds"]
 
     @property
     def left_out(self) -> list[LeftOut]:
-        """What the importer left out of the log, but for rows that did not meet its conditions
+        """Rows of the log that the import left out, except rows that did not meet its conditions
         (`filtered_rows`)."""
         found = [
-            # Version 1 does not say it; of what it left out, only repeats were surely nothing more.
+            # Version 1 does not record it; of the rows it left out, only repeats surely counted
+            # nothing more.
             LeftOut(**{"may_be_participation": each["reason"] != REPEATED, **each})
             for each in self.run["left_out"]
         ]
@@ -266,8 +331,8 @@ class ImportedTrace(Result):
 
     @property
     def repeats(self) -> str:
-        """What rows of one device in one round again were told to be: "refuse" (there are none),
-        "once" or "each".
+        """Meaning given to further rows of a device in a round: "refuse" (there are none), "once"
+        or "each".
 
         With "each", a device's rounds may repeat: it contributed as often as its round stands in
         `accepted`.
@@ -276,7 +341,7 @@ class ImportedTrace(Result):
 
     @property
     def filtered_rows(self) -> int:
-        """How many rows of the log did not meet the conditions (`where`), and so are no
+        """Rows of the log that did not meet the conditions (`where`), and so are not
         participations."""
         return self.run.get("filtered_rows", 0)
 
@@ -291,7 +356,7 @@ class ImportedTrace(Result):
 
     @property
     def unit(self) -> str:
-        """What is protected: the unit of privacy, in words, as it follows "one"."""
+        """Unit of privacy in words, as it follows "one"."""
         columns = self.device_columns
         if len(columns) == 1:
             return f"device (a value of the log's column {columns[0]!r})"
@@ -299,13 +364,12 @@ class ImportedTrace(Result):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the figures rest on because of how this log was read, in sentences."""
+        """Assumptions that follow from how this log was read, in sentences."""
         return tuple(each.text for each in self.rests_on)
 
     @property
     def rests_on(self) -> tuple[Assumption, ...]:
-        """The assumptions, each with where it comes from: what whoever imported the log told, or
-        what the import found in it."""
+        """The assumptions with their sources: arguments of the import, or the log."""
         run = self.run
         found = []
         if len(self.device_columns) > 1:
@@ -330,7 +394,7 @@ class ImportedTrace(Result):
             )
             source = "told to the import: the conditions; it counted the rows"
             found.append(Assumption(text, source))
-        # Earlier imports counted repeats among what was left out.
+        # Earlier imports counted repeats among the rows left out.
         of_earlier = sum(each.rows for each in self.left_out if each.reason == REPEATED)
         repeated = run.get("repeated_rows", of_earlier)
         if repeated:
@@ -359,12 +423,12 @@ class ImportedTrace(Result):
 
     @property
     def unit_source(self) -> str:
-        """Where it is from what a device is."""
+        """Source of the meaning of a device."""
         return "told to the import: the columns that name a device"
 
     @property
     def rounds_source(self) -> str:
-        """Where it is from which rounds released a model."""
+        """Source of the rounds that released a model."""
         return {
             BY_RANK: "told to the import: all rounds that occur, and no others",
             BY_LIST: _ROUNDS_FILE,
@@ -400,7 +464,7 @@ class ImportedTrace(Result):
         )
 
     def round_label(self, round_index: int) -> str:
-        """What the log calls the round that is `round_index` here: its number there, as text."""
+        """Returns the log's number of the round that is `round_index` here, as text."""
         return str(int(self.round_labels(np.array([round_index]))[0]))
 
     def round_labels(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -411,13 +475,13 @@ class ImportedTrace(Result):
         return self._log_rounds["log_round"][rounds]
 
     def round_times(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """(earliest [n], latest [n]) time of a participation in each round, or None without times.
-        Seconds as in `times`.
+        """Returns the (earliest [n], latest [n]) time of a participation in each round, or None
+        without times. Seconds as in `times`.
 
-        Both take in all that is recorded of the round: its participations, and its time in the
-        rounds file. A rounds file's time alone is both. Of a round without any, the earliest is
-        that of the round before, the latest that of the round after, or infinite at the ends: what
-        is not known makes the interval longer, never shorter.
+        Both cover everything recorded of the round: its participations, and its time in the rounds
+        file. A time in the rounds file is both if it is the only one. A round without times gets
+        the earliest time of the round before and the latest of the round after, or infinity at the
+        ends: missing times make the interval longer, never shorter.
         """
         if self.run.get("times") is None:
             return None
@@ -481,15 +545,15 @@ class ImportedTrace(Result):
         return AcceptedPart(device_ids, rounds)
 
     def name_of(self, device_id: int) -> str:
-        """What the log calls the device `device_id`; in quotes, escaped, where that cannot be
+        """Returns the log's name of the device `device_id`; quoted and escaped if it cannot be
         printed."""
         return self.names_of([device_id])[0]
 
     def names_of(self, device_ids: Sequence[int]) -> list[str]:
-        """What the log calls devices, in their order, each as `name_of` gives it.
+        """Returns the log's names of devices, in their order, each as `name_of` returns it.
 
-        Each row group of the names that they are in is read once, which is quick for the few
-        devices that a report names, and for many that are near one another.
+        Each row group with such a name is read once, which is quick for the few devices of a
+        report, and for many neighbouring devices.
         """
         file = self._names_file
         # Row groups have one size, so the place of a name follows from the id.
@@ -507,8 +571,7 @@ class ImportedTrace(Result):
             ) from None
 
     def verify(self) -> None:
-        """Recomputes every digest, of what is read and what is not. Raises TraceCorrupt at the
-        first that differs."""
+        """Recomputes every digest. Raises TraceCorrupt at the first difference."""
         checked = ImportedTrace.open(self.path)
         # Reading demands the digests, and nothing else is wanted of it.
         for place, _ in enumerate(checked.accepted()):
@@ -551,7 +614,8 @@ def _check_last_times(run: dict[str, Any], directory: Path) -> None:
 
 
 def _check_left_out(entries: list[Any], is_first_version: bool, directory: Path) -> None:
-    kinds = dict(LEFT_OUT_KINDS)
+    kinds = get_type_hints(LeftOut)
+    # The first version that is read lacks this key.
     if is_first_version:
         del kinds["may_be_participation"]
     for entry in entries:
@@ -584,7 +648,7 @@ def _check_totals(run: dict[str, Any], directory: Path) -> None:
 def _check_values(run: dict[str, Any], directory: Path) -> None:
     """Raises TraceCorrupt unless what run.json holds in lists and tables is of the kinds that the
     properties rely on."""
-    # The first version lacks these keys, and what it meant stands in for them.
+    # The first version lacks these keys; its meaning stands in for them.
     names = [*run.get("device_columns", ["device"]), *run.get("where", [])]
     times = run.get("times")
     are_as_written = (
@@ -604,7 +668,7 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
 
 def _filled(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
     """Times [n]; in place of NaN the last one that is known, or `before`."""
-    # The place of the last known time up to each; 0, that of `before`, where there is none.
+    # Place of the last known time up to each round; 0, the place of `before`, without one.
     known_places = np.where(np.isnan(times), 0, np.arange(1, times.size + 1))
     places = np.maximum.accumulate(known_places)
     return np.concatenate([[before], times])[places]
@@ -619,27 +683,26 @@ def _schema(run: dict[str, Any], part: dict[str, Any]) -> pa.Schema:
 
 
 def name_text(value: object) -> str:
-    """What the log calls a device, as text.
+    """Returns the log's name of a device as text.
 
     Args:
-        value: of the log's column; bytes are shown in hexadecimal, and what cannot be printed in
-            quotes, escaped.
+        value: value of the log's column; bytes are shown in hexadecimal, and unprintable text is
+            quoted and escaped.
     """
     name = value.hex() if isinstance(value, bytes) else str(value)
-    # A name with control characters could change what a terminal shows.
+    # A name with control characters could change the terminal's display.
     return name if name.isprintable() else repr(name)
 
 
 def hashed_name(value: object, devices_digest: str) -> str:
-    """Returns what a device is called where its name is not to be read: `#` and twelve hex digits
-    of BLAKE2b over the name.
+    """Returns the pseudonym of a device: `#` and twelve hex digits of BLAKE2b over its name.
 
-    Whoever holds the trace can find the device again; whoever sees the hash alone cannot try names,
-    unless the whole list of devices can be guessed.
+    A holder of the trace can find the device again. A reader who has only the hash cannot try
+    names, unless the whole list of devices can be guessed.
 
     Args:
         value: the name.
-        devices_digest: of the trace's list of devices; the key of the hash.
+        devices_digest: digest of the trace's list of devices, the key of the hash.
     """
     # BLAKE2b takes keys of up to 64 bytes.
     key = devices_digest.encode()[:64]
@@ -663,14 +726,14 @@ def imported_digest(device_ids: NDArray[np.uint64], rounds: NDArray[np.uint32]) 
 
 
 def open_trace(path: str | Path, verify: bool = True) -> Trace | ImportedTrace:
-    """A trace of either kind, by what its run.json says it is.
+    """Opens a trace of either kind, as its run.json says.
 
     Args:
         path: the directory.
-        verify: whether what is read must have its recorded digests.
+        verify: whether everything read must have its recorded digest.
 
     Raises:
-        TraceError: the directory is none of a trace.
+        TraceError: the directory is not a trace.
         TraceCorrupt: a file is missing, damaged or changed.
         TraceVersion: another release of fedray wrote it.
     """

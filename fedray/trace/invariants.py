@@ -26,12 +26,12 @@ def check_rounds(columns: dict[str, NDArray], source: str, *, may_be_empty: bool
     """Checks invariants 1 to 3.
 
     Args:
-        columns: of rounds.parquet, by name.
+        columns: columns of rounds.parquet, by name.
         may_be_empty: whether committed rounds are Poisson samples.
         source: the file, for messages.
 
     Raises:
-        TraceCorrupt: if a round breaks them.
+        TraceCorrupt: a round breaks them.
     """
     is_committed = columns["state"] == 0
     # An attempt's number is that of the commits before it.
@@ -69,15 +69,15 @@ def check_rows(
     """Checks invariant 4 for all rows of a part.
 
     Args:
-        columns: of the part, by name.
-        first_device: least id that the part may have.
-        end_device: one above the largest.
-        last_round: the largest number of an attempt.
-        committed_rounds: the number of the round that was being formed when the run ended.
+        columns: columns of the part, by name.
+        first_device: least permitted id.
+        end_device: one above the largest permitted id.
+        last_round: largest number of an attempt.
+        committed_rounds: number of the round that was being formed when the run ended.
         source: the file, for messages.
 
     Raises:
-        TraceCorrupt: if a row breaks it.
+        TraceCorrupt: a row breaks it.
     """
     device_ids = columns["device_id"]
     times = columns["checkin_time"]
@@ -133,7 +133,7 @@ def check_accepted(
     inside = first_device <= int(device_ids[0]) and int(device_ids[-1]) < end_device
     _demand(inside, source, f"device ids lie outside [{first_device}, {end_device})")
     _demand(
-        # An abandoned attempt accepts nobody, so no row is of a round after the last commit.
+        # An abandoned attempt accepts nothing, so no row follows the last commit.
         int(rounds.max()) < count,
         source,
         f"a row names round {int(rounds.max())}, but {count} were committed",
@@ -149,12 +149,12 @@ def check_totals(
     """Checks invariant 6.
 
     Args:
-        accepted_rows: [committed rounds] counts the accepted rows of each round.
-        columns: of rounds.parquet, by name.
+        accepted_rows: accepted rows of each round, [committed rounds].
+        columns: columns of rounds.parquet, by name.
         source: the file, for messages.
 
     Raises:
-        TraceCorrupt: if a round has another number of rows.
+        TraceCorrupt: a round has another number of rows.
     """
     # The rows of a part that were accepted are all of committed rounds.
     stated = columns["accepted"][columns["state"] == 0]
@@ -172,11 +172,11 @@ def check_events(columns: dict[str, NDArray], source: str) -> None:
     """Checks invariant 7.
 
     Args:
-        columns: of a file of `fedray.trace.schema.DEVICE_EVENTS`, by name.
+        columns: columns of a file of `fedray.trace.schema.DEVICE_EVENTS`, by name.
         source: the file, for messages.
 
     Raises:
-        TraceCorrupt: if a row breaks it.
+        TraceCorrupt: a row breaks it.
     """
     device_ids, times = columns["device_id"], columns["time"]
     later = (device_ids[1:] > device_ids[:-1]) | (
@@ -194,13 +194,13 @@ def check_versions(
     """Checks invariant 8 for participations [A].
 
     Args:
-        versions: [A] of the models that devices were sent.
-        rounds: [A] in which their reports were used.
-        max_staleness: of the scenario; None where it is not known.
+        versions: model versions sent to the devices, [A].
+        rounds: rounds that used their reports, [A].
+        max_staleness: limit of the scenario; None if unknown.
         source: the file, for messages.
 
     Raises:
-        TraceCorrupt: if a participation breaks it.
+        TraceCorrupt: a participation breaks it.
     """
     # Unsigned numbers would wrap where a version is above its round.
     staleness = rounds.astype(np.int64) - versions.astype(np.int64)

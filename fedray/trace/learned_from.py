@@ -20,15 +20,15 @@ def open_trained(path: str | Path, verify: bool = True) -> TrainedRun:
     """Opens a trained run: its own directory, or the trace in which it lies.
 
     Args:
-        path: what `train` wrote, or what `run_scenario` wrote.
+        path: output of `train` or of `run_scenario`.
         verify: whether digests are checked.
 
     Raises:
-        TraceError: there is none, or one that was trained on another trace than the one in which it
-            lies, or the directory holds files of both.
+        TraceError: it holds no trained run, or one trained on another trace than its own, or files
+            of both.
     """
     directory = Path(path)
-    # Without run.json it is no trace, and so the run itself if anything.
+    # Without run.json it is not a trace, but may be the run itself.
     if (directory / TRAINING_FILE).exists() or not (directory / RUN_FILE).exists():
         return TrainedRun.open(directory, verify)
     if not (directory / TRAINING).exists():
@@ -59,7 +59,7 @@ def trace_of(trained: TrainedRun, given: Trace | str | Path | None = None) -> Tr
         around = trained.path.resolve().parent
         if not (around / RUN_FILE).exists():
             return None
-        # What is around it may be another run or an import: then it is no trace of this one.
+        # The surrounding directory may be another run or an import, and so not a trace of this run.
         is_its_own = read_document(around).get("digest") == trained.trace_digest
         return Trace.open(around) if is_its_own else None
     trace = given if isinstance(given, Trace) else Trace.open(given)

@@ -1,10 +1,10 @@
-"""How far something is that is being made: a small file in its partial directory, for watchers.
+"""Progress of a run that is being made: a small file in its partial directory, for watchers.
 
     DIRECTORY.partial/progress.json
 
-The file is no part of what is made, and nothing that is made depends on it. It is replaced about
-once a second, and removed when the directory gets its name. A place that cannot be written costs
-the watchers their view, and the run nothing.
+The file is not part of the result, and no result depends on it. It is replaced about once a second,
+and removed when the directory gets its name. If it cannot be written, watchers lose their view and
+the run continues.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ Kind = Literal["simulation", "training"]
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, as others can recognise it: its number alone may be given to another one later.
+    """A process, as others can recognise it: its number may later belong to another process.
 
     pid: its number.
-    started: when it started, in ticks of the system since the start of the machine.
-    machine: the machine's present start, and the namespace in which the pid counts.
+    started: its start, in ticks of the system since the start of the machine.
+    machine: the machine's present start, and the namespace of the pid.
     """
 
     pid: int
@@ -50,7 +50,7 @@ class Process:
 
     @classmethod
     def present(cls) -> Self | None:
-        """This process; None where the system has no /proc to tell it by."""
+        """This process; None if the system has no /proc."""
         started, machine = _started(os.getpid()), _machine()
         if started is None or machine is None:
             return None
@@ -59,7 +59,7 @@ class Process:
     def is_running(self) -> bool | None:
         """Whether it still runs; None if it is a process of another machine, or the system has no
         /proc."""
-        # On another machine, or after a restart, the number is somebody else's.
+        # On another machine, or after a restart, the number belongs to another process.
         if _machine() != self.machine:
             return None
         return _started(self.pid) == self.started
@@ -67,16 +67,16 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a progress file says.
+    """Content of a progress file.
 
     kind: what is under way.
-    process: that is at work; None where its system does not tell.
-    has_ended: whether it said that it gave up.
-    begun: when it began or went on, seconds since 1970.
+    process: process at work; None if its system has no /proc.
+    has_ended: whether it reported that it gave up.
+    begun: when it began or resumed, seconds since 1970.
     told: when the file was written, seconds since 1970.
-    done, count: rounds that are simulated or trained, and that there will be.
-    seconds_left: an estimate from the pace so far; None where nothing is known of it.
-    facts: what else is told of this kind, by name.
+    done, count: rounds simulated or trained so far, and in all.
+    seconds_left: an estimate from the pace so far, or None.
+    facts: other figures of this kind, by name.
     """
 
     kind: Kind
@@ -101,7 +101,7 @@ class ProgressFile:
         self._file = partial / PROGRESS_FILE
         self._head: dict[str, Any] = {}
         self._last: tuple[int, Callable[[], Mapping[str, Any]]] = (0, dict)
-        """What was told last; the file may be older."""
+        """The latest report; the file may be older."""
         self._done_at_start = 0
         self._started = 0.0
         self._next = 0.0
@@ -112,8 +112,8 @@ class ProgressFile:
 
         Args:
             kind: what is under way.
-            done: rounds that were done before, if it goes on.
-            count: rounds that there will be.
+            done: rounds already done, if it resumes.
+            count: rounds in all.
         """
         process = Process.present()
         self._head = {
@@ -125,7 +125,7 @@ class ProgressFile:
             "begun": time.time(),
             "count": count,
         }
-        # Readers get the time of day; durations need a clock that nobody sets.
+        # Readers get the time of day; durations need a clock that is never set.
         self._done_at_start, self._started = done, time.monotonic()
         self._last = done, dict
         self._write()
@@ -134,8 +134,8 @@ class ProgressFile:
         """Writes the next version, if it is time.
 
         Args:
-            done: rounds that are done.
-            facts: gives what else is told, by name; is called only if it is time.
+            done: rounds done.
+            facts: returns further figures by name; only called if it is time.
         """
         self._last = done, facts
         # Without a head it has not begun, or is over.
@@ -171,7 +171,7 @@ class ProgressFile:
         self._next = begun + max(SECONDS_BETWEEN, taken / MOST_SHARE)
 
     def _replace(self, document: Mapping[str, Any]) -> None:
-        # It is not brought to the disk: after a power cut nobody works at the run any more.
+        # It is not synced to the disk: after a power cut no process works at the run any more.
         try:
             with whole_file(self._file) as new:
                 new.write_text(json.dumps(document, allow_nan=False))
@@ -187,10 +187,10 @@ class ProgressFile:
 
 
 def read_progress(partial: Path) -> Told | None:
-    """What the progress file of a directory says; None if there is none, or it is not ours.
+    """Returns the content of a directory's progress file, or None if there is no such file of ours.
 
     Args:
-        partial: the directory in which something is made.
+        partial: directory in which something is made.
     """
     try:
         content = read_regular_file(partial / PROGRESS_FILE, MOST_BYTES, inside=partial)
@@ -234,7 +234,7 @@ def _process_of(document: Mapping[str, Any]) -> Process:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in ticks; None if there is none that runs."""
+    """Returns the start of a process in ticks, or None if it does not run."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         # The name of the program is in brackets, and may have spaces and brackets of its own.

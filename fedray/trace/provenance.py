@@ -1,4 +1,4 @@
-"""What made a trace: versions of fedray, Python and the packages whose code decides results."""
+"""Versions that made a trace: fedray, Python and the packages whose code decides results."""
 
 import platform
 from functools import cache
@@ -18,8 +18,8 @@ PACKAGES = (
 
 
 def package_versions() -> dict[str, str]:
-    """Installed versions of what may change a result, by name of the package, without importing
-    anything; a package that is not installed is left out."""
+    """Returns installed versions of packages that may change a result, by name, without importing
+    anything; packages that are not installed are left out."""
     return {"python": platform.python_version(), **_installed_versions()}
 
 

@@ -1,11 +1,11 @@
-"""Reads a trace. Opening validates its shape; reading validates what is read
+"""Reads a trace. Opening validates its shape; reading validates the content
 (fedray/trace/invariants.py)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -59,22 +59,25 @@ class AcceptedPart:
     """Participations of one part: accepted rows of committed rounds, sorted by (device, round)."""
 
     device_ids: NDArray[np.uint64]
-    """Who took part, [A], in order."""
+    """The devices that took part, [A], in order."""
     rounds: NDArray[np.uint32]
     """In which committed round, [A]."""
     versions: NDArray[np.uint32] | None = None
-    """Of the model that each device was sent, [A]: how many rounds had been released when it
-    started. None where rounds are not buffered: then it is the round."""
+    """Model version sent to each device, [A]: rounds released when it started. None unless rounds
+    are buffered; then it is the round."""
 
 
 class Trace(DrawnResult):
-    """A trace directory, opened; its columns are read when they are asked for, and checked then.
+    """An opened trace directory; its columns are read and checked on demand.
 
     Raises:
-        TraceError: the directory is none of a trace.
+        TraceError: the directory is not a trace.
         TraceCorrupt: a file is missing, damaged, changed, or breaks an invariant of the format.
         TraceVersion: another release of fedray wrote it.
     """
+
+    TABLES: ClassVar[str] = "fedray.report.traces:trace_tables"
+    FIGURES: ClassVar[str] = "fedray.report.figures:trace_figures"
 
     def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
         self.path = path
@@ -129,7 +132,7 @@ class Trace(DrawnResult):
 
     @property
     def integrity(self) -> str:
-        """What protects the figures of this trace against damage, as it was opened: a sentence."""
+        """Protection of this trace's figures against damage, as it was opened: a sentence."""
         return integrity(self._verify, DOCUMENT_DIGEST in self.run)
 
     @property
@@ -184,14 +187,14 @@ class Trace(DrawnResult):
 
     @cached_property
     def losses(self) -> dict[str, NDArray] | None:
-        """Columns of the losses of devices' histories, in order of device and time; None of a run
-        in which none could be lost. Checks invariant 7."""
+        """Losses of devices' histories as columns, in order of device and time; None if none could
+        be lost. Checks invariant 7."""
         return self._events(LOSSES_FILE)
 
     @cached_property
     def clock_changes(self) -> dict[str, NDArray] | None:
-        """Columns of the times at which clocks were set to another time, in order of device and
-        time; None of a run in which none could be. Checks invariant 7."""
+        """Settings of devices' clocks as columns, in order of device and time; None if clocks could
+        not change. Checks invariant 7."""
         return self._events(CLOCKS_FILE)
 
     def _events(self, file: str) -> dict[str, NDArray] | None:
@@ -215,7 +218,7 @@ class Trace(DrawnResult):
         if not directory.exists():
             return None
         trained = TrainedRun.open(directory, self._verify)
-        # Each file of another run's training agrees with the others, so only this tells.
+        # Each file of another run's training agrees with the others, so only this reveals it.
         if trained.trace_digest != self.digest:
             raise TraceCorrupt(
                 f"{shown(str(directory))} was trained on the trace {trained.trace_digest[:12]}, "
@@ -278,17 +281,17 @@ class Trace(DrawnResult):
 
     @property
     def _max_staleness(self) -> int | None:
-        """What the scenario permits; None where it does not say it in a form that can be read."""
+        """Limit of the scenario; None if the scenario cannot be read."""
         buffer = self.scenario["rounds"].get("buffer")
         value = buffer.get("max_staleness") if isinstance(buffer, dict) else None
         return value if type(value) is int else None
 
     def name_of(self, device_id: int) -> str:
-        """What the source calls the device `device_id`: here the id itself, as text."""
+        """Returns the name of the device `device_id`: its id as text."""
         return str(device_id)
 
     def names_of(self, device_ids: Sequence[int]) -> list[str]:
-        """What the source calls devices, in their order, each as `name_of` gives it."""
+        """Returns the names of devices, in their order, each as `name_of` returns it."""
         return [self.name_of(each) for each in device_ids]
 
     def columns(self, part: int) -> dict[str, NDArray]:
@@ -304,8 +307,7 @@ class Trace(DrawnResult):
         return columns
 
     def outcome_counts(self) -> dict[str, int]:
-        """How many selected devices had each outcome, in committed and abandoned rounds together,
-        by the outcome's name."""
+        """Selected devices by outcome, in committed and abandoned rounds together."""
         counts = np.zeros(len(OUTCOMES), np.int64)
         for part in self.run["parts"]:
             codes = self._columns_of(part, ("outcome",))["outcome"]
@@ -319,7 +321,7 @@ class Trace(DrawnResult):
         parts = self.run["parts"]
         for index, part in enumerate(parts):
             self._demand(columns_digest(self.columns(index)) == part["digest"], part["file"])
-        # A new Trace reads rounds and metrics anew, and demands their digests.
+        # A new Trace reads rounds and metrics again, and demands their digests.
         checked = Trace(self.path, self.run)
         _ = checked.rounds, checked.losses, checked.clock_changes, checked.metrics
         if checked.trained is not None:
@@ -374,14 +376,14 @@ def integrity(is_verified: bool, has_document_digest: bool) -> str:
 
 
 def read_document(directory: Path) -> dict[str, Any]:
-    """The document run.json of a trace's directory, of any format and version.
+    """Returns the document run.json of a trace's directory, of any format and version.
 
     Raises:
-        TraceError: there is no such directory, or no run.json in it.
+        TraceError: the directory or its run.json does not exist.
         TraceCorrupt: it cannot be read.
     """
     file = directory / RUN_FILE
-    # A path that Parquet cannot open is told before anything is looked for.
+    # A path that Parquet cannot open is reported first.
     check_name(directory)
     if directory.is_file():
         raise TraceError(
@@ -404,16 +406,17 @@ def read_document(directory: Path) -> dict[str, Any]:
     return run
 
 
-def check_document(run: dict[str, Any], directory: Path) -> None:
+def check_document(run: dict[str, Any], directory: Path, name: str = RUN_FILE) -> None:
     """Raises TraceCorrupt if run.json records a digest of itself and has another.
 
     Args:
         run: the document.
-        directory: where it was read, for messages.
+        directory: its directory, for messages.
+        name: its file, for messages.
     """
     if DOCUMENT_DIGEST in run and run[DOCUMENT_DIGEST] != document_digest(run):
         raise TraceCorrupt(
-            f"{directory / RUN_FILE} does not have the digest that it records of itself; it was "
+            f"{directory / name} does not have the digest that it records of itself; it was "
             "changed: take the trace from its "
             "source again, or leave digests unchecked (`verify=False`)"
         )
@@ -468,13 +471,13 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
 def check_keys(
     run: dict[str, Any], kinds: Mapping[str, type], directory: Path, name: str = RUN_FILE
 ) -> None:
-    """Raises TraceCorrupt unless run.json has some keys, with values of their kinds.
+    """Raises TraceCorrupt unless run.json has the given keys, with values of their kinds.
 
     Args:
         run: the document.
-        kinds: the type of each key's value.
-        directory: where it was read, for messages.
-        name: of its file, for messages.
+        kinds: type of each key's value.
+        directory: its directory, for messages.
+        name: its file, for messages.
     """
     wrong = [key for key, kind in kinds.items() if not isinstance(run.get(key), kind)]
     if wrong:
@@ -486,9 +489,9 @@ def check_keys(
 
 
 def check_no_strays(parts: list[Any], directory: Path) -> None:
-    """Raises TraceCorrupt if there are files among the parts that are none.
+    """Raises TraceCorrupt if the folder of parts has other files.
 
-    Other tools read the folder as a whole, and would count what is no part of the trace.
+    Other tools read the folder as a whole, and would count files that are not part of the trace.
     """
     known = {Path(part["file"]).name for part in parts}
     found = [file.name for file in (directory / PARTICIPATIONS).glob("*")]

@@ -20,11 +20,11 @@ ROW_SUFFIXES: dict[str, RowForm] = {".parquet": "parquet", ".pq": "parquet", ".c
 
 @contextlib.contextmanager
 def new_row_file(file: Path, argument: str) -> Iterator[Path]:
-    """A name to write rows under; the file is whole when the block ends, or not there.
+    """Yields a name to write rows under; the file is complete when the block ends, or absent.
 
     Args:
-        file: its path; what was there is replaced.
-        argument: by which a user named it.
+        file: its path; an existing file is replaced.
+        argument: the user's argument that names it.
 
     Raises:
         InputError: the file cannot be written.
@@ -44,16 +44,16 @@ def new_row_file(file: Path, argument: str) -> Iterator[Path]:
 def write_rows(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: Path, form: RowForm
 ) -> int:
-    """Writes rows, with a line of column names where there are none.
+    """Writes rows; in CSV also a line of column names.
 
     Args:
         batches: rows of this schema, in order.
         schema: the columns.
-        file: where to.
-        form: of the file.
+        file: the path.
+        form: the file's form.
 
     Returns:
-        How many rows there are.
+        Number of rows.
 
     Raises:
         OSError: the file cannot be written.

@@ -83,7 +83,7 @@ BUFFERED_SCHEMA = PARTICIPATION_SCHEMA.append(
     # sent. The round less the version is the staleness of its report.
     pa.field("version", pa.uint32(), nullable=False)
 )
-"""Of participations in buffered rounds."""
+"""Columns of participations in buffered rounds."""
 ROUND_SCHEMA = pa.schema(
     [
         pa.field("round", pa.uint32(), nullable=False),
@@ -109,8 +109,8 @@ DEVICE_EVENTS = {
     LOSSES_FILE: ("losses_digest", LOSS_SCHEMA),
     CLOCKS_FILE: ("clock_changes_digest", CLOCK_SCHEMA),
 }
-"""Files of what happens to devices beside rounds, where something may: the key of run.json with the
-digest, and the columns."""
+"""Files of events of devices beside rounds, if such events may happen: key of the digest in
+run.json, and columns."""
 
 
 def part_file(first_device: int) -> str:
@@ -133,8 +133,8 @@ def columns_digest(columns: Mapping[str, NDArray]) -> str:
 
 
 def column_digest(name: str, column: NDArray) -> str:
-    """SHA-256 over one column, as `columns_digest` sees it; so that what reads three columns can
-    check them alone."""
+    """Returns the SHA-256 of one column, as in `columns_digest`, so that a reader of three columns
+    can check only those."""
     head, values = _canonical(name, column)
     digest = hashlib.sha256(head)
     digest.update(values.data)
@@ -167,13 +167,13 @@ def run_digest(
 ) -> str:
     """Digests all result columns.
 
-    Two runs with the same digest had the same participations, however many shards they had.
+    Two runs with the same digest had the same participations, whatever their number of shards.
 
     Args:
-        part_digests: of the parts, in order of device.
-        rounds_digest: of rounds.parquet.
-        event_digests: of the files of DEVICE_EVENTS that there are, by their keys; other keys do
-            not count. None where there are none.
+        part_digests: digests of the parts, in order of device.
+        rounds_digest: digest of rounds.parquet.
+        event_digests: digests of the files of DEVICE_EVENTS that exist, by their keys; other keys
+            do not count. None without such files.
     """
     given = event_digests or {}
     of_events = [given[key] for key, _ in DEVICE_EVENTS.values() if key in given]

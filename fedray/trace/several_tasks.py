@@ -23,8 +23,8 @@ from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
 from fedray.trace.files import first_line
 from fedray.trace.partial import PartialDirectory
-from fedray.trace.reader import Trace, check_keys
-from fedray.trace.schema import DOCUMENT_DIGEST, document_digest
+from fedray.trace.reader import Trace, check_document, check_keys
+from fedray.trace.schema import DOCUMENT_DIGEST
 
 TASKS_FILE = "tasks.json"
 TASKS_FORMAT = "fedray-tasks"
@@ -191,11 +191,8 @@ def _read(directory: Path, verify: bool) -> dict[str, Any]:
     )
     if not entries or not is_listed:
         raise TraceCorrupt(f"{file} names no traces; take the run from its source again")
-    if verify and document[DOCUMENT_DIGEST] != document_digest(document):
-        raise TraceCorrupt(
-            f"{file} does not have the digest that it records of itself; it was changed: take the "
-            "run from its source again, or leave digests unchecked (`verify=False`)"
-        )
+    if verify:
+        check_document(document, directory, TASKS_FILE)
     # Names become paths, so none may lead out of the directory.
     names = [each["task"] for each in entries]
     if any("/" in name or name in (".", "..") for name in names) or len(set(names)) < len(names):

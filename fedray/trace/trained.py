@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from fedray.base.document import json_of
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.base.parsing import finite_or_none, parse_json
+from fedray.base.parsing import parse_json
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import up
 from fedray.scenario.clipping import Clip
@@ -89,7 +90,7 @@ LEFT_OUT = {
 MANY_NOT_FINITE = 0.01
 """Share of a run's updates from which on it is said that they are not finite."""
 LAST_SHARE, LEAST_ROUNDS = 10, 10
-"""The losses of the last tenth of the rounds, and of 10 at least, are held against the first
+"""The losses of the last tenth of the rounds, and of at least 10, are compared with the first
 round's, in runs of twice as many rounds."""
 SURE_DEVIATIONS = 4.0
 """Standard deviations of these losses by which they must be above the first. Of rounds whose model
@@ -105,12 +106,12 @@ _KINDS = {
 
 
 def metric_schema(metrics: Sequence[Metric], version: int = VERSION) -> pa.Schema:
-    """Columns of metrics.parquet for a task with these metrics: those that every run has, then a
-    value and a standard error for each of the `metrics`, in their order.
+    """Returns the columns of metrics.parquet for a task: those of every run, then a value and a
+    standard error for each of the `metrics`, in order.
 
     Args:
-        metrics: of the task.
-        version: of the trained run, from 2 on.
+        metrics: metrics of the task.
+        version: version of the trained run, from 2 on.
     """
     names = [f"evaluation_{metric.name}{end}" for metric in metrics for end in ("", "_error")]
     own = [each for each in METRIC_SCHEMA if version > 2 or each.name not in NEW_IN_3]
@@ -124,17 +125,91 @@ _METRICS = TypeAdapter(tuple[Metric, ...])
 _FORMS = {"task_metrics": _METRICS, "optimum": TypeAdapter(dict[str, float])}
 
 
-class TrainedRun(DrawnResult):
-    """A trained run, opened; its files are read when they are asked for.
+class EncodingFigures(TypedDict):
+    """How updates were encoded, as training.json records it."""
 
-    path: its directory.
+    kind: str
+    """Kind of the scenario's `privacy.encoding`."""
+    bits_per_parameter: float
+    """What a device sends in a round for each parameter, in bits."""
+    inflation: float
+    """Largest norm of an encoded update over the clip norm; at least 1."""
+
+
+class TrainedDocument(TypedDict):
+    """training.json, with the path and the last metrics."""
+
+    path: str
+    """Directory of the trained run."""
+    format: str
+    """Name of the format of training.json."""
+    version: int
+    """Version of that format."""
+    metrics_digest: str
+    """Digest of the columns of metrics.parquet."""
+    model_sha256: str
+    """SHA-256 of the model's file, in hexadecimal."""
+    parameters: dict[str, list[int]]
+    """Shape of each tensor of the model, by its name."""
+    task_metrics: list[Metric]
+    """Metrics of the evaluations."""
+    optimum: dict[str, float]
+    """The best possible value of a metric, by its name, if the task knows it."""
+    trace_digest: str
+    """Digest of the trace that it was learned from."""
+    rounds: int
+    """Rounds that were trained."""
+    seed: int
+    """Seed of the training."""
+    scenario_digest: str
+    """Digest of the scenario."""
+    scenario: dict[str, Any]
+    """The tables of the scenario file, with all defaults."""
+    aggregator_device: str
+    """Device on which the model was kept, such as `cpu`."""
+    devices_at_once: int | None
+    """Devices whose updates are computed together in one batch."""
+    encoding: EncodingFigures
+    """How updates were encoded."""
+    trainers: int
+    """Workers that trained devices."""
+    restarts: int
+    """Number of lost workers that were replaced."""
+    notes: list[str]
+    """What happened to checkpoints, and that the training diverged if it did; in sentences."""
+    written: str
+    """Time of writing: UTC, as ISO 8601 has it."""
+    wall_seconds: float
+    """Wall-clock time of the training in seconds."""
+    seconds_per_round: float | None
+    """Seconds. Wall-clock time of a round on the machine that trained: the median of those since
+    the training began or was resumed, each with its evaluation if it had one. None if that was not
+    recorded."""
+    packages: dict[str, str]
+    """Versions of Python and of packages, by their names."""
+    document_digest: str
+    """Digest of training.json itself."""
+    last_metrics: dict[str, float | None]
+    """The columns of metrics.parquet in the last round, by their names (see the trace columns);
+    null where a value is missing or not finite."""
+
+
+class TrainedRun(DrawnResult):
+    """An opened trained run; its files are read on demand.
+
     document: training.json.
 
     Raises:
-        TraceError: the directory is none of a trained run.
-        TraceCorrupt: a file is missing, damaged, or not the one that was written.
+        TraceError: the directory is not a trained run.
+        TraceCorrupt: a file is missing, damaged, or changed.
         TraceVersion: another release of fedray wrote it.
     """
+
+    TABLES: ClassVar[str] = "fedray.report.traces:trained_tables"
+    FIGURES: ClassVar[str] = "fedray.report.trained_page:trained_figures"
+
+    path: Path
+    """Directory of the trained run."""
 
     def __init__(self, path: Path, document: dict[str, Any], verify: bool = True) -> None:
         self.path = path
@@ -293,14 +368,14 @@ class TrainedRun(DrawnResult):
 
     @property
     def bits_per_parameter(self) -> float | None:
-        """What a device sent in a round for each parameter of the model, in bits; None for runs
-        that were written before encodings had a choice."""
+        """Bits that a device sent in a round per parameter of the model; None for runs before
+        encodings were a choice."""
         encoding = self.document.get("encoding")
         return None if encoding is None else encoding["bits_per_parameter"]
 
     @property
     def bytes_per_upload(self) -> int | None:
-        """What a device sent in a round, in whole bytes; None where `bits_per_parameter` is."""
+        """Whole bytes that a device sent in a round; None if `bits_per_parameter` is."""
         bits = self.bits_per_parameter
         if bits is None:
             return None
@@ -309,9 +384,8 @@ class TrainedRun(DrawnResult):
 
     @property
     def seconds_per_round(self) -> float | None:
-        """Wall-clock time of a round on the machine that trained: the median of those since the
-        training began or went on, each with its evaluation if it had one. None where that was not
-        recorded."""
+        """Wall-clock time of a round on the training machine: the median since the training began
+        or resumed, each round with its evaluation if it had one. None if not recorded."""
         return self.document.get("seconds_per_round")
 
     @cached_property
@@ -359,8 +433,8 @@ class TrainedRun(DrawnResult):
         )
 
     def rows(self) -> list[list[str]]:
-        """What was trained, as lines of a table, a name and a value each: rounds, task, losses,
-        what was left out."""
+        """The training as lines of a table, a name and a value each: rounds, task, losses, and what
+        was left out."""
         document = self.document
         training = self.document["scenario"]["training"]
         loss = self.metrics["train_loss"][-1]
@@ -391,7 +465,7 @@ class TrainedRun(DrawnResult):
         return f"{self.document['scenario']['training']['cohort_sample']:,} devices"
 
     def _encoding_rows(self) -> list[list[str]]:
-        """How updates were sent; nothing for runs that were written before there was a choice."""
+        """How updates were sent; empty for runs before encodings were a choice."""
         encoding = self.document.get("encoding")
         if encoding is None:
             return []
@@ -411,19 +485,14 @@ class TrainedRun(DrawnResult):
     def to_json(self) -> dict[str, Any]:
         """One JSON object: training.json, with `divergence` among its notes, and the metrics of the
         last round (null: not finite)."""
-        # JSON has no NaN, and counts shall stay whole numbers.
-        last = {}
-        for name, column in self.metrics.items():
-            value = column[-1].item()
-            last[name] = value if isinstance(value, int) else finite_or_none(value)
+        last = json_of({name: column[-1] for name, column in self.metrics.items()})
         notes = [*self.document.get("notes", ()), *filter(None, [self.divergence])]
         return {"path": str(self.path), **self.document, "notes": notes, "last_metrics": last}
 
     def verify(self) -> None:
         """Reads every file and compares its digest with the recorded one. Raises TraceCorrupt at
         the first that differs."""
-        # Opened anew, because what was read before is cached, and was not checked if digests were
-        # left unchecked.
+        # Opened again, because cached values were not checked if digests were left unchecked.
         checked = type(self).open(self.path)
         _ = checked.metrics, checked.parameters()
 
@@ -452,12 +521,13 @@ class TrainedRunWriter(PartialDirectory):
         parameters: NDArray[np.float32],
         document: Mapping[str, Any],
     ) -> Path:
-        """Writes metrics, model and training.json, and gives the directory its name. Its path.
+        """Writes metrics, model and training.json, and gives the directory its name. Returns its
+        path.
 
         Args:
-            metrics: a row per round.
-            description: of what was trained.
-            parameters: of the final model, [D].
+            metrics: one row per round.
+            description: description of the training.
+            parameters: the final model, [D].
             document: further keys of training.json.
         """
         # Order matters to the digest of the columns: it is that of the schema.
@@ -508,12 +578,12 @@ def model_content(
     shapes: Mapping[str, tuple[int, ...]],
     provenance: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A model as a safetensors file, its parameters by name.
+    """Returns a model as a safetensors file, with its parameters by name.
 
     Args:
-        parameters: of the model, [D].
-        shapes: of every parameter by its name; in this order they lay out the vector.
-        provenance: texts by name that the file bears beside them.
+        parameters: the model, [D].
+        shapes: shape of every parameter by name, in the order of the vector.
+        provenance: texts by name that the file carries beside them.
     """
     sizes = [math.prod(shape) for shape in shapes.values()]
     # split needs no edge at the end of the vector.

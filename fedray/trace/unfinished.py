@@ -39,7 +39,7 @@ from fedray.wire.messages import Settlement, settlements_of_devices
 
 FORMAT = "fedray-unfinished"
 CHECKPOINT_ROWS = 1 << 21
-"""A checkpoint is due when so many rows are not yet in the journal's files."""
+"""Rows outside the journal's files at which a checkpoint is due."""
 _COLUMNS = (
     "device_ids",
     "check_in_times",
@@ -56,12 +56,12 @@ class Journal:
     """Every settlement of a run, in order: those since the last checkpoint in memory, the others in
     files.
 
-    A shard's state is a function of the scenario and of what was settled, so that whoever starts a
-    shard anew tells it these batches.
+    A shard's state is a function of the scenario and the settlements, so a restarted shard is sent
+    these batches.
 
     Args:
-        partial: the directory in which the run is made.
-        run: the run's identity, which `write_unfinished` gives.
+        partial: directory in which the run is made.
+        run: identity of the run, from `write_unfinished`.
     """
 
     def __init__(self, partial: Path, run: str) -> None:
@@ -74,8 +74,7 @@ class Journal:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be told of this run in its trace, such as a damaged checkpoint that was passed
-        over."""
+        """Notes about this run for its trace, such as a damaged checkpoint that was skipped."""
         return self._checkpoints.notes
 
     def append(self, settlement: Settlement) -> None:
@@ -112,8 +111,8 @@ class Journal:
         """Saves if it is time, or much was settled.
 
         Args:
-            state: gives what `save` takes.
-            seconds: between two checkpoints.
+            state: returns the argument of `save`.
+            seconds: seconds between two checkpoints.
 
         Raises:
             RunFailed: as `save`.
@@ -124,11 +123,11 @@ class Journal:
             self._last_save = time.monotonic()
 
     def save(self, state: Mapping[str, NDArray]) -> None:
-        """Writes what is in memory as the journal's next file, then a checkpoint.
+        """Writes the settlements in memory as the journal's next file, then a checkpoint.
 
-        state: what belongs to all settlements so far.
+        state: state after all settlements so far.
 
-        Raises RunFailed; the checkpoints before stay whole then.
+        Raises RunFailed; earlier checkpoints then stay complete.
         """
         # The journal comes first: a checkpoint never names a file that is not yet on the disk.
         make_folder(self._partial / JOURNAL)
@@ -137,7 +136,7 @@ class Journal:
         self._checkpoints.save({"journal": digests, **state})
 
     def load(self) -> dict[str, NDArray]:
-        """The state of the newest checkpoint all of whose files fit; goes on from it.
+        """Returns the state of the newest checkpoint all of whose files fit, and continues from it.
 
         Raises CheckpointError if there is none.
         """
@@ -180,16 +179,16 @@ class Journal:
 
 
 def write_unfinished(partial: Path, document: Mapping[str, Any]) -> str:
-    """Says in unfinished.json what is made here.
+    """Writes unfinished.json, the description of a run that is being made.
 
     Args:
-        partial: the directory in which it is made.
-        document: what whoever goes on has to know of the run.
+        partial: directory in which it is made.
+        document: what a resumed run needs to know.
 
     Returns:
-        The run's identity, which no other run has, even of the same scenario.
+        Identity of the run, which no other run has, even of the same scenario.
     """
-    # The random name tells runs of the same scenario apart.
+    # The random name distinguishes runs of the same scenario.
     head = {"format": FORMAT, "version": VERSION, "run": secrets.token_hex(16)}
     content = (json.dumps({**head, **document}, indent=1) + "\n").encode()
     write_whole(partial / UNFINISHED_FILE, content, f"{UNFINISHED_FILE} in {str(partial)!r}")
@@ -198,13 +197,14 @@ def write_unfinished(partial: Path, document: Mapping[str, Any]) -> str:
 
 
 def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
-    """The partial directory of an unfinished run, its unfinished.json, and the run's identity.
+    """Returns the partial directory of an unfinished run, its unfinished.json, and the run's
+    identity.
 
-    directory: what the run was to make, or its partial directory itself.
+    directory: output of the run, or its partial directory.
 
     Raises CheckpointError.
     """
-    # A user may name what the run was to make, or what lies on the disk.
+    # A user may name the intended output, or the directory on the disk.
     for partial in (partial_directory(directory), directory):
         file = partial / UNFINISHED_FILE
         try:

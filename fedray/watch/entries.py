@@ -12,16 +12,17 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from os.path import lexists
 from pathlib import Path
 from stat import S_ISLNK
 from threading import Thread
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
+from fedray.base.document import Document
 from fedray.base.errors import InputError, one_line
 from fedray.base.parsing import finite_or_none, parse_json
 from fedray.base.regular_file import read_regular_file
@@ -143,7 +144,7 @@ class Entry:
     train_loss: float | None = None
     evaluation: dict[str, float | None] = field(default_factory=dict)
     privacy: Privacy | None = None
-    tasks: dict[str, TaskSoFar] = field(default_factory=dict)
+    tasks: dict[Annotated[str, "task"], TaskSoFar] = field(default_factory=dict)
     shards: int | None = None
     trainers: int | None = None
     wall_seconds: float | None = None
@@ -156,7 +157,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Document):
     """What is under a directory.
 
     directory: its absolute path.
@@ -167,14 +168,6 @@ class Listing:
     directory: str
     entries: tuple[Entry, ...]
     has_more: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
-        return {
-            "directory": self.directory,
-            "entries": [asdict(entry) for entry in self.entries],
-            "has_more": self.has_more,
-        }
 
 
 class Runs:

@@ -23,9 +23,9 @@ from fedray.base.errors import FedrayError, InputError
 from fedray.base.extras import missing_extra
 from fedray.base.regular_file import read_regular_file
 from fedray.report.page import render_watch
-from fedray.report.text.runs import shown_listing
 from fedray.trace.schema import REPORT_FILE
 from fedray.watch.entries import Entry, Listing, Runs
+from fedray.watch.shown import shown_listing
 
 LOOPBACK = "127.0.0.1"
 MOST_REPORT_BYTES = 1 << 30
@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._page()
             elif place.path == "/state.json":
                 self._check_same_site()
-                document = shown_listing(self.server.listing().to_json())
+                document = shown_listing(self.server.listing())
                 self._send(json.dumps(document, allow_nan=False).encode(), "application/json")
             elif place.path == "/compare":
                 self._check_same_site()
@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
             f"{_NO_NETWORK}script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; "
             "connect-src 'self'; form-action 'self'"
         )
-        page = render_watch(shown_listing(self.server.listing().to_json()), nonce)
+        page = render_watch(shown_listing(self.server.listing()), nonce)
         self._send(page.encode(), "text/html", policy)
 
     def _report(self, name: str) -> bytes:

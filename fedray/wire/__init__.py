@@ -1,1 +1,1 @@
-"""What clients and server exchange, and what both know of devices."""
+"""Messages and protocols between clients and server, and their common knowledge of devices."""

@@ -1,10 +1,9 @@
-"""When the clock of a device is set to another time, so that what it waits for by its clock comes
-too early or too late.
+"""Changes of device clocks: a wait by a clock that is set forward or back ends too early or too
+late.
 
-Settings of a device are a Poisson process. The n-th of them follows the one before after a time
-that is drawn at the address (device, n), and so is by how much the clock is set. A wait is over at
-the first moment at which the clock shows its end; a clock that is set back later does not begin it
-anew.
+Settings of a device's clock are a Poisson process. The gap before the n-th setting, and the size of
+the change, are drawn at the address (device, n). A wait is over at the first moment at which the
+clock shows its end; setting the clock back later does not restart it.
 """
 
 import math
@@ -20,11 +19,11 @@ from fedray.wire.messages import ClockSettings
 
 
 class ClockChanges(NamedTuple):
-    """What compiled code needs to know when clocks are set.
+    """Rates and sizes of clock changes.
 
-    key: of the draws.
-    mean_seconds: between two settings of a clock; infinity where none is ever set.
-    size_seconds: standard deviation of the time by which one is set forward.
+    key: key of the draws.
+    mean_seconds: mean time between two settings of a clock; infinity if clocks are never set.
+    size_seconds: standard deviation of the time by which a clock is set forward.
     """
 
     key: Key
@@ -33,7 +32,7 @@ class ClockChanges(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario) -> "ClockChanges":
-        """The clock changes of a scenario's devices."""
+        """Compiles the table `participation`."""
         participation = scenario.participation
         per_day = participation.clock_changes_per_day
         return cls(
@@ -54,10 +53,10 @@ NO_CHANGES = ClockChanges(Key(np.uint64(0), np.uint64(0)), math.inf, 0.0)
 
 @njit(forceinline=True)
 def _next_setting(clocks, device, number, time):
-    """(when the clock is set after a time at which it was, by how much), by the setting's number:
-    they are counted from 0."""
+    """Returns time and size of a setting, by its number (from 0) and the time of the one before."""
     w0, w1, _, _ = draw(clocks.key, device, number, 0)
-    return time + clocks.mean_seconds * exponential(w0), clocks.size_seconds * normal(w1)
+    gap = clocks.mean_seconds * exponential(w0)
+    return time + gap, clocks.size_seconds * normal(w1)
 
 
 @njit(cache=True, nogil=True)
@@ -67,32 +66,32 @@ def reached_by_clock(
     since: NDArray[np.float64],
     until: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """When the clocks of devices show that a wait is over.
+    """Returns the times at which the clocks of devices show the end of a wait.
 
     Args:
-        clocks: of the scenario; some must change.
+        clocks: clock changes; some must happen.
         device_ids: [S].
-        since: [S]; finite; when each begins to wait, seconds since start. Its clock is right then.
-        until: [S]; when the wait would be over by a clock that is not set.
+        since: [S]; finite; start of each wait, seconds since start. The clock is right then.
+        until: [S]; end of the wait by a clock that is not set.
 
     Returns:
-        Seconds since start [S]; `until` where it is not after `since`.
+        Seconds since start [S]; `until` if it is not after `since`.
     """
     reached = until.copy()
     for asked in range(device_ids.size):
         if until[asked] <= since[asked]:
             continue
         device = device_ids[asked]
-        # What happened before the wait began changes nothing.
+        # Settings before the wait change nothing.
         number = 1
         time, size = _next_setting(clocks, device, 0, 0.0)
         while time <= since[asked]:
             time, size = _next_setting(clocks, device, number, time)
             number += 1
-        # `ahead` is by how much the clock was set forward since the wait began.
+        # `ahead` is the total time by which the clock was set forward since the wait began.
         left_at, ahead = since[asked], 0.0
         while True:
-            # This clock shows the end sooner by that, but not before it was set.
+            # The clock shows the end earlier by that much, but not before it was set.
             over = max(left_at, until[asked] - ahead)
             if over <= time:
                 break
@@ -109,11 +108,11 @@ def settings_between(
     begin_times: NDArray[np.float64],
     end_times: NDArray[np.float64],
 ) -> ClockSettings:
-    """All settings of clocks after one time and up to another, in order of device and time.
+    """Lists the settings of clocks in (begin, end], in order of device and time.
 
     Args:
-        clocks: of the scenario; some must change.
-        device_ids: [S], in order.
+        clocks: clock changes; some must happen.
+        device_ids: [S], sorted.
         begin_times, end_times: [S]; finite, seconds since start.
     """
     return ClockSettings(*_settings_between(clocks, device_ids, begin_times, end_times))
@@ -121,13 +120,13 @@ def settings_between(
 
 @njit(cache=True, nogil=True)
 def _settings_between(clocks, device_ids, begin_times, end_times):
-    # The compiler needs lists of which it knows the type, also while they are empty.
+    # The compiler infers the types of empty lists from these.
     whose, times = [np.uint64(0) for _ in range(0)], [0.0 for _ in range(0)]
     sizes = [0.0 for _ in range(0)]
     for asked in range(device_ids.size):
         number = 1
         time, size = _next_setting(clocks, device_ids[asked], 0, 0.0)
-        # Each setting follows from the one before, so those before the period are walked through.
+        # Each setting follows from the one before, so the walk begins with the first.
         while time <= end_times[asked]:
             if time > begin_times[asked]:
                 whose.append(device_ids[asked])
@@ -135,4 +134,5 @@ def _settings_between(clocks, device_ids, begin_times, end_times):
                 sizes.append(size)
             time, size = _next_setting(clocks, device_ids[asked], number, time)
             number += 1
-    return np.array(whose, np.uint64), np.array(times, np.float64), np.array(sizes, np.float64)
+    device_column = np.array(whose, np.uint64)
+    return device_column, np.array(times, np.float64), np.array(sizes, np.float64)

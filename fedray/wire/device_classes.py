@@ -1,6 +1,7 @@
-"""Which class of `population.classes` a device is of: an addressed draw, the same for whoever asks.
+"""Classes of devices (`population.classes`): each device's class is an addressed draw, so that
+clients and server find the same.
 
-A population without classes has one, which all devices are of.
+A population without classes has one class with all devices.
 """
 
 from typing import NamedTuple
@@ -16,9 +17,9 @@ from fedray.wire.messages import ClassCounts, Outcome
 
 
 class DeviceClasses(NamedTuple):
-    """The classes of a population.
+    """Classes of a population.
 
-    key: of the draws.
+    key: key of the draws.
     edges: [K]; upper edge of each class's share, rising to 1.
     """
 
@@ -27,29 +28,20 @@ class DeviceClasses(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario) -> "DeviceClasses":
-        """The classes of a scenario."""
+        """Compiles the classes of a scenario."""
         shares = [each.share for each in classes_of(scenario)]
         return cls(stream_key(scenario.seed, Stream.DEVICE_CLASS), np.cumsum(shares))
 
 
 def classes_of(scenario: Scenario) -> tuple[DeviceClass, ...]:
-    """The classes of a scenario [K]; one that changes nothing where it has none."""
+    """Returns the classes of a scenario [K], by default one that changes nothing."""
     return scenario.population.classes or (DeviceClass(name="all", share=1.0),)
 
 
 @njit(forceinline=True)
 def class_of(key, edges, device):
-    """The class of a device.
-
-    Args:
-        key: of `DeviceClasses`.
-        edges: of `DeviceClasses`.
-        device: its id.
-
-    Returns:
-        The class's position.
-    """
-    # Where there is one class only, nothing need be drawn.
+    """Returns the position of a device's class; see `DeviceClasses` for key and edges."""
+    # A single class needs no draw.
     if edges.size == 1:
         return 0
     word, _, _, _ = draw(key, device, 0, 0)
@@ -58,15 +50,7 @@ def class_of(key, edges, device):
 
 @njit(cache=True, nogil=True)
 def classes_on(classes: DeviceClasses, device_ids: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """The classes of devices.
-
-    Args:
-        classes: of the scenario.
-        device_ids: [N].
-
-    Returns:
-        Positions [N] among the classes.
-    """
+    """Returns the positions [N] of the classes of devices [N]."""
     found = np.empty(device_ids.size, np.uint8)
     for asked in range(device_ids.size):
         found[asked] = class_of(classes.key, classes.edges, device_ids[asked])
@@ -79,33 +63,31 @@ def counts_by_class(
     rounds: NDArray[np.uint32],
     outcomes: NDArray[np.uint8],
 ) -> ClassCounts:
-    """Participations by class, of rows [S] of a trace in order of device and time.
-
-    Args:
-        classes: of the scenario.
-        device_ids, rounds, outcomes: [S]; the columns.
-    """
+    """Counts participations by class in columns [S] of a trace, in order of device and time."""
     size = classes.edges.size
     selected = np.bincount(classes_on(classes, device_ids), minlength=size)
     is_accepted = outcomes == Outcome.ACCEPTED
-    device_ids, numbers = device_ids[is_accepted], rounds[is_accepted].astype(np.int64)
-    # Rows are in order of device, so `first` is where those of each begin.
+    device_ids = device_ids[is_accepted]
+    numbers = rounds[is_accepted].astype(np.int64)
+    # `first` has the first row of each device, because rows are in order of device.
     devices, first, counts = np.unique(device_ids, return_index=True, return_counts=True)
     own_class = classes_on(classes, devices)
+    participations = np.bincount(own_class, counts, minlength=size)
     gaps = np.diff(numbers)
+    # A gap lies between two rows of one device.
     is_gap = np.ones(gaps.size, np.bool_)
-    is_gap[first[1:] - 1] = False  # between two devices
-    # A gap lies between two rows of a device, and belongs to the class of that device.
+    is_gap[first[1:] - 1] = False
     gap_class = np.repeat(own_class, counts)[1:][is_gap]
-    # The largest number stands for no gap, until the end.
-    least, most = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
-    # Several devices are of one class, for which plain assignment would keep one of them.
+    no_gap = np.iinfo(np.int64).max
+    least = np.full(size, no_gap)
+    most = np.zeros(size, np.int64)
+    # Several devices are of one class, of which plain assignment would keep only one.
     np.minimum.at(least, gap_class, gaps[is_gap])
     np.maximum.at(most, own_class, counts)
     return ClassCounts(
         selected=selected,
-        participations=np.bincount(own_class, counts, minlength=size).astype(np.int64),
+        participations=participations.astype(np.int64),
         devices=np.bincount(own_class, minlength=size),
-        least_gap=np.where(least < np.iinfo(np.int64).max, least, 0),
+        least_gap=np.where(least < no_gap, least, 0),
         most=most,
     )

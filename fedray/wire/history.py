@@ -1,7 +1,7 @@
-"""When devices lose the history of their participations: their store is cleared, or corrupted.
+"""Losses of the history of participations that a device stores: it is cleared, or corrupted.
 
-Losses of a device are a Poisson process. The n-th of them follows the one before after a time that
-is drawn at the address (device, n), so that they are the same for whoever asks.
+Losses of a device are a Poisson process. The gap before the n-th loss is drawn at the address
+(device, n), so that clients and server find the same.
 """
 
 import math
@@ -17,10 +17,10 @@ from fedray.wire.messages import Losses
 
 
 class HistoryLosses(NamedTuple):
-    """What compiled code needs to know when devices lose their history.
+    """Rate of the losses.
 
-    key: of the draws.
-    mean_seconds: between two losses of a device; infinity where none is ever lost.
+    key: key of the draws.
+    mean_seconds: mean time between two losses of a device; infinity if histories are never lost.
     """
 
     key: Key
@@ -28,7 +28,7 @@ class HistoryLosses(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario) -> "HistoryLosses":
-        """The losses of a scenario's devices."""
+        """Compiles the table `participation`."""
         per_day = scenario.participation.history_loss_per_day
         mean_seconds = math.inf if per_day is None else 86_400.0 / per_day
         return cls(stream_key(scenario.seed, Stream.HISTORY), mean_seconds)
@@ -41,7 +41,7 @@ class HistoryLosses(NamedTuple):
 
 @njit(forceinline=True)
 def _next_loss(losses, device, number, time):
-    """The loss after the one at a time, by its number: they are counted from 0."""
+    """Returns the time of a loss, by its number (from 0) and the time of the one before."""
     word, _, _, _ = draw(losses.key, device, number, 0)
     return time + losses.mean_seconds * exponential(word)
 
@@ -49,10 +49,10 @@ def _next_loss(losses, device, number, time):
 def first_loss_after(
     losses: HistoryLosses, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The first loss of each device after a time.
+    """Returns the first loss of each device after a time.
 
     Args:
-        losses: of the scenario; some must happen.
+        losses: rate; some must happen.
         device_ids: [S].
         times: [S]; finite, seconds since start.
 
@@ -65,25 +65,17 @@ def first_loss_after(
 def last_loss_before(
     losses: HistoryLosses, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The last loss of each device up to a time.
-
-    Args:
-        losses: of the scenario; some must happen.
-        device_ids: [S].
-        times: [S]; finite, seconds since start.
-
-    Returns:
-        Seconds since start [S]; minus infinity where there was none.
-    """
+    """Returns the last loss of each device up to a time, or -infinity; see `first_loss_after`."""
     return _losses_around(losses, device_ids, times)[0]
 
 
 @njit(cache=True, nogil=True)
 def _losses_around(losses, device_ids, times):
-    """(the last loss of each device up to a time, the first one after it), [S] each."""
-    before, after = np.full(device_ids.size, -np.inf), np.empty(device_ids.size)
+    """Returns the last loss of each device up to a time and the first loss after it, [S] each."""
+    before = np.full(device_ids.size, -np.inf)
+    after = np.empty(device_ids.size)
     for asked in range(device_ids.size):
-        # Each loss follows from the one before, so they are walked through from the first.
+        # Each loss follows from the one before, so the walk begins with the first.
         time, number = _next_loss(losses, device_ids[asked], 0, 0.0), 1
         while time <= times[asked]:
             before[asked] = time
@@ -99,11 +91,11 @@ def losses_between(
     begin_times: NDArray[np.float64],
     end_times: NDArray[np.float64],
 ) -> Losses:
-    """All losses of devices after one time and up to another, in order of device and time.
+    """Lists the losses of devices in (begin, end], in order of device and time.
 
     Args:
-        losses: of the scenario; some must happen.
-        device_ids: [S], in order.
+        losses: rate; some must happen.
+        device_ids: [S], sorted.
         begin_times, end_times: [S]; finite, seconds since start.
     """
     return Losses(*_losses_between(losses, device_ids, begin_times, end_times))
@@ -111,8 +103,9 @@ def losses_between(
 
 @njit(cache=True, nogil=True)
 def _losses_between(losses, device_ids, begin_times, end_times):
-    # The compiler needs lists of which it knows the type, also while they are empty.
-    lost, lost_times = [np.uint64(0) for _ in range(0)], [0.0 for _ in range(0)]
+    # The compiler infers the types of empty lists from these.
+    lost = [np.uint64(0) for _ in range(0)]
+    lost_times = [0.0 for _ in range(0)]
     for asked in range(device_ids.size):
         time, number = _next_loss(losses, device_ids[asked], 0, 0.0), 1
         while time <= end_times[asked]:

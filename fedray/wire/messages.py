@@ -1,11 +1,11 @@
-"""Frozen values that cross the boundary between clients and server. Arrays are numpy; times are
-seconds since start."""
+"""Frozen values exchanged between clients and server. Arrays are numpy; times are seconds since
+start."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,36 +15,35 @@ from fedray.scenario.clipping import Clip
 
 
 class Outcome(IntEnum):
-    """What became of a selected device. Numbers are the codes of the trace's `outcome` column."""
+    """Fate of a selected device; its number is the code in the trace's column `outcome`."""
 
     ACCEPTED = 0
-    """Its report arrived in time; in a committed round this is a participation."""
+    """The report arrived in time; in a committed round this is a participation."""
     LATE = 1
-    """It reported after the round had closed; where rounds are buffered, from too old a model."""
+    """The report arrived after the round had closed; in buffered rounds, from too old a model."""
     DROPPED = 2
-    """Its eligible session ended first."""
+    """The device's interval ended first."""
     FAILED = 3
-    """It failed for a reason of its own."""
+    """The device failed for a reason of its own."""
     ABANDONED = 4
-    """Its report arrived in time, but the round was abandoned; nothing of it was used."""
+    """The report arrived in time, but the round was abandoned; the report was not used."""
     EXCLUDED = 5
-    """It was not selected, because it would have gone beyond its privacy budget; nor was it later.
-    The round is the one that was being formed."""
+    """The device was not selected in this round or later, because it would have exceeded its
+    privacy budget. The round is the one that was being formed."""
 
 
 NEVER = 2**32 - 1
-"""The second at which the timer of a device opens that may not take part again; no simulated time
-reaches it."""
+"""Open time of a device that may not take part again; no simulated time reaches it."""
 
 
 class Window(NamedTuple):
-    """A look-ahead window, [start_time, end_time), and how devices are asked to come in it.
+    """Look-ahead window, [start_time, end_time), with the rate of its check-ins.
 
-    number: windows are counted from 0; all have the same length.
+    number: count of earlier windows; all have the same length.
     start_time, end_time: seconds since start.
-    ask_until_time: devices are asked to come before it: the window's end, or sooner where they are
-        to come together.
-    check_ins_per_hour: rate of the Poisson process of an eligible device whose timer is open.
+    ask_until_time: end of the check-ins: the window's end, or earlier if devices are to come
+        together.
+    check_ins_per_hour: rate of the Poisson process of an eligible device with an open timer.
     """
 
     number: int
@@ -55,35 +54,36 @@ class Window(NamedTuple):
 
 
 NO_WINDOW = Window(-1, 0.0, 0.0, 0.0, 0.0)
-"""Before the first one."""
+"""Stands for the window before the first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """Selected devices of one attempt whose fate the server has decided, sorted by device id; [S]
-    each. Where the server stores uploads, an attempt is one at uploading, or one at a round.
+    """Fates of the selected devices of one attempt, sorted by device id; [S] each.
 
-    attempt: number of the attempt, which counts them all; a shard applies each attempt once.
-    round_index: the round that was attempted; NO_ROUND of uploads that are stored for later rounds,
-        of which a device remembers what it remembers of a round, and of which the trace has no
-        rows.
-    device_ids: the selected devices.
-    check_in_times: when each checked in before it was selected, seconds since start.
-    report_times: when each reported; NaN where it did not.
+    If the server stores uploads, an attempt is one at uploading or one at a round. In buffered
+    rounds, an attempt comprises everything that ended while the buffer was filled: a device may
+    have several rows, in order of check-in, of which at most one is accepted.
+
+    attempt: number of the attempt; a shard applies each attempt once.
+    round_index: attempted round; NO_ROUND for uploads stored for later rounds, which devices
+        remember like a round, and of which the trace has no rows.
+    device_ids: selected devices.
+    check_in_times: last check-in of each before it was selected, seconds since start.
+    report_times: time of each report; NaN if the device did not report.
     outcomes: codes of `Outcome`.
-    reopen_times: whole second from which the device's timer is open again; 0 where no timer was
+    reopen_times: whole second from which the device's timer is open again; 0 if no timer was
         started, NEVER for a device that has taken part as often as it may.
     remembers_round: whether the device keeps the round as its last one.
-    forget_times: whole second at which a device loses the history in which this attempt is; empty
-        where no history is ever lost.
-    versions: how many rounds had been released when the device started, which is the version of
-        the model that it was sent; empty unless rounds are buffered. Then the attempt is all that
-        ended while the buffer was filled, and a device may have several rows of it, in order of
-        check-in, at most one of which is accepted.
-    task: whose attempt it was, or whose timers alone it starts (then of NO_ROUND), where several
-        tasks share the devices: their place in the scenario.
+    forget_times: whole second at which a device loses the history that contains this attempt; empty
+        if histories are never lost.
+    versions: version of the model that the device was sent (the number of rounds released before
+        it started); empty unless rounds are buffered.
+    task: position of the task in the scenario, if several tasks share the devices. With NO_ROUND,
+        only the timers of that task are started.
     """
 
+    # No committed round has it: rounds are counted from 0.
     NO_ROUND: ClassVar[int] = -1
     attempt: int
     round_index: int
@@ -104,8 +104,8 @@ class Settlement:
 
     @property
     def is_of_commit(self) -> bool:
-        """Whether it is of a round that was committed. A Poisson sample may be empty; every other
-        committed round accepts somebody."""
+        """Whether the round was committed."""
+        # A Poisson sample may be empty; every other committed round accepts a device.
         has_accepted = bool((self.outcomes == Outcome.ACCEPTED).any())
         return not self.is_of_uploads and (has_accepted or not self.device_ids.size)
 
@@ -116,85 +116,77 @@ class Settlement:
         return (self.outcomes == Outcome.ACCEPTED) | (self.outcomes == Outcome.ABANDONED)
 
     def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
-        """The rows of devices in [first_device, end_device)."""
-        # Rows are sorted by device, so those of a range lie together.
-        begin, end = np.searchsorted(
-            self.device_ids, np.array([first_device, end_device], dtype=np.uint64)
-        )
-        # Nothing is copied where all rows are of these devices.
+        """Returns the rows of devices in [first_device, end_device), as views."""
+        # Rows are sorted by device, so those of a range are adjacent. A view keeps the whole
+        # message in memory, so rows are copied when they are stored.
+        bounds = np.array([first_device, end_device], dtype=np.uint64)
+        begin, end = np.searchsorted(self.device_ids, bounds)
         if end - begin == self.device_ids.size:
             return self
-        return Settlement(
-            self.attempt,
-            self.round_index,
-            self.device_ids[begin:end],
-            self.check_in_times[begin:end],
-            self.report_times[begin:end],
-            self.outcomes[begin:end],
-            self.reopen_times[begin:end],
-            self.remembers_round[begin:end],
-            # Columns that nobody needs are empty, and a slice of them is empty too.
-            self.forget_times[begin:end],
-            self.versions[begin:end],
-            self.task,
+        return replace(
+            self,
+            device_ids=self.device_ids[begin:end],
+            check_in_times=self.check_in_times[begin:end],
+            report_times=self.report_times[begin:end],
+            outcomes=self.outcomes[begin:end],
+            reopen_times=self.reopen_times[begin:end],
+            remembers_round=self.remembers_round[begin:end],
+            # Unused columns are empty, and so are their slices.
+            forget_times=self.forget_times[begin:end],
+            versions=self.versions[begin:end],
         )
 
 
 def settlements_of_devices(
     settlements: Sequence[Settlement], first_device: int, end_device: int
 ) -> tuple[Settlement, ...]:
-    """The rows of `settlements` of devices from `first_device` to below `end_device`."""
+    """Cuts settlements to the devices in [first_device, end_device)."""
     return tuple(each.slice_of_devices(first_device, end_device) for each in settlements)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckInOrder:
-    """Asks a shard for the check-ins of one look-ahead window, after applying the settlements.
+    """Order to a shard: apply settlements, then list the check-ins of a look-ahead window.
 
-    window: which one, and how devices are asked to come.
-    round_index: the round that is being formed.
-    is_enumerated: how check-ins are drawn; True lists the intervals up to list_until_time, and
-        draws from them.
-    list_from_time: when the period began for which intervals are listed, or the window; seconds
-        since start. Whoever lists them later, as after a resume, lists what was listed then.
-    list_until_time: a window's end, seconds since start.
-    settlements: what was decided since the last order, cut to the shard's devices.
-    task_rounds: where several tasks share the devices, the round that each of them forms.
+    window: window with its rate.
+    is_enumerated: whether check-ins are drawn from listed intervals, rather than by thinning.
+    list_from_time: start of the period for which intervals are listed, at the latest the window's
+        start, seconds since start. A later listing, as after a resume, gives the same.
+    list_until_time: end of that period, which is a window's end, seconds since start.
+    settlements: settlements since the last order, cut to the shard's devices.
+    rounds: round that each task is forming; a single one if devices are not shared.
     """
 
     window: Window
-    round_index: int
     is_enumerated: bool
     list_from_time: float
     list_until_time: float
-    settlements: tuple[Settlement, ...]
-    task_rounds: tuple[int, ...] = ()
+    settlements: tuple[Settlement, ...] = ()
+    rounds: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckIns:
-    """The first check-in of each eligible interval in a window, sorted by (time, device); [A] each.
+    """First check-in of each eligible interval in a window, sorted by (time, device); [A] each.
 
-    Where T tasks share the devices, the columns from fixed_seconds on are [A, T], none of them
-    empty.
+    If T tasks share the devices, the columns from fixed_seconds on are [A, T], and all are filled.
 
-    device_ids: who checks in.
-    times: when, seconds since start.
-    interval_ends: when the device stops being eligible, seconds since start.
-    fixed_seconds: from being selected to having reported, the part that is the same in all rounds
-        of the device (setup, transfers).
-    training_seconds: the other part, which varies between rounds by a factor.
-    upload_seconds: of the fixed part, that of the upload, which comes last; empty unless a policy
-        counts uploads.
-    last_rounds: last round that the device remembers (-1 for none); empty unless rounds must be
+    device_ids: devices that check in.
+    times: check-in times, seconds since start.
+    interval_ends: end of the device's interval, seconds since start.
+    fixed_seconds: time from selection to report without training (setup, transfers), which is the
+        same in all rounds of the device.
+    training_seconds: training time, which a factor scales in each round.
+    upload_seconds: last part of the fixed time, the upload; empty unless a policy counts uploads.
+    last_rounds: last round that the device remembers, or -1; empty unless rounds must be
         separated.
-    timer_seconds: how long the device really waits; empty where all keep the timer.
-    contributions: how many reports of the device arrived in time, as it remembers; empty unless
-        participations are capped.
-    census: of the shard's devices, at the window's start.
-    open_times: where several tasks share the devices, from when on the task's own rules admit the
-        device, whole seconds or later; infinite where they never do. Else empty.
-    task_censuses: the census of each task, where there are several.
+    timer_seconds: time that the device really waits; empty if all devices keep the timer.
+    contributions: number of reports in time that the device remembers; empty unless participations
+        are capped.
+    census: census of the shard's devices at the window's start.
+    open_times: time from which the task's own rules admit the device, whole seconds or later,
+        infinity for never; empty unless several tasks share the devices.
+    task_censuses: census of each task; empty unless there are several.
     """
 
     device_ids: NDArray[np.uint64]
@@ -212,23 +204,23 @@ class CheckIns:
 
     @classmethod
     def merged(cls, parts: Sequence["CheckIns"]) -> "CheckIns":
-        """Lists of neighbouring ranges of devices, in order of device, as one list."""
+        """Merges the lists of neighbouring ranges of devices, given in order of device."""
         if len(parts) == 1:
             return parts[0]
         times = np.concatenate([part.times for part in parts])
-        # Ties in time are broken by device, because the sort is stable. It finds the sorted runs,
-        # and merges them.
+        # A stable sort breaks ties in time by device. It finds the sorted runs and merges them.
         order = np.argsort(times, kind="stable")
         columns: dict[str, NDArray] = {}
         for column in fields(cls):
             if column.name not in ("census", "task_censuses"):
                 values = np.concatenate([getattr(part, column.name) for part in parts])
-                # Columns that nobody needs are empty.
+                # Unused columns are empty.
                 columns[column.name] = values[order] if values.size else values
         # The ranges have no device in common, so counts add up.
-        census = sum((part.census for part in parts), Census(0, 0, 0, 0))
+        nothing = Census(0, 0, 0, 0)
+        census = sum((part.census for part in parts), nothing)
         of_tasks = zip(*(part.task_censuses for part in parts), strict=True)
-        task_censuses = tuple(sum(each, Census(0, 0, 0, 0)) for each in of_tasks)
+        task_censuses = tuple(sum(each, nothing) for each in of_tasks)
         return cls(**columns, census=census, task_censuses=task_censuses)
 
 
@@ -236,9 +228,9 @@ class CheckIns:
 class Census:
     """Estimates of whole numbers of devices, from a fixed sample.
 
-    eligible: devices that are eligible at the window's start.
-    open_eligible: of them, those whose timer is open.
-    free_eligible: of those, the ones that no round separation holds back.
+    eligible: eligible devices at the window's start.
+    open_eligible: eligible devices whose timer is open.
+    free_eligible: eligible devices with an open timer that no round separation holds back.
     listed: usable devices whose timer opens before the order's list_until_time.
     spent_eligible: eligible devices that have taken part as often as they may.
     """
@@ -259,18 +251,33 @@ class Census:
         )
 
 
+NO_CHECK_INS = CheckIns(
+    device_ids=np.empty(0, np.uint64),
+    times=np.empty(0),
+    interval_ends=np.empty(0),
+    fixed_seconds=np.empty(0, np.float32),
+    training_seconds=np.empty(0, np.float32),
+    upload_seconds=np.empty(0, np.float32),
+    last_rounds=np.empty(0, np.int32),
+    timer_seconds=np.empty(0),
+    contributions=np.empty(0, np.uint32),
+    census=Census(0, 0, 0, 0),
+)
+"""Before the first window."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainOrder:
-    """Asks a trainer for the local training of some groups of a round's devices.
+    """Order to a trainer: train groups of a round's devices.
 
     round_index: the round.
-    groups: the devices [G] of each group, sorted. What is in a group is fixed by the round's
-        cohort, so that no result depends on who trains it.
-    clip: how their updates are clipped; None where nothing of what is trained is kept, as in
-        measurements: as in the first round.
-    version: of the model that the devices were sent, and from which they train: so many rounds it
-        was trained on. None: the round's own, which is the newest.
-    weight: by which their clipped updates are scaled, at most 1. It follows from round and version.
+    groups: devices [G] of each group, sorted. The round's cohort determines the groups, so that no
+        result depends on the trainer.
+    clip: clipping of the updates; None for measurements, whose updates are discarded: then as in
+        the first round.
+    version: version of the model from which the devices train, the number of rounds that it was
+        trained on; None for the newest.
+    weight: factor applied to the clipped updates, at most 1; a function of round and version.
     """
 
     round_index: int
@@ -282,25 +289,25 @@ class TrainOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainReport:
-    """What became of the devices of an order, or of several.
+    """Counts of the devices of one order, or of several.
 
     round_index: the round.
-    devices: how many were asked.
-    accepted: how many the round accepted, of which those that were asked may be a sample; 0 in a
+    devices: devices asked to train.
+    accepted: devices that the round accepted, of which the devices asked may be a sample; 0 in a
         trainer's own report, which does not know it.
-    trained: of them, those whose update is in the sum.
-    without_examples: those that hold no data.
-    damaged: those whose data cannot be read.
-    not_finite: those whose update has a NaN or an infinity; they count as zero.
-    clipped: those whose update was scaled down to the clip norm.
-    zeroed: those whose update was so long that it counts as zero.
-    short: those whose update is no longer than the order's `counted_norm`.
-    long: those whose update is longer, or not finite; 0 like `short` where nothing is counted.
-    examples: different examples that those in the sum used.
-    weight_sum: sum of the weights of those that were asked, in steps of 2^-FIXED_POINT_BITS; 0
-        where all count the same and their number is what matters.
-    loss_sum: sum of their losses before training, in steps of 2^-FIXED_POINT_BITS, so that it is
-        the same in any order.
+    trained: devices whose update is in the sum.
+    without_examples: devices without data.
+    damaged: devices whose data cannot be read.
+    not_finite: devices whose update has a NaN or an infinity; it counts as zero.
+    clipped: devices whose update was scaled down to the clip norm.
+    zeroed: devices whose update was so long that it counts as zero.
+    short: devices whose update is no longer than the order's `counted_norm`.
+    long: devices whose update is longer, or not finite; 0 like `short` if nothing is counted.
+    examples: different examples used by the devices in the sum.
+    weight_sum: sum of the weights of the devices asked, in steps of 2^-FIXED_POINT_BITS; 0 if all
+        count the same.
+    loss_sum: sum of the devices' losses before training, in steps of 2^-FIXED_POINT_BITS, so that
+        it is the same in any order.
     """
 
     round_index: int
@@ -320,18 +327,18 @@ class TrainReport:
 
     @property
     def sampled_share(self) -> float:
-        """Share of the accepted devices that were asked; 1 where their number is not known."""
+        """Share of the accepted devices that were asked; 1 if their number is not known."""
         return self.devices / self.accepted if self.accepted else 1.0
 
     @property
     def weights(self) -> float:
-        """The sum of weights."""
+        """Sum of the weights, from its steps."""
         return self.weight_sum / 2.0**FIXED_POINT_BITS
 
     @classmethod
     def of(cls, round_index: int, reports: Sequence["TrainReport"]) -> "TrainReport":
-        """Several reports of one round as one."""
-        # Every field but the round is a sum, so a field that is added is summed as well.
+        """Adds up several reports of one round."""
+        # Every field but the round is a sum.
         names = cls.__dataclass_fields__.keys() - {"round_index"}
         sums = {name: sum(getattr(report, name) for report in reports) for name in names}
         return cls(round_index=round_index, **sums)
@@ -342,18 +349,18 @@ class RoundRecord:
     """One attempt at a round; times are seconds since start.
 
     A buffered round opens and starts when the one before is released, and closes when its buffer is
-    full. Its selected devices are those whose attempts ended in that time.
+    full. Its selected devices are the devices whose attempts ended in that time.
 
-    round_index: counts committed rounds; an abandoned attempt bears the number it tried for.
-    opened: when selection for it began; of stored uploads, when their window ended.
-    started: when its devices were selected, or it was given up.
-    closed: when it was committed or abandoned.
-    selected: devices that were selected.
-    reported: of them, those that reported at all, late ones included.
+    round_index: number of earlier committed rounds.
+    opened: start of the selection; for stored uploads, end of their window.
+    started: time at which its devices were selected, or selection was given up.
+    closed: time at which it was committed or abandoned.
+    selected: selected devices.
+    reported: selected devices that reported at all, also late.
     accepted: devices whose reports were used; 0 for an abandoned attempt.
     is_committed: whether it was committed.
     eligible_estimate: devices eligible at the start of the look-ahead window in which the round
-        started; of stored uploads, how many were eligible in the round.
+        started; for stored uploads, devices eligible in the round.
     """
 
     round_index: int
@@ -369,11 +376,11 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of a model on held-out data: a ratio of sums over the examples.
+    """Figure of a model on held-out data: a ratio of sums over the examples.
 
-    name: as in columns and JSON, such as "loss".
-    unit: such as "nats per word"; "" for none.
-    better: whether lower or higher values are better.
+    name: name in columns and JSON, such as "loss".
+    unit: unit, such as "nats per word", or "".
+    better: direction of better values.
     is_exponential: whether the figure is exp(ratio), as a perplexity is.
     """
 
@@ -384,22 +391,22 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """The name in words."""
+        """Name in words."""
         return self.name.replace("_", " ")
 
     @property
     def in_unit(self) -> str:
-        """What follows the name on an axis: the unit in brackets, if there is one."""
+        """Suffix of the name on an axis: the unit in brackets, or ""."""
         return f" ({self.unit})" if self.unit else ""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDescription:
-    """What is trained, as a trainer has built it.
+    """Learning task as a trainer has built it.
 
-    shapes: of every parameter by its name; in this order they lay out the flat vector [D].
-    metrics: what an evaluation measures.
-    optimum: for metrics of which the data says it, the best value that any model can have.
+    shapes: shape of every parameter by its name; in this order they lay out the flat vector [D].
+    metrics: metrics of an evaluation.
+    optimum: best value that any model can have, for metrics for which the data defines it.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -408,32 +415,34 @@ class TaskDescription:
 
 
 class Measured(NamedTuple):
-    """A figure of a model, and its standard error (NaN where one device alone was measured)."""
+    """Figure of a model, and its standard error (NaN for a single device)."""
 
     value: float
+    """The metric on the held-out data; NaN if it is not finite."""
     standard_error: float
+    """Standard error of the metric; NaN if only one device was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """Metrics of a model on held-out data.
 
-    metrics: by name, as the task has them.
-    devices, examples: on how many they were measured.
+    metrics: figures by name, in the task's order.
+    devices, examples: numbers of held-out devices and examples.
     """
 
-    metrics: Mapping[str, Measured]
+    metrics: Mapping[Annotated[str, "metric"], Measured]
     devices: int
     examples: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMeasures:
-    """What a model's metrics are on the data of each of U devices.
+    """Metrics of a model on the data of each of U devices.
 
-    device_ids: [U]; those that have data which can be read.
-    examples: [U]; how many of its examples were used.
-    sums: by metric, [U, 2]: the sums of numerators and of weights, whose ratio is the metric.
+    device_ids: [U]; devices with readable data.
+    examples: [U]; number of examples used.
+    sums: sums of numerators and of weights by metric, [U, 2]; their ratio is the metric.
     """
 
     device_ids: NDArray[np.uint64]
@@ -443,11 +452,11 @@ class DeviceMeasures:
 
 @dataclass(frozen=True, slots=True)
 class TrainingMetrics:
-    """What is known of the model after a round.
+    """Figures of the model after a round.
 
-    report: what became of the round's devices.
-    evaluation: on held-out data; None in rounds without one.
-    clip: how the round's updates were clipped; None where that was not recorded.
+    report: report on the round's devices.
+    evaluation: evaluation on held-out data; None in rounds without one.
+    clip: clipping of the round's updates; None if it was not recorded.
     """
 
     report: TrainReport
@@ -456,7 +465,7 @@ class TrainingMetrics:
 
     @property
     def round_index(self) -> int:
-        """The round."""
+        """Index of the round."""
         return self.report.round_index
 
     @property
@@ -464,26 +473,27 @@ class TrainingMetrics:
         """Mean loss of the round's devices before they trained; NaN if none did."""
         if not self.report.trained:
             return math.nan
+        # The sum is an integer, so that it does not depend on the order of the devices.
         return self.report.loss_sum / 2.0**FIXED_POINT_BITS / self.report.trained
 
     @property
     def clipped_share(self) -> float:
-        """Share of the round's devices whose update was scaled down; 0 of none."""
+        """Share of the round's devices whose update was scaled down; 0 without devices."""
         return self.report.clipped / max(1, self.report.devices)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPart:
-    """One part of the trace: the rows of whole device blocks, as a Parquet file.
+    """Part of the trace: the rows of whole device blocks, as a Parquet file.
 
-    first_device, end_device: its devices, [first_device, end_device).
-    rows: how many it has.
-    digest: of all its columns.
-    column_digests: of each column alone, by name.
-    parquet: the file's bytes; None where the shard has written the file itself.
-    losses: when its devices lost their history; None where none is ever lost.
-    classes: participations by class; None where there are no classes.
-    clock_settings: when its devices' clocks were set; None where none ever is.
+    first_device, end_device: devices of the part, [first_device, end_device).
+    rows: number of rows.
+    digest: digest of all columns.
+    column_digests: digest of each column, by name.
+    parquet: bytes of the file; None if the shard has written the file itself.
+    losses: losses of the devices' histories; None if histories are never lost.
+    classes: participations by class; None without classes.
+    clock_settings: settings of the devices' clocks; None if clocks are never set.
     """
 
     first_device: int
@@ -500,10 +510,11 @@ class ShardPart:
 class ClassCounts(NamedTuple):
     """Participations by class of devices [K].
 
-    selected: times that a device was selected.
+    selected: selections.
     participations: accepted updates of committed rounds.
-    devices: that had one at least.
-    least_gap: least difference between the rounds of two participations of a device; 0 for none.
+    devices: devices with at least one participation.
+    least_gap: least difference between the rounds of two participations of a device; 0 if no
+        device has two.
     most: most participations of a device.
     """
 
@@ -514,36 +525,32 @@ class ClassCounts(NamedTuple):
     most: NDArray[np.int64]
 
     def __add__(self, other: "ClassCounts") -> "ClassCounts":  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The counts of the devices of both."""
+        """Adds the counts of two disjoint sets of devices."""
         nearer = np.minimum(self.least_gap, other.least_gap)
         either = np.maximum(self.least_gap, other.least_gap)
         return ClassCounts(
             selected=self.selected + other.selected,
             participations=self.participations + other.participations,
             devices=self.devices + other.devices,
-            # 0 means that there is no gap, so then the other one counts.
+            # 0 means no gap, so then the other one counts.
             least_gap=np.where(nearer > 0, nearer, either),
             most=np.maximum(self.most, other.most),
         )
 
 
 class Losses(NamedTuple):
-    """Losses [L] of devices' histories, in order of device and time.
-
-    device_ids: who lost it.
-    times: when, seconds since start.
-    """
+    """Losses [L] of devices' histories, in order of device and time (seconds since start)."""
 
     device_ids: NDArray[np.uint64]
     times: NDArray[np.float64]
 
 
 class ClockSettings(NamedTuple):
-    """Times [C] at which clocks of devices were set to another time, in order of device and time.
+    """Settings [C] of devices' clocks, in order of device and time.
 
-    device_ids: whose clock it was.
-    times: when, seconds since start.
-    seconds: by how many seconds it was set forward; negative for back.
+    device_ids: devices.
+    times: times of the settings, seconds since start.
+    seconds: seconds by which each clock was set forward; negative for back.
     """
 
     device_ids: NDArray[np.uint64]
@@ -553,14 +560,13 @@ class ClockSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardUse:
-    """What the shards of a node have used so far.
+    """Resources that the shards of a node have used so far.
 
-    first_device, end_device: their devices, [first_device, end_device).
-    rows: rows of the trace that they hold.
-    peak_mebibytes: peak memory of their process.
-    busy_seconds: wall-clock time of their calls for windows; what goes on between calls is not in
-        it.
-    window: number of the last window that they listed.
+    first_device, end_device: devices of the shards, [first_device, end_device).
+    rows: rows of the trace in memory or temporary files.
+    peak_mebibytes: peak memory of the process.
+    busy_seconds: wall-clock time of the calls for windows, without the work between calls.
+    window: number of the last window listed.
     """
 
     first_device: int
@@ -573,14 +579,14 @@ class ShardUse:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """How far a simulation is, after an attempt at a round.
+    """Progress of a simulation, after an attempt at a round.
 
-    committed, count: rounds that are committed, and that are wanted.
-    simulated_seconds: since the start of the run.
-    eligible_estimate: devices that were eligible when the present look-ahead window began.
-    may_come: estimate of the eligible devices that no rule held back then; of several tasks, the
-        largest number that one of them had.
-    starving: the reason why no round was committed for most of a day; empty otherwise.
+    committed, count: committed rounds, and rounds wanted.
+    simulated_seconds: simulated time since the start of the run.
+    eligible_estimate: eligible devices at the start of the present look-ahead window.
+    may_come: estimate of the eligible devices that no rule held back then; with several tasks, the
+        largest number of any task.
+    starving: reason why no round was committed for most of a day; empty otherwise.
     """
 
     committed: int
@@ -593,12 +599,12 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress:
-    """How far a training is, after a round.
+    """Progress of a training, after a round.
 
-    trained, count: rounds that were trained on, and that there will be.
-    metrics: of the last round.
-    evaluation: the last one; None before the first.
-    evaluated: rounds that the evaluated model was trained on; 0 before the first.
+    trained, count: rounds trained, and rounds in all.
+    metrics: figures of the last round.
+    evaluation: last evaluation; None before the first.
+    evaluated: rounds that the evaluated model was trained on; 0 before the first evaluation.
     """
 
     trained: int
@@ -610,14 +616,14 @@ class TrainingProgress:
 
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate:
-    """How long a training will take, as measured with some of its devices before it begins. The
-    time of evaluations and of the aggregator is not in it.
+    """Estimated time of a training, measured with some of its devices before it begins, without
+    evaluations and the aggregator.
 
-    count: rounds that will be trained.
-    devices: how many train in each.
-    sample_seconds: how long that takes the trainers that there are.
+    count: rounds to train.
+    devices: devices that train in each round.
+    sample_seconds: estimated time with these devices.
     accepted: devices that a round accepts.
-    full_seconds: how long it would take if all of these trained.
+    full_seconds: estimated time if all accepted devices trained.
     """
 
     count: int
@@ -629,10 +635,10 @@ class TrainingEstimate:
 
 @dataclass(frozen=True, slots=True)
 class DataProgress:
-    """How far data is that is read once as a whole, before anything is simulated or trained, to
-    count its words or values.
+    """Progress of the first reading of data, which counts its words or values before anything is
+    simulated or trained.
 
-    clients, count: those that were read, and all of them.
+    clients, count: clients read, and clients in all.
     """
 
     clients: int
@@ -641,4 +647,4 @@ class DataProgress:
 
 Progress = DataProgress | RunProgress | TrainingEstimate | TrainingProgress
 ProgressListener = Callable[[Progress], None]
-"""Is told how far a simulation or a training is; may be called from another thread."""
+"""Receives progress; may be called from another thread."""

@@ -1,4 +1,4 @@
-"""What each side may assume of the other; `workers.py` of clients and server satisfy it."""
+"""Protocols between clients and server, which the `workers.py` of both satisfy."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -20,15 +20,15 @@ from fedray.wire.messages import (
     TrainReport,
 )
 
+# No type: it is an array in this process, and Ray's reference in a cluster.
 Kept = Any
-"""A handle of an array that stays with the worker that made it: see fedray/runtime/workers.py. In
-this process it is the array itself."""
+"""Handle of an array that stays with the worker that made it; see fedray/runtime/workers.py."""
 History = Callable[[int, int], Iterator[tuple[Settlement, ...]]]
-"""All settlements so far of the devices in a range, batch by batch."""
+"""Lists all settlements so far of a range of devices, batch by batch."""
 
 
 class Shard(Protocol):
-    """A contiguous range of whole device blocks, [first_device, end_device)."""
+    """Contiguous range of whole device blocks, [first_device, end_device)."""
 
     first_device: int
     end_device: int
@@ -36,13 +36,13 @@ class Shard(Protocol):
     def check_ins(self, order: CheckInOrder) -> Pending[CheckIns]:
         """Applies the settlements, then lists the window's check-ins.
 
-        Windows come in order; the present one may be asked for again, with another rate.
+        Windows come in order; the present one may come again, with another rate.
         """
         ...
 
     def prepare(self, order: CheckInOrder) -> None:
-        """Says what will be asked for next, without settlements, so that the shard may begin. It
-        changes no answer."""
+        """Announces the next order, without its settlements, so that the shard may begin. Changes
+        no answer."""
         ...
 
     def settle(self, settlements: Sequence[Settlement]) -> Pending[None]:
@@ -50,16 +50,17 @@ class Shard(Protocol):
         ...
 
     def part_count(self) -> int:
-        """How many parts of the trace this shard holds; a function of its devices alone."""
+        """Returns the number of parts of the trace that this shard holds, a function of its
+        devices."""
         ...
 
     def write_part(self, part: int, partial: str, token: str) -> Pending[ShardPart]:
-        """One part of the trace, of this shard's devices; written into `partial` where the token is
-        there too."""
+        """Returns one part of the trace. Its file is written into the directory `partial` if the
+        token is there too."""
         ...
 
     def use(self) -> Pending[ShardUse]:
-        """What the shard has used so far."""
+        """Returns the resources used so far."""
         ...
 
 
@@ -69,40 +70,40 @@ class Trainer(Protocol):
     def train(self, order: TrainOrder, parameters: Kept) -> Pending[tuple[TrainReport, Kept]]:
         """Trains groups of devices from parameters [D].
 
-        The answer is what became of the devices, and a handle of the exact sum [P] of their encoded
-        updates (int64; see fedray/encoding/encoding.py).
+        Returns a report, and a handle of the exact sum [P] of the encoded updates (int64; see
+        fedray/encoding/encoding.py).
         """
         ...
 
     def describe(self) -> Pending[TaskDescription]:
-        """What is trained: the layout of the parameters, and the metrics."""
+        """Returns the layout of the parameters, and the metrics."""
         ...
 
     def seconds_per_device(
         self, order: TrainOrder, parameters: Kept, devices_at_once: int
     ) -> Pending[float]:
-        """How long a device of the order takes, in groups of that size, on this machine."""
+        """Measures the training time per device of the order, in groups of that size."""
         ...
 
     def evaluate(self, parameters: Kept) -> Pending[Evaluation]:
-        """The task's metrics of parameters [D] on held-out data."""
+        """Returns the task's metrics of parameters [D] on held-out data."""
         ...
 
     def initial_parameters(self) -> Pending[NDArray[np.float32]]:
-        """The model's initial parameters [D], a function of the scenario."""
+        """Returns the model's initial parameters [D], a function of the scenario."""
         ...
 
 
 class Aggregator(Protocol):
-    """The model, the noise and the server optimiser."""
+    """Keeps the model, the noise and the server optimiser."""
 
     def start(self, parameters: NDArray[np.float32]) -> Pending[tuple[Clip, Kept]]:
-        """Takes the initial parameters [D]; how the first round's updates are clipped, and a handle
-        of the parameters."""
+        """Sets the initial parameters [D]. Returns the clipping of the first round, and a handle of
+        the parameters."""
         ...
 
     def add(self, total: Kept) -> Pending[None]:
-        """Adds a trainer's sum [P] to that of the round."""
+        """Adds a trainer's sum [P] to the round's sum."""
         ...
 
     def draw_noise(self) -> Pending[None]:
@@ -110,37 +111,38 @@ class Aggregator(Protocol):
         ...
 
     def commit(self, report: TrainReport) -> Pending[tuple[Clip, Kept]]:
-        """Adds the round's noise to its sum and takes the server step. The answer is how the next
-        round's updates are clipped, and a handle of the new parameters [D].
+        """Adds the round's noise to its sum and takes the server step.
 
-        Rounds come in order, once each.
+        Rounds come in order, once each. Returns the clipping of the next round, and a handle of the
+        new parameters [D].
 
-        report: what became of the round's cohort; the sum is divided by the devices that were
-            asked.
+        Args:
+            report: report on the round's cohort; its `devices` divide the sum.
         """
         ...
 
     def older_version(self, version: int) -> Pending[tuple[int, Kept]]:
-        """The number of an older version of the model that devices may still train from, and a
-        handle of its parameters [D]."""
+        """Returns the number of an older version of the model that devices may still train from,
+        and a handle of its parameters [D]."""
         ...
 
     def state(self) -> Pending[dict[str, NDArray]]:
-        """The whole state between two rounds: parameters, older versions, optimiser, noise, next
-        round.
-
-        `device` in it is the kind of device that the aggregator runs on.
-        """
+        """Returns the whole state between two rounds: parameters, older versions, optimiser, noise,
+        next round, and `device`, the kind of device that the aggregator runs on."""
         ...
 
     def load(self, state: dict[str, NDArray]) -> Pending[tuple[Clip, Kept]]:
-        """Takes up a state; as `commit`. Raises CheckpointError if it is of another
-        kind of device."""
+        """Restores a state; returns what `commit` returned.
+
+        Raises:
+            CheckpointError: the state is of another kind of device.
+        """
         ...
 
     def restart(self) -> None:
-        """Brings a lost aggregator back, empty: `start` or `load` comes next.
+        """Restarts a lost aggregator, empty: `start` or `load` comes next.
 
-        Raises AggregatorLost when it was lost too often.
+        Raises:
+            AggregatorLost: it was lost too often.
         """
         ...

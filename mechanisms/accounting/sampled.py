@@ -1,11 +1,11 @@
-"""Privacy amplification by Poisson sampling: DP-FedAvg, and banded matrices with cyclic partitions.
+"""Privacy amplified by Poisson sampling: DP-FedAvg, and banded matrices with cyclic partitions.
 
-The population is split into `partitions` parts. Round t samples each device of part t mod
-partitions with the same probability, so two participations of a device are at least `partitions`
-rounds apart. With at most `partitions` bands, the mechanism is ceil(n / partitions) Poisson-sampled
-Gaussians (Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization", Theorem 4). One
-partition and C = I is DP-FedAvg (McMahan et al. 2018). Adjacency is zero-out, whose privacy loss
-with sampling is that of add-or-remove.
+The population is split into `partitions` parts; round t draws from part t mod partitions, each
+device with the sampling probability. Two participations of a device are then at least `partitions`
+rounds apart, and with at most that many bands the mechanism is that of ceil(n / partitions)
+Poisson-sampled Gaussians (Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization",
+Theorem 4). One partition and C = I is DP-FedAvg (McMahan et al. 2018). Adjacency: zero-out, whose
+privacy loss with sampling is that of add-or-remove.
 """
 
 from dataclasses import dataclass
@@ -20,42 +20,53 @@ from fedray.mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class PoissonSampling:
-    """Poisson sampling of the parts of a population in turn."""
+    """Sampling of devices: each part of the population in turn, and its devices independently."""
 
     rounds: int
     """n, at least 1."""
     probability: float
-    """q, probability that a device is sampled in a turn of its part; above 0 and at most 1."""
+    """q, probability with which a device is drawn in its turn; above 0 and at most 1."""
     partitions: int = 1
-    """Number of parts of the population, from 1 to `rounds`."""
+    """Parts of the population that take turns, from 1 to `rounds`."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise InputError.of("rounds", self.rounds, "must be at least 1")
+            raise InputError.of(
+                "rounds", self.rounds, "must be at least 1", "nothing is released in no rounds"
+            )
         if not 0 < self.probability <= 1:
-            rule = "must be above 0 and at most 1"
-            raise InputError.of("probability", self.probability, rule)
+            raise InputError.of(
+                "probability",
+                self.probability,
+                "must be above 0 and at most 1",
+                "it is that of one device in its turn",
+            )
         if not 1 <= self.partitions <= self.rounds:
-            rule = f"must be from 1 to `rounds={self.rounds}`"
-            raise InputError.of("partitions", self.partitions, rule)
+            raise InputError.of(
+                "partitions",
+                self.partitions,
+                f"must be from 1 to `rounds={self.rounds}`",
+                "later ones never have a turn",
+            )
 
     @property
     def compositions(self) -> int:
-        """Most turns of a part, ceil(rounds / partitions)."""
+        """Turns of the part that has most, ceil(rounds / partitions)."""
         return -(-self.rounds // self.partitions)
 
 
 def cyclically_sampled(
     strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float
 ) -> Event:
-    """Returns the event that the rounds of a sampled strategy reduce to: `compositions`
-    Poisson-sampled Gaussians, with noise relative to the largest column norm of C (Choquette-Choo
-    et al. 2023, Theorem 4).
+    """Returns the event to which the rounds of a strategy with sampled devices reduce.
+
+    It is `compositions` Poisson-sampled Gaussians, with the noise over the largest norm of C's
+    columns (Choquette-Choo et al. 2023, Theorem 4).
 
     Args:
-        strategy: C, with at most as many bands as partitions.
+        strategy: C, with at most as many bands as there are partitions.
         sampling: sampling of the devices.
-        noise_multiplier: z, standard deviation of the noise on the rows of C X, at clip norm 1.
+        noise_multiplier: z, the standard deviation of the noise on the rows of C x, at clip norm 1.
 
     Raises:
         InputError: C has more bands, which Theorem 4 does not cover, or a number is out of range.
@@ -65,10 +76,13 @@ def cyclically_sampled(
     if bands > sampling.partitions:
         raise InputError(
             f"a {strategy.kind} strategy of {bands} bands with `partitions={sampling.partitions}`: "
-            "amplification is proven for at most as many bands as partitions; use more partitions"
+            "amplification is proven for at "
+            "most as many bands as partitions; use more partitions, or account without sampling"
         )
-    rounds = np.arange(sampling.rounds)
-    squared_norms = strategy.gram_entries(rounds, rounds, sampling.rounds)
-    step = Gaussian(noise_multiplier=noise_multiplier / float(squared_norms.max()) ** 0.5)
+    # The diagonal of G has the squared norms of C's columns, of which the largest decides.
+    columns = strategy.gram_entries(
+        np.arange(sampling.rounds), np.arange(sampling.rounds), sampling.rounds
+    )
+    step = Gaussian(noise_multiplier=noise_multiplier / float(columns.max()) ** 0.5)
     sampled = PoissonSampled(probability=sampling.probability, event=step)
     return Repeated(event=sampled, count=sampling.compositions)

@@ -1,1 +1,1 @@
-"""How a model is trained: cohorts, aggregation, noise, clipping, optimizers."""
+"""Training of the model: cohorts, aggregation, noise, clipping, optimizers."""

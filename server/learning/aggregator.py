@@ -1,16 +1,16 @@
 """The aggregator: sums encoded updates exactly, adds the mechanism's noise, takes the server step.
 Plain Python.
 
-Round t releases sum_t + z * norm * share * (C^-1 Z)[t], divided by the devices in the sum, or by
-what else the estimator says (server/learning/estimator.py). `norm` is the most that a device can
-contribute to the sum, which the encoding says: the round's clip norm, or more where encoding makes
-updates longer. z is the noise multiplier of the scenario, or what a count of short updates leaves
-of it. `share` is the estimator's: where only a sample of the accepted devices trains, noise of the
-sample's share keeps the signal-to-noise ratio of the round's full cohort (the practice of DP-FTRL
-studies). The privacy claimed is that of the full cohort. Where devices add the noise themselves
-(the encoding says that too), the server adds none.
+Round t releases sum_t + z * norm * share * (C^-1 Z)[t], divided by the number of devices in the sum
+or another divisor of the estimator (server/learning/estimator.py). `norm` is the largest
+contribution of a device, as the encoding states it: the clip norm of the round, or more if encoding
+lengthens updates. z is the noise multiplier of the scenario, less the share of a count of short
+updates. `share` is the estimator's: if only a sample of the accepted devices trains, noise of the
+sample's share keeps the signal-to-noise ratio of the full cohort (the practice of DP-FTRL studies),
+and the privacy claimed is that of the full cohort. If devices add the noise themselves (the
+encoding states this too), the server adds none.
 
-Sums are kept on the CPU whatever the device: they come from there, and are decoded once a round.
+Sums stay on the CPU whatever the device: they come from there, and are decoded once a round.
 """
 
 import numpy as np
@@ -82,11 +82,11 @@ class ModelAggregator:
         """Ends a round: noise, and the server step.
 
         Args:
-            report: what became of the round's cohort; rounds come in order.
+            report: the round's report; rounds come in order.
 
         Returns:
-            How the next round's updates are to be clipped, and the new parameters [D]. On the CPU
-            the next commit changes them.
+            Clipping of the next round's updates, and the new parameters [D], which the next commit
+            overwrites on the CPU.
 
         Raises:
             ValueError: a round is skipped or repeated.
@@ -98,8 +98,8 @@ class ModelAggregator:
             )
         # Before the step, which changes the parameters in place.
         self._keep_version(report.round_index)
-        # What depends on secrets (the scale) comes before the noise; the divisor comes after it,
-        # and is no secret.
+        # Whatever depends on secrets (the scale) comes before the noise. The divisor is public and
+        # comes after it.
         released_D = self.release(
             self._estimator.scale(report), self._estimator.noise_share(report)
         )
@@ -123,11 +123,11 @@ class ModelAggregator:
         self._older.pop(version - self._max_staleness, None)
 
     def release(self, scale: float = 1.0, noise_share: float = 1.0) -> torch.Tensor:
-        """The noised sum [D] of the next round; advances the noise and begins another sum.
+        """Returns the noised sum [D] of the next round, advances the noise and begins another sum.
 
         Args:
-            scale: by what the sum is multiplied before noise is added; at most 1.
-            noise_share: of the noise that the norm of a contribution asks for.
+            scale: factor on the sum before noise is added; at most 1.
+            noise_share: fraction of the full noise (z times the contribution norm) to add.
         """
         clip_norm = self._rule.clip().norm
         round_index = self._noise.next_round
@@ -149,7 +149,7 @@ class ModelAggregator:
         noise = prefixed("noise.", self._noise.state())
         optimizer = prefixed("optimizer.", self._optimizer.state())
         rule = prefixed("clip.", self._rule.state())
-        # On the CPU it would be a view of what the next step changes, so it is copied.
+        # On the CPU this would be a view of an array that the next step changes.
         parameters = self._parameters_D.cpu().numpy().copy()
         older = {f"older.{version}": kept for version, kept in self._older.items()}
         return {
@@ -172,7 +172,7 @@ class ModelAggregator:
                 "there; this aggregator is on "
                 f"{self.device_kind!r}: give it the same number of GPUs as before, of that model"
             )
-        # `start` makes every part anew, so that nothing of another state is left.
+        # `start` creates every part again, so that no other state remains.
         self.start(state["parameters"].astype(np.float32))
         self._noise.load(under("noise.", state))
         self._optimizer.load(under("optimizer.", state))
@@ -181,7 +181,7 @@ class ModelAggregator:
         return self._rule.clip(), self._parameters()
 
     def _parameters(self) -> NDArray[np.float32]:
-        # On the CPU it is a view of what the next step changes.
+        # On the CPU this is a view of an array that the next step changes.
         return self._parameters_D.cpu().numpy()
 
 

@@ -24,19 +24,19 @@ LEAST_NORM, MOST_NORM = 1e-6, 1e6
 class ClipRule(Protocol):
     """Chooses the clip norm of each round.
 
-    A norm may follow from what was released before alone. It is constant between two rounds in
-    which the mechanism begins anew, because the noise of such a segment is measured by one norm.
+    A norm may depend only on earlier releases. It is constant between two restarts of the
+    mechanism, because one norm measures the noise of such a segment.
     """
 
     def clip(self) -> Clip:
-        """How the updates of the next round are clipped."""
+        """Returns the clipping of the next round's updates."""
         ...
 
     def commit(self, report: TrainReport) -> None:
         """Ends a round; rounds come in order.
 
         Args:
-            report: what became of the round's devices.
+            report: the round's report.
         """
         ...
 
@@ -103,7 +103,7 @@ class AdaptiveRule:
         noise = report.sampled_share * self._deviation * float(self._noise.next()[0])
         self._shares += (report.short + silent / 2.0 + noise) / report.devices
         next_round = self._noise.next_round
-        # Noise of one segment is measured by one norm, so the norm changes between two alone.
+        # One norm measures the noise of a segment, so the norm only changes between two.
         if self._recurrence.begins_anew(next_round):
             self._norm = self._estimate()
 

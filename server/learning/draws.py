@@ -29,9 +29,9 @@ class NormalDraws:
     """Draws of one run for coordinates [first, first + D), for one purpose.
 
     Args:
-        seed: of the run's noise.
-        first_coordinate: a multiple of BLOCK.
-        device: where the draws are made, and the noise is added.
+        seed: seed of the run's noise.
+        first_coordinate: multiple of BLOCK.
+        device: device that draws and adds the noise.
         stream: the purpose.
 
     Raises:
@@ -64,7 +64,7 @@ class NormalDraws:
         Args:
             out_D: the row, float32 [D], on the device of the draws.
             round_index: the round, below MOST_ROUNDS.
-            level: below LEVELS; tells rows of one round apart.
+            level: number of the row within the round, below LEVELS.
 
         Raises:
             ValueError: the round or the level has no address.
@@ -113,7 +113,8 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def kind_of_device(device: torch.device) -> str:
-    """What draws depend on beside their address: "cpu", or "cuda" and the model of GPU."""
+    """Returns the kind of device on which draws depend beside their address: "cpu", or "cuda" and
+    the GPU model."""
     if device.type != "cuda":
         return device.type
     return f"cuda {torch.cuda.get_device_name(device)}"

@@ -1,8 +1,8 @@
-"""The door for estimators: how a round's noised sum of updates becomes the server's step, and how
-much noise that takes.
+"""Estimators: from a round's noised sum of updates to the server's step, and the noise which that
+    needs.
 
-The noise of a round is measured by what one device may change of the estimate. Here that is told as
-a share of what it may change of the sum, the norm of a contribution.
+Noise is measured by the change that one device can make to the estimate. An estimator states it as
+a share of the norm of a contribution, which is the change that a device can make to the sum.
 """
 
 from collections.abc import Callable
@@ -14,19 +14,18 @@ from fedray.wire.messages import TrainReport
 
 
 class Estimator(Protocol):
-    """Of the mean update: (scale * sum + noise_share * noise) / divisor."""
+    """Estimates the mean update as (scale * sum + noise_share * noise) / divisor."""
 
     def noise_share(self, report: TrainReport) -> float:
-        """How much a round takes of the noise that the norm of a contribution asks for; a function
-        of what is no secret."""
+        """Fraction of the full noise that a round takes; a function of public values."""
         ...
 
     def scale(self, report: TrainReport) -> float:
-        """By what the sum of a round is multiplied, before noise is added."""
+        """Factor on the sum of a round, before noise is added."""
         ...
 
     def divisor(self, report: TrainReport) -> float:
-        """By what the noised sum is divided; a function of what is no secret."""
+        """Divisor of the noised sum; a function of public values."""
         ...
 
 
@@ -52,8 +51,8 @@ class Mean:
         return 1.0
 
     def divisor(self, report: TrainReport) -> float:
-        """See `Estimator`. Devices that failed count: the sensitivity of the mean must not depend
-        on what they computed."""
+        """See `Estimator`. Failed devices count: the sensitivity of the mean must not depend on
+        their computation."""
         return float(report.devices)
 
 
@@ -88,10 +87,10 @@ class Fixed:
 
 
 class ClippedBelow(Fixed):
-    """The sum of the round's weights, or a least denominator q W_min.
+    """Divides by the sum of the round's weights, or by a least denominator q W_min.
 
     The weights are secret, so the division comes before the noise: the sum is multiplied by q W_min
-    / max(q W_min, sum of w), and what is released is divided by q W_min.
+    / max(q W_min, sum of w), and the released sum is divided by q W_min.
 
     Args:
         denominator: q W_min.

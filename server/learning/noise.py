@@ -59,8 +59,8 @@ class NoiseStream(ABC):
         return self._out
 
     def draw_ahead(self) -> None:
-        """Draws what `next` is to give, unless that is done. Until then there is no state to take.
-        Raises InputError after the last round."""
+        """Draws the row that `next` returns, unless it is drawn already. Until then `state` is
+        refused. Raises InputError after the last round."""
         if self._is_drawn:
             return
         if self.next_round >= self._rounds:
@@ -77,8 +77,8 @@ class NoiseStream(ABC):
         self._is_drawn = True
 
     def state(self) -> dict[str, NDArray]:
-        """Named arrays from which `load` restores the stream. Raises ValueError where noise was
-        drawn ahead, because the buffers are those of a later round then."""
+        """Returns named arrays from which `load` restores the stream. Raises ValueError after
+        `draw_ahead`, when the buffers are already those of a later round."""
         if self._is_drawn:
             raise ValueError(
                 f"the noise of round {self.next_round} is drawn ahead; take the state after next()"
@@ -154,7 +154,7 @@ class BuffersNoise(NoiseStream):
         self.step()
 
     def step(self) -> None:
-        """The recurrence alone, on the draw in `_out`."""
+        """Applies the recurrence to the draw in `_out`."""
         if self._out.device.type == "cpu":
             # Weights have the type of the state, so that the loops stay in float32.
             theta, omega = np.array(self._theta, np.float32), np.array(self._omega, np.float32)
@@ -327,7 +327,7 @@ class ForestNoise(NoiseStream):
         if round_index + 1 in self._completed_ends:
             self._complete(round_index, place, height, other)
         else:
-            # The prefix's other complete nodes are those of the bits that are set above.
+            # The other complete nodes of the prefix are the higher bits that are set.
             for higher in range(height + 1, place.bit_length()):
                 if place >> higher & 1:
                     self._out.add_(self._slots[higher])
@@ -344,8 +344,8 @@ class ForestNoise(NoiseStream):
         self._out.add_(draw_D, alpha=weight)
 
     def _complete(self, round_index: int, place: int, height: int, draw_D: Tensor) -> None:
-        """Goes on to the root of the next power of two; a virtual sibling's whole estimate is one
-        draw of its variance."""
+        """Completes the tree up to the root of the next power of two. The whole estimate of a
+        virtual sibling is one draw of its variance."""
         while place >> height:
             if place >> height & 1:
                 sibling = self._slots[height]
@@ -369,8 +369,8 @@ def noise_stream(
     first_coordinate: int = 0,
     stream: Stream = Stream.NOISE,
 ) -> NoiseStream:
-    """The stream of a strategy for so many rounds, on coordinates [first, first + dimension) of the
-    model, from the draws of one purpose.
+    """Returns the noise stream of a strategy for `rounds` rounds, on coordinates [first, first +
+    dimension) of the model, from the draws of one purpose.
 
     Raises InputError for a strategy of fewer rounds.
     """

@@ -1,7 +1,7 @@
-"""Server optimisers: from the mean update of a round to the next parameters. To add one:
+"""Server optimizers: from the mean update of a round to the next parameters. To add one:
 ARCHITECTURE.md, "To add".
 
-Shape suffix: D parameters. All steps treat every coordinate alone.
+Shape suffix: D parameters. Every step treats each coordinate separately.
 """
 
 import math
@@ -18,12 +18,12 @@ from fedray.scenario.training import Schedule, ServerAdagrad, ServerAdam, Server
 
 
 def schedule_factor(schedule: Schedule, round_index: int, rounds: int) -> float:
-    """Factor on the learning rate in a round; see `Schedule`.
+    """Returns the factor on the learning rate in a round; see `Schedule`.
 
     Args:
         schedule: the table.
         round_index: 0 to rounds - 1.
-        rounds: of the whole training.
+        rounds: rounds of the whole training.
     """
     # Round 0 has a positive rate, and so has the last round below: a round whose step is zero would
     # spend privacy for nothing.
@@ -45,9 +45,9 @@ class ServerOptimizer(ABC):
     """Takes one step a round. Its state is named vectors [D], all zero at the start.
 
     Args:
-        scenario: has the table `training.server`.
+        scenario: scenario with the table `training.server`.
         dimension: D.
-        device: of the vectors.
+        device: device of the vectors.
         vectors: names of the state's vectors.
     """
 
@@ -89,7 +89,7 @@ class SGDStep(ServerOptimizer):
 
     def _step(self, parameters_D: Tensor, mean_D: Tensor, learning_rate: float) -> None:
         velocity_D, momentum = self._vectors["velocity"], self._table.momentum
-        # There is no factor 1 - momentum: the learning rate is that of one update, as in torch.
+        # No factor 1 - momentum: the learning rate applies to one update, as in torch.
         velocity_D.mul_(momentum).add_(mean_D)
         step_D = mean_D.add_(velocity_D, alpha=momentum) if self._table.nesterov else velocity_D
         parameters_D.add_(step_D, alpha=learning_rate)
@@ -122,7 +122,7 @@ class AdaptiveStep(ServerOptimizer):
         elif isinstance(table, ServerAdam):
             v_D.mul_(table.beta2).add_(square_D, alpha=1.0 - table.beta2)
         else:
-            # Yogi's v moves towards the square by a step in proportion to the square alone.
+            # Yogi's v moves towards the square by a step proportional to the square.
             sign_D = torch.sign(v_D - square_D)
             v_D.sub_(square_D.mul_(sign_D), alpha=1.0 - table.beta2)
         parameters_D.addcdiv_(m_D, v_D.sqrt().add_(table.epsilon), value=learning_rate)

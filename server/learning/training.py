@@ -27,16 +27,16 @@ SIZES = (1, 4, 16, 32, 64)
 """Sizes of groups that are tried where the scenario leaves the size open. The smallest is a loop
 over devices, which is the fastest for large models on a CPU."""
 Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
-"""What each device [G] costs to train, in any unit."""
+"""Returns the cost of training each device [G], in any unit."""
 
 
 def cohort_places(scenario: Scenario, round_index: int, accepted: int) -> NDArray[np.int64]:
-    """Which of a round's accepted devices train: sorted places [cohort_sample] in order of id.
+    """Returns the places [cohort_sample] of the accepted devices that train, sorted.
 
-    They are drawn without replacement. The draw is addressed by seed and round. Of a Poisson sample
-    all train.
+    They are drawn without replacement, at an address of seed and round. All devices of a Poisson
+    sample train.
 
-    accepted: how many devices were accepted.
+    accepted: number of accepted devices.
     """
     if scenario.trains_whole_rounds:
         # To train only some of a Poisson sample would change the sampling probability.
@@ -49,8 +49,8 @@ class Cohort(NamedTuple):
     """The devices of a round that train.
 
     device_ids: [cohort_sample], sorted.
-    versions: of the model that each was sent, [cohort_sample]; None where all have the newest.
-    accepted: devices that the round accepted; None where all of them train.
+    versions: model version sent to each, [cohort_sample]; None if all have the newest.
+    accepted: devices that the round accepted; None if all of them train.
     """
 
     device_ids: NDArray[np.uint64]
@@ -68,20 +68,20 @@ class _Group(NamedTuple):
 class TrainingLoop:
     """Trains the model round by round.
 
-    An aggregator that is lost is started anew from its last known state, and the rounds since are
-    trained again. That gives the same bits, because training is a function of parameters, round
-    and devices, and noise of the round. Where rounds are buffered, handles of the last
-    max_staleness + 1 versions of the parameters are kept, since devices train from these.
+    A lost aggregator is replaced from its last known state, and the rounds since are trained again.
+    That gives the same bits, because training is a function of parameters, round and devices, and
+    noise of the round. In buffered rounds, handles of the last max_staleness + 1 versions of the
+    parameters are kept, since devices train from these.
 
     Args:
-        scenario: what is trained.
-        trainers: the pool.
-        aggregator: the model.
-        loads: tells what devices cost, so that the trainers end together; None: all the same.
+        scenario: the scenario.
+        trainers: the pool of trainers.
+        aggregator: the model's aggregator.
+        loads: cost of training devices, so that the trainers finish together; None if equal.
 
-    metrics: a row per round so far.
-    last_evaluation: of these rows; None before the first.
-    evaluated: rounds that its model was trained on; 0 before the first.
+    metrics: one row per round so far.
+    last_evaluation: the latest evaluation in these rows, or None.
+    evaluated: rounds behind the evaluated model; 0 before the first evaluation.
     devices_at_once: devices in a group; 0 until that is known.
     """
 
@@ -99,9 +99,9 @@ class TrainingLoop:
         those from which devices may still train."""
         self._buffer = scenario.rounds.buffer
         self._clip: Clip
-        """How the next round's updates are clipped, as the aggregator says."""
+        """Clipping of the next round's updates, from the aggregator."""
         self._is_aggregator_up = False
-        """Whether the aggregator has been told of the model; it is when it is first needed."""
+        """Whether the aggregator has the model; it gets it when first needed."""
         self.metrics: list[TrainingMetrics] = []
         self.last_evaluation: Evaluation | None = None
         self.evaluated = 0
@@ -157,7 +157,7 @@ class TrainingLoop:
         self.metrics = _metrics_of(str(state["metrics"]))
         self._steadily(lambda: None)  # so that a state that the aggregator refuses is refused now
         self.devices_at_once = int(state["devices_at_once"])
-        # The latest evaluation is told until there is another.
+        # The latest evaluation is reported until the next.
         for row in self.metrics:
             if row.evaluation is not None:
                 self.last_evaluation, self.evaluated = row.evaluation, row.round_index + 1
@@ -175,7 +175,7 @@ class TrainingLoop:
                 self._aggregator.restart()  # raises when it was lost too often
 
     def _catch_up(self) -> None:
-        """Tells a new aggregator the last known state, and trains the rounds since again."""
+        """Gives a new aggregator the last known state, and trains the rounds since again."""
         if self._aggregator_state:
             answer = self._aggregator.load(self._aggregator_state)
         else:
@@ -270,7 +270,7 @@ class TrainingLoop:
             yield version, TrainOrder(round_index, device_ids, self._clip, version, weight)
 
     def _weight(self, staleness: int) -> float:
-        """By what the clipped updates of so stale reports are scaled."""
+        """Returns the factor on clipped updates of reports of this staleness."""
         if self._buffer is None:
             return 1.0
         return float(self._buffer.weighting.weights(np.array([staleness]))[0])

@@ -1,1 +1,1 @@
-"""What devices remember of an attempt, so that they keep away from others; a file per policy."""
+"""What devices remember of an attempt, and how long they keep away; one file per policy."""

@@ -12,10 +12,10 @@ from fedray.wire.history import HistoryLosses
 
 
 def policies_of(scenario: Scenario) -> Policies:
-    """The policies of a scenario's table `participation`, joined.
+    """Returns the policies of a scenario's table `participation`, joined.
 
     Raises:
-        ValueError: a policy needs what the shards do not keep for this table.
+        ValueError: a policy needs a record that the shards do not keep for this table.
     """
     table = scenario.participation
     tables = (TimerPolicy(),) if table.policies is None else table.policies

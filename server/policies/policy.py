@@ -1,11 +1,11 @@
 """The interface of participation policies: what an attempt leaves in the memory of its devices.
 
-A policy never meets a single check-in. It says once per attempt, for all of its devices, how long
-each keeps away and which of them keep the round as their last one. Compiled code compares these
-numbers wherever a device checks in. Policies are joined here: a device may take part if all of them
-admit it, so the latest time counts, and the widest separation. What a device remembers is gone at
-the first loss of its history after it was written down. Where clocks are set to another time, a
-device keeps away until its own clock says so.
+A policy never sees a single check-in. Once per attempt, and for all of its devices, it says how
+long each keeps away and which of them keep the round as their last. Compiled code compares these
+numbers at every check-in. Policies are joined here: a device may take part if all of them admit it,
+so the latest time and the widest separation count. A device forgets at the first loss of its
+history after it wrote something down. If its clock is set to another time, it keeps away until its
+own clock says so.
 """
 
 import math
@@ -23,21 +23,20 @@ from fedray.wire.messages import NEVER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """How an attempt at a round went for its devices [S]; times are seconds since start.
+    """An attempt at a round and its devices [S]; times are seconds since start.
 
-    started: when the round started; or, of buffered rounds and of uploads, when each device [S]
-        began.
-    device_ids: [S]; who they are.
-    report_times: [S]; when each reported; infinity where it did not.
-    upload_times: [S]; when its upload would start, or did.
-    has_reported: [S]; whether it reported at all, late or not.
+    started: start of the round; in buffered rounds and with stored uploads, start of each device
+        [S].
+    device_ids: [S]; the devices.
+    report_times: [S]; time of each report, or infinity.
+    upload_times: [S]; time at which the upload starts, or would have started.
+    has_reported: [S]; whether the device reported, late or not.
     has_arrived: [S]; whether its report arrived before the round closed. The device cannot know
         whether the round was committed.
     has_uploaded: [S]; whether its upload started and the server did not abort it: it arrived, or
         was lost on the way before the round closed.
-    timer_seconds: [S]; how long each keeps away after its timer starts.
-    contributions: [S]; reports that arrived in time before this attempt; 0 where they are not
-        counted.
+    timer_seconds: [S]; absence of each after its timer starts.
+    contributions: [S]; reports that arrived in time before this attempt; 0 if they are not counted.
     """
 
     started: float | NDArray[np.float64]
@@ -57,10 +56,11 @@ class Attempt:
 
 
 class Absence(NamedTuple):
-    """How long devices keep away after an attempt.
+    """Times away of devices after an attempt.
 
-    since: [S]; when each writes that down, seconds since start; any finite time where it does not.
-    until: [S]; whole second from which it may come again; 0 where it need not keep away.
+    since: [S]; time at which the device writes that down, seconds since start; any finite time if
+        it does not.
+    until: [S]; whole second from which it may come again; 0 if it need not keep away.
     """
 
     since: NDArray[np.float64]
@@ -68,9 +68,9 @@ class Absence(NamedTuple):
 
 
 class ParticipationPolicy:
-    """Whether a device may take part again, as far as it follows from what it remembers.
+    """Decides whether a device may take part again, as far as that follows from its memory.
 
-    This one remembers nothing, and admits everybody; policies say what differs.
+    This one remembers nothing and admits every device; policies override it.
     """
 
     @property
@@ -94,7 +94,7 @@ class ParticipationPolicy:
         return False
 
     def absence(self, attempt: Attempt) -> Absence | None:
-        """How long the devices of an attempt keep away; None for a policy that knows no times."""
+        """Returns the times away of an attempt's devices, or None for a policy without times."""
 
     def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
         """Whether each device [S] of an attempt keeps the round as its last one."""
@@ -102,7 +102,7 @@ class ParticipationPolicy:
 
 
 def remembers_nothing(table: PolicyTable, participation: Participation) -> ParticipationPolicy:
-    """What devices remember for a policy that the shard alone checks, whatever its `table`."""
+    """Returns a policy that leaves nothing in memory, for a `table` that only the shard checks."""
     del table, participation
     return ParticipationPolicy()
 
@@ -111,9 +111,9 @@ def remembers_nothing(table: PolicyTable, participation: Participation) -> Parti
 class Policies:
     """Several policies as one, which admits a device if all of them do.
 
-    each: the policies; none of them admits everybody.
-    losses: when devices lose their history.
-    clocks: when their clocks are set to another time.
+    each: the policies; an empty tuple admits every device.
+    losses: losses of the devices' histories.
+    clocks: settings of their clocks.
     end_seconds: time after which no device checks in, seconds since start.
     """
 
@@ -152,14 +152,15 @@ class Policies:
         return remembers
 
     def forget_times(self, attempt: Attempt) -> NDArray[np.uint32]:
-        """Whole seconds [S] at which what a device keeps of an upload in the attempt is gone; empty
-        where no history is ever lost."""
+        """Whole seconds [S] at which a device forgets an upload of the attempt; empty if histories
+        are never lost."""
         if not self.losses.happen:
             return np.empty(0, np.uint32)
         return self._forget_times(attempt, attempt.upload_times).astype(np.uint32)
 
     def _reached_by_clock(self, attempt: Attempt, absence: Absence) -> NDArray[np.float64]:
-        # A wait that begins after the end holds nobody back, and the walk to it could take hours.
+        # A wait that begins after the end holds no device back, and the walk to it could take
+        # hours.
         begins = absence.since < self.end_seconds
         until = absence.until.copy()
         until[begins] = reached_by_clock(

@@ -12,11 +12,11 @@ from fedray.server.policies.policy import Attempt, ParticipationPolicy
 
 @dataclass(frozen=True, slots=True)
 class RoundSeparation(ParticipationPolicy):
-    """Rounds of a device differ by at least so many.
+    """Rounds of a device differ by at least `gap`.
 
     gap: least difference between the numbers of two rounds of a device.
-    remembers: the rounds that a device remembers: those in which its report arrived in time, or
-        those in which it started an upload that the server did not abort.
+    remembers: rounds that a device remembers: those in which its report arrived in time, or those
+        in which it started an upload that the server did not abort.
     """
 
     gap: int

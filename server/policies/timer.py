@@ -11,9 +11,9 @@ from fedray.server.policies.policy import Absence, Attempt, ParticipationPolicy
 
 @dataclass(frozen=True, slots=True)
 class Timer(ParticipationPolicy):
-    """Every device waits its own `timer_seconds` from what starts its timer.
+    """Every device waits its own `timer_seconds` after the event that starts its timer.
 
-    resets_on: what starts it; see `fedray.scenario.participation.Participation.timer_resets_on`.
+    resets_on: the event; see `fedray.scenario.participation.Participation.timer_resets_on`.
     """
 
     resets_on: str

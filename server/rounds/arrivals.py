@@ -1,11 +1,11 @@
-"""The check-ins of a window in order of time, and tables of devices: what the compiled loops of
-selection and of buffers have in common.
+"""Check-ins of a window in order of time, hash tables of devices, and slots of devices that wait or
+work until a time: everything that the compiled loops of selection and of buffers share.
 
 The shards list the first check-in of each eligible interval. The next one is drawn here, from the
 time on at which the device could be taken.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numba import njit
@@ -21,14 +21,15 @@ _HALF = np.uint64(32)
 
 
 class Arrivals(NamedTuple):
-    """The check-ins of a window: the list of first ones [A], and a heap, by time, of the next ones
-    of its rows.
+    """Check-ins of a window: the list of first ones [A], and a heap, by time, of the next ones of
+    its rows.
 
     counts: [rows of the list that have come, entries of the heap]. It is an array, because compiled
         code changes it, and a tuple's own numbers are fixed.
     next_times, next_rows: the heap [A]; a row has at most one entry, because its device checks in
         again only after its last check-in was dealt with.
-    The other columns are those of `fedray.wire.messages.CheckIns`.
+    The other columns are those of `fedray.wire.messages.CheckIns`: [A, T] from fixed_seconds on,
+    for T tasks, or [0, T] where a column is left out.
     """
 
     device_ids: NDArray[np.uint64]
@@ -40,28 +41,90 @@ class Arrivals(NamedTuple):
     last_rounds: NDArray[np.int32]
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
+    open_times: NDArray[np.float64]
     counts: NDArray[np.int64]
     next_times: NDArray[np.float64]
     next_rows: NDArray[np.int64]
 
     @classmethod
-    def of(cls, check_ins: CheckIns) -> "Arrivals":
-        """A list of which nothing has come yet."""
+    def of(cls, check_ins: CheckIns, tasks: int = 1) -> Self:
+        """A list of which nothing has come yet, of devices that `tasks` tasks share."""
         size = check_ins.device_ids.size
         return cls(
             device_ids=check_ins.device_ids,
             times=check_ins.times,
             interval_ends=check_ins.interval_ends,
-            fixed_seconds=check_ins.fixed_seconds,
-            training_seconds=check_ins.training_seconds,
-            upload_seconds=check_ins.upload_seconds,
-            last_rounds=check_ins.last_rounds,
-            timer_seconds=check_ins.timer_seconds,
-            contributions=check_ins.contributions,
+            **{name: getattr(check_ins, name).reshape(-1, tasks) for name in cls._fields[3:10]},
             counts=np.zeros(2, np.int64),
             next_times=np.empty(size),
             next_rows=np.empty(size, np.int64),
         )
+
+
+class Slots(NamedTuple):
+    """Devices that wait or work until a time: records in slots, and a heap of the slots by time.
+
+    counts: [free slots, entries of the heap]; the second is where `push` expects it.
+    times, places: the heap [S].
+    free: [S]; slots that no device has.
+    records: [S].
+    """
+
+    counts: NDArray[np.int64]
+    times: NDArray[np.float64]
+    places: NDArray[np.int64]
+    free: NDArray[np.int64]
+    records: NDArray[np.void]
+
+    @classmethod
+    def of(
+        cls, size: int, kind: np.dtype, records: NDArray[np.void] | None = None, by: str = ""
+    ) -> Self:
+        """Slots for `size` devices.
+
+        Args:
+            size: number of slots.
+            kind: dtype of a record.
+            records: devices that have slots already; None for no devices.
+            by: field of a record that says until when its device has the slot.
+        """
+        slots = cls(
+            counts=np.array([size, 0]),
+            times=np.zeros(size),
+            places=np.zeros(size, np.int64),
+            free=np.arange(size)[::-1].copy(),
+            records=np.zeros(size, kind),
+        )
+        if records is not None:
+            # A sorted list is a heap, and the last free slots are the first of all slots.
+            ordered = records[np.lexsort((records["device_id"], records[by]))]
+            used = ordered.size
+            slots.records[:used], slots.times[:used] = ordered, ordered[by]
+            slots.places[:used] = np.arange(used)
+            slots.counts[:] = size - used, used
+        return slots
+
+    @property
+    def used(self) -> NDArray[np.int64]:
+        """Slots of all devices that have one, in no certain order."""
+        return self.places[: self.counts[1]]
+
+    def take(self, is_taken: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Frees the slots of some devices, and returns these slots; their records stay in them
+        until others need the slots.
+
+        Args:
+            is_taken: [slots of `used`]; whether each device is meant.
+        """
+        count = is_taken.size
+        places, stays = self.places[:count].copy(), np.flatnonzero(~is_taken)
+        # A sorted list is a heap.
+        stays = stays[np.argsort(self.times[stays], kind="stable")]
+        left, freed = stays.size, places[is_taken]
+        self.times[:left], self.places[:left] = self.times[stays], places[stays]
+        self.free[self.counts[0] :][: freed.size] = freed
+        self.counts[:] = self.counts[0] + freed.size, left
+        return freed
 
 
 def empty_table(entries: int, kind: np.dtype) -> NDArray[np.void]:
@@ -151,22 +214,24 @@ def next_time(return_key, window, device, end, free_time):
 
 
 @njit(forceinline=True)
-def push(counts, times, rows, time, row):
-    """Adds an entry to the heap of next check-ins.
+def push(counts, times, rows, time, row, records=None):
+    """Adds an entry to a heap.
 
     Args:
-        counts: of `Arrivals`, like the next two.
-        times: of the heap.
-        rows: of the heap.
-        time: of the check-in, seconds since start.
-        row: of the window's list.
+        counts: array whose second number is that of the heap's entries.
+        times: times of the entries.
+        rows: rows of the entries, or slots.
+        time: seconds since start.
+        row: the new entry's row.
+        records: records by row, whose device ids decide between equal times; None for no order of
+            equal times.
     """
     # The entry rises from the last place until its parent comes no later.
     slot = counts[1]
     counts[1] += 1
     while slot > 0:
         parent = (slot - 1) // 2
-        if times[parent] <= time:
+        if not _comes_before(time, row, times[parent], rows[parent], records):
             break
         times[slot], rows[slot] = times[parent], rows[parent]
         slot = parent
@@ -174,14 +239,8 @@ def push(counts, times, rows, time, row):
 
 
 @njit(forceinline=True)
-def pop(counts, times, rows):
-    """Removes the first entry of the heap of next check-ins.
-
-    Args:
-        counts: of `Arrivals`, like the others.
-        times: of the heap.
-        rows: of the heap.
-    """
+def pop(counts, times, rows, records=None):
+    """Removes the first entry of a heap; the arguments are those of `push`."""
     counts[1] -= 1
     count = counts[1]
     # The last entry fills the hole at the top, and sinks until no child comes before it.
@@ -191,10 +250,30 @@ def pop(counts, times, rows):
         child = 2 * slot + 1
         if child >= count:
             break
-        if child + 1 < count and times[child + 1] < times[child]:
-            child += 1
-        if times[child] >= time:
+        other = child + 1
+        if other < count and _comes_before(
+            times[other], rows[other], times[child], rows[child], records
+        ):
+            child = other
+        if not _comes_before(times[child], rows[child], time, row, records):
             break
         times[slot], rows[slot] = times[child], rows[child]
         slot = child
     times[slot], rows[slot] = time, row
+
+
+@njit(forceinline=True)
+def _comes_before(time, row, other_time, other_row, records):
+    if records is None:
+        return time < other_time
+    if time != other_time:
+        return time < other_time
+    return records[row].device_id < records[other_row].device_id
+
+
+@njit(forceinline=True)
+def pop_slot(counts, times, places, free, records=None):
+    """Frees the slot whose time comes first; the arguments are columns of `Slots`."""
+    free[counts[0]] = places[0]
+    counts[0] += 1
+    pop(counts, times, places, records)

@@ -28,6 +28,7 @@ from fedray.server.policies.policy import Attempt, Policies
 from fedray.server.rounds.arrivals import (
     EMPTY,
     Arrivals,
+    Slots,
     carry_over,
     columns_of,
     empty_table,
@@ -35,12 +36,13 @@ from fedray.server.rounds.arrivals import (
     find,
     next_time,
     pop,
+    pop_slot,
     push,
 )
 from fedray.server.rounds.rounds import FateModel, fate, outages_of
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.device_classes import class_of
-from fedray.wire.messages import NO_WINDOW, CheckIns, Outcome, Settlement, Window
+from fedray.wire.messages import NO_CHECK_INS, NO_WINDOW, CheckIns, Outcome, Settlement, Window
 
 EXHAUSTED, RELEASED = 0, 1
 _UNSETTLED = 2
@@ -155,32 +157,15 @@ class _Rules(NamedTuple):
     fates: FateModel
 
 
-class _InFlight(NamedTuple):
-    """The devices that train: a heap of slots by the end of their work, and the slots.
+class _Ended(NamedTuple):
+    """Devices whose work has ended and that are not settled yet, in order of time.
 
-    counts: [devices that train, free slots, devices that ended unsettled, reports in the buffer].
-    heap: [concurrency] slots of those that train.
-    free: [concurrency] slots of nobody.
-    slots: [concurrency] records of `_STARTED`.
-    ended: [room] those that ended and are not settled yet, in order of time.
+    counts: [such devices, reports in the buffer].
+    records: [room] records of `_STARTED`.
     """
 
     counts: NDArray[np.int64]
-    heap: NDArray[np.int64]
-    free: NDArray[np.int64]
-    slots: NDArray[np.void]
-    ended: NDArray[np.void]
-
-    @classmethod
-    def of(cls, concurrency: int) -> "_InFlight":
-        """Room for `concurrency` devices; nobody trains."""
-        return cls(
-            counts=np.array([0, concurrency, 0, 0]),
-            heap=np.zeros(concurrency, np.int64),
-            free=np.arange(concurrency),
-            slots=np.zeros(concurrency, _STARTED),
-            ended=np.zeros(max(_LEAST_ROOM, concurrency), _STARTED),
-        )
+    records: NDArray[np.void]
 
 
 class _Settled(NamedTuple):
@@ -213,9 +198,11 @@ class Buffer:
             fates=rules.fates,
         )
         self._outages = rules.outages
-        self._flight = _InFlight.of(rules.concurrency)
+        self._training = Slots.of(rules.concurrency, _STARTED)
+        room = max(_LEAST_ROOM, rules.concurrency)
+        self._ended = _Ended(np.zeros(2, np.int64), np.zeros(room, _STARTED))
         self._table = _table(64)
-        self._arrivals: Arrivals | None = None
+        self._arrivals = Arrivals.of(NO_CHECK_INS)
         self._window = NO_WINDOW
         self._round_index = 0
         self._settled: list[_Settled] = []
@@ -241,7 +228,6 @@ class Buffer:
         Returns:
             Which of the two, and its time, seconds since start.
         """
-        assert self._arrivals is not None
         while True:
             status, time = _advance(
                 self._arrivals,
@@ -249,7 +235,8 @@ class Buffer:
                 self._round_index,
                 self._outages,
                 self._rules,
-                self._flight,
+                self._training,
+                self._ended,
                 self._table,
             )
             # Devices that have ended stay unsettled until one of them checks in, or the buffer is
@@ -290,7 +277,7 @@ class Buffer:
         )
         # The next window's lists account for them.
         _set_known(self._table, settlement.device_ids, self._window.number + 1)
-        self._flight.counts[3] = 0
+        self._ended.counts[1] = 0
         self._round_index += 1
         return settlement
 
@@ -298,19 +285,17 @@ class Buffer:
         """Everything, as named arrays, for a checkpoint between two windows."""
         # Settling now spares the state the rows that have ended and wait for Python.
         self._settle()
-        flight = self._flight
-        slots = flight.slots[flight.heap[: flight.counts[0]]]
         entries = self._table[self._table["device_id"] != EMPTY]
         settled = self._settled
-        rows = np.concatenate([slots[:0], *(each.rows for each in settled)])
+        rows = np.concatenate([np.empty(0, _STARTED), *(each.rows for each in settled)])
         return {
             **prefixed("entries.", columns_of(entries)),
-            **prefixed("training.", columns_of(slots)),
+            **prefixed("training.", columns_of(self._training.records[self._training.used])),
             **prefixed("settled.", columns_of(rows)),
             "reopen_times": _joined([each.reopen_times for each in settled], np.uint32),
             "remembers_round": _joined([each.remembers_round for each in settled], np.bool_),
             "forget_times": _joined([each.forget_times for each in settled], np.uint32),
-            "counts": np.array([self._round_index, flight.counts[3]]),
+            "counts": np.array([self._round_index, self._ended.counts[1]]),
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
@@ -324,21 +309,18 @@ class Buffer:
         self._table = _table(entries.size)
         carry_over(entries, self._table, np.ones(entries.size, np.bool_))
         training = entries_of(under("training.", state), _STARTED)
-        flight, count = self._flight, training.size
-        flight.slots[:count] = training
-        flight.counts[:] = count, flight.heap.size - count, 0, in_buffer
-        # A sorted list is a heap.
-        flight.heap[:count] = np.lexsort((training["device_id"], training["end_time"]))
-        flight.free[: flight.heap.size - count] = np.arange(count, flight.heap.size)
+        size = self._rules.concurrency
+        self._training = Slots.of(size, _STARTED, training, by="end_time")
+        self._ended.counts[:] = 0, in_buffer
         rows = entries_of(under("settled.", state), _STARTED)
         memory = (state[name] for name in _Settled._fields[1:])
         self._settled = [_Settled(rows, *memory)] if rows.size else []
 
     def _settle(self) -> None:
         """Decides what those remember that have ended; it does not matter when."""
-        flight = self._flight
-        rows = flight.ended[: flight.counts[2]].copy()
-        flight.counts[2] = 0
+        ended = self._ended
+        rows = ended.records[: ended.counts[0]].copy()
+        ended.counts[0] = 0
         if not rows.size:
             return
         is_accepted = rows["outcome"] == _ACCEPTED
@@ -415,7 +397,7 @@ def _set_known(table, device_ids, window):
 
 
 @njit(cache=True, nogil=True)
-def _advance(arrivals, window, round_index, outages, rules, flight, table):
+def _advance(arrivals, window, round_index, outages, rules, training, ended, table):
     """See `Buffer.advance`: goes through check-ins and ends of work in order of time."""
     # Arrays are taken out of their tuples once: see server/rounds/selection.py.
     device_ids = arrivals.device_ids
@@ -430,11 +412,13 @@ def _advance(arrivals, window, round_index, outages, rules, flight, table):
     counts = arrivals.counts
     next_times = arrivals.next_times
     next_rows = arrivals.next_rows
-    flying = flight.counts
-    heap = flight.heap
-    free = flight.free
-    slots = flight.slots
-    ended = flight.ended
+    counts_of_ended = ended.counts
+    ended_records = ended.records
+    slot_counts = training.counts
+    end_times = training.times
+    places = training.places
+    free = training.free
+    records = training.records
     fate_key, speed_within, classes, failure_probabilities = rules.fates
     class_key, class_edges = classes
     while True:
@@ -445,29 +429,28 @@ def _advance(arrivals, window, round_index, outages, rules, flight, table):
         if is_next:
             time = next_times[0]
         # Whoever is done makes room before a device that checks in at the same time is looked at.
-        if flying[0] > 0 and slots[heap[0]].end_time <= time:
-            done = slots[heap[0]]
-            # Whoever ends after the window waits for the next one: check-ins before that end are
-            # not listed yet.
-            if done.end_time < window.end_time:
-                # The room for those that ended is full. Python settles them, and calls again.
-                if flying[2] == ended.size:
-                    return _UNSETTLED, done.end_time
-                if done.outcome == _ACCEPTED:
-                    # Staleness is that at the time of the report: versions that were released while
-                    # the device trained.
-                    if round_index - np.int64(done.version) > rules.max_staleness:
-                        done.outcome = _LATE
-                    else:
-                        flying[3] += 1
-                        table[find(table, done.device_id)].accepted_round = round_index
-                ended[flying[2]] = done
-                flying[2] += 1
-                end_time = done.end_time
-                _remove_first(flying, heap, free, slots)
-                if flying[3] == rules.report_goal:
-                    return RELEASED, end_time
-                continue
+        # Whoever ends after the window waits for the next one: check-ins before that end are not
+        # listed yet.
+        if slot_counts[1] > 0 and end_times[0] <= time and end_times[0] < window.end_time:
+            done = records[places[0]]
+            # The room for those that ended is full. Python settles them, and calls again.
+            if counts_of_ended[0] == ended_records.size:
+                return _UNSETTLED, done.end_time
+            if done.outcome == _ACCEPTED:
+                # Staleness is that at the time of the report: versions that were released while
+                # the device trained.
+                if round_index - np.int64(done.version) > rules.max_staleness:
+                    done.outcome = _LATE
+                else:
+                    counts_of_ended[1] += 1
+                    table[find(table, done.device_id)].accepted_round = round_index
+            ended_records[counts_of_ended[0]] = done
+            counts_of_ended[0] += 1
+            end_time = done.end_time
+            pop_slot(slot_counts, end_times, places, free, records)
+            if counts_of_ended[1] == rules.report_goal:
+                return RELEASED, end_time
+            continue
         # All check-ins come before the window's end, so that none is left.
         if time >= window.end_time:
             return EXHAUSTED, window.end_time
@@ -491,32 +474,33 @@ def _advance(arrivals, window, round_index, outages, rules, flight, table):
         if free_time < 0.0:
             # It starts, or it is turned away and may try again at once.
             free_time = time
-            last_round = np.int64(last_rounds[row]) if last_rounds.size else -1
+            last_round = np.int64(last_rounds[row, 0]) if last_rounds.size else -1
             if has_entry:
                 last_round = max(last_round, np.int64(entry.last_round))
             is_near = last_round >= 0 and round_index - last_round < rules.separation
             is_in_buffer = has_entry and entry.accepted_round == round_index
-            if not is_near and not is_in_buffer and flying[0] < rules.concurrency:
+            if not is_near and not is_in_buffer and slot_counts[0] > 0:
                 # What the device says counts; where the lists say nothing, all keep the timer,
                 # uploads do not matter and nobody counts.
                 contributions = np.uint32(0)
                 if reports.size:
-                    contributions = max(entry.contributions, reports[row])
-                upload_seconds = np.float64(uploads[row]) if uploads.size else 0.0
-                flying[1] -= 1
-                slot = free[flying[1]]
-                started = slots[slot]
+                    contributions = max(entry.contributions, reports[row, 0])
+                upload_seconds = np.float64(uploads[row, 0]) if uploads.size else 0.0
+                slot_counts[0] -= 1
+                place = free[slot_counts[0]]
+                started = records[place]
                 started.device_id = device
                 started.start_time = time
-                started.timer_seconds = timers[row] if timers.size else rules.timer_seconds
+                started.timer_seconds = timers[row, 0] if timers.size else rules.timer_seconds
                 started.version = round_index
                 started.contributions = contributions
-                fixed, training = np.float64(fixed_seconds[row]), np.float64(training_seconds[row])
+                fixed = np.float64(fixed_seconds[row, 0])
+                trains = np.float64(training_seconds[row, 0])
                 # A device may start several times in a window, so its window alone is no address.
                 address = address_within(time, window.start_time, window.end_time)
                 words = draw(fate_key, device, window.number, address)
                 fails = failure_probabilities[class_of(class_key, class_edges, device)]
-                work_seconds, failure_seconds = fate(speed_within, fails, words, fixed, training)
+                work_seconds, failure_seconds = fate(speed_within, fails, words, fixed, trains)
                 started.upload_time = time + work_seconds - upload_seconds
                 _decide(started, work_seconds, failure_seconds, ends[row], outages)
                 entry.device_id = device
@@ -527,7 +511,8 @@ def _advance(arrivals, window, round_index, outages, rules, flight, table):
                 entry.known_from = _NOT_YET
                 entry.contributions = contributions
                 free_time = started.end_time
-                _add(flying, heap, slots, slot)
+                end_time = started.end_time
+                push(slot_counts, end_times, places, end_time, place, records)
         # Whatever became of it, the device comes again once it is free, if its interval lasts.
         time = next_time(rules.return_key, window, device, ends[row], free_time)
         if time < np.inf:
@@ -561,48 +546,3 @@ def _decide(started, work_seconds, failure_seconds, interval_end, outages):
     else:
         started.end_time = interval_end
         started.outcome = _DROPPED
-
-
-@njit(forceinline=True)
-def _comes_before(slots, one, other):
-    """Whether a slot's device is done before another's; at equal times in order of id."""
-    a, b = slots[one], slots[other]
-    if a.end_time != b.end_time:
-        return a.end_time < b.end_time
-    return a.device_id < b.device_id
-
-
-@njit(forceinline=True)
-def _add(counts, heap, slots, slot):
-    # The new slot rises in the heap until its parent is done before it.
-    hole = counts[0]
-    counts[0] += 1
-    while hole > 0:
-        parent = (hole - 1) // 2
-        if _comes_before(slots, heap[parent], slot):
-            break
-        heap[hole] = heap[parent]
-        hole = parent
-    heap[hole] = slot
-
-
-@njit(forceinline=True)
-def _remove_first(counts, heap, free, slots):
-    free[counts[1]] = heap[0]
-    counts[1] += 1
-    counts[0] -= 1
-    count = counts[0]
-    # The last slot fills the hole at the top, and sinks until no child is done before it.
-    moved = heap[count]
-    hole = 0
-    while True:
-        child = 2 * hole + 1
-        if child >= count:
-            break
-        if child + 1 < count and _comes_before(slots, heap[child + 1], heap[child]):
-            child += 1
-        if not _comes_before(slots, heap[child], moved):
-            break
-        heap[hole] = heap[child]
-        hole = child
-    heap[hole] = moved

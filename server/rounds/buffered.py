@@ -4,13 +4,18 @@ that started at any time fill (FedBuff, Nguyen et al. 2022; Papaya, Huba et al. 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedray.base.rng import Stream, stream_key
 from fedray.scenario import Scenario
+from fedray.scenario.several_tasks import tasks_of
 from fedray.server.rounds.buffer import EXHAUSTED, Buffer, BufferRules
 from fedray.server.rounds.coordinator import ClosedRound, RoundLoop
+from fedray.server.rounds.pace import Pace
 from fedray.server.rounds.rounds import without_commit
-from fedray.wire.messages import Outcome, RoundRecord
+from fedray.server.rounds.task import TaskRounds
+from fedray.trace.checkpoints import prefixed, under
+from fedray.wire.messages import CheckIns, Outcome, RoundRecord
 from fedray.wire.protocols import Shard
 
 
@@ -25,33 +30,46 @@ class BufferedCoordinator(RoundLoop):
     """
 
     def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
+        (task,) = tasks_of(scenario)
+        super().__init__([TaskRounds(task)], shards, Pace([scenario]))
         return_key = stream_key(scenario.seed, Stream.RETURN)
         self._buffer = Buffer(BufferRules.of(scenario), return_key)
-        super().__init__(scenario, shards, self._buffer)
 
-    def _next_attempt(self) -> ClosedRound | None:
+    def state(self) -> dict[str, NDArray]:
+        """See `RoundLoop.state`."""
+        return {**super().state(), **prefixed("buffer.", self._buffer.state())}
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """See `RoundLoop.load`."""
+        super().load(state)
+        self._buffer.load(under("buffer.", state))
+
+    def _start_window(self, check_ins: CheckIns) -> None:
+        self._buffer.start_window(check_ins, self._window)
+
+    def _next_event(self) -> ClosedRound | None:
         status, time = self._buffer.advance()
         if status == EXHAUSTED:
             return None
+        (task,) = self.tasks
         settlement = self._buffer.release()
         accepted = settlement.device_ids[settlement.outcomes == Outcome.ACCEPTED]
-        if self._budget is not None:
-            self.stopped = self._budget.refusal(accepted)
-        if self.stopped:
+        if not task.may_commit(accepted):
             settlement = without_commit(settlement)
             accepted = accepted[:0]
         self._shards.tell(settlement)
         # A buffer opens when the one before it is released.
-        opened, self._opened = self._opened, time
+        opened, task.opened = task.opened, time
         record = RoundRecord(
-            round_index=self._round_index,
+            round_index=task.round_index,
             opened=opened,
             started=opened,
             closed=time,
             selected=int(settlement.device_ids.size),
             reported=int(np.count_nonzero(~np.isnan(settlement.report_times))),
             accepted=int(accepted.size),
-            is_committed=not self.stopped,
-            eligible_estimate=self._census.eligible,
+            is_committed=not task.stopped,
+            eligible_estimate=task.census.eligible,
         )
-        return ClosedRound(record, accepted, settlement)
+        task.note(record)
+        return ClosedRound(record, accepted, (settlement,))

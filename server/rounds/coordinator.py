@@ -1,26 +1,28 @@
-"""The round loop: shards list check-ins window by window, and the coordinator forms rounds from
-them, one after the other. `RoundLoop` is what all modes of rounds have in common; `Coordinator`
-selects the devices of a round together; server/rounds/buffered.py starts them as they come.
+"""The round loop: shards list check-ins window by window, and the coordinator forms the rounds of
+one federated task, or of several that share the devices (Bonawitz et al. 2019, sections 2 and 4).
+`RoundLoop` is common to all modes of rounds; `Coordinator` selects the devices of a round together;
+server/rounds/buffered.py starts them as they come.
 
 Selection of the next round overlaps the reporting of the present one. A shard lists a window
 without knowing what the window will decide: the coordinator remembers that itself, and sends it
-along when it asks for the next window.
+along when it asks for the next window. Check-ins are listed once for all tasks;
+server/rounds/selection.py decides which device waits for which task.
 """
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import astuple, dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.errors import Starved
 from fedray.base.rng import Stream, stream_key
-from fedray.scenario import Scenario
-from fedray.server.rounds.budget import Budget, filter_of
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import TaskScenario, sharing_timer, tasks_of
+from fedray.server.policies.policy import Policies
+from fedray.server.rounds.budget import filter_of
 from fedray.server.rounds.pace import Pace, Samplers
-from fedray.server.rounds.records import records_array, records_of
 from fedray.server.rounds.reservoir import drawn_cohort
 from fedray.server.rounds.rounds import (
     Reporting,
@@ -33,6 +35,7 @@ from fedray.server.rounds.rounds import (
 )
 from fedray.server.rounds.selection import DOWN, EXHAUSTED, FULL, Selection
 from fedray.server.rounds.shards import Shards
+from fedray.server.rounds.task import Supply, TaskRounds
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import (
     NO_WINDOW,
@@ -45,168 +48,124 @@ from fedray.wire.messages import (
 )
 from fedray.wire.protocols import Shard
 
-STARVING_SECONDS = 20 * 3600.0
-"""Simulated time without a round after which a run counts as starving: shorter than a day, and
-longer than the part of a day in which the devices of one time zone are in use."""
-HELD_BACK_SECONDS = 12 * 3600.0
-"""The same where separation or cap, which no waiting ends, hold back more than half of the eligible
-devices."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClosedRound:
     """An attempt at a round that has closed.
 
-    record: what is written of it.
-    accepted_device_ids: [A], sorted; none of an attempt that was abandoned.
-    settlement: what its devices are told; None where none were selected.
+    record: record of the attempt.
+    accepted_device_ids: [A], sorted; empty if the attempt was abandoned.
+    settlements: settlement of its devices, then one for each task that shares the timer; empty if
+        no devices were selected.
+    task: place of its task in the scenario.
     """
 
     record: RoundRecord
     accepted_device_ids: NDArray[np.uint64]
-    settlement: Settlement | None
+    settlements: tuple[Settlement, ...]
+    task: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Excluded:
-    """Devices at their limit were sent away for good; `settlement` tells them."""
+class Settled:
+    """Devices were settled outside of a round: they uploaded for later rounds, or were excluded
+    because they are at their limit."""
 
-    settlement: Settlement
+    settlements: tuple[Settlement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WindowOver:
-    """All that a window decides is decided: `Coordinator.state` can be taken now.
+    """Everything that a window decides is decided: `RoundLoop.state` can be taken now.
 
     end_time: the window's end, seconds since start.
     """
 
     end_time: float
-
-
-class Supply(NamedTuple):
-    """Devices that a run has at the start of its present window.
-
-    eligible: estimate of the eligible devices.
-    may_come: estimate of the eligible devices that no rule holds back.
-    starving: the reason why no round was committed for most of a day; empty otherwise.
-    """
-
-    eligible: int
-    may_come: int
-    starving: str
-
-
-class Forming(Protocol):
-    """What a coordinator knows of single devices, window by window."""
-
-    def start_window(self, check_ins: CheckIns, window: Window) -> None:
-        """Goes on to a window, given its first check-ins."""
-        ...
-
-    def state(self) -> dict[str, NDArray]:
-        """Everything, as named arrays, between two windows."""
-        ...
-
-    def load(self, state: dict[str, NDArray]) -> None:
-        """Takes up a state."""
-        ...
+    settlements: tuple[Settlement, ...] = ()
 
 
 class RoundLoop:
-    """Forms rounds until the scenario's count is committed, or its privacy budget is spent.
+    """Forms rounds of tasks until each has committed its own, or cannot.
 
-    How a round is formed is said by subclasses: `_next_attempt`.
+    How a round is formed is up to subclasses: `_start_window` and `_next_event`.
 
     Args:
-        scenario: says the rounds and their rules.
-        shards: of the population, in order of their devices.
-        forming: what is known of single devices.
+        tasks: rounds of each task.
+        shards: shards of the population, in order of their devices.
+        pace: orders for the shards.
 
-    records: every attempt so far, in order of time.
-    stopped: why the budget ended the run; empty as long as it did not.
+    tasks: rounds of each task.
     """
 
-    def __init__(self, scenario: Scenario, shards: Sequence[Shard], forming: Forming) -> None:
-        self._scenario = scenario
+    def __init__(self, tasks: Sequence[TaskRounds], shards: Sequence[Shard], pace: Pace) -> None:
+        self.tasks = tasks
         self._shards = Shards(shards)
-        self._forming = forming
-        self._pace = Pace(scenario)
+        self._pace = pace
         self._samplers = Samplers()
-        self._budget = Budget.of(scenario)
-        self.stopped = ""
         self._window = NO_WINDOW
-        self._round_index = 0
-        self._opened = 0.0
-        self._begins = 0.0
-        """When the first round may start, seconds since start."""
         self._census = Census(0, 0, 0, 0)
-        self._since_commit = Census(0, 0, 0, 0)
+        """Census of the present window, whatever the tasks' rules."""
+        self._running = [False] * len(tasks)
+        """Which tasks wanted devices when the order for the next window was made."""
         self._coming: CheckInOrder | None = None
         """The order for the next window, without settlements; it follows from the census of the
         present one."""
-        self.records: list[RoundRecord] = []
 
-    def _next_attempt(self) -> ClosedRound | Excluded | None:
-        """Goes on until an attempt at a round has closed, or devices were excluded; None if the
+    def _start_window(self, check_ins: CheckIns) -> None:
+        """Enters a window, given its first check-ins."""
+        raise NotImplementedError
+
+    def _next_event(self) -> ClosedRound | Settled | None:
+        """Continues until an attempt at a round has closed, or devices were excluded; None if the
         window ends before."""
         raise NotImplementedError
 
-    def events(self) -> Iterator[ClosedRound | Excluded | WindowOver]:
+    def _dismiss(self, place: int, time: float) -> None:
+        """Lets all devices go from a task that has starved, by its place and the time."""
+
+    def events(self) -> Iterator[ClosedRound | Settled | WindowOver]:
         """Yields every attempt as it closes, every exclusion, and the end of every window.
 
         Raises:
-            Starved: the simulated days ran out before all rounds were committed.
+            Starved: the simulated days ran out before any round was committed.
         """
         if self._window.number < 0:
-            # The pace of the first window follows from a census: this order asks for it alone.
-            check_ins = self._shards.check_ins(self._pace.census_only())
-            self._census = check_ins.census
+            # The pace of the first window follows from a census: this order asks only for that.
+            self._enter(
+                NO_WINDOW, self._shards.check_ins(self._with_rounds(self._pace.census_only()))
+            )
+            self._running = self._running_in(0)
             self._next_window()
-        elif self._round_index < self._scenario.rounds.count:
+        elif self._is_running:
             # A state was taken up, which is one between two windows.
             self._next_window()
-        while self._round_index < self._scenario.rounds.count and not self.stopped:
-            closed = self._next_attempt()
-            if closed is None:
-                # The caller may write a checkpoint here, before the next window is entered.
-                yield WindowOver(self._window.end_time)
-                self._next_window()
+        while self._is_running:
+            event = self._next_event()
+            if event is not None:
+                yield event
                 continue
-            if isinstance(closed, Excluded):
-                yield closed
-                continue
-            self._note(closed)
-            yield closed
-
-    def _note(self, closed: ClosedRound) -> None:
-        """Takes up an attempt that has closed."""
-        self.records.append(closed.record)
-        if closed.record.is_committed:
-            self._round_index += 1
-            # If rounds starve, what held devices back is told since the last committed one.
-            self._since_commit = Census(0, 0, 0, 0)
+            # The caller may write a checkpoint here, before the next window is entered.
+            yield WindowOver(self._window.end_time)
+            self._next_window()
 
     @property
     def supply(self) -> Supply:
         """Devices at the start of the present window."""
-        starving = ""
-        idle = self._window.end_time - self._idle_since
-        _, by_round, by_cap = self._held_back
-        most = HELD_BACK_SECONDS if by_round + by_cap > 0.5 else STARVING_SECONDS
-        if idle >= most and not self.stopped:
-            starving = f"no round for {_length(idle)}: {self._cause}"
-        return Supply(self._census.eligible, self._census.free_eligible, starving)
+        running = [task for task in self.tasks if not task.is_over] or self.tasks
+        may_come = max(task.census.free_eligible for task in running)
+        starving = [f"{task.prefix}{task.starving}" for task in running if task.starving]
+        return Supply(self._census.eligible, may_come, "; ".join(starving))
 
     @property
     def document(self) -> dict[str, Any]:
-        """What run.json says of how the trace was made: by which sampler windows were drawn."""
+        """Keys of run.json about how the trace was made: how many windows each sampler drew."""
         return {"samplers": self._samplers.document}
 
-    def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
-        """Takes up a round that was committed before, with its accepted devices [A]; in order."""
-        if self._budget is not None:
-            self._budget.add(accepted_device_ids)
+    def remember(self, task: int, accepted_device_ids: NDArray[np.uint64]) -> None:
+        """Takes up a round of a `task` that was committed before, with its accepted devices [A]; in
+        order."""
+        self.tasks[task].remember(accepted_device_ids)
 
     def finish(self) -> None:
         """Tells the shards what they have not heard yet; is called once, when no more rounds are
@@ -215,23 +174,22 @@ class RoundLoop:
 
     def state(self) -> dict[str, NDArray]:
         """Everything but the settlements, as named arrays; may be asked for between two windows."""
-        censuses = [dataclasses.astuple(each) for each in (self._census, self._since_commit)]
-        return {
-            **prefixed("selection.", self._forming.state()),
+        state = {
             "window": np.array(self._window, np.float64),
-            "round": np.array([self._round_index]),
-            "opened": np.array([self._opened]),
-            "census": np.array(censuses),
+            "census": np.array(astuple(self._census)),
             "listed": np.array([self._pace.listed_from, self._pace.listed_until]),
             "samplers": self._samplers.state(),
-            "records": records_array(self.records),
+            "running": np.array(self._running),
         }
+        for place, task in enumerate(self.tasks):
+            state |= prefixed(f"task{place}.", task.state())
+        return state
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a state. The shards must have been told of every settlement before it.
 
         Args:
-            state: what `state` gave.
+            state: result of `state`.
 
         Raises:
             CheckpointError: the samplers were chosen by other predicted costs, so that the rest of
@@ -239,397 +197,337 @@ class RoundLoop:
         """
         # This comes first, because it refuses states of other predicted costs.
         self._samplers.load(state["samplers"])
-        self._forming.load(under("selection.", state))
         number, *seconds = state["window"].tolist()
         self._window = Window(int(number), *seconds)
-        self._round_index = int(state["round"][0])
-        self._opened = float(state["opened"][0])
-        self._census, self._since_commit = (Census(*row) for row in state["census"].tolist())
+        self._census = Census(*state["census"].tolist())
         self._pace.listed_from, self._pace.listed_until = state["listed"].tolist()
-        self.records = records_of(state["records"])
+        self._running = state["running"].tolist()
+        for place, task in enumerate(self.tasks):
+            task.load(under(f"task{place}.", state))
+
+    @property
+    def _is_running(self) -> bool:
+        return not all(task.is_over for task in self.tasks)
+
+    def _running_in(self, window: int) -> list[bool]:
+        """Whether each task wants devices in a window."""
+        end_time = (window + 1) * self._pace.window_seconds
+        return [not task.is_over and task.begins < end_time for task in self.tasks]
+
+    def _order(self, number: int) -> CheckInOrder:
+        # Tasks that are over, or not begun, want no devices and must not raise the rate.
+        wanted = [
+            task.census.free_eligible if is_running else None
+            for task, is_running in zip(self.tasks, self._running, strict=True)
+        ]
+        return self._pace.order(number, self._census, wanted)
+
+    def _with_rounds(self, order: CheckInOrder) -> CheckInOrder:
+        return replace(order, rounds=tuple(task.round_index for task in self.tasks))
+
+    def _enter(self, window: Window, check_ins: CheckIns) -> None:
+        self._census = check_ins.census
+        of_tasks = check_ins.task_censuses or (check_ins.census,)
+        for task, census in zip(self.tasks, of_tasks, strict=True):
+            task.enter(window, census)
 
     def _next_window(self) -> None:
-        """Makes the next window the selection's present one."""
+        """Makes the next window the present one; ends all tasks if there is none."""
         number = self._window.number + 1
-        start_time = number * self._pace.window_seconds
-        if self._is_starved(start_time):
-            raise Starved(self._why_starved())
-        # The round that is being formed was not known when the order was made.
-        expected = self._coming or self._pace.order(number, self._census, 0)
-        order = dataclasses.replace(expected, round_index=self._round_index)
+        time = number * self._pace.window_seconds
+        for place, task in enumerate(self.tasks):
+            if not task.is_over and task.is_starved(time):
+                task.starved = task.why_starved
+                self._dismiss(place, time)
+        if not self._is_running:
+            # If some task has committed rounds, its trace is of use, and no error is raised.
+            if not any(each.is_committed for task in self.tasks for each in task.records):
+                raise Starved("; ".join(f"{task.prefix}{task.starved}" for task in self.tasks))
+            return
+        # The rounds that are being formed were not known when the order was made.
+        order = self._with_rounds(self._coming or self._order(number))
         check_ins = self._shards.check_ins(order)
-        self._census = check_ins.census
-        self._coming = self._pace.order(number + 1, self._census, 0)
-        # The order follows from this window's census alone, so that shards can work on it while
-        # this window is gone through.
+        self._enter(order.window, check_ins)
+        # Part of the state: whether a task ends within this window must not change the order that
+        # the shards prepare meanwhile.
+        self._running = self._running_in(number + 1)
+        # The order follows only from this window's census, so that shards can work on it while this
+        # window is gone through.
+        self._coming = self._order(number + 1)
         self._shards.prepare(self._coming)
-        self._since_commit += check_ins.census
         self._samplers.count(order.is_enumerated)
         self._window = order.window
-        self._forming.start_window(check_ins, self._window)
-
-    @property
-    def _last_commit(self) -> RoundRecord | None:
-        return next((each for each in reversed(self.records) if each.is_committed), None)
-
-    @property
-    def _idle_since(self) -> float:
-        """When the round that is being formed might have started, seconds since start."""
-        since = self._begins
-        if (last := self._last_commit) is not None:
-            apart = 60.0 * (self._scenario.rounds.min_minutes_between or 0.0)
-            since = max(last.closed, last.started + apart)
-        # No device can be selected while the server is down.
-        for outage in self._scenario.rounds.outages:
-            if outage.start_hours * 3600.0 < self._window.end_time:
-                since = max(since, 3600.0 * (outage.start_hours + outage.hours))
-        return since
-
-    def _is_starved(self, time: float) -> bool:
-        """Whether the run ends at a time, seconds since start, because it lacks devices."""
-        rounds = self._scenario.rounds
-        # A device that waits for its timer, or a round for its timeout, does not starve yet.
-        waits = self._scenario.participation.wait_seconds + 60.0 * rounds.selection_timeout_minutes
-        most_idle = 86_400.0 * rounds.max_starved_days + waits
-        return time >= 86_400.0 * rounds.max_days or time - self._idle_since >= most_idle
-
-    def _why_starved(self) -> str:
-        rounds, last = self._scenario.rounds, self._last_commit
-        committed = sum(record.is_committed for record in self.records)
-        limit = f"rounds.max_days={rounds.max_days:g} ran out"
-        if self._window.end_time < 86_400.0 * rounds.max_days:
-            limit = f"rounds.max_starved_days={rounds.max_starved_days:g} ran out"
-        text = f"{limit} with {committed} of {rounds.count} rounds committed"
-        if last is not None:
-            text += f", the last of them {_length(self._window.end_time - last.closed)} before"
-        return f"{text}; {self._cause}"
-
-    @property
-    def _cause(self) -> str:
-        """The cause of a shortage, and a remedy."""
-        rounds = self._scenario.rounds
-        begun = 0.0 if self._last_commit is None else self._last_commit.closed
-        # An attempt that selected as many devices as it wanted lacked reports, not check-ins.
-        failed = sum(
-            record.selected >= rounds.selection_target and not record.is_committed
-            for record in self.records
-            if record.started >= begun
-        )
-        if failed:
-            return (
-                f"{failed} were abandoned with too few reports, so raise "
-                f"rounds.report_timeout_minutes={rounds.report_timeout_minutes:g} or "
-                f"rounds.over_selection={rounds.over_selection:g}"
-            )
-        return self._what_held_back() or self._what_else_to_change()
-
-    @property
-    def _held_back(self) -> tuple[float, float, float]:
-        """Shares of the eligible devices that timer, separation and cap have held back since the
-        last committed round."""
-        census = self._since_commit
-        total = max(1, census.eligible)
-        # A device at its cap has a timer that never opens, so it is counted among the closed ones.
-        closed = census.eligible - census.open_eligible
-        too_near = census.open_eligible - census.free_eligible
-        by_cap = census.spent_eligible / total
-        return closed / total - by_cap, too_near / total, by_cap
-
-    def _what_held_back(self) -> str:
-        """The rule that held back most of the eligible devices since the last committed round;
-        empty if all rules together held back at most half of them."""
-        participation = self._scenario.participation
-        by_timer, by_round, by_cap = self._held_back
-        # Rules that hold back less than half of the devices are not the reason.
-        if by_cap + by_timer + by_round <= 0.5:
-            return ""
-        cap = participation.max_participations
-        keys = participation.keys_by_rule
-        limits = [f"participation.max_participations={cap}"] if cap is not None else []
-        if self._scenario.privacy.at_limit == "exclude":
-            # Excluded devices count as spent too: their timers never open either.
-            limits += ["privacy.stop_at", "privacy.noise_multiplier"]
-        remedies = (
-            (by_timer, f"lower {keys['time']}"),
-            (by_round, f"lower {keys['rounds']}"),
-            (by_cap, f"raise {' or '.join(limits)}"),
-        )
-        _, remedy = max(remedies, key=lambda each: each[0])
-        share_of_cap = ""
-        if limits:
-            share_of_cap = f", the cap on participations {100 * by_cap:.0f} %"
-        return (
-            f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round "
-            f"separation {100 * by_round:.0f} %{share_of_cap}, so {remedy}, or raise "
-            f"population.devices={self._scenario.population.devices}"
-        )
-
-    def _what_else_to_change(self) -> str:
-        scenario = self._scenario
-        keys = f"rounds.report_goal={scenario.rounds.report_goal}"
-        if waits := scenario.participation.keys_by_rule["time"]:
-            keys += f" or {waits}"
-        return (
-            f"too few devices checked in, so lower {keys}, or raise "
-            f"population.devices={scenario.population.devices} or rounds.max_days"
-        )
+        self._start_window(check_ins)
 
 
-class Gathering(Forming, Protocol):
-    """Who waits for rounds whose devices are selected together: see `server.selection.Selection`,
-    which says what the methods do."""
-
-    @property
-    def waiting(self) -> int:
-        """Devices that wait now."""
-        ...
-
-    @property
-    def down_until(self) -> float:
-        """When the last outage that has begun is over."""
-        ...
-
-    def open(self, opened: float, ready_time: float) -> None:
-        """Opens selection for a round that can start from ready_time on."""
-        ...
-
-    def take(self) -> Selected:
-        """All waiting devices, sorted by id; nobody waits afterwards."""
-        ...
-
-    def let_go(
-        self,
-        selected: Selected,
-        busy_until: NDArray[np.float64],
-        reopen_times: NDArray[np.uint32],
-        remembered_rounds: NDArray[np.int32],
-        contributions: NDArray[np.uint32],
-    ) -> None:
-        """Lets devices go that waited."""
-        ...
-
-
-class CohortLoop(RoundLoop):
-    """Forms rounds whose devices are selected together: what becomes of an attempt, once its
-    devices wait.
+class CohortTask(TaskRounds):
+    """Rounds of a task whose devices are selected together.
 
     Args:
-        scenario: says the rounds and their rules.
-        shards: of the population, in order of their devices.
-        rules: of the scenario's rounds.
-        gathering: who waits.
+        tasks: all tasks of the scenario.
+        place: place of this one among them.
+
+    rules: rules of its rounds.
+    sharing: places of the other tasks that share its timer.
+    shared: policies that share a timer.
+    filter: excludes devices at their limit; None if the scenario does not.
     """
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        shards: Sequence[Shard],
-        rules: RoundRules,
-        gathering: Gathering,
-    ) -> None:
-        self._rules = rules
-        self._gathering = gathering
-        self._reservoir_key = stream_key(scenario.seed, Stream.RESERVOIR)
-        super().__init__(scenario, shards, gathering)
+    def __init__(self, tasks: Sequence[TaskScenario], place: int) -> None:
+        super().__init__(tasks[place])
+        self.place = place
+        self.rules = RoundRules.of(self.scenario)
+        self.sharing = sharing_timer(tasks, place)
+        policies = self.rules.policies
+        # Only the timer is shared: caps count the contributions to one task.
+        of_time = tuple(each for each in policies.each if not each.counts_contributions)
+        self.shared: Policies = replace(policies, each=of_time)
+        self.filter = filter_of(self.scenario)
 
-    def _close(self, status: int, time: float) -> ClosedRound:
-        """Closes the attempt that selection is open for, and opens selection for the next.
+    def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
+        """See `TaskRounds.remember`."""
+        super().remember(accepted_device_ids)
+        if self.filter is not None:
+            self.filter.add(accepted_device_ids)
 
-        Args:
-            status: FULL or TIMED_OUT.
-            time: when that was so, seconds since start.
-        """
-        # At the selection timeout fewer than the target are enough, if they can meet the goal.
-        if status == FULL or self._gathering.waiting >= self._rules.least_to_start:
-            closed = self._report(time)
-        else:
-            closed = self._give_up(time)
-        # The next round opens when this one starts, not when it closes: its devices gather
-        # meanwhile.
-        self._opened = time
-        self._gathering.open(time, ready_time=self._ready_time(closed.record))
-        return closed
-
-    @property
-    def _attempt(self) -> int:
-        """The number of the attempt that is made: shards apply each number once. Abandoned attempts
-        count: a round that is tried again draws other fates."""
-        return len(self.records)
-
-    def _ready_time(self, record: RoundRecord) -> float:
-        """When the round after this attempt may start, seconds since start: an abandoned one may be
+    def ready_time(self, record: RoundRecord) -> float:
+        """When the round after an attempt may start, seconds since start: an abandoned one may be
         tried again at once."""
-        minutes = self._scenario.rounds.min_minutes_between
+        minutes = self.scenario.rounds.min_minutes_between
         if minutes is None or not record.is_committed:
             return record.closed
         return max(record.closed, record.started + 60.0 * minutes)
 
-    def _report(self, time: float) -> ClosedRound:
-        """Closes an attempt that has started: who reports, and who is told what."""
+
+class Coordinator(RoundLoop):
+    """Forms rounds whose devices are selected together.
+
+    Args:
+        scenario: rounds and their rules, of one task or several.
+        shards: shards of the population, in order of their devices.
+    """
+
+    def __init__(self, scenario: Scenario | SeveralTasks, shards: Sequence[Shard]) -> None:
+        given = tasks_of(scenario)
+        self.tasks: Sequence[CohortTask] = [CohortTask(given, place) for place in range(len(given))]
+        super().__init__(self.tasks, shards, Pace([task.scenario for task in given]))
+        weights = [task.weight for task in given]
+        self._selection = Selection([task.rules for task in self.tasks], scenario.seed, weights)
+        self._reservoir_key = stream_key(scenario.seed, Stream.RESERVOIR)
+        self._exclusions = 0
+        """Settlements of excluded devices so far; their attempts are in no record."""
+        for task in self.tasks:
+            # The first round may start as soon as enough devices wait.
+            self._selection.select_from(task.place, task.begins)
+            self._selection.open(task.place, task.begins, ready_time=task.begins)
+
+    def state(self) -> dict[str, NDArray]:
+        """See `RoundLoop.state`."""
+        selection = prefixed("selection.", self._selection.state())
+        return {**super().state(), **selection, "excluded": np.array([self._exclusions])}
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """See `RoundLoop.load`."""
+        super().load(state)
+        self._selection.load(under("selection.", state))
+        self._exclusions = int(state["excluded"][0])
+
+    def _start_window(self, check_ins: CheckIns) -> None:
+        self._selection.start_window(check_ins, self._window)
+
+    def _next_event(self) -> ClosedRound | Settled | None:
+        while True:
+            rounds = [task.round_index for task in self.tasks]
+            status, place, time = self._selection.advance(rounds)
+            if status == EXHAUSTED:
+                return None
+            # An outage sends all devices away that wait; the attempts stay open.
+            if status == DOWN:
+                for task in self.tasks:
+                    self._send_away(task, self._selection.down_until)
+                continue
+            task = self.tasks[place]
+            # Before devices are counted, so that no round is formed of those that may not be in it.
+            excluded = self._exclude(task, time)
+            return excluded or self._close(task, status, time)
+
+    @property
+    def _attempt(self) -> int:
+        """The number of the attempt that is made: shards apply each number once. Attempts of all
+        tasks count, so that no two attempts of a device have the same draws; and abandoned ones: a
+        round that is tried again draws other fates."""
+        return sum(len(task.records) for task in self.tasks) + self._exclusions
+
+    def _dismiss(self, place: int, time: float) -> None:
+        self._send_away(self.tasks[place], time)
+        self._selection.select_from(place, np.inf)
+
+    def _close(self, task: CohortTask, status: int, time: float) -> ClosedRound:
+        """Closes the attempt that selection is open for, and opens selection for the next.
+
+        Args:
+            task: task of the attempt.
+            status: FULL or TIMED_OUT.
+            time: time at which that was so, seconds since start.
+        """
+        # At the selection timeout fewer than the target are enough, if they can meet the goal.
+        is_enough = self._selection.waiting(task.place) >= task.rules.least_to_start
+        if status == FULL or is_enough:
+            closed = self._report(task, time)
+        else:
+            closed = self._give_up(task, time)
+        task.note(closed.record)
+        # The next round opens when this one starts, not when it closes: its devices gather
+        # meanwhile.
+        task.opened = time
+        self._selection.open(task.place, time, ready_time=task.ready_time(closed.record))
+        if task.is_over:
+            # No device waits for it at this moment: all who did were taken.
+            self._selection.select_from(task.place, np.inf)
+        return closed
+
+    def _report(self, task: CohortTask, time: float) -> ClosedRound:
+        """Closes an attempt that has started: who reports, and what its devices remember."""
         attempt = self._attempt
-        selected = self._select(attempt, time)
-        fates = draw_fates(selected, attempt, self._rules.fates)
+        selected = self._select(task, attempt, time)
+        fates = draw_fates(selected, attempt, task.rules.fates)
         reporting = resolve_reporting(
-            selected, fates, time, attempt, self._round_index, self._rules
+            selected, fates, time, attempt, task.round_index, task.rules, task.place
         )
         # The budget decides before anybody is told, because a refused round ends as an abandoned
         # one.
-        if reporting.is_committed and self._budget is not None:
-            self.stopped = self._budget.refusal(reporting.accepted_device_ids)
-            reporting = withheld(reporting) if self.stopped else reporting
-        settlement = self._settle(selected, reporting)
+        if reporting.is_committed and not task.may_commit(reporting.accepted_device_ids):
+            reporting = withheld(reporting)
+        settlements = self._settle(task, selected, reporting)
         record = RoundRecord(
-            round_index=self._round_index,
-            opened=self._opened,
+            round_index=task.round_index,
+            opened=task.opened,
             started=time,
             closed=reporting.closed,
             selected=int(selected.device_ids.size),
             reported=reporting.reported,
             accepted=int(reporting.accepted_device_ids.size),
             is_committed=reporting.is_committed,
-            eligible_estimate=self._census.eligible,
+            eligible_estimate=task.census.eligible,
         )
-        return ClosedRound(record, reporting.accepted_device_ids, settlement)
+        if record.is_committed and task.filter is not None:
+            task.filter.add(reporting.accepted_device_ids)
+        return ClosedRound(record, reporting.accepted_device_ids, settlements, task.place)
 
-    def _settle(self, selected: Selected, reporting: Reporting) -> Settlement:
-        """Tells everybody what became of the devices of an attempt; what the shards were told."""
+    def _settle(
+        self, task: CohortTask, selected: Selected, reporting: Reporting
+    ) -> tuple[Settlement, ...]:
+        """Settles the devices of an attempt. The selection hears of it at once, the shards with the
+        next order."""
         settlement = reporting.settlement
-        # The selection hears of it at once, the shards with the next order.
-        round_or_none = np.where(settlement.remembers_round, self._round_index, -1)
-        remembered = round_or_none.astype(np.int32)
-        contributions = selected.contributions + settlement.has_arrived.astype(np.uint32)
-        self._gathering.let_go(
-            selected, reporting.busy_until, settlement.reopen_times, remembered, contributions
+        # Tasks that share the timer come first, because when a device comes again depends on all of
+        # its timers.
+        others = self._timers_of_others(task, reporting)
+        round_or_none = np.where(settlement.remembers_round, task.round_index, -1)
+        self._let_go(
+            task,
+            selected,
+            reporting.busy_until,
+            settlement.reopen_times,
+            round_or_none.astype(np.int32),
+            selected.contributions + settlement.has_arrived.astype(np.uint32),
         )
-        self._shards.tell(settlement)
-        return settlement
+        settlements = (settlement, *others)
+        for each in settlements:
+            self._shards.tell(each)
+        return settlements
 
-    def _give_up(self, time: float) -> ClosedRound:
+    def _timers_of_others(self, task: CohortTask, reporting: Reporting) -> tuple[Settlement, ...]:
+        """Starts the timers of the tasks that share a task's timer; a settlement for each."""
+        if not task.sharing:
+            return ()
+        ids = reporting.settlement.device_ids
+        reopen_times = task.shared.reopen_times(reporting.attempted)
+        # Only the timer is shared: the other tasks learn nothing of rounds and counts.
+        no_round, none = np.full(ids.size, -1, np.int32), np.zeros(ids.size, np.uint32)
+        for other in task.sharing:
+            self._selection.remember(other, ids, reopen_times, no_round, none)
+        of_timers = replace(
+            reporting.settlement,
+            round_index=Settlement.NO_ROUND,
+            reopen_times=reopen_times,
+            remembers_round=np.zeros(ids.size, np.bool_),
+        )
+        return tuple(replace(of_timers, task=other) for other in task.sharing)
+
+    def _give_up(self, task: CohortTask, time: float) -> ClosedRound:
         """Closes an attempt for which too few waited at the selection timeout."""
-        self._send_away(time)
+        self._send_away(task, time)
         record = RoundRecord(
-            round_index=self._round_index,
-            opened=self._opened,
+            round_index=task.round_index,
+            opened=task.opened,
             started=time,
             closed=time,
             selected=0,
             reported=0,
             accepted=0,
             is_committed=False,
-            eligible_estimate=self._census.eligible,
+            eligible_estimate=task.census.eligible,
         )
-        return ClosedRound(record, np.empty(0, np.uint64), None)
+        return ClosedRound(record, np.empty(0, np.uint64), (), task.place)
 
-    def _send_away(self, until: float) -> None:
-        """Lets everybody go who waits: they may check in again from a time on."""
-        self._release(self._gathering.take(), until)
+    def _send_away(self, task: CohortTask, until: float) -> None:
+        """Lets all devices go that wait for a task: they may check in again from a time on."""
+        self._release(task, self._selection.take(task.place), until)
 
-    def _select(self, attempt: int, time: float) -> Selected:
+    def _select(self, task: CohortTask, attempt: int, time: float) -> Selected:
         """The devices of an attempt. Where more wait than it selects, it draws them, and sends the
         others away."""
-        waiting, target = self._gathering.take(), self._rules.selection_target
+        waiting, target = self._selection.take(task.place), task.rules.selection_target
         # A round that starts at the selection timeout takes all who wait, who are fewer.
         if waiting.device_ids.size <= target:
             return waiting
         is_drawn = drawn_cohort(self._reservoir_key, waiting.device_ids, attempt, target)
-        self._release(waiting.take(~is_drawn), time)
+        self._release(task, waiting.take(~is_drawn), time)
         return waiting.take(is_drawn)
 
-    def _release(self, released: Selected, until: float) -> None:
+    def _release(self, task: CohortTask, released: Selected, until: float) -> None:
         """Lets devices go that did nothing in a round, so that no timer starts."""
-        self._let_go(released, until, np.zeros(released.device_ids.size, np.uint32))
-
-    def _let_go(self, released: Selected, until: float, reopen_times: NDArray[np.uint32]) -> None:
-        """Lets devices go that were in no round, which they therefore do not remember."""
         size = released.device_ids.size
-        busy_until = np.full(size, until)
-        no_round = np.full(size, -1, np.int32)
-        self._gathering.let_go(released, busy_until, reopen_times, no_round, released.contributions)
+        self._let_go(task, released, np.full(size, until), np.zeros(size, np.uint32))
 
+    def _let_go(
+        self,
+        task: CohortTask,
+        selected: Selected,
+        busy_until: NDArray[np.float64],
+        reopen_times: NDArray[np.uint32],
+        remembered: NDArray[np.int32] | None = None,
+        contributions: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Lets devices go that waited; without the last two, they were in no round."""
+        if remembered is None:
+            remembered = np.full(selected.device_ids.size, -1, np.int32)
+        if contributions is None:
+            contributions = selected.contributions
+        self._selection.remember(
+            task.place, selected.device_ids, reopen_times, remembered, contributions
+        )
+        self._selection.let_go(selected, busy_until)
 
-class Coordinator(CohortLoop):
-    """Forms rounds whose devices are selected together, one after the other.
-
-    Args:
-        scenario: says the rounds and their rules.
-        shards: of the population, in order of their devices.
-    """
-
-    def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
-        rules = RoundRules.of(scenario)
-        self._selection = Selection(rules, stream_key(scenario.seed, Stream.RETURN))
-        # The first round may start as soon as enough devices wait.
-        self._selection.open(0.0, ready_time=0.0)
-        self._filter = filter_of(scenario)
-        self._exclusions = 0
-        """Settlements of excluded devices so far; their attempts are in no record."""
-        super().__init__(scenario, shards, rules, self._selection)
-
-    def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
-        """See `RoundLoop.remember`."""
-        super().remember(accepted_device_ids)
-        if self._filter is not None:
-            self._filter.add(accepted_device_ids)
-
-    def state(self) -> dict[str, NDArray]:
-        """See `RoundLoop.state`."""
-        state = super().state()
-        if self._filter is not None:
-            state["excluded"] = np.array([self._exclusions])
-        return state
-
-    def load(self, state: dict[str, NDArray]) -> None:
-        """See `RoundLoop.load`."""
-        super().load(state)
-        if self._filter is not None:
-            self._exclusions = int(state["excluded"][0])
-
-    def _next_attempt(self) -> ClosedRound | Excluded | None:
-        while True:
-            status, time = self._selection.advance(self._round_index)
-            if status == EXHAUSTED:
-                return None
-            # An outage sends everybody away who waits; the attempt stays open.
-            if status == DOWN:
-                self._send_away(self._selection.down_until)
-                continue
-            # Before devices are counted, so that no round is formed of those that may not be in it.
-            excluded = self._exclude(time)
-            if excluded is not None:
-                return excluded
-            return self._close(status, time)
-
-    def _report(self, time: float) -> ClosedRound:
-        closed = super()._report(time)
-        if closed.record.is_committed and self._filter is not None:
-            self._filter.add(closed.accepted_device_ids)
-        return closed
-
-    @property
-    def _attempt(self) -> int:
-        return super()._attempt + self._exclusions
-
-    def _exclude(self, time: float) -> Excluded | None:
+    def _exclude(self, task: CohortTask, time: float) -> Settled | None:
         """Lets those waiting devices go for good that would go beyond the budget; None if there are
         none."""
-        if self._filter is None:
+        if task.filter is None:
             return None
-        is_beyond = ~self._filter.admits(self._selection.waiting_device_ids())
+        is_beyond = ~task.filter.admits(self._selection.waiting_device_ids(task.place))
         if not is_beyond.any():
             return None
-        excluded = self._selection.take(is_beyond)
+        excluded = self._selection.take(task.place, is_beyond)
         settlement = exclusion(
             excluded,
             self._attempt,
-            self._round_index,
-            keeps_losses=self._scenario.participation.history_loss_per_day is not None,
+            task.round_index,
+            keeps_losses=task.scenario.participation.history_loss_per_day is not None,
         )
         self._exclusions += 1
         # The selection hears of it at once, the shards with the next order.
-        self._let_go(excluded, time, settlement.reopen_times)
+        busy_until = np.full(excluded.device_ids.size, time)
+        self._let_go(task, excluded, busy_until, settlement.reopen_times)
         self._shards.tell(settlement)
-        return Excluded(settlement)
-
-
-def _length(seconds: float) -> str:
-    return f"{seconds / 86_400:.1f} days" if seconds >= 86_400 else f"{seconds / 3600:.1f} hours"
+        return Settled((settlement,))

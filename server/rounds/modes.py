@@ -2,23 +2,23 @@
 
 from collections.abc import Sequence
 
-from fedray.scenario import Scenario
+from fedray.scenario import Scenario, SeveralTasks
 from fedray.server.rounds.buffered import BufferedCoordinator
-from fedray.server.rounds.coordinator import Coordinator
+from fedray.server.rounds.coordinator import Coordinator, RoundLoop
 from fedray.server.rounds.stored import StoredCoordinator
 from fedray.wire.protocols import Shard
 
-AnyCoordinator = Coordinator | BufferedCoordinator | StoredCoordinator
-"""What forms rounds, as `rounds.mode` says."""
 
-
-def coordinator_of(scenario: Scenario, shards: Sequence[Shard]) -> AnyCoordinator:
+def coordinator_of(scenario: Scenario | SeveralTasks, shards: Sequence[Shard]) -> RoundLoop:
     """The coordinator that `rounds.mode` names.
 
     Args:
-        scenario: says the rounds and their rules.
-        shards: of the population, in order of their devices.
+        scenario: rounds and their rules, of one task or several.
+        shards: shards of the population, in order of their devices.
     """
+    # Several tasks share devices only where rounds select their devices together.
+    if isinstance(scenario, SeveralTasks):
+        return Coordinator(scenario, shards)
     match scenario.rounds.mode:
         case "buffered":
             return BufferedCoordinator(scenario, shards)

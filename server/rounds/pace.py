@@ -8,6 +8,7 @@ measured at run time, and run.json records their version.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +34,17 @@ QUIET_LOCAL_HOUR = 14.0
 class Pace:
     """The orders that shards get.
 
+    Args:
+        scenarios: scenario of each task; what tasks share is that of the first.
+
     window_seconds: length of every look-ahead window.
     listed_from, listed_until: start and end of the period for which the shards have listed
         intervals, seconds since start; part of a checkpoint's state.
     is_small: whether devices are so few that they are asked to come together.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenarios: Sequence[Scenario]) -> None:
+        self._scenarios, scenario = scenarios, scenarios[0]
         self._scenario = scenario
         self.window_seconds = scenario.rounds.look_ahead_minutes * 60.0
         self.listed_from = 0.0
@@ -50,36 +55,31 @@ class Pace:
         quiet_hour = (QUIET_LOCAL_HOUR - largest.utc_offset_hours) % 24.0
         self._windows_per_day = windows_per_day
         self._quiet_window = round(quiet_hour * 3600.0 / self.window_seconds) % windows_per_day
-        rounds = scenario.rounds
-        usable_devices = scenario.population.devices * scenario.usable_share
-        # Buffered rounds take devices as they come, so nobody needs to come together.
-        is_selected_together = rounds.mode == "on-device"
-        most_of_small = rounds.small_population * rounds.wanted_at_once
-        self.is_small = is_selected_together and usable_devices < most_of_small
+        # Devices come together if any task needs that, since they come for all.
+        self.is_small = any(_is_small(each) for each in scenarios)
 
     def census_only(self) -> CheckInOrder:
         """The order that asks for the first window's census, and for nobody to come."""
         return CheckInOrder(
             window=Window(0, 0.0, self.window_seconds, self.window_seconds, 0.0),
-            round_index=0,
             # Thinning costs nothing where nobody is asked, but some models can only be enumerated.
             is_enumerated=not self._scenario.availability.can_be_thinned,
             list_from_time=0.0,
             list_until_time=self._period_end(0),
-            settlements=(),
         )
 
-    def order(self, window: int, census: Census, round_index: int) -> CheckInOrder:
-        """The order for a window, without settlements.
+    def order(self, window: int, census: Census, wanted: Sequence[int | None]) -> CheckInOrder:
+        """The order for a window, without settlements and rounds.
 
         Args:
             window: its number.
-            census: of the window before.
-            round_index: the round that is being formed.
+            census: census of the window before.
+            wanted: of each task, the devices that could take part in it at the start of the window
+                before; None for a task that wants none.
         """
         start = window * self.window_seconds
         end = start + self.window_seconds
-        rate = self.rate(census.free_eligible)
+        rate = self._rate(wanted)
         ask_until = end
         # Few devices come together at the window's start, or they would hardly ever wait at once;
         # the higher rate makes up for the shorter time.
@@ -91,35 +91,21 @@ class Pace:
         is_enumerated = self._is_enumerated(window, start, mean_rate, census)
         return CheckInOrder(
             window=Window(window, start, end, ask_until, rate),
-            round_index=round_index,
             is_enumerated=is_enumerated,
             list_from_time=self.listed_from if is_enumerated else start,
             list_until_time=self.listed_until if is_enumerated else self._period_end(window),
-            settlements=(),
         )
 
-    def rate(self, free_eligible: int) -> float:
-        """Check-ins per device and hour: those of the devices that may take part are a small
-        multiple of what rounds at full speed could select.
-
-        Devices whose last round is too near are asked at the same rate, since only they know that;
-        they are turned away.
-
-        Args:
-            free_eligible: devices that may take part, at the start of the window before.
-        """
-        rounds, latency = self._scenario.rounds, self._scenario.latency
-        # A round takes about as long as a device that is one deviation slower than the median. The
-        # log-deviations between devices and within one are independent: their squares add up.
-        deviation = math.hypot(latency.speed_between, latency.speed_within)
-        # In buffered rounds a place is free again after the mean time; the factor is log-normal.
-        factor = math.exp(deviation if rounds.buffer is None else deviation**2 / 2.0)
-        work_seconds = latency.fixed_seconds + latency.train_seconds * factor
-        busy_seconds = latency.slowdown * work_seconds
-        demand_per_hour = rounds.wanted_at_once * 3600.0 / busy_seconds
-        # Nobody may be free at all; the largest rate bounds what follows from that.
-        per_device = rounds.pace_multiple * demand_per_hour / max(1, free_eligible)
-        return min(rounds.max_checkins_per_hour, per_device)
+    def _rate(self, wanted: Sequence[int | None]) -> float:
+        """Check-ins per device and hour that the tasks want together, but no more than the largest
+        `rounds.max_checkins_per_hour` of them."""
+        rates = [
+            _rate_of(scenario, free_eligible)
+            for scenario, free_eligible in zip(self._scenarios, wanted, strict=True)
+            if free_eligible is not None
+        ]
+        most = max(each.rounds.max_checkins_per_hour for each in self._scenarios)
+        return min(most, sum(rates, 0.0))
 
     def _is_enumerated(
         self,
@@ -170,17 +156,49 @@ class Pace:
 
 
 class UploadPace(Pace):
-    """The orders where uploads are stored: nobody waits for others, so devices come at the highest
-    rate."""
+    """The orders where uploads are stored: no device waits for others, so devices come at the
+    highest rate."""
 
     def __init__(self, scenario: Scenario) -> None:
-        super().__init__(scenario)
+        super().__init__([scenario])
         self.is_small = False
 
-    def rate(self, free_eligible: int) -> float:
-        """The highest; see `Pace.rate`."""
-        del free_eligible
+    def _rate(self, wanted: Sequence[int | None]) -> float:
+        del wanted
         return self._scenario.rounds.max_checkins_per_hour
+
+
+def _is_small(scenario: Scenario) -> bool:
+    """Whether a task has so few devices that they are asked to come together."""
+    rounds = scenario.rounds
+    usable_devices = scenario.population.devices * scenario.usable_share
+    # Buffered rounds take devices as they come, so no device needs to wait for others.
+    is_selected_together = rounds.mode == "on-device"
+    return is_selected_together and usable_devices < rounds.small_population * rounds.wanted_at_once
+
+
+def _rate_of(scenario: Scenario, free_eligible: int) -> float:
+    """Check-ins per device and hour: those of the devices that may take part are a small
+    multiple of what rounds at full speed could select.
+
+    Devices whose last round is too near are asked at the same rate, since only they know that;
+    they are turned away.
+
+    Args:
+        free_eligible: devices that may take part, at the start of the window before.
+    """
+    rounds, latency = scenario.rounds, scenario.latency
+    # A round takes about as long as a device that is one deviation slower than the median. The
+    # log-deviations between devices and within one are independent: their squares add up.
+    deviation = math.hypot(latency.speed_between, latency.speed_within)
+    # In buffered rounds a place is free again after the mean time; the factor is log-normal.
+    factor = math.exp(deviation if rounds.buffer is None else deviation**2 / 2.0)
+    work_seconds = latency.fixed_seconds + latency.train_seconds * factor
+    busy_seconds = latency.slowdown * work_seconds
+    demand_per_hour = rounds.wanted_at_once * 3600.0 / busy_seconds
+    # Nobody may be free at all; the largest rate bounds what follows from that.
+    per_device = rounds.pace_multiple * demand_per_hour / max(1, free_eligible)
+    return min(rounds.max_checkins_per_hour, per_device)
 
 
 class Samplers:

@@ -236,6 +236,7 @@ def resolve_reporting(
     attempt: int,
     round_index: int,
     rules: RoundRules,
+    task: int = 0,
 ) -> Reporting:
     """Closes a round, as the closing rule says, and settles what its devices remember.
 
@@ -249,6 +250,7 @@ def resolve_reporting(
         attempt: number of the attempt.
         round_index: the round that is attempted.
         rules: of the scenario.
+        task: place of the round's task in the scenario.
     """
     report_times, failure_times = lost_in_outages(
         started + fates.work_seconds, started + fates.failure_seconds, rules.outages
@@ -300,6 +302,7 @@ def resolve_reporting(
         reopen_times=rules.policies.reopen_times(attempted),
         remembers_round=rules.policies.remembers_round(attempted),
         forget_times=rules.policies.forget_times(attempted),
+        task=task,
     )
     return Reporting(
         # The budget may still turn this into an abandoned round: see `withheld`.

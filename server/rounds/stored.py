@@ -11,7 +11,7 @@ round is opened when its window ends.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -19,36 +19,27 @@ from numpy.typing import NDArray
 
 from fedray.base.errors import Starved
 from fedray.scenario import Scenario
+from fedray.scenario.several_tasks import tasks_of
 from fedray.scenario.uploads import most_unresolved
 from fedray.server.policies.policy import Attempt
-from fedray.server.rounds.budget import Budget
-from fedray.server.rounds.coordinator import ClosedRound, Supply, WindowOver
-from fedray.server.rounds.pace import Samplers, UploadPace
-from fedray.server.rounds.records import records_array, records_of
+from fedray.server.rounds.coordinator import ClosedRound, RoundLoop, Settled, WindowOver
+from fedray.server.rounds.pace import UploadPace
 from fedray.server.rounds.rounds import RoundRules, Selected, draw_fates, lost_in_outages
 from fedray.server.rounds.schedules import Unresolved, schedule_of
-from fedray.server.rounds.shards import Shards
+from fedray.server.rounds.task import Supply, TaskRounds
+from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import (
     NEVER,
     NO_WINDOW,
-    Census,
     CheckIns,
     Outcome,
     RoundRecord,
     Settlement,
-    Window,
 )
 from fedray.wire.protocols import Shard
 
 MOST_FAILURES = 100
 """Attempts at a round that may fail for unresolved uploads, one after the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Uploaded:
-    """The uploads of a look-ahead window are settled; `settlement` tells their devices."""
-
-    settlement: Settlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,60 +67,49 @@ class Stored:
 NOTHING = Stored(np.empty(0, np.uint64), np.empty(0), np.empty(0))
 
 
-class StoredCoordinator:
+class StoredCoordinator(RoundLoop):
     """Collects uploads window by window, and forms the rounds of each window when it is over.
 
-    It is driven as `fedray.server.rounds.coordinator.Coordinator` is.
-
     Args:
-        scenario: says windows, schedule and policies.
-        shards: of the population, in order of their devices.
-
-    records: every attempt so far, in order of time.
-    stopped: why the budget ended the run; empty as long as it did not.
+        scenario: windows, schedule and policies.
+        shards: shards of the population, in order of their devices.
     """
 
     def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
         uploads = scenario.rounds.uploads
         assert uploads is not None
+        (task,) = tasks_of(scenario)
+        self._task = TaskRounds(task)
+        super().__init__([self._task], shards, UploadPace(scenario))
         self._scenario, self._uploads = scenario, uploads
         self._rules = RoundRules.of(scenario)
-        self._shards = Shards(shards)
-        self._pace = UploadPace(scenario)
-        self._samplers = Samplers()
-        self._budget = Budget.of(scenario)
-        self.stopped = ""
         self._schedule = schedule_of(scenario)
         self._unresolved = Unresolved(scenario.seed, uploads.unresolved_share)
         self._ahead_per_window = round(uploads.seconds / self._pace.window_seconds)
         """Look-ahead windows of an upload window."""
-        self._window = NO_WINDOW
-        self._census = Census(0, 0, 0, 0)
         self._attempt = 0
         """Of uploads and rounds together: shards apply each number once."""
-        self._round_index = 0
         self._stored = NOTHING
         """Of the present upload window."""
         self._outcomes = np.zeros((uploads.windows, len(Outcome)), np.int64)
         """How many attempts to upload had each outcome, by upload window."""
-        self.records: list[RoundRecord] = []
 
-    def events(self) -> Iterator[ClosedRound | Uploaded | WindowOver]:
+    def events(self) -> Iterator[ClosedRound | Settled | WindowOver]:
         """Yields what was uploaded in every look-ahead window, and its end; and after each upload
         window every attempt at one of its rounds.
 
         Raises:
-            Starved: a window has too few uploads, or a round failed too often.
+            Starved: the first window has too few uploads, or the first round failed too often.
         """
         if self._window.number < 0:
             # The first look-ahead window needs a census before there was any.
-            self._census = self._shards.check_ins(self._pace.census_only()).census
+            self._enter(NO_WINDOW, self._shards.check_ins(self._pace.census_only()))
         ahead = self._uploads.windows * self._ahead_per_window
         for number in range(self._window.number + 1, ahead):
-            yield Uploaded(self._collect(number, is_last=number + 1 == ahead))
+            yield Settled((self._collect(number, is_last=number + 1 == ahead),))
             if (number + 1) % self._ahead_per_window == 0:
                 yield from self._rounds_of_window(number // self._ahead_per_window)
-                if self.stopped:
+                if self._task.stopped or self._task.starved:
                     return
             yield WindowOver(self._window.end_time)
 
@@ -137,7 +117,7 @@ class StoredCoordinator:
     def supply(self) -> Supply:
         """Devices at the start of the present look-ahead window. Rounds wait for the end of an
         upload window, which is no shortage."""
-        return Supply(self._census.eligible, self._census.free_eligible, "")
+        return super().supply._replace(starving="")
 
     @property
     def document(self) -> dict[str, Any]:
@@ -146,7 +126,7 @@ class StoredCoordinator:
         counts = self._uploads.rounds_of_windows(self._scenario.rounds.count)
         names = [outcome.name.lower() for outcome in Outcome]
         return {
-            "samplers": self._samplers.document,
+            **super().document,
             "uploads": [
                 {
                     "window": window,
@@ -162,65 +142,34 @@ class StoredCoordinator:
             "sampling": self._uploads.schedule.model_dump(mode="json"),
         }
 
-    def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
-        """Takes up a round that was committed before, with its accepted devices [A]; in order."""
-        if self._budget is not None:
-            self._budget.add(accepted_device_ids)
-
-    def finish(self) -> None:
-        """Tells the shards what they have not heard yet; is called once, when no more rounds are
-        wanted."""
-        self._shards.tell_now()
-
     def state(self) -> dict[str, NDArray]:
-        """Everything but the settlements, as named arrays; may be asked for between two look-ahead
-        windows."""
+        """See `RoundLoop.state`."""
+        stored = {field.name: getattr(self._stored, field.name) for field in fields(Stored)}
         return {
-            "window": np.array(self._window, np.float64),
-            "census": np.array(
-                [getattr(self._census, name) for name in Census.__dataclass_fields__]
-            ),
-            "listed": np.array([self._pace.listed_from, self._pace.listed_until]),
-            "samplers": self._samplers.state(),
+            **super().state(),
+            **prefixed("stored.", stored),
             "attempt": np.array([self._attempt]),
-            "round": np.array([self._round_index]),
-            "stored.device_ids": self._stored.device_ids,
-            "stored.check_in_times": self._stored.check_in_times,
-            "stored.report_times": self._stored.report_times,
             "outcomes": self._outcomes,
-            "records": records_array(self.records),
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Takes up a state. The shards must have been told of every settlement before it.
-
-        Args:
-            state: what `state` gave.
-
-        Raises:
-            CheckpointError: the samplers were chosen by other predicted costs.
-        """
-        self._samplers.load(state["samplers"])
-        number, *seconds = state["window"].tolist()
-        self._window = Window(int(number), *seconds)
-        self._census = Census(*state["census"].tolist())
-        self._pace.listed_from, self._pace.listed_until = state["listed"].tolist()
-        self._attempt, self._round_index = int(state["attempt"][0]), int(state["round"][0])
-        names = ("device_ids", "check_in_times", "report_times")
-        self._stored = Stored(*(state[f"stored.{name}"] for name in names))
+        """See `RoundLoop.load`."""
+        super().load(state)
+        self._stored = Stored(**under("stored.", state))
+        self._attempt = int(state["attempt"][0])
         self._outcomes = state["outcomes"]
-        self.records = records_of(state["records"])
 
     def _collect(self, number: int, is_last: bool) -> Settlement:
         """Takes the uploads of a look-ahead window, and settles what their devices remember."""
-        order = self._pace.order(number, self._census, 0)
+        order = self._order(number)
         check_ins = self._shards.check_ins(order)
-        self._window, self._census = order.window, check_ins.census
+        self._window = order.window
+        self._enter(self._window, check_ins)
         self._samplers.count(order.is_enumerated)
         # Shards draw the next window while this one is settled. After the last one nobody would
         # take the answer.
         if not is_last:
-            self._shards.prepare(self._pace.order(number + 1, self._census, 0))
+            self._shards.prepare(self._order(number + 1))
         upload_window = number // self._ahead_per_window
         settlement = self._settle(check_ins, (upload_window + 1) * self._uploads.seconds)
         # Every outcome has a count, also one that nobody had in this window.
@@ -326,39 +275,48 @@ class StoredCoordinator:
         stored, self._stored = self._stored, NOTHING
         self._schedule.start_window(window, stored.device_ids)
         count = self._uploads.rounds_of_windows(self._scenario.rounds.count)[window]
-        first_round = self._round_index
+        task = self._task
+        first_round = task.round_index
         failures = 0
-        while self._round_index < first_round + count:
-            closed = self._draw_round(stored, window)
-            self.records.append(closed.record)
+        while task.round_index < first_round + count:
+            eligible = self._schedule.eligible(task.round_index)
+            least = self._schedule.least_eligible()
+            if eligible.size < least:
+                self._starve(
+                    f"upload window {window} stored {stored.device_ids.size} uploads, so that "
+                    f"{eligible.size} are eligible in round {task.round_index}, fewer than "
+                    f"rounds.report_goal={least}; lower it, or raise rounds.uploads.window_hours "
+                    f"or population.devices={self._scenario.population.devices}"
+                )
+                return
+            closed = self._draw_round(stored, window, eligible)
+            # An attempt that failed has a number of its own, so that the next draw of this round is
+            # another.
+            task.note(closed.record)
             yield closed
             # No order comes before the window's rounds are over, and whoever goes on after a loss
             # of a shard has heard of this round by now.
             self._shards.tell_if_many()
-            if self.stopped:
+            if task.stopped:
                 return
-            # An attempt that failed has a number of its own, so that the next draw of this round is
-            # another.
             failures = 0 if closed.record.is_committed else failures + 1
-            self._round_index += closed.record.is_committed
             if failures == MOST_FAILURES:
-                raise Starved(
-                    f"{failures} attempts at round {self._round_index} had more than a tenth of "
+                self._starve(
+                    f"{failures} attempts at round {task.round_index} had more than a tenth of "
                     "their uploads unresolved; lower rounds.uploads.unresolved_share="
                     f"{self._uploads.unresolved_share:g}"
                 )
+                return
 
-    def _draw_round(self, stored: Stored, window: int) -> ClosedRound:
-        """One attempt at a round, after the last one."""
-        eligible = self._schedule.eligible(self._round_index)
-        least = self._schedule.least_eligible()
-        if eligible.size < least:
-            raise Starved(
-                f"upload window {window} stored {stored.device_ids.size} uploads, so that "
-                f"{eligible.size} are eligible in round {self._round_index}, fewer than "
-                f"rounds.report_goal={least}; lower it, or raise rounds.uploads.window_hours or "
-                f"population.devices={self._scenario.population.devices}"
-            )
+    def _starve(self, reason: str) -> None:
+        """Ends the run for a reason. Raises Starved if no round was committed."""
+        if not self._task.round_index:
+            raise Starved(reason)
+        self._task.starved = reason
+
+    def _draw_round(self, stored: Stored, window: int, eligible: NDArray[np.int64]) -> ClosedRound:
+        """One attempt at a round, after the last one, among the eligible uploads."""
+        task = self._task
         drawn = self._schedule.draw(eligible, self._attempt)
         device_ids = stored.device_ids[drawn]
         # Whether an upload can be read turns out only once it is drawn.
@@ -366,16 +324,14 @@ class StoredCoordinator:
         unresolved = int(np.count_nonzero(is_unresolved))
         is_committed = unresolved <= most_unresolved(drawn.size)
         accepted = device_ids[~is_unresolved] if is_committed else np.empty(0, np.uint64)
-        if is_committed and self._budget is not None:
-            self.stopped = self._budget.refusal(accepted)
-            is_committed = not self.stopped
+        is_committed = is_committed and task.may_commit(accepted)
         kept = Outcome.ACCEPTED if is_committed else Outcome.ABANDONED
         outcomes = np.where(is_unresolved, Outcome.FAILED, kept).astype(np.uint8)
         opened = (window + 1) * self._uploads.seconds
         # Rounds on the server are drawn one after the other.
-        started = max(opened, self.records[-1].closed if self.records else 0.0)
+        started = max(opened, task.records[-1].closed if task.records else 0.0)
         record = RoundRecord(
-            round_index=self._round_index,
+            round_index=task.round_index,
             opened=opened,
             started=started,
             closed=started + 60.0 * self._uploads.round_minutes,
@@ -388,7 +344,7 @@ class StoredCoordinator:
         settlement = self._settlement_of_round(stored, drawn, outcomes)
         self._shards.tell(settlement)
         self._attempt += 1
-        return ClosedRound(record, accepted if is_committed else accepted[:0], settlement)
+        return ClosedRound(record, accepted if is_committed else accepted[:0], (settlement,))
 
     def _settlement_of_round(
         self, stored: Stored, drawn: NDArray[np.int64], outcomes: NDArray[np.uint8]
@@ -397,7 +353,7 @@ class StoredCoordinator:
         has_losses = self._rules.policies.losses.happen
         return Settlement(
             attempt=self._attempt,
-            round_index=self._round_index,
+            round_index=self._task.round_index,
             device_ids=stored.device_ids[drawn],
             check_in_times=stored.check_in_times[drawn],
             report_times=stored.report_times[drawn],

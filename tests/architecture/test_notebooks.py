@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.outside
+
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "docs" / "notebooks").glob("*.ipynb"))
 ALL = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 

@@ -15,6 +15,8 @@ import pytest
 from fedray.base.extras import EXTRAS
 from fedray.trace.reader import Trace
 
+pytestmark = pytest.mark.outside
+
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_EXTRAS = """
 import sys

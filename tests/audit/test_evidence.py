@@ -7,12 +7,12 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.audit import evidence
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.evidence import write_evidence
 from fedray.audit.findings import Verdict
 from fedray.audit.participation import read_patterns
+from fedray.audit.statements import statement
 from fedray.base.errors import InputError
 from fedray.imports.importer import import_log
 from fedray.mechanisms.registry import Tree
@@ -40,7 +40,7 @@ def test_every_breach_of_random_patterns_has_one_row(
     trace_of, tmp_path: Path, monkeypatch, chunk: int
 ) -> None:
     """Against a search by hand over all devices, in parts of any size."""
-    monkeypatch.setattr(evidence, "CHUNK", chunk)
+    monkeypatch.setattr(statement, "CHUNK", chunk)
     rng = np.random.default_rng(4)
     n, b, k, hours = 40, 4, 5, 0.2
     patterns = [np.flatnonzero(rng.random(n) < share).tolist() for share in rng.random(60) * 0.4]

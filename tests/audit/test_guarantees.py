@@ -13,7 +13,7 @@ from fedray.audit.claims import Claim
 from fedray.audit.guarantees import allowed, true_positive_rate
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Tree
-from fedray.report.text.audits import participation_rows
+from fedray.report.audits import participation_table
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -186,7 +186,7 @@ def test_one_participation_each_has_no_min_sep(trace_of) -> None:
     audit = audit_trace(trace_of([[0], [1], [2]], 3))
     assert audit.min_sep is None
     assert audit.to_json()["min_sep"] is None
-    assert dict(participation_rows(audit.to_json()))["min-sep b (rounds)"] == "none (k = 1)"
+    assert dict(participation_table(audit).rows)["min-sep b (rounds)"] == "none (k = 1)"
 
 
 def test_every_figure_of_the_json_says_what_it_is_a_statement_about(trace_of) -> None:

@@ -12,8 +12,9 @@ from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.imports.importer import import_log
 from fedray.mechanisms.registry import Tree
+from fedray.report.audits import guarantees_table
 from fedray.report.page import render
-from fedray.report.text.audits import audit_text, guarantee_rows
+from fedray.report.terminal import audit_text
 from fedray.trace.imported import ImportedTrace
 
 PATTERNS = [[0, 3, 6], [1, 4], [2, 5]]
@@ -184,7 +185,7 @@ def test_a_statement_says_that_noise_is_measured_by_the_inflated_norm(trace_of, 
     assert documents[1]["encoding"]["noise_is_relative_to"].startswith("the inflated norm")
     said = [any("secure aggregation" in each for each in audit.assumptions) for audit in audits]
     assert said == [False, True]
-    terminal = "\n".join(map(str, audit_text(documents[1])))
+    terminal = "\n".join(map(str, audit_text(audits[1])))
     assert "scale s = 5,000" in terminal
 
 
@@ -252,11 +253,10 @@ def test_stated_limits_stand_beside_tighter_ones_that_follow(
         mechanism=Tree(), noise_multiplier=7.0, min_sep=2, max_participations=4, timer_hours=60.0
     )
     audit = audit_trace(log, claim=claim)
-    document = audit.to_json()
     expected = ["2 (follows: 3)", "4 (follows: 3)"]
-    *_, enforced, stated = guarantee_rows(document["mechanisms"][0], document["findings"])
-    assert enforced[:3] == ["enforced", "3", "3"]
-    assert stated == ["claimed", *expected, *enforced[3:]]
+    *_, enforced, stated = guarantees_table(audit).rows
+    assert enforced[:3] == ("enforced", "3", "3")
+    assert stated == ("claimed", *expected, *enforced[3:-1], "yes")
     assert all(each in str(audit) for each in expected)
     assert all(each in audit._repr_html_() for each in expected)
     lines = {line.what: line.says for line in privacy_statement(log, audit).lines}

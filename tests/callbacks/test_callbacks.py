@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.outside
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CALLBACKS = ROOT / "docs" / "callbacks"

@@ -14,14 +14,9 @@ from scipy import stats
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import draw, exponential, normal, uniform
 from fedray.clients.availability.factory import availability_of
-from fedray.clients.availability.habit import (
-    MAX_SESSIONS,
-    Habit,
-    HabitAvailabilityModel,
-    HabitModel,
-    habit_of,
-    intervals_between,
-)
+from fedray.clients.availability.habit import HabitAvailabilityModel
+from fedray.clients.availability.habit_sessions import MAX_SESSIONS, intervals_between
+from fedray.clients.availability.habit_tables import Habit, HabitModel, habit_of
 from fedray.clients.availability.intervals import DAY, HOUR
 from fedray.clients.population import DeviceModel, are_usable, zone_of
 from fedray.scenario import Scenario

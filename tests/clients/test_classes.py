@@ -16,9 +16,8 @@ from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.data.factory import source_of
 from fedray.clients.latency import LatencyModel, work_seconds
 from fedray.clients.population import zone_offsets_on
+from fedray.report.audits import audit_tables
 from fedray.report.page import render
-from fedray.report.text import TextTable
-from fedray.report.text.audits import audit_text
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -222,12 +221,8 @@ def test_a_run_counts_by_class_who_took_part_for_any_number_of_shards(
     audit = audit_trace(traces[0])
     document = audit.to_json()
     assert document["classes"] == traces[0].run["classes"]
-    (table,) = [
-        piece
-        for piece in audit_text(document)
-        if isinstance(piece, TextTable) and piece.title == "Classes of devices"
-    ]
-    assert [row[0] for row in table.rows[1:]] == [row["name"] for row in document["classes"]]
+    (table,) = [each for each in audit_tables(audit) if each.title == "Classes of devices"]
+    assert [row[0] for row in table.rows] == [row["name"] for row in document["classes"]]
     page = render(traces[0], audit)
     assert "Classes of devices" in page
     assert "eligible at once" in page

@@ -35,7 +35,7 @@ def scenario(*overrides: str) -> Scenario:
 def order(window: int, *settlements: Settlement, is_enumerated: bool = True) -> CheckInOrder:
     start, end = window * HOUR, (window + 1) * HOUR
     return CheckInOrder(
-        Window(window, start, end, end, 2.0), 0, is_enumerated, 0.0, 14 * HOUR, settlements
+        Window(window, start, end, end, 2.0), is_enumerated, 0.0, 14 * HOUR, settlements
     )
 
 

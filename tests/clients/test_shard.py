@@ -27,8 +27,8 @@ from fedray.clients.population import (
     present_between,
 )
 from fedray.clients.rows import RowStore
-from fedray.clients.several_tasks import TasksShard
 from fedray.clients.shard import PopulationShard
+from fedray.clients.tasks_shard import TasksShard
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.wire.messages import Census, CheckInOrder, CheckIns, Outcome, Settlement, Window
 
@@ -42,7 +42,7 @@ def order(
 ) -> CheckInOrder:
     start, end = window * HOUR, (window + 1) * HOUR
     return CheckInOrder(
-        Window(window, start, end, end, rate), 0, is_enumerated, 0.0, 14 * HOUR, settlements
+        Window(window, start, end, end, rate), is_enumerated, 0.0, 14 * HOUR, settlements
     )
 
 
@@ -276,7 +276,7 @@ def test_several_tasks_count_the_devices_that_each_would_count_alone() -> None:
     together = TasksShard(several, 0, value.device_ids)
     for day in (0, 1):
         period = {"list_from_time": 24 * HOUR * day, "list_until_time": 24 * HOUR * day + 14 * HOUR}
-        asked = dataclasses.replace(order(24 * day + 1, 0.0), task_rounds=(0, 0, 0), **period)
+        asked = dataclasses.replace(order(24 * day + 1, 0.0), rounds=(0, 0, 0), **period)
         alone = tuple(shard.check_ins(asked).census for shard in shards)
         assert together.check_ins(asked).task_censuses == alone
         assert 0 < alone[1].eligible < alone[0].eligible == alone[2].eligible
@@ -303,7 +303,6 @@ def test_devices_join_and_leave() -> None:
         start = window * HOUR
         asked = CheckInOrder(
             Window(window, start, start + HOUR, start + HOUR, 6.0),
-            0,
             is_enumerated,
             start,
             start + 2 * HOUR,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedray.base.errors import ScenarioError
 from fedray.clients import waiting
-from fedray.clients.clipping import Clipped, Clipper, clip_factors
+from fedray.clients.clipping import Clipped, Clipper, clip_whole
 from fedray.clients.data.language import LENGTH, START, WORDS, Language
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.encoding import ClippedUpdates
@@ -45,10 +45,10 @@ def clipped(
     """The sum of clipped updates, and what was done to each."""
     encoding = FixedPointEncoding(updates.shape[1])
     total = encoding.zero_sum()
-    factors, done = clip_factors(updates, clip_norm)
+    group = clip_whole(updates, Clip(clip_norm))
     device_ids = np.arange(len(updates), dtype=np.uint64)
-    encoding.encode_into(total, ClippedUpdates(0, device_ids, updates, factors), clip_norm)
-    return total, done
+    encoding.encode_into(total, ClippedUpdates(0, device_ids, updates, group.factors), clip_norm)
+    return total, group.done
 
 
 @pytest.mark.parametrize("clip_norm", [0.3, 1.0, 1e3])

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedray.clients.clipping import clip_factors
+from fedray.clients.clipping import clip_whole
 from fedray.encoding.encoding import ClippedUpdates, Encoding, SumSetting
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
 from fedray.encoding.tables import AnyEncoding, DiscreteGaussian, FixedPoint, SecAgg
+from fedray.scenario.clipping import Clip
 
 ENCODINGS: dict[str, AnyEncoding] = {
     "discrete_gaussian": DiscreteGaussian(parameters=1),
@@ -45,7 +46,7 @@ def updates_of(
     rng = np.random.default_rng(seed)
     lengths = clip_norm * np.logspace(-2, 2, devices)[:, None] / dimension**0.5
     values = ((rng.normal(size=(devices, dimension)) + 1.0) * lengths).astype(np.float32)
-    factors, _ = clip_factors(values, clip_norm)
+    factors = clip_whole(values, Clip(clip_norm)).factors
     return ClippedUpdates(round_index, np.arange(devices, dtype=np.uint64) + 7, values, factors)
 
 
@@ -93,7 +94,7 @@ def test_a_sum_does_not_depend_on_how_devices_are_grouped(kind: str, dimension: 
 @WITHOUT_NOISE
 def test_devices_without_a_usable_update_add_zero(kind: str) -> None:
     values = np.array([[np.nan, 1.0], [np.inf, 0.0], [0.25, 0.0]], np.float32)
-    factors, _ = clip_factors(values, 1.0)
+    factors = clip_whole(values, Clip(1.0)).factors
     updates = ClippedUpdates(0, np.arange(3, dtype=np.uint64), values, factors)
     encoding = made(kind, 2)
     total = encoded(encoding, updates, 1.0)
@@ -119,7 +120,7 @@ def test_no_device_contributes_more_than_is_said(
     encoding, rng = made(kind, dimension), np.random.default_rng(seed)
     value = np.eye(dimension)[0] if is_sparse else rng.normal(size=dimension) / dimension**0.5
     values = (value * clip_norm * length)[None].astype(np.float32)
-    factors, _ = clip_factors(values, clip_norm)
+    factors = clip_whole(values, Clip(clip_norm)).factors
     updates = ClippedUpdates(5, np.array([seed], np.uint64), values, factors)
     decoded = encoding.decode(encoded(encoding, updates, clip_norm), clip_norm, 5)
     norm = float(np.linalg.norm(decoded.astype(np.float64)))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from small_tasks import CASES, EXAMPLES, TEXT, VECTORS, RandomExamples, made
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.data import contract as of_data
 from fedray.clients.data.source import FIRST_HELD_OUT, Field
 from fedray.clients.tasks import contract as of_tasks
@@ -244,6 +245,12 @@ def test_a_task_without_examples_for_the_suite_is_told_so() -> None:
         MEANS(make)
 
 
+def test_losses_without_gradients_are_named_as_the_mistake() -> None:
+    change = losses(lambda right, own, batch: right(own, batch).detach())
+    with pytest.raises(ScenarioError, match="losses have no gradients"):
+        SLOPES(wrong_task(change))
+
+
 def gives(change: Callable[..., Any], fields: Mapping[str, Field] = VECTORS) -> Callable:
     """A source whose examples are `change(right examples, device ids, positions)`."""
 
@@ -359,7 +366,7 @@ WRONG_SOURCES: dict[str, tuple[Any, str, Callable]] = {
     "classes without their number": (FIELDS, "set `values`", has(fields={"targets": Field((), "whole")})),
     "padding outside the tokens": (FIELDS, "padding 11", has(fields={"tokens": Field((7,), "whole", 11, padding=11)})),
     "another kind": (FIELDS, "'real' or 'whole'", has(fields={"x": Field((), "complex")})),  # pyright: ignore[reportArgumentType]
-    "fields that change": (FIELDS, "made anew", other_fields),
+    "fields that change": (FIELDS, "in a second source", other_fields),
     "an optimum that is none": (FIELDS, "leave out", has(optimum={"loss": np.nan})),
     "a field that is missing": (FORM, "names", gives(lambda right, ids, positions: {"inputs": right(ids, positions)["inputs"]})),
     "another shape": (FORM, "of shape", field("inputs", lambda part: part[..., :1])),
@@ -368,13 +375,13 @@ WRONG_SOURCES: dict[str, tuple[Any, str, Callable]] = {
     "a class below zero": (FORM, "from -1", field("targets", lambda part: part - 1)),
     "numbers that are none": (FORM, "not finite", field("inputs", np.log)),
     "padding first": (FORM, "before other tokens", field("tokens", lambda part: part[..., ::-1].copy(), TEXT)),
-    "a text of padding": (FORM, "padding alone", field("tokens", lambda part: 0 * part, TEXT)),
+    "a text of padding": (FORM, "only padding", field("tokens", lambda part: 0 * part, TEXT)),
     "examples of the group": (
         BELONG, "differ between a source asked",
         gives(lambda right, ids, positions: right(np.sort(ids), positions) if ids[0] else right(ids + ids.sum(), positions)),
     ),
     "examples of the place in the batch": (
-        BELONG, "asked for alone",
+        BELONG, "asked for by itself",
         gives(lambda right, ids, positions: right(ids, positions if positions.shape[1] > 1 else (positions + 1) % EXAMPLES)),
     ),
     "examples in the order of positions": (
@@ -389,7 +396,7 @@ WRONG_SOURCES: dict[str, tuple[Any, str, Callable]] = {
     "counts that are reals": (COUNTS, "float64", counts(lambda ids: np.full(ids.size, 1.0))),
     "counts below zero": (COUNTS, "from 0", counts(lambda ids: np.full(ids.size, -1))),
     "counts beyond 32 bits": (COUNTS, r"2\^32", counts(lambda ids: np.full(ids.size, 2**32))),
-    "counts of the group": (COUNTS, "alone", counts(lambda ids: np.full(ids.size, min(ids.size, EXAMPLES)))),
+    "counts of the group": (COUNTS, "one by one", counts(lambda ids: np.full(ids.size, min(ids.size, EXAMPLES)))),
     "a count too high": (COUNTS, "every position below", counts(lambda ids: np.full(ids.size, EXAMPLES + 1))),
     "nothing held out": (HELD_OUT, "`held_out_devices` is 0", has(held_out_devices=0)),
     "held-out devices without examples": (

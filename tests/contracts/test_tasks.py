@@ -272,7 +272,7 @@ def test_draws_within_a_module_are_found_for_one_device_and_for_many(layer, devi
         ),
         (
             MODULE.replace(".long()", ".float()"),
-            "; for classes, examples must give class numbers, whole numbers from 0 to 1, as targets",
+            "; for classes, targets must be whole numbers from 0 to 1 (targets.long())",
         ),
     ],
 )

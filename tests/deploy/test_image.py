@@ -22,6 +22,8 @@ import pytest
 
 from fedray.trace.reader import Trace
 
+pytestmark = pytest.mark.outside
+
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE_HOME = "/home/ray"
 

@@ -41,6 +41,7 @@ SMALL = (
     "training.enabled=false",
 )
 pytestmark = [
+    pytest.mark.outside,
     pytest.mark.slow,
     pytest.mark.ray,
     pytest.mark.skipif(

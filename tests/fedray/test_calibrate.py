@@ -12,7 +12,6 @@ from fedray.mechanisms.figures import calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Banded, Identity, Tree, TreeFull
-from fedray.report.text.mechanisms import figures_rows
 from fedray.scenario import Scenario
 
 SETTING = ("--rounds", "60", "--min-sep", "20", "--max-participations", "3")
@@ -60,7 +59,7 @@ def test_the_printed_noise_multiplier_meets_the_target() -> None:
     for place, target in enumerate((10.0 ** rng.uniform(-2, 1, 200)).tolist()):
         name = "epsilon" if place % 10 == 0 else "rho"
         figures = calibrated_figures(Tree(), participation, 1e-8, **{name: target})
-        printed = dict(figures_rows(figures.to_json()))["noise multiplier"]
+        printed = dict(figures.tables()[0].rows)["noise multiplier"]
         assert float(printed) == figures.noise_multiplier
         found = mechanism_figures(Tree(), participation, float(printed), 1e-8)
         assert getattr(found, name) <= target

@@ -17,7 +17,7 @@ from fedray.audit.noise import DeviceNoise
 from fedray.audit.statement import privacy_statement
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
-from fedray.clients.clipping import clip_factors
+from fedray.clients.clipping import clip_whole
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.discrete_gaussian import DiscreteGaussianEncoding
 from fedray.encoding.discrete_noise import NoiseScale, add_noise
@@ -31,6 +31,7 @@ from fedray.mechanisms.registry import Identity
 from fedray.runs.learning import train
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
+from fedray.scenario.clipping import Clip
 from fedray.server.learning.aggregator import ModelAggregator
 from fedray.wire.messages import TrainOrder
 
@@ -140,7 +141,7 @@ def test_updates_are_summed_beneath_the_noise_and_failed_devices_send_noise() ->
     encoding = made(devices=10, z=0.01, scale=1 << 20)
     values = (np.random.default_rng(0).normal(size=(10, 500)) + 1.0).astype(np.float32)
     values[3, 7] = np.nan
-    factors, _ = clip_factors(values, 1.0)
+    factors = clip_whole(values, Clip(1.0)).factors
     ids = np.arange(10, dtype=np.uint64)
     total = encoding.zero_sum()
     encoding.encode_into(total, ClippedUpdates(4, ids, values, factors), 1.0)
@@ -157,7 +158,7 @@ def test_updates_are_summed_beneath_the_noise_and_failed_devices_send_noise() ->
 def test_a_sum_does_not_depend_on_how_devices_are_grouped() -> None:
     encoding = made(devices=10)
     values = np.random.default_rng(0).normal(size=(10, 500)).astype(np.float32)
-    ids, factors = np.arange(10, dtype=np.uint64), clip_factors(values, 1.0)[0]
+    ids, factors = np.arange(10, dtype=np.uint64), clip_whole(values, Clip(1.0)).factors
     together, pieces = encoding.zero_sum(), encoding.zero_sum()
     encoding.encode_into(together, ClippedUpdates(4, ids, values, factors), 1.0)
     for part in ([7, 8, 9], [0], [1, 2, 3, 4, 5, 6]):

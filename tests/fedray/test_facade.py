@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from document_schema import found_keys
 from pydantic import BaseModel
 
 import fedray
@@ -24,9 +25,8 @@ from fedray.audit.participation import Patterns
 from fedray.base import errors
 from fedray.base.facade import homes
 from fedray.base.result import DrawnResult, Result
-from fedray.notebook import FIGURES, TABLES
+from fedray.report.audits import guarantees_table, participation_table
 from fedray.report.figures import figures_of
-from fedray.report.text.audits import guarantee_rows, participation_rows
 from fedray.studies.plan import Candidate
 from fedray.studies.sweep.run import CellResult
 from fedray.trace.schema import ROUND_SCHEMA
@@ -363,23 +363,29 @@ def test_a_result_is_shown_in_a_short_line_and_names_itself(results, name: str) 
 
 
 @pytest.mark.parametrize("name", [name for name in RESULTS if name != "TrainedRun"])
-def test_a_result_is_one_json_object(results, name: str) -> None:
+def test_a_result_is_one_json_object_with_the_keys_of_its_type(results, name: str) -> None:
     """That of a trained run needs a trained run: tests/simulation/test_learning.py."""
-    assert isinstance(json.loads(json.dumps(results[name].to_json(), allow_nan=False)), dict)
+    document = json.loads(json.dumps(results[name].to_json(), allow_nan=False))
+    assert isinstance(document, dict)
+    # The documents of traces are files, which have types of their own.
+    if name not in ("Trace", "ImportedTrace"):
+        found_keys(document, type(results[name]))
 
 
 def test_every_result_that_is_a_table_or_a_figure_is_one_in_notebooks() -> None:
-    """Tables and figures are looked up by the names of classes."""
+    """Each class names the functions that make them."""
     kinds = [getattr(fedray, name) for name in VALUES] + [fedray.Trace, fedray.ImportedTrace]
     kinds += [fedray.Audit, fedray.TrainedRun]
-    shown = {kind.__name__ for kind in kinds if issubclass(kind, Result)}
-    drawn = {kind.__name__ for kind in kinds if issubclass(kind, DrawnResult)}
-    assert shown == TABLES.keys()
-    assert drawn == FIGURES.keys()
-    assert all(callable(resolve_name(where)) for where in FIGURES.values())
+    shown = {kind for kind in kinds if issubclass(kind, Result)}
+    drawn = {kind for kind in kinds if issubclass(kind, DrawnResult)}
+    assert len(shown) > len(drawn) > 8
+    places = [each.TABLES for each in shown] + [each.FIGURES for each in drawn]
+    assert all(callable(resolve_name(place)) for place in places)
 
 
-@pytest.mark.parametrize("name", [name for name in RESULTS if name in TABLES])
+@pytest.mark.parametrize(
+    "name", [name for name in RESULTS if issubclass(getattr(fedray, name), Result)]
+)
 def test_a_result_in_a_notebook_is_an_element_that_loads_nothing(results, name: str) -> None:
     """Of trained runs and of what is made of them: tests/simulation/test_learning.py."""
     if name == "TrainedRun":
@@ -395,9 +401,8 @@ def test_a_result_in_a_notebook_is_an_element_that_loads_nothing(results, name: 
 def test_an_audit_in_a_notebook_has_the_tables_that_are_printed(results) -> None:
     audit = results["Audit"]
     page = audit._repr_html_()
-    document = audit.to_json()
-    cells = [cell for _, cell in participation_rows(document)]
-    cells += [cell for row in guarantee_rows(document["mechanisms"][0]) for cell in row]
+    cells = [cell for _, cell in participation_table(audit).rows]
+    cells += [cell for row in guarantees_table(audit).rows for cell in row]
     assert all(f">{cell}</t" in page for cell in cells)
     named = dataclasses.replace(audit, path=Path("<script>"))
     assert "<script" not in named._repr_html_()

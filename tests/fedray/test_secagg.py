@@ -13,7 +13,7 @@ from scipy.linalg import hadamard
 
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, draw, stream_key, uniform
-from fedray.clients.clipping import clip_factors
+from fedray.clients.clipping import clip_whole
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding import secagg
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
@@ -25,6 +25,7 @@ from fedray.encoding.tables import FixedPoint, SecAgg
 from fedray.runs.learning import train
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
+from fedray.scenario.clipping import Clip
 from fedray.server.learning.aggregator import ModelAggregator
 from fedray.studies.canary import check_aggregator
 from fedray.wire.messages import TrainOrder, TrainReport
@@ -38,7 +39,7 @@ def made(table: SecAgg, dimension: int, devices: int, seed: int = 0) -> SecAggEn
 
 def updates_of(values: np.ndarray, clip_norm: float = 1.0, round_index: int = 2) -> ClippedUpdates:
     values = values.astype(np.float32)
-    factors, _ = clip_factors(values, clip_norm)
+    factors = clip_whole(values, Clip(clip_norm)).factors
     device_ids = np.arange(len(values), dtype=np.uint64)
     return ClippedUpdates(round_index, device_ids, values, factors)
 

@@ -7,6 +7,7 @@ import pytest
 
 from fedray.base.errors import InputError, ScenarioError, TraceError
 from fedray.scenario import Scenario, SeveralTasks, read_scenario
+from fedray.scenario.several_tasks import sharing_timer
 from fedray.trace.imported import open_trace
 
 FILE = """
@@ -51,7 +52,7 @@ def test_a_task_has_the_common_tables_with_its_own_keys_in_place(file: Path) -> 
     # A mechanism of another kind takes none of the keys of the common one.
     assert words.privacy.mechanism.kind == "blt"
     assert suggestions.privacy.mechanism.kind == "tree"
-    assert several.sharing_timer(0) == (1,)
+    assert sharing_timer(several.tasks, 0) == (1,)
     assert several.tasks[1].starts_seconds == 8640.0
     assert words.name == "two.next-word"
 

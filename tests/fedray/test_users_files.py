@@ -159,10 +159,10 @@ def test_hostile_npy_headers_get_one_line(fedray_command, tmp_path: Path, shape:
 
 
 def test_names_are_text_and_not_markup(capsys) -> None:
-    from fedray.commands.output import print_table, progress_line
-    from fedray.report.text import TextTable
+    from fedray.commands.output import print_pieces, progress_line
+    from fedray.report.table import Table
 
-    print_table(TextTable("[/red] :smile:", [["a"], ["[bold]x[/nothing]"]]))
+    print_pieces([Table.headed("[/red] :smile:", [["a"], ["[bold]x[/nothing]"]])])
     assert "[bold]x[/nothing]" in (out := capsys.readouterr().out)
     assert "[/red] :smile:" in out
     with progress_line("[/red]", False) as status:

@@ -40,8 +40,7 @@ from fedray.mechanisms.files import strategy_of
 from fedray.mechanisms.optimize.design import KINDS, MechanismRequest
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
-from fedray.runs.pipeline import resume_run, run_scenario
-from fedray.runs.several_tasks import run_tasks
+from fedray.runs.pipeline import resume_run, run_scenario, run_tasks
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.studies.design import calibrate_mechanism, evaluate_mechanisms, find_mechanism

@@ -15,9 +15,10 @@ from fedray.audit.claims import Claim
 from fedray.imports.importer import import_log
 from fedray.report.figure import Axis, Figure, Plane, Series, needs_log
 from fedray.report.page import render, render_reproduction, render_study
-from fedray.report.tables import PageTable
+from fedray.report.table import Table
 
 pytestmark = [
+    pytest.mark.outside,
     pytest.mark.slow,
     pytest.mark.skipif(
         shutil.which("chromium") is None, reason="needs chromium, which draws the page"
@@ -151,7 +152,7 @@ def of_study(request) -> str:
         "plane-0", "banded", "n", Axis("min-sep"), Axis("k"), Axis("epsilon", decimals=4), values
     )
     heading = ["timer", "report goal", "mechanism", *(f"{each} figure" for each in range(11))]
-    table = PageTable(
+    table = Table.headed(
         "Cells", [heading, *([["24 h", "6,500", "blt 2 buffers", *(["<= 123.456"] * 11)]] * 3)]
     )
     return render_study("s", "n", [lines, plane], [table], {}, ["A."])

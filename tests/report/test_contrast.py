@@ -11,10 +11,10 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from fedray.report.figure import Axis, Figure, Mark, Plane, Series
+from fedray.report.figure import COLORS, GREY, Axis, Figure, Mark, Plane, Series
 from fedray.report.files import plane_svg
-from fedray.report.plotly_json import COLORS, GREY, plotly_figure
-from fedray.report.tables import MOST_SHADE
+from fedray.report.page import MOST_SHADE
+from fedray.report.plotly_json import plotly_figure
 
 TEXT, DRAWN = 4.5, 3.0
 Colour = tuple[float, float, float]

@@ -1,8 +1,4 @@
-"""The terminal's tables: made of the documents that are printed as JSON, and of nothing else."""
-
-import json
-from collections.abc import Mapping
-from typing import Any
+"""Tables: one value that the terminal, pages and notebooks show, and the tables of audits, mechanisms and fits."""
 
 import pytest
 
@@ -12,92 +8,144 @@ from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import mechanism_figures
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
-from fedray.report.text import Paragraph, TextTable
-from fedray.report.text.audits import audit_text, guarantee_rows
-from fedray.report.text.mechanisms import figures_rows, mechanisms_text
-from fedray.report.text.studies import canary_lines, fit_rows
+from fedray.report.audits import guarantees_table
+from fedray.report.mechanisms import mechanisms_table
+from fedray.report.page import render, render_study
+from fedray.report.table import Table
+from fedray.report.terminal import audit_text
 from fedray.studies.canary import check_aggregator
 from fedray.studies.fit import Fit, FittedRun
 
+SMALL = Table.of(
+    "Ages",
+    [("a", 1.5), ("bb", 10.25)],
+    {
+        "name": lambda row: row[0],
+        "age": lambda row: str(row[1]),
+        "twice": lambda row: str(2 * row[1]),
+    },
+    "In years.",
+    details=("twice",),
+)
 
-def printed(document: Mapping[str, Any]) -> Any:
-    """A document as whoever reads the JSON has it."""
-    return json.loads(json.dumps(document, allow_nan=False))
+
+def test_numbers_stand_to_the_right_and_notes_below() -> None:
+    assert SMALL.text(40).splitlines() == [
+        "Ages",
+        "  name    age  twice",
+        "  ──────────────────",
+        "  a       1.5    3.0",
+        "  bb    10.25   20.5",
+        "In years.",
+    ]
+
+
+def test_a_table_that_is_wider_than_the_terminal_has_a_block_per_row_and_loses_no_cell() -> None:
+    assert SMALL.text(19).splitlines() == [
+        "Ages",
+        "  a",
+        "    age: 1.5",
+        "    twice: 3.0",
+        "  bb",
+        "    age: 10.25",
+        "    twice: 20.5",
+        "In years.",
+    ]
+
+
+def test_terminal_and_notebook_leave_out_details_that_pages_have() -> None:
+    assert SMALL.brief().columns == ("name", "age")
+    assert all(len(row) == 2 for row in SMALL.brief().rows)
+    assert ">20.5<" in render_study("t", "", [], [SMALL], {})
+
+
+def test_values_of_a_list_are_wrapped_beside_their_names() -> None:
+    facts = Table.facts("", [("name", "a"), ("path", "words " * 8)])
+    assert facts.text(40).splitlines() == [
+        "  name  a",
+        "  path  words words words words words",
+        "        words words words",
+    ]
+    assert "<th" not in render_study("t", "", [], [facts], {})
+
+
+def test_a_table_without_rows_has_its_headings() -> None:
+    assert "name" in Table.of("", [], {"name": str, "age": str}).text(40)
+    assert "t" in Table.facts("t", []).text(40)
 
 
 @pytest.mark.parametrize("has_claim", [False, True])
-def test_an_audit_is_printed_from_its_document_alone(trace_of, has_claim: bool) -> None:
+def test_an_audit_has_the_same_rows_in_terminal_page_and_notebook(
+    trace_of, has_claim: bool
+) -> None:
     claim = Claim(mechanism=Tree(), noise_multiplier=4.0, min_sep=4, rho=1.0)
     given = {"claim": claim} if has_claim else {"mechanism": Tree(), "noise_multiplier": 4.0}
-    document = audit_trace(
-        trace_of([[0, 4, 8], [1, 6], [2], [3], [5], [7]], 9), **given
-    ).to_json_in_full()
-    pieces = list(audit_text(document))
-    assert list(audit_text(printed(document))) == pieces
-    titles = [each.title for each in pieces if isinstance(each, TextTable)]
-    assert ("The claim" in titles) == has_claim
-    for mechanism in document["mechanisms"]:
-        names = [name for name, *_ in guarantee_rows(mechanism, document["findings"])[1:]]
-        assert names == ["observed", "observed limits", "enforced"] + ["claimed"] * has_claim
+    trace = trace_of([[0, 4, 8], [1, 6], [2], [3], [5], [7]], 9)
+    audit = audit_trace(trace, **given)
+    pieces = [each for each in audit_text(audit) if isinstance(each, Table)]
+    assert ("The claim" in [each.title for each in pieces]) == has_claim
+    table = guarantees_table(audit)
+    assert table in pieces
+    names = [name for name, *_ in table.rows]
+    assert names == ["observed", "observed limits", "enforced"] + ["claimed"] * has_claim
+    for shown in (render(trace, audit), audit._repr_html_()):
+        assert all(f">{cell}</td>" in shown for row in table.rows for cell in row)
+
+
+def test_the_observed_sensitivity_is_shown_even_if_a_device_repeats_a_round(trace_of) -> None:
+    """Then no (b, k) is proven; the sensitivity of the recorded rounds is exact all the same."""
+    table = guarantees_table(audit_trace(trace_of([[0, 2], [1]], 3), 4.0, mechanism=Tree()))
+    observed, limits, *_ = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert observed["is"] == "exact"
+    assert float(observed["sensitivity"]) <= float(limits["sensitivity"])
 
 
 def test_every_table_has_rows_of_one_length(trace_of) -> None:
-    document = audit_trace(trace_of([[0, 2, 4], [1, 3]], 5), 4.0, mechanism=Tree()).to_json()
-    tables = [each for each in audit_text(document) if isinstance(each, TextTable)]
+    audit = audit_trace(trace_of([[0, 2, 4], [1, 3]], 5), 4.0, mechanism=Tree())
+    tables = [each for each in audit_text(audit) if isinstance(each, Table)]
     assert len(tables) == 3
-    assert all(len({len(row) for row in table.rows}) == 1 for table in tables)
+    assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
 
 
-def test_figures_are_printed_from_their_document_alone() -> None:
-    with_noise = mechanism_figures(Tree(), MinSep(20, 5, 3), 2.0, 1e-6).to_json()
-    without = mechanism_figures(Tree(), MinSep(20, 5, 3), None, 1e-6).to_json()
-    assert figures_rows(printed(with_noise)) == figures_rows(with_noise)
-    names = {name for name, _ in figures_rows(with_noise)}
-    assert names - {name for name, _ in figures_rows(without)} == {
+def test_a_mechanism_without_noise_has_no_privacy_figures() -> None:
+    with_noise = mechanism_figures(Tree(), MinSep(20, 5, 3), 2.0, 1e-6).tables()[0]
+    without = mechanism_figures(Tree(), MinSep(20, 5, 3), None, 1e-6).tables()[0]
+    assert {name for name, _ in with_noise.rows} - {name for name, _ in without.rows} == {
         "noise multiplier",
         "mu, rho",
         "epsilon at delta 1e-06",
     }
 
 
-def test_what_a_mechanism_is_not_given_is_not_told() -> None:
-    shown = dict(figures_rows(mechanism_figures(Tree(), MinSep(20, 5, 3), None, 1e-6).to_json()))
+def test_a_parameter_that_a_mechanism_does_not_have_is_left_out() -> None:
+    shown = dict(mechanism_figures(Tree(), MinSep(20, 5, 3), None, 1e-6).tables()[0].rows)
     assert "rounds" not in shown
     planned = Tree(completion=True, rounds=20)
-    shown = dict(figures_rows(mechanism_figures(planned, MinSep(20, 5, 3), None, 1e-6).to_json()))
+    shown = dict(mechanism_figures(planned, MinSep(20, 5, 3), None, 1e-6).tables()[0].rows)
     assert shown["rounds"] == "20"
 
 
 def test_several_mechanisms_are_a_row_each_and_sampled_ones_say_so() -> None:
-    figures = [
-        mechanism_figures(Identity(), MinSep(20, 5, 3), z, 1e-6, sampling).to_json()
-        for z, sampling in ((None, None), (2.0, None), (2.0, PoissonSampling(20, 0.1)))
-    ]
     headings = []
-    for each in figures:
-        table, note = mechanisms_text({"a": each, "b": each})
-        assert isinstance(table, TextTable)
-        assert isinstance(note, Paragraph)
-        assert [row[0] for row in table.rows] == ["mechanism", "a", "b"]
-        assert len({len(row) for row in table.rows}) == 1
-        assert ("only if every device was Poisson-sampled" in note.text) == ("hypothetical" in each)
-        headings.append(table.rows[0][4:])
+    for z, sampling in ((None, None), (2.0, None), (2.0, PoissonSampling(20, 0.1))):
+        figures = mechanism_figures(Identity(), MinSep(20, 5, 3), z, 1e-6, sampling)
+        table = mechanisms_table({"a": figures, "b": figures})
+        assert [row[0] for row in table.rows] == ["a", "b"]
+        is_said = any("only if every device was Poisson-sampled" in note for note in table.notes)
+        assert is_said == (sampling is not None)
+        headings.append(list(table.columns[5:]))
     assert headings == [[], ["rho", "epsilon"], ["rho", "epsilon", "sampled epsilon"]]
 
 
 def test_a_fit_shows_what_starved_and_where_nobody_came_twice() -> None:
     runs = (FittedRun(0.1, None, None), FittedRun(1.0, 140, 1), FittedRun(0.5, 60, 2))
-    document = Fit("population.reach", 60, runs[-1], runs).to_json()
-    assert fit_rows(printed(document)) == [
-        ["population.reach", "min-sep (gap)", "max part."],
-        ["0.1", "starved", "-"],
-        ["1", "none (k = 1)", "1"],
-        ["0.5", "60", "2"],
-    ]
+    (table,) = Fit("population.reach", 60, runs[-1], runs).tables()
+    assert table.columns == ("population.reach", "min-sep (gap)", "max part.")
+    assert table.rows == (("0.1", "starved", "-"), ("1", "none (k = 1)", "1"), ("0.5", "60", "2"))
 
 
-def test_canaries_are_printed_from_their_document_alone(small) -> None:
-    document = check_aggregator(small(), (1, 5), 8, 256).to_json()
-    lines = list(canary_lines(document))
-    assert list(canary_lines(printed(document))) == lines
-    assert lines[1] == "pattern    rounds 1, 5"
+def test_a_canary_shows_its_pattern_and_every_problem(small) -> None:
+    found = check_aggregator(small(), (1, 5), 8, 256)
+    rows = found.tables()[0].rows
+    assert rows[1] == ("pattern", "rounds 1, 5")
+    assert [text for name, text in rows if name == "WRONG"] == found.problems

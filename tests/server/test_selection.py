@@ -1,19 +1,15 @@
-"""Selection and reporting: the compiled kernel against a readable event loop, and the rules of a round."""
+"""Selection and reporting: the rules of a round. test_several_tasks.py holds the compiled selection to a readable twin."""
 
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from numba import njit
 from scipy import stats
 
-from fedray.base.rng import Stream, draw, exponential, stream_key
+from fedray.base.rng import Stream, stream_key
 from fedray.server.policies.cap import Cap
 from fedray.server.policies.policy import Policies
-from fedray.server.policies.round_separation import RoundSeparation
 from fedray.server.policies.timer import Timer
 from fedray.server.rounds.closing import AtGoal
 from fedray.server.rounds.rounds import (
@@ -24,14 +20,14 @@ from fedray.server.rounds.rounds import (
     draw_fates,
     resolve_reporting,
 )
-from fedray.server.rounds.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT, Selection
+from fedray.server.rounds.selection import EXHAUSTED, FULL, Selection
 from fedray.wire.device_classes import DeviceClasses
 from fedray.wire.history import HistoryLosses
 from fedray.wire.messages import NEVER, Census, CheckIns, Outcome, Window
 
 ONE_CLASS = DeviceClasses(stream_key(1, Stream.DEVICE_CLASS), np.ones(1))
 FATES = FateModel(stream_key(1, Stream.TRAINING_TIME), 0.3, ONE_CLASS, np.array([0.03]))
-KEY = stream_key(1, Stream.RETURN)
+SEED = 1
 NO_LOSSES = HistoryLosses(stream_key(1, Stream.HISTORY), math.inf)
 RULES = RoundRules(
     selection_target=4,
@@ -55,112 +51,6 @@ RATE = 90.0
 """Check-ins per hour, so that a window of 200 s has several."""
 
 
-@njit
-def _wait(device, window, address):
-    word, _, _, _ = draw(KEY, device, window, address)
-    return exponential(word)
-
-
-class Twin:
-    """The same rules, one event after the other, with dicts and sorted lists."""
-
-    def __init__(self, rules: RoundRules, separation: int, cap: int | None) -> None:
-        self.separation, self.cap = separation, cap
-        self.rules, self.waiting, self.blocked, self.last, self.counts = rules, {}, {}, {}, {}
-        self.outages = [tuple(outage) for outage in rules.outages.tolist()]
-        self.down_until = 0.0
-
-    def open(self, opened: float, ready_time: float) -> None:
-        self.ready_time, self.is_ready, self.deadline = (
-            ready_time,
-            False,
-            max(opened, ready_time) + self.rules.selection_timeout_seconds,
-        )
-
-    def start_window(self, rows: list[tuple], window: Window) -> None:
-        self.window, self.rows = window, rows
-        self.events = [(time, 0, row) for row, (time, _, _) in enumerate(rows)]
-        self.waiting = {
-            device: (time, end, None) for device, (time, end, _) in self.waiting.items()
-        }
-
-    def next_check_in(self, row: int, free: float) -> None:
-        _, device, end = self.rows[row]
-        until = min(end, self.window.ask_until_time)
-        if free < until:
-            address = int(
-                (free - self.window.start_time)
-                / (self.window.end_time - self.window.start_time)
-                * 2.0**32
-            )
-            time = free + max(1e-3, _wait(device, self.window.number, address) * (3600.0 / RATE))
-            if time < until:
-                self.events.append((time, 1, row))
-
-    def leave(self, time: float) -> None:
-        self.waiting = {device: entry for device, entry in self.waiting.items() if entry[1] > time}
-
-    def advance(self, round_index: int) -> tuple[int, float]:
-        while True:
-            events = sorted(self.events)
-            time = events[0][0] if events else self.window.end_time
-            clocks = [
-                (
-                    self.deadline if self.is_ready else self.ready_time,
-                    1,
-                    "deadline" if self.is_ready else "ready",
-                )
-            ]
-            if self.outages:
-                clocks.append((self.outages[0][0], 0, "outage"))
-            moment, _, what = min(clocks)
-            if moment <= time and moment < self.window.end_time:
-                self.leave(moment)
-                if what == "outage":
-                    self.down_until = self.outages.pop(0)[1]
-                    return DOWN, moment
-                if what == "deadline":
-                    return TIMED_OUT, moment
-                self.is_ready = True
-                if len(self.waiting) >= self.rules.selection_target:
-                    return FULL, moment
-                continue
-            if not events:
-                return EXHAUSTED, self.window.end_time
-            self.events.remove(events[0])
-            row = events[0][2]
-            _, device, end = self.rows[row]
-            self.leave(time)
-            separation, last = self.separation, self.last.get(device)
-            if time < self.down_until:
-                self.next_check_in(row, self.down_until)
-            elif device in self.waiting:
-                self.next_check_in(row, time)
-            elif self.blocked.get(device, -1.0) > time:
-                self.next_check_in(row, self.blocked[device])
-            elif len(self.waiting) >= self.rules.waiting_room or (
-                separation and last is not None and round_index - last < separation
-            ):
-                self.next_check_in(row, time)
-            else:
-                self.waiting[device] = (time, end, row)
-                if self.is_ready and len(self.waiting) >= self.rules.selection_target:
-                    return FULL, time
-
-    def let_go(self, until: float, round_index: int | None) -> list[int]:
-        taken, self.waiting = sorted(self.waiting.items()), {}
-        for device, (_, _, row) in taken:
-            self.blocked[device] = until
-            if round_index is not None:
-                self.last[device] = round_index
-                self.counts[device] = self.counts.get(device, 0) + 1
-                if self.counts[device] == self.cap:
-                    self.blocked[device] = math.inf
-            if row is not None:
-                self.next_check_in(row, self.blocked[device])
-        return [device for device, _ in taken]
-
-
 def as_check_ins(rows: list[tuple]) -> CheckIns:
     size = len(rows)
     return CheckIns(
@@ -175,79 +65,6 @@ def as_check_ins(rows: list[tuple]) -> CheckIns:
         contributions=np.zeros(size, np.uint32),
         census=Census(0, 0, 0, 0),
     )
-
-
-@pytest.mark.slow
-@given(
-    st.lists(st.tuples(st.floats(0, 599), st.integers(0, 12), st.floats(1, 300)), max_size=60),
-    st.integers(1, 6),
-    st.integers(0, 2),
-    st.floats(20, 400),
-    st.sampled_from([[], [(90.0, 130.0)], [(150.0, 260.0), (300.0, 310.0)]]),
-    st.booleans(),
-    st.sampled_from([None, 1, 2]),
-    st.sampled_from([0, 0, 1, 3]),
-)
-@settings(max_examples=400, deadline=None)
-def test_the_kernel_does_what_the_readable_loop_does(
-    raw, target, separation, timeout, outages, is_interrupted, cap, more_room
-) -> None:
-    """Windows of 200 s; a round holds its devices for 30 s after it starts, and the next may start 25 s after.
-
-    Where it is interrupted, the kernel is saved and loaded into another between windows.
-    """
-    rules = replace(
-        RULES,
-        selection_target=target,
-        waiting_room=target + more_room,
-        policies=Policies((RoundSeparation(separation, "arrived"),), NO_LOSSES),
-        selection_timeout_seconds=timeout,
-        outages=np.array(outages).reshape(-1, 2),
-    )
-    rows: list[tuple] = []
-    for time, device, length in sorted({row[0]: row for row in raw}.values()):
-        if all(
-            other != device or end < time for _, other, end in rows
-        ):  # intervals of a device are apart
-            rows.append((time, device, time + length))
-    kernel, twin = Selection(rules, KEY), Twin(rules, separation, cap)
-    log: list[list] = [[], []]
-    kernel.open(0.0, 0.0)
-    twin.open(0.0, 0.0)
-    rounds = [0, 0]
-    for number in range(3):
-        window = Window(number, 200.0 * number, 200.0 * (number + 1), 200.0 * number + 170.0, RATE)
-        inside = [row for row in rows if window.start_time <= row[0] < window.ask_until_time]
-        if is_interrupted and number:
-            state = kernel.state()
-            kernel = Selection(rules, KEY)
-            kernel.load(state)
-        for which, player in enumerate((kernel, twin)):
-            player.start_window(as_check_ins(inside) if which == 0 else inside, window)
-            while True:
-                status, time = player.advance(rounds[which])
-                if status == EXHAUSTED:
-                    break
-                is_round = status != DOWN
-                until = time + 30.0 if is_round else player.down_until
-                if player is kernel:
-                    taken = kernel.take()
-                    devices = taken.device_ids.tolist()
-                    remembered = np.full(len(devices), rounds[which] if is_round else -1, np.int32)
-                    counts = taken.contributions + np.uint32(is_round)
-                    reopen = np.where(counts == cap, NEVER, 0).astype(np.uint32)
-                    kernel.let_go(taken, np.full(len(devices), until), reopen, remembered, counts)
-                    if (
-                        separation or cap
-                    ):  # the lists of this test never know of a last round or a participation
-                        kernel._blocked["known_from"] = 99
-                else:
-                    devices = twin.let_go(until, rounds[which] if is_round else None)
-                log[which].append((status, time, devices))
-                if is_round:
-                    rounds[which] += 1
-                    player.open(time, time + 25.0)
-    assert log[0] == log[1]
 
 
 def selected(work: list[float], ends: list[float]) -> Selected:
@@ -394,28 +211,28 @@ def test_fates_follow_their_laws() -> None:
 def test_own_timers_are_known_though_the_present_list_is_empty() -> None:
     """Devices that checked in in the window before, and are selected in one without check-ins; what they say of themselves is what
     counts, and the rules' timer only where they say nothing."""
-    kernel = Selection(replace(RULES, selection_target=1), KEY)
-    kernel.open(0.0, 250.0)
+    kernel = Selection([replace(RULES, selection_target=1)], SEED)
+    kernel.open(0, 0.0, 250.0)
     first = replace(
         as_check_ins([(5.0, 3, 900.0)]),
         timer_seconds=np.array([17.0]),
         contributions=np.array([4], np.uint32),
     )
     kernel.start_window(first, Window(0, 0.0, 200.0, 200.0, RATE))
-    assert kernel.advance(0)[0] == EXHAUSTED
+    assert kernel.advance([0])[0] == EXHAUSTED
     kernel.start_window(as_check_ins([]), Window(1, 200.0, 400.0, 400.0, RATE))
-    assert kernel.advance(0) == (FULL, 250.0)
-    taken = kernel.take()
+    assert kernel.advance([0]) == (FULL, 0, 250.0)
+    taken = kernel.take(0)
     assert taken.timer_seconds.tolist() == [17.0]
     assert taken.contributions.tolist() == [4]
 
 
 def test_where_the_lists_say_nothing_of_timers_all_keep_the_rules_timer() -> None:
-    kernel = Selection(replace(RULES, selection_target=1), KEY)
-    kernel.open(0.0, 0.0)
+    kernel = Selection([replace(RULES, selection_target=1)], SEED)
+    kernel.open(0, 0.0, 0.0)
     kernel.start_window(as_check_ins([(5.0, 3, 900.0)]), Window(0, 0.0, 200.0, 200.0, RATE))
-    assert kernel.advance(0) == (FULL, 5.0)
-    assert kernel.take().timer_seconds.tolist() == [RULES.timer_seconds]
+    assert kernel.advance([0]) == (FULL, 0, 5.0)
+    assert kernel.take(0).timer_seconds.tolist() == [RULES.timer_seconds]
 
 
 def test_an_upload_counts_if_it_was_lost_on_the_way_before_the_round_closed() -> None:

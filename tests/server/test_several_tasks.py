@@ -1,4 +1,4 @@
-"""Selection of several tasks: the compiled walk against a readable event loop."""
+"""Selection of one task and of several: the compiled walk against a readable event loop."""
 
 import math
 from dataclasses import replace
@@ -14,12 +14,11 @@ from fedray.scenario import SeveralTasks
 from fedray.server.policies.policy import Policies
 from fedray.server.policies.round_separation import RoundSeparation
 from fedray.server.rounds.closing import AtGoal
-from fedray.server.rounds.joint_selection import JointSelection
 from fedray.server.rounds.rounds import FateModel, RoundRules
-from fedray.server.rounds.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT
+from fedray.server.rounds.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT, Selection
 from fedray.wire.device_classes import DeviceClasses
 from fedray.wire.history import HistoryLosses
-from fedray.wire.messages import Census, CheckIns, Window
+from fedray.wire.messages import NEVER, NO_CHECK_INS, Census, CheckIns, Window
 
 SEED = 1
 RETURN = stream_key(SEED, Stream.RETURN)
@@ -64,8 +63,11 @@ def offer_key(task: int) -> tuple[np.uint64, np.uint64]:
 class Twin:
     """The same rules, one event after the other, with dicts and sorted lists."""
 
-    def __init__(self, rules: list[RoundRules], weights: list[float], outages: list) -> None:
-        self.rules, self.weights = rules, weights
+    def __init__(
+        self, rules: list[RoundRules], weights: list[float], outages: list, cap: int | None
+    ) -> None:
+        self.rules, self.weights, self.cap = rules, weights, cap
+        self.counts: dict[tuple[int, int], int] = {}
         self.tasks = range(len(rules))
         self.waiting: dict[int, tuple] = {}  # by device: task, check-in, end, row
         self.busy: dict[int, float] = {}
@@ -197,14 +199,33 @@ class Twin:
             for other in (task, *sharing):
                 before = self.reopen.get((device, other), 0.0)
                 self.reopen[device, other] = max(before, reopen)
+            if round_index is not None:
+                self.counts[device, task] = self.counts.get((device, task), 0) + 1
+                if self.counts[device, task] == self.cap:
+                    self.reopen[device, task] = math.inf
             if row is not None:
                 opens = min(self.admitted_from(device, each, row) for each in self.tasks)
                 self.next_check_in(row, max(until, opens))
         return [device for device, _ in taken]
 
 
-def as_check_ins(rows: list[tuple], tasks: int) -> CheckIns:
+def selection_of(several: SeveralTasks, rules: list[RoundRules]) -> Selection:
+    return Selection(rules, several.seed, [task.weight for task in several.tasks])
+
+
+def as_check_ins(rows: list[tuple], tasks: int, is_bare: bool = False) -> CheckIns:
+    """Bare lists of one task have columns without tasks, and leave out those of which nobody needs anything."""
     size = len(rows)
+    if is_bare:
+        return replace(
+            NO_CHECK_INS,
+            device_ids=np.array([row[1] for row in rows], np.uint64),
+            times=np.array([row[0] for row in rows], np.float64),
+            interval_ends=np.array([row[2] for row in rows], np.float64),
+            fixed_seconds=np.full(size, 10.0, np.float32),
+            training_seconds=np.full(size, 5.0, np.float32),
+            contributions=np.zeros(size, np.uint32),
+        )
 
     def columns(value: float, kind: type) -> np.ndarray:
         return np.full((size, tasks), value, kind)
@@ -224,7 +245,7 @@ def as_check_ins(rows: list[tuple], tasks: int) -> CheckIns:
     )
 
 
-def let_go(kernel: JointSelection, task, until, reopen, sharing, round_index) -> list[int]:
+def let_go(kernel: Selection, cap, task, until, reopen, sharing, round_index) -> list[int]:
     taken = kernel.take(task)
     size = taken.device_ids.size
     none, no_round = np.zeros(size, np.uint32), np.full(size, -1, np.int32)
@@ -232,8 +253,10 @@ def let_go(kernel: JointSelection, task, until, reopen, sharing, round_index) ->
     for other in sharing:
         kernel.remember(other, taken.device_ids, times, no_round, none)
     remembered = no_round if round_index is None else np.full(size, round_index, np.int32)
-    kernel.remember(task, taken.device_ids, times, remembered, none)
-    kernel._memory["known_from"] = 99  # the lists of this test know of nothing that was decided
+    counts = taken.contributions + np.uint32(round_index is not None)
+    times = np.where(counts == cap, np.uint32(NEVER), times)
+    kernel.remember(task, taken.device_ids, times, remembered, counts)
+    kernel._table["known_from"] = 99  # the lists of this test know of nothing that was decided
     kernel.let_go(taken, np.full(size, until))
     return taken.device_ids.tolist()
 
@@ -257,9 +280,11 @@ ROW = st.tuples(
     st.sampled_from([0, 60, 450]),
     st.booleans(),
     st.booleans(),
+    st.sampled_from([None, None, 1, 2]),
+    st.booleans(),
 )
 @settings(max_examples=400, deadline=None)
-def test_the_joint_walk_does_what_the_readable_loop_does(
+def test_the_compiled_walk_does_what_the_readable_loop_does(
     raw,
     tasks,
     targets,
@@ -272,6 +297,8 @@ def test_the_joint_walk_does_what_the_readable_loop_does(
     timer,
     shares,
     is_interrupted,
+    cap,
+    is_bare,
 ) -> None:
     """Windows of 200 s. A round holds its devices for 30 s, starts timers, and the next may start 25 s after it. The last task starts
     later, and the first is over after three rounds; where tasks share a timer, all of them do. Where it is interrupted, the
@@ -294,8 +321,11 @@ def test_the_joint_walk_does_what_the_readable_loop_does(
     for time, device, length, opens in sorted({row[0]: row for row in raw}.values()):
         if all(other != device or end < time for _, other, end, _ in rows):
             rows.append((time, device, time + length, opens[:tasks]))
+    is_bare = is_bare and tasks == 1
+    if is_bare:
+        rows = [(*row[:3], [0.0]) for row in rows]
     starts = [start if task == tasks - 1 else 0.0 for task in range(tasks)]
-    players = [JointSelection(several, rules), Twin(rules, weights, outages)]
+    players = [selection_of(several, rules), Twin(rules, weights, outages, cap)]
     for player in players:
         for task in range(tasks):
             player.select_from(task, starts[task])
@@ -307,11 +337,13 @@ def test_the_joint_walk_does_what_the_readable_loop_does(
         inside = [row for row in rows if window.start_time <= row[0] < window.ask_until_time]
         if is_interrupted and number:
             state = players[0].state()
-            players[0] = JointSelection(several, rules)
+            players[0] = selection_of(several, rules)
             players[0].load(state)
         for which, player in enumerate(players):
             is_kernel = which == 0
-            player.start_window(as_check_ins(inside, tasks) if is_kernel else inside, window)
+            player.start_window(
+                as_check_ins(inside, tasks, is_bare) if is_kernel else inside, window
+            )
             while True:
                 status, task, time = player.advance(rounds[which])
                 if status == EXHAUSTED:
@@ -328,7 +360,7 @@ def test_the_joint_walk_does_what_the_readable_loop_does(
                     number_of_round = rounds[which][each] if is_round else None
                     arguments = (each, until, reopen, sharing, number_of_round)
                     gone.append(
-                        let_go(player, *arguments) if is_kernel else player.let_go(*arguments)
+                        let_go(player, cap, *arguments) if is_kernel else player.let_go(*arguments)
                     )
                 log[which].append((status, task, time, gone))
                 if status != DOWN:
@@ -347,7 +379,7 @@ def test_a_device_that_several_tasks_would_take_is_given_to_one_of_them_by_weigh
         {**TABLES, "tasks": {"a": {"weight": 3}, "b": {}, "later": {"weight": 100}}}
     )
     rules = [replace(RULES, selection_target=size, waiting_room=size)] * 3
-    kernel = JointSelection(several, rules)
+    kernel = selection_of(several, rules)
     for task, start in enumerate((0.0, 0.0, 500.0)):
         kernel.select_from(task, start)
         kernel.open(task, start, start)

@@ -212,8 +212,8 @@ def test_a_run_that_was_interrupted_ends_at_the_same_round(
 
 def test_a_coordinator_without_a_budget_keeps_no_patterns(small) -> None:
     coordinator = Coordinator(small(*OVERRIDES), [])
-    coordinator.remember(np.zeros(3, np.uint64))
-    assert coordinator._budget is None
+    coordinator.remember(0, np.zeros(3, np.uint64))
+    assert coordinator.tasks[0]._budget is None
 
 
 def test_the_command_tells_of_the_end_and_does_not_fail(

@@ -144,7 +144,7 @@ def test_a_hung_worker_is_replaced_and_the_trace_is_the_same(
         scenario, placement, tmp_path / "t", Killer(actor, MOMENTS[1:2], signal.SIGSTOP)
     )
     assert restarts_of(trace) >= 1
-    assert "did not answer within 10 s; it is started anew" in caplog.text
+    assert "did not answer within 10 s; it is restarted" in caplog.text
     assert trace.digest == reference.digest
     if is_trained:
         assert_same(trace, reference)

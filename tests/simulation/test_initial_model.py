@@ -57,7 +57,7 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(
     text.write_text("no model")
     parts = first.named_parameters()
     others = {
-        "is no safetensors file": text,
+        "is not a safetensors file": text,
         "is the model of another task": tmp_path / "other",
         "not finite": tmp_path / "nan",
     }

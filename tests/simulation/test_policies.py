@@ -15,7 +15,7 @@ from fedray.audit.audit import audit_trace
 from fedray.audit.guarantees import enforced_limits
 from fedray.audit.participation import read_patterns
 from fedray.base.errors import ScenarioError, Starved, TraceCorrupt
-from fedray.report.text.audits import participation_rows
+from fedray.report.audits import participation_table
 from fedray.runs.simulation import resume, simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -230,7 +230,7 @@ def test_the_audit_of_swor_finds_the_violators_and_how_many_losses_caused_them(
     enforced = found.mechanisms[0].enforced
     assert "ensures nothing, since devices may lose their history" in enforced.reason
     assert enforced.min_sep == 1
-    assert "breaking the rules" in dict(participation_rows(found.to_json()))
+    assert "breaking the rules" in dict(participation_table(found).rows)
 
     cleared = audit_trace(simulated(scenario({"policies": [SWOR], **LOSSES}), tmp_path / "cleared"))
     assert cleared.violations is None
@@ -259,7 +259,7 @@ def test_the_audit_finds_the_violators_whose_clocks_were_set_forward(tmp_path: P
     enforced = found.mechanisms[0].enforced
     assert "clocks of devices may be set to another time" in enforced.reason
     assert enforced.min_sep == 1
-    assert "of them after a clock set forward" in dict(participation_rows(found.to_json()))
+    assert "of them after a clock set forward" in dict(participation_table(found).rows)
     trace.verify()
 
     by_timer = {"timer_hours": 20.0, **CLOCKS, **LOSSES}

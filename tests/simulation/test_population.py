@@ -151,7 +151,7 @@ def test_small_populations_come_together_and_large_ones_are_spread(small, tmp_pa
     assert (rows["checkin_time"] % 1800 < 600).all()
     many = rows_of(simulate(small("rounds.count=12"), IN_PROCESS, tmp_path / "many"))
     assert (many["checkin_time"] % 1800 >= 600).mean() > 0.5
-    assert Pace(few).order(0, _census(1000), 0).window.ask_until_time == 600.0
+    assert Pace([few]).order(0, _census(1000), [1000]).window.ask_until_time == 600.0
 
 
 @pytest.mark.slow

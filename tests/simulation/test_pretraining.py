@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import safetensors
 import torch
+from document_schema import found_keys
 
 from fedray.base.errors import InputError, RunFailed, ScenarioError
 from fedray.clients.data.classes import Classes
@@ -31,6 +32,7 @@ TOML = (
 
 def test_the_loss_falls_and_a_training_starts_from_the_file(small, tmp_path: Path) -> None:
     found = pretrain(small(*CLASSES), TABLE, tmp_path / "m.safetensors")
+    found_keys(json.loads(json.dumps(found.to_json())), type(found))
     assert [step.number for step in found.steps] == [0, 20, 40, 60]
     losses = [step.evaluation.metrics["loss"].value for step in found.steps]
     assert losses[-1] < 0.5 * losses[0]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedray.base.errors import CheckpointError, Starved
-from fedray.runs.several_tasks import resume_tasks, run_tasks, simulate_tasks
-from fedray.runs.simulation import simulate
+from fedray.runs.pipeline import resume_tasks, run_tasks
+from fedray.runs.simulation import simulate, simulate_tasks
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.trace.reader import Trace
@@ -222,6 +222,26 @@ def test_a_task_that_ends_early_leaves_the_devices_to_the_others(small, tmp_path
 
     def interrupt(progress: Progress) -> None:
         if isinstance(progress, RunProgress) and progress.committed == 60:
+            raise KeyboardInterrupt
+
+    often = Placement(1, "in-process", checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        simulate_tasks(named, often, tmp_path / "i", interrupt)
+    assert digests(resume_tasks(tmp_path / "i", HERE)) == digests(run)
+
+
+def test_a_run_that_is_resumed_when_a_task_starves_has_the_same_traces(
+    small, tmp_path: Path
+) -> None:
+    """The last checkpoint is that of the moment at which the simulated days run out, while devices wait for a task."""
+    tasks = {"ends": {"rounds": {"report_goal": 40, "count": 3}}, "starves": {}}
+    scenario = small("rounds.report_goal=1000", "rounds.max_days=1", "rounds.count=20")
+    named = several(scenario, **tasks)
+    run = simulate_tasks(named, HERE, tmp_path / "t")
+    assert run.traces["starves"].run["ended"].startswith("starved: rounds.max_days=1 ran out")
+
+    def interrupt(progress: Progress) -> None:
+        if isinstance(progress, RunProgress) and progress.simulated_seconds >= 86_400.0:
             raise KeyboardInterrupt
 
     often = Placement(1, "in-process", checkpoint_seconds=0.0)

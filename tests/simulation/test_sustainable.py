@@ -10,8 +10,8 @@ import pytest
 
 import fedray.runs.simulation
 from fedray.base.errors import Starved, Unsustainable
-from fedray.runs.several_tasks import resume_tasks, simulate_tasks
-from fedray.runs.simulation import simulate
+from fedray.runs.pipeline import resume_tasks
+from fedray.runs.simulation import simulate, simulate_tasks
 from fedray.runs.sustainable import check_sustainable, why_unsustainable
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks

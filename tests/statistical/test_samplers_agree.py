@@ -39,7 +39,6 @@ def check_ins(
     start = window * HOUR
     order = CheckInOrder(
         Window(window, start, start + HOUR, start + HOUR, rate),
-        0,
         is_enumerated,
         start,
         start + 4 * HOUR,

@@ -19,7 +19,7 @@ import torch
 
 from fedray.base.errors import InputError, RunFailed
 from fedray.clients.canaries import Canaries, CanaryTrainer
-from fedray.clients.clipping import Clipped, ClippedGroup, clip_factors
+from fedray.clients.clipping import Clipped, ClippedGroup, clip_whole
 from fedray.mechanisms import reference
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import (
@@ -37,6 +37,7 @@ from fedray.mechanisms.registry import (
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import lower_factor
 from fedray.scenario import Scenario
+from fedray.scenario.clipping import Clip
 from fedray.server.learning.aggregator import ModelAggregator
 from fedray.studies.canary import CanaryResult, check_aggregator, run_canary
 from fedray.studies.noise_tests import ALARM
@@ -346,6 +347,6 @@ def test_no_noise_at_all_is_told(scenario: Scenario) -> None:
 def test_canaries_of_ten_times_the_clip_norm_are_clipped() -> None:
     update = np.zeros((1, 4), np.float32)
     update[0, 2] = 10.0
-    factors, done = clip_factors(update, 1.0)
-    assert done == [Clipped.SHORTENED]
-    assert 0.0999 < factors[0] <= 0.1
+    group = clip_whole(update, Clip(1.0))
+    assert group.done == [Clipped.SHORTENED]
+    assert 0.0999 < group.factors[0] <= 0.1

@@ -11,11 +11,6 @@ import pytest
 
 import fedray
 from fedray.report.plotly_json import plotly_figure
-from fedray.report.text.training import (
-    comparison_mean_tables,
-    comparison_run_rows,
-    comparison_setting_rows,
-)
 from fedray.studies.compare_page import comparison_figures, comparison_page
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -61,8 +56,7 @@ def test_runs_that_differ_in_the_seed_alone_are_a_group_and_pairs_share_seeds(ru
     assert (difference.high - difference.low) / 2 == pytest.approx(12.7062 * 0.01, rel=1e-4)
     assert found.differing_keys[0].startswith("privacy.mechanism.")
     assert "training.seed" not in found.differing_keys
-    rows = comparison_setting_rows(found.to_json())
-    assert ["privacy.mechanism.completion", "-", "no"] in rows
+    assert ("privacy.mechanism.completion", "-", "no") in found.tables()[-1].rows
 
 
 def test_epsilon_is_that_of_the_audit_at_one_delta(runs, trace) -> None:
@@ -128,11 +122,10 @@ def test_settings_are_shown_with_every_digit_and_a_difference_is_called_one(
     theta = 'privacy.mechanism={{kind="blt", theta=[{}], omega=[0.1]}}'
     first = trained_of("a", trace, {"accuracy": 0.4}, theta.format("0.9999999999999"))
     other = trained_of("b", trace, {"accuracy": 0.4}, theta.format("0.99999999999"))
-    document = fedray.compare_runs([first, other]).to_json()
-    rows = {row[0]: row[1:] for row in comparison_setting_rows(document)}
-    assert rows["privacy.mechanism.theta"] == ["0.9999999999999", "0.99999999999"]
-    (table,) = comparison_mean_tables(document)
-    assert table.rows[0][-1] == "difference from blt"
+    means, _, settings = fedray.compare_runs([first, other]).tables()
+    rows = {row[0]: row[1:] for row in settings.rows}
+    assert rows["privacy.mechanism.theta"] == ("0.9999999999999", "0.99999999999")
+    assert means.columns[-1] == "difference from blt"
 
 
 @pytest.mark.parametrize(
@@ -377,7 +370,8 @@ def test_one_trace_trained_under_each_encoding_is_one_table(small, tmp_path: Pat
         fedray.train(trace, scenario.with_overrides(override), here, tmp_path / name)
         for name, override in ENCODINGS.items()
     ]
-    document = fedray.compare_runs(runs, trace).to_json()
+    found = fedray.compare_runs(runs, trace)
+    document = found.to_json()
     figures = dict(zip(ENCODINGS, document["groups"], strict=True))
     of_runs = {name: group["runs"][0] for name, group in figures.items()}
     assert of_runs["fixed_point"]["bits_per_parameter"] == 64.0
@@ -395,8 +389,8 @@ def test_one_trace_trained_under_each_encoding_is_one_table(small, tmp_path: Pat
     assert rho["secagg"] == rho["fixed_point"] == rho["adaptive"]
     assert rho["fixed_point"] == pytest.approx(1 / 2)
     assert rho["discrete_gaussian"] >= rho["fixed_point"]
-    heading, *rows = comparison_run_rows(document)
-    assert heading[-3:] == ["bits per parameter", "bytes per upload", "seconds per round"]
-    assert [row[heading.index("bytes per upload")] for row in rows[:2]] == ["16", "9"]
+    table = found.tables()[-2]
+    assert table.columns[-3:] == ("bits per parameter", "bytes per upload", "seconds per round")
+    assert [row[-2] for row in table.rows[:2]] == ["16", "9"]
     of_one = f"Of {figures['discrete_gaussian']['label']}: Updates are summed"
     assert any(each.startswith(of_one) for each in document["assumptions"])

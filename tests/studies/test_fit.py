@@ -8,7 +8,6 @@ import pytest
 from fedray.audit.participation import read_patterns
 from fedray.base.errors import FitFailed
 from fedray.report import figures
-from fedray.report.text.studies import fitted_min_sep
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.studies.fit import FittedRun, fit_min_sep
@@ -100,7 +99,7 @@ def test_rounds_between_are_fitted_as_their_gap(fedray_command, monkeypatch) -> 
 def test_a_run_in_which_nobody_comes_twice_has_no_min_sep() -> None:
     """It is too large for any target, and is shown as none, not as the number of rounds."""
     once, starved, twice = FittedRun(1.0, 140, 1), FittedRun(0.1, None, None), FittedRun(0.5, 60, 2)
-    assert [fitted_min_sep(run.to_json()) for run in (once, starved, twice)] == [
+    assert [run.min_sep_text for run in (once, starved, twice)] == [
         "none (k = 1)",
         "starved",
         "60",

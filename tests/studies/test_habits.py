@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from fedray.base.errors import InputError
-from fedray.clients.availability.habit import HabitTables
+from fedray.clients.availability.habit_tables import HabitTables
 from fedray.imports.log_records import RecordColumns, read_log_records
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
@@ -431,7 +431,7 @@ def test_the_command_fits_a_log_and_its_tables_make_a_scenario(
         ([str(log), "--rounds", "5"], "for an observed min-sep"),
         ([str(log), "--min-sep", "5", "--days", "3"], "only a log has these"),
         ([str(log), *named, "--utc-offset", "west"], "neither a number of hours nor unknown"),
-        ([str(log), *named, "--set", "rounds.count=4"], "keys of availability alone"),
+        ([str(log), *named, "--set", "rounds.count=4"], "not a key of availability"),
         ([str(log), *named, "--set", 'availability.model="always_on"'], "cannot be fitted"),
         ([], "give what was observed"),
         ([str(tmp_path / "s.toml")], "is a scenario; give what was observed"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from document_schema import found_keys
 
 from fedray.audit.audit import audit_trace
 from fedray.base.errors import InputError
@@ -121,6 +122,7 @@ def test_what_is_there_is_read_and_what_is_missing_is_trained(kept, tmp_path: Pa
         small(), tmp_path / "again", (1, 2), (3,), HERE, told.append, order=KINDS
     )
     assert again.to_json() == study.to_json()
+    found_keys(json.loads(json.dumps(again.to_json())), type(again))
     models = [line for line in told if "models" in line]
     assert models == ["7 of 8 models trained", "8 of 8 models trained"]
 

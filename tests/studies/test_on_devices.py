@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from document_schema import found_keys
 
 import fedray
 from fedray.clients.data.factory import source_of
@@ -94,6 +95,7 @@ def test_samples_are_addressed(trained, trace) -> None:
     """The same devices every time, and others for another seed of the population."""
     first, again = (fedray.evaluate_on_devices(trained, trace, devices=16) for _ in range(2))
     assert first.to_json() == again.to_json()
+    found_keys(json.loads(json.dumps(first.to_json())), type(first))
 
 
 def test_devices_without_data_are_counted_and_left_out(trained) -> None:

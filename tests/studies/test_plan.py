@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from document_schema import found_keys
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import read_claim
@@ -397,6 +398,7 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
     assert found is not None
     assert json.loads(found.group(1)) == json.loads(json.dumps(plan.to_json()))
     assert plan.to_json()["best"]["updates"] == 12 * 200
+    found_keys(json.loads(found.group(1)), Plan)
     for shown in (
         "8.2500",
         "2.5001",

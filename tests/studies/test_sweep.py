@@ -16,7 +16,6 @@ from fedray.mechanisms.optimize.objective import Target as Outcome
 from fedray.mechanisms.participation import MinSep
 from fedray.report.figure import Plane
 from fedray.report.files import figure_csv, figure_svg
-from fedray.report.text.studies import sweep_rows
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies import simulated as simulated_runs
@@ -282,7 +281,7 @@ def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_clust
         ),
         ("max_participations = 5}", "max_participations = 9}", "more than ceil"),
         ('kind = "banded"', 'kind = "bandit"', "kind"),
-        ("buffers = 2", "bands = 2", "blt has no bands"),
+        ("buffers = 2", "bands = 2", "bands=2 is not for blt"),
         (
             'kind = "tree-full"',
             'kind = "dense"\nmade_for = ["distribution"]',
@@ -483,13 +482,11 @@ def test_one_participation_has_no_min_sep(tmp_path: Path) -> None:
     text = QUICK.replace(
         "min_sep = [12, 20]", "population = [1200, 2000], report_goal = [100]"
     ).replace("[3]", "[1]")
-    heading, *rows = sweep_rows(
-        run_sweep(
-            *read(tmp_path, text.replace('x = "min_sep"', 'x = "population"')), HERE
-        ).to_json()
-    )
-    assert "b" not in heading  # the same in all rows: none
-    assert all("60" not in row for row in rows)
+    text = text.replace('x = "min_sep"', 'x = "population"')
+    *_, table = run_sweep(*read(tmp_path, text), HERE).tables()
+    assert "b" not in table.columns  # the same in all rows: none
+    assert "b none (k = 1)" in table.notes[0]
+    assert all("60" not in row for row in table.rows)
 
 
 STARVING = """

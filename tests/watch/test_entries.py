@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from document_schema import found_keys
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.errors import InputError
-from fedray.runs.several_tasks import simulate_tasks
-from fedray.runs.simulation import resume, simulate
+from fedray.runs.simulation import resume, simulate, simulate_tasks
 from fedray.runtime.placement import Placement
 from fedray.scenario import SeveralTasks
 from fedray.trace.checkpoints import has_checkpoint
@@ -253,7 +253,9 @@ def test_finished_runs_trainings_and_studies(tmp_path: Path, trace_of, trained_o
     for name in ("results.json", "results.parquet", "report.html"):
         (study / name).touch()
     trained_of("model", trace, {"accuracy": 0.5}, "training.seed=1")
-    found = {entry.path: entry for entry in Runs(tmp_path).list().entries}
+    listing = Runs(tmp_path).list()
+    found_keys(json.loads(json.dumps(listing.to_json())), type(listing))
+    found = {entry.path: entry for entry in listing.entries}
     assert {path: entry.kind for path, entry in found.items()} == {
         "trace-0": "run",
         "model": "training",

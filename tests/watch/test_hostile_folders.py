@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedray.report.text.runs import shown_listing
 from fedray.trace.progress import Process
 from fedray.watch.entries import Runs
 from fedray.watch.server import WatchServer
+from fedray.watch.shown import shown_listing
 
 HUGE = 10**400
 DEEP = "[" * 200_000
@@ -226,7 +226,7 @@ def test_a_hostile_folder_is_one_line_and_hides_no_run(
     assert len(entries) <= 2
     assert len(json.dumps(entries)) < 50_000
     with WatchServer(Runs(whole)) as server:
-        document = shown_listing(server.listing().to_json())
+        document = shown_listing(server.listing())
     assert json.dumps(document, allow_nan=False)
 
 

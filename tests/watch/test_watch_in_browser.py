@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from fedray.report.page import render_watch, write_page
-from fedray.report.text.runs import shown_listing
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.watch.entries import Runs
 from fedray.watch.server import WatchServer
+from fedray.watch.shown import shown_listing
 
 pytestmark = [
+    pytest.mark.outside,
     pytest.mark.slow,
     pytest.mark.skipif(
         shutil.which("chromium") is None, reason="needs chromium, which shows the page"
@@ -146,7 +147,7 @@ def test_runs_of_one_trace_are_chosen_and_the_page_says_so_when_nobody_answers(
         for seed, name in enumerate(names):
             run = trained_of(name, trace, {"accuracy": 0.5}, f"training.seed={seed}")
             run.path.rename(tmp_path / "runs" / name)
-    listing = shown_listing(Runs(tmp_path / "runs").list().to_json())
+    listing = shown_listing(Runs(tmp_path / "runs").list())
     page = tmp_path / "page.html"
     page.write_text(f"{render_watch(listing, 'nonce')}<script>{CHOOSE}</script>")
     done = shown(f"file://{page}", tmp_path / "profile", is_quiet=False)

@@ -1,1 +1,1 @@
-"""Readers of data that is recorded by clients, one file per format."""
+"""Readers of recorded data, one file per format."""

@@ -1,5 +1,4 @@
-"""Files of one data set: a single file, or those of a folder, with the split that each belongs
-to."""
+"""Files of one data set, and their splits; and SQLite files from strangers."""
 
 import re
 import sqlite3
@@ -13,18 +12,14 @@ _OF_HUGGING_FACE = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}")
 
 
 def split_files(path: Path, suffixes: Sequence[str]) -> list[tuple[str, Path]]:
-    """(split, file) of every file with such a suffix, in order of their names.
+    """Returns (split, file) of every file with one of the suffixes, in order of their names.
 
-    In a folder, a file in a folder of its own belongs to the split of that folder's name, as LEAF
-    has it (`train/all_data_0.json`); one whose name is `<split>-00000-of-00002.<suffix>`, as
-    Hugging Face has it, to that split; others, and a single file, to the split "".
-
-    Args:
-        path: the file, or the folder.
-        suffixes: such as ".json".
+    In a folder, a file `<split>-00000-of-00002.<suffix>` belongs to that split, as for Hugging
+    Face. A file in a subfolder belongs to the split of that name, as for LEAF
+    (`train/all_data_0.json`). Others, and a single file, belong to the split "".
 
     Raises:
-        Damaged: there is none.
+        Damaged: the folder has no such file.
     """
     if not path.is_dir():
         return [("", path)]
@@ -35,37 +30,27 @@ def split_files(path: Path, suffixes: Sequence[str]) -> list[tuple[str, Path]]:
 
 
 def read_only_sqlite(path: Path, table: str) -> sqlite3.Connection:
-    """A connection that reads one table of a file and nothing else, and may pass from thread to
-    thread.
-
-    Args:
-        path: the file.
-        table: its name; a view of that name, which may compute without end, is refused.
+    """Returns a connection that reads only one table of a file, in any thread.
 
     Raises:
-        sqlite3.Error: it cannot be opened.
+        sqlite3.Error: the file cannot be opened.
     """
     connection = sqlite3.connect(read_only_uri(path), uri=True, check_same_thread=False)
 
     def allowed(action: int, name: str | None, _: object, __: object, view: str | None) -> int:
         is_select = action == sqlite3.SQLITE_SELECT
         is_of_table = action == sqlite3.SQLITE_READ and name == table
+        # A view with the name of the table could compute without end.
         fits = view is None and (is_select or is_of_table)
         return sqlite3.SQLITE_OK if fits else sqlite3.SQLITE_DENY
 
-    # The file may be a stranger's, whose views, functions and virtual tables are code.
+    # Views, functions and virtual tables in a stranger's file are code.
     connection.set_authorizer(allowed)
     return connection
 
 
 def read_only_uri(path: Path) -> str:
-    """A SQLite file that nobody changes, as SQLite names it.
-
-    `immutable` tells SQLite that it needs neither locks nor a journal.
-
-    Args:
-        path: the file.
-    """
+    """Returns SQLite's name of a file that nothing changes, so that it needs no lock or journal."""
     return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
 
 

@@ -1,8 +1,8 @@
-"""Parquet files with a column of clients: one file, or a folder of them, such as those of Hugging
-Face (`flwrlabs/femnist`, `flwrlabs/shakespeare`).
+"""Parquet files with a column of clients: one file, or a folder of them, as from Hugging Face
+(`flwrlabs/femnist`, `flwrlabs/shakespeare`).
 
-Rows are numbered over the files of a split. Where the rows of a client lie apart, a copy in order
-of the clients is made in the cache, by DuckDB, which sorts on disk where memory ends.
+Rows are numbered over the files of a split. If the rows of a client lie apart, DuckDB makes a copy
+in order of the clients in the cache; it sorts on disk when memory runs out.
 """
 
 import bisect
@@ -27,41 +27,42 @@ from fedray.clients.data.readers.reader import (
     ClientFile,
     Column,
     Damaged,
+    damage,
 )
 from fedray.scenario.data import ParquetData
 
 SUFFIXES = (".parquet",)
 _SORT_MEMORY = "1GiB"
+# Rows of a row group of the copy: a client is read by whole groups.
 _GROUP_ROWS = 4096
-"""Rows of a row group of the copy: a client is read by whole groups."""
 MOST_GROUP_BYTES = (1 << 31) - 1
-"""Most bytes of the columns of a row group in memory. Parquet keeps equal values once, so that a
-small file can have more of them than the memory."""
+"""Most bytes of the columns of a row group in memory. Parquet stores equal values once, so a small
+file can have more of them than the memory."""
 MOST_NAME_BYTES = 4096
 """Most bytes of a client's name."""
+# An example takes at least a bit of its file.
 _MOST_ROWS_PER_BYTE = 8
-"""An example takes a bit of its file at least."""
+# Room on disk for sorting: this many sizes of the files, and at least these bytes.
 _MOST_SORTED_SHARE, _LEAST_SORTED_LIMIT = 100, 1 << 30
-"""Room on disk for sorting: this many sizes of the files, and at least these bytes."""
+# Image formats that are decoded. Others, such as PostScript, are programs.
 _PICTURES = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
-"""Kinds of images that are decoded. Others, such as PostScript, are programs."""
+# Errors that pyarrow raises for a damaged file.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, NotImplementedError, MemoryError)
-"""Errors that pyarrow raises for a damaged file."""
+# Type checkers do not see functions of this module, which are made when it is loaded.
+_COMPUTE: Any = pc
 
 
-class ParquetFiles:
-    """Reads Parquet files by row groups; see fedray.clients.data.readers.reader.ClientFile.
-
-    Records lie in order of the rows of a split.
+class ParquetFiles(ClientFile):
+    """Reads Parquet files by row groups, in order of the rows of a split.
 
     Args:
-        path: the file or folder.
-        files: its files, by split.
-        client_column: names the client of a row.
-        cache: the folder in the cache for its content.
+        path: file or folder.
+        files: files of each split.
+        client_column: column with the client of a row.
+        cache: folder in the cache for the content.
 
     Raises:
-        Damaged: they are no such files.
+        Damaged: the files are not Parquet, or lack the column.
     """
 
     def __init__(
@@ -72,12 +73,12 @@ class ParquetFiles:
         self._cache = cache
         self._splits = {split: _Rows(found) for split, found in files.items()}
         for rows in self._splits.values():
-            # Files without the column are refused at once, and not when a client is read.
+            # Files without the column are refused now, not when a client is read.
             rows.demand(client_column)
 
     @classmethod
     def of(cls, table: ParquetData, cache: Path) -> "ParquetFiles":
-        """Opens the files of a `table`."""
+        """Opens the files of a table."""
         path = Path(table.file)
         files: dict[str, list[Path]] = {}
         for split, file in split_files(path, SUFFIXES):
@@ -85,21 +86,14 @@ class ParquetFiles:
         return cls(path, files, table.client, cache)
 
     def clients(self) -> Iterator[Client]:
-        """Every run of rows of the same client, in the order of the files."""
         for split, rows in self._splits.items():
             for name, first, end in _runs(rows.column(self._client_column)):
                 yield Client(split, name, end - first, first, end)
 
     def gathered(self) -> ClientFile:
-        """A reader of the copy in which the rows of each client lie together, which is made unless
-        it is there.
-
-        Raises:
-            Damaged: the rows cannot be sorted.
-        """
         copy = self._cache / "gathered"
         copy.mkdir(exist_ok=True)
-        # Only these are read there, whatever else the folder has.
+        # Other files in the folder are not read.
         files = {}
         for split, rows in self._splits.items():
             name = f"{split}-00000-of-00001.parquet" if split else "all.parquet"
@@ -107,14 +101,9 @@ class ParquetFiles:
         return ParquetFiles(copy, files, self._client_column, self._cache)
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
-        """The `columns` of the rows of a `client`, which are numbered over the files of its split.
-
-        Raises:
-            Damaged: they cannot be read, or a file lacks a column.
-        """
         rows = self._splits.get(client.split)
         if rows is None:
-            raise Damaged(f"{self._path.name}: there is no split {client.split!r} any more")
+            raise Damaged(f"{self._path.name}: split {client.split!r} is missing")
         return rows.read(client, columns)
 
     def _sorter(self, rows: "_Rows") -> Callable[[Path], None]:
@@ -129,22 +118,18 @@ class ParquetFiles:
                 "temp_directory": str(sorting),
                 "max_temp_directory_size": f"{room}B",
             }
-            # In SQL a quote within a quoted name is written twice.
+            # SQL doubles a quote within a quoted name.
             escaped = self._client_column.replace('"', '""')
-            # DuckDB takes names as patterns.
+            # DuckDB would take names as patterns.
             files = [glob.escape(str(file)) for file in rows.files]
+            subject = f"{self._path.name} cannot be put in order of its clients"
             try:
-                with connected(settings) as connection:
+                with damage(subject, duckdb.Error), connected(settings) as connection:
                     found = connection.read_parquet(files, filename=True, file_row_number=True)
-                    # Examples of a client stay in the order in which they came.
+                    # Examples of a client keep their order.
                     found = found.order(f'"{escaped}", filename, file_row_number')
                     found = found.project("* EXCLUDE (filename, file_row_number)")
                     found.to_parquet(str(new), row_group_size=_GROUP_ROWS)
-            except duckdb.Error as error:
-                reason = " ".join(str(error).split())
-                raise Damaged(
-                    f"{self._path.name} cannot be put in order of its clients ({reason})"
-                ) from None
             finally:
                 shutil.rmtree(sorting, ignore_errors=True)
 
@@ -152,7 +137,7 @@ class ParquetFiles:
 
 
 class _Rows:
-    """The rows of the files of one split, one after the other."""
+    """The rows of the files of one split, file after file."""
 
     def __init__(self, files: list[Path]) -> None:
         self.files = files
@@ -165,10 +150,8 @@ class _Rows:
         self._last_key: tuple[int, tuple[str, ...]] | None = None
         self._last = pa.table({})
         for number, file in enumerate(files):
-            try:
+            with damage(f"{file.name} is not a readable Parquet file", *_DAMAGE):
                 reader, schema = _opened(file)
-            except _DAMAGE as error:
-                raise Damaged(f"{file.name}: no Parquet file that can be read ({error})") from None
             if reader.metadata.num_rows > _MOST_ROWS_PER_BYTE * file.stat().st_size:
                 raise Damaged(
                     f"{file.name} has {reader.metadata.num_rows:,} rows, more than its size can "
@@ -183,81 +166,59 @@ class _Rows:
                 self._starts.append(end)
 
     def demand(self, column: str) -> None:
-        """Checks that every file has a `column`.
-
-        Raises:
-            Damaged: one has none of that name.
-        """
+        """Raises Damaged if a file lacks a column."""
         for file, reader in zip(self.files, self._readers, strict=True):
             names = reader.schema_arrow.names
             if column not in names:
-                # No more than a line takes.
+                # A line cannot show more.
                 some = ", ".join(names[:20])
                 raise Damaged(f"{file.name} has no column {column!r}; it has {some}")
 
     def column(self, name: str) -> Iterator[pa.Array]:
-        """The column of a `name` over all files, batch by batch.
-
-        Raises:
-            Damaged: it cannot be read.
-        """
+        """Yields batches of a column over all files, or raises Damaged."""
         for file, reader in zip(self.files, self._readers, strict=True):
-            try:
+            with damage(f"{file.name}: column {name!r} cannot be read", *_DAMAGE):
                 for batch in reader.iter_batches(columns=[name]):
                     yield batch.column(0)
-            except _DAMAGE as error:
-                raise Damaged(f"{file.name}: column {name!r} cannot be read ({error})") from None
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
-        """The `columns` of the rows [first, end) of a `client`.
-
-        Raises:
-            Damaged: they cannot be read, or a file lacks a column.
-        """
+        """See fedray.clients.data.readers.reader.ClientFile."""
         for column in columns:
             self.demand(column)
         pieces: list[pa.Table] = []
-        # The rows of a client may begin within a group and go on in the next ones.
+        # The rows of a client may start within a group and continue in the next ones.
         group = bisect.bisect_right(self._starts, client.first) - 1
         while group < len(self._groups) and self._starts[group] < client.end:
             table = self._group(group, tuple(columns))
             start = self._starts[group]
             first = max(0, client.first - start)
-            # A slice that is longer than what is left of the group ends with it.
+            # A slice beyond the end of the group ends with it.
             rows = client.end - start - first
             pieces.append(table.slice(first, rows))
             group += 1
         where = f"{self.files[0].parent.name}: client {client.name!r}"
-        try:
+        with damage(where, *_DAMAGE):
             together = pa.concat_tables(pieces)
             return {column: _values(together.column(column), where) for column in columns}
-        except Damaged:
-            raise
-        except _DAMAGE as error:
-            raise Damaged(f"{where}: {error}") from None
 
     def _group(self, group: int, columns: tuple[str, ...]) -> pa.Table:
-        """A row group, which is kept until another is asked for: clients that follow one another
-        are often in the same."""
+        # Consecutive clients are often in the same group, so the last one is kept.
         if (group, columns) != self._last_key:
             number, within = self._groups[group]
+            reader = self._readers[number]
             where = f"{self.files[number].name}: row group {within}"
-            try:
-                _check_size(_packed_bytes(self._readers[number], within, columns), where)
-                found = self._readers[number].read_row_group(within, columns=list(columns))
+            with damage(f"{where} cannot be read", *_DAMAGE):
+                _check_size(_packed_bytes(reader, within, columns), where)
+                found = reader.read_row_group(within, columns=list(columns))
                 _check_size(sum(map(_unpacked_bytes, found.columns)), where)
                 schema = pa.schema([self._schemas[number].field(name) for name in columns])
                 self._last = found.select(columns).cast(schema)
-            except Damaged:
-                raise
-            except _DAMAGE as error:
-                raise Damaged(f"{where} cannot be read ({error})") from None
             self._last_key = group, columns
         return self._last
 
 
 def _opened(file: Path) -> tuple[pq.ParquetFile, pa.Schema]:
-    """A reader in which equal texts, and equal bytes, stay together; and the schema of the file."""
+    """Returns a reader that stores equal texts and bytes once, and the schema of the file."""
     plain = pq.ParquetFile(file, memory_map=True)
     metadata = plain.metadata
     leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
@@ -267,10 +228,10 @@ def _opened(file: Path) -> tuple[pq.ParquetFile, pa.Schema]:
 
 
 def _packed_bytes(reader: pq.ParquetFile, group: int, columns: Sequence[str]) -> int:
-    """Bytes of columns of a row group, equal texts counted once, as the file states them."""
+    """Returns the bytes of columns of a row group by its metadata, equal texts counted once."""
     metadata = reader.metadata.row_group(group)
     leaves = [metadata.column(place) for place in range(metadata.num_columns)]
-    # A number has eight bytes at most; a text has eight beside its own.
+    # A number takes at most eight bytes; a text takes eight beside its own.
     return sum(
         8 * leaf.num_values + leaf.total_uncompressed_size
         for leaf in leaves
@@ -279,12 +240,12 @@ def _packed_bytes(reader: pq.ParquetFile, group: int, columns: Sequence[str]) ->
 
 
 def _unpacked_bytes(column: pa.ChunkedArray | pa.Array) -> int:
-    """Bytes of a column once each of its texts has its own place."""
+    """Returns the bytes of a column in which each text is stored separately."""
     if isinstance(column, pa.ChunkedArray):
         return sum(map(_unpacked_bytes, column.chunks))
     if _are_texts(column):
-        lengths = pc.binary_length(column.dictionary)  # pyright: ignore[reportAttributeAccessIssue]
-        return pc.sum(lengths.take(column.indices)).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
+        lengths = _COMPUTE.binary_length(column.dictionary)
+        return _COMPUTE.sum(lengths.take(column.indices)).as_py() or 0
     if isinstance(column, pa.StructArray):
         return sum(map(_unpacked_bytes, column.flatten()))
     if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
@@ -293,7 +254,7 @@ def _unpacked_bytes(column: pa.ChunkedArray | pa.Array) -> int:
 
 
 def _are_texts(column: pa.Array) -> TypeGuard[pa.DictionaryArray]:
-    """Whether a column has texts or bytes, of which equal ones are kept once."""
+    """Whether a column has texts or bytes, with equal ones stored once."""
     kind = column.type
     # A column of categories may be a dictionary of numbers.
     return pa.types.is_dictionary(kind) and not pa.types.is_primitive(kind.value_type)
@@ -307,19 +268,21 @@ def _check_size(size: int, where: str) -> None:
 
 
 def _runs(batches: Iterator[pa.Array]) -> Iterator[tuple[str, int, int]]:
-    """(name, first row, end row) of rows of the same client that follow one another."""
+    """Yields (name, first row, end row) of consecutive rows of the same client."""
     name, first, row = None, 0, 0
     for batch in batches:
         if batch.null_count:
-            first_null = pc.index(batch.is_null(), True)  # pyright: ignore[reportAttributeAccessIssue]
+            first_null = _COMPUTE.index(batch.is_null(), True)
             missing = row + int(first_null.as_py())
             raise Damaged(f"row {missing} has no client")
-        # Rows of a client follow one another: Python sees a name per run, and not per row.
         if _are_texts(batch):
-            longest = pc.max(pc.binary_length(batch.dictionary)).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
+            longest = _COMPUTE.max(_COMPUTE.binary_length(batch.dictionary)).as_py() or 0
             if longest > MOST_NAME_BYTES:
                 raise Damaged(f"a client's name has more than {MOST_NAME_BYTES:,} bytes")
-        encoded = pc.run_end_encode(_as_texts(batch))  # pyright: ignore[reportAttributeAccessIssue]
+        with damage("the column of clients has no names", *_DAMAGE):
+            texts = batch.cast(pa.string())
+        # Rows of a client follow one another: Python sees a name per run, not per row.
+        encoded = _COMPUTE.run_end_encode(texts)
         names = encoded.values.to_pylist()
         ends = [row + end for end in encoded.run_ends.to_pylist()]
         start = row
@@ -334,26 +297,17 @@ def _runs(batches: Iterator[pa.Array]) -> Iterator[tuple[str, int, int]]:
         yield name, first, row
 
 
-def _as_texts(names: pa.Array) -> pa.Array:
-    try:
-        return names.cast(pa.string())
-    except _DAMAGE as error:
-        raise Damaged(f"the column of clients has no names ({error})") from None
-
-
 def _values(column: pa.ChunkedArray, where: str) -> Column:
-    """The values of a column: numbers as an array, pictures decoded, else a list.
+    """Returns numbers as an array, pictures decoded, and other values as a list.
 
-    Hugging Face keeps a picture as a struct with its encoded bytes, or as the bytes alone.
+    Hugging Face stores a picture as its encoded bytes, or as a struct with them.
     """
     if column.null_count:
         raise Damaged(f"{where} has an empty cell")
     kind = column.type
-    is_picture = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-    if is_picture:
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         return _pictures((cell["bytes"] for cell in column.to_pylist()), where)
-    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    if is_bytes:
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _pictures(column.to_pylist(), where)
     is_real = pa.types.is_floating(kind)
     if is_real or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
@@ -362,20 +316,20 @@ def _values(column: pa.ChunkedArray, where: str) -> Column:
 
 
 def _pictures(contents: Iterable[bytes | None], where: str) -> list[np.ndarray]:
-    """Pixels of encoded images (PNG, JPEG), as Hugging Face keeps them."""
+    """Returns the pixels of encoded images."""
     from PIL import Image
 
-    found, size = [], 0
-    try:
-        for content in contents:
-            with Image.open(io.BytesIO(content or b""), formats=_PICTURES) as image:
-                # A small file can be a large picture of one colour, so it is not yet decoded.
-                size += image.width * image.height * len(image.getbands())
-                if size > MOST_CLIENT_BYTES:
-                    raise Damaged(f"{where} has images of more than {MOST_CLIENT_BYTES:,} bytes")
-                found.append(np.asarray(image))
-    except Damaged:
-        raise
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise Damaged(f"{where} has an image that cannot be read ({error})") from None
+    errors = OSError, ValueError, SyntaxError, Image.DecompressionBombError
+    found: list[np.ndarray] = []
+    size = 0
+    for content in contents:
+        with (
+            damage(f"{where} has an image that cannot be read", *errors),
+            Image.open(io.BytesIO(content or b""), formats=_PICTURES) as image,
+        ):
+            # Checked before decoding: a small file can be a large picture of one colour.
+            size += image.width * image.height * len(image.getbands())
+            if size > MOST_CLIENT_BYTES:
+                raise Damaged(f"{where} has images of more than {MOST_CLIENT_BYTES:,} bytes")
+            found.append(np.asarray(image))
     return found

@@ -1,28 +1,31 @@
-"""What a reader of recorded data is: clients, and the columns of one client's examples.
+"""The protocol of a reader of recorded data: clients, and columns of a client's examples.
 
 To add a format: ARCHITECTURE.md, "To add".
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from numpy.typing import NDArray
+
+from fedray.base.errors import one_line
 
 Column = NDArray | Sequence
 """One column of N examples: an array [N, ...], or a sequence of N texts (str), texts in words
 (sequences of str) or sequences of numbers."""
 MOST_CLIENT_BYTES = 1 << 30
-"""Most bytes of one column of one client, or of its records as a file has them. Formats that
-compress can hold far more in a small file, so readers check it before they unpack."""
+"""Most bytes of one column of one client, or of its records in the file. Compressed formats can
+hold far more in a small file, so readers check it before they unpack."""
 
 
 class Client(NamedTuple):
-    """One client of the data, as an index has it.
+    """One client of the data, as in an index.
 
-    split: such as "train"; empty where the data has no splits.
-    name: the client's, which is its own within the split.
-    examples: how many there are.
-    first, end: where they lie, in the reader's own unit; 0 where the name is enough.
+    split: name such as "train"; empty if the data has no splits.
+    name: name of the client, unique within the split.
+    examples: number of examples.
+    first, end: range of the records in the reader's own unit; 0 if the name suffices.
     """
 
     split: str
@@ -33,19 +36,19 @@ class Client(NamedTuple):
 
 
 class Damaged(ValueError):
-    """Data that is not what its format says; the message names file and record."""
+    """Data that violates its format; the message names file and record."""
 
 
 class ClientFile(Protocol):
-    """Recorded data of clients. It is opened without reading all of it.
+    """Recorded data of clients, which opens without reading all of it.
 
     A reader is used by one thread at a time, which may change.
     """
 
     def clients(self) -> Iterator[Client]:
-        """Every client of every split, in the order in which the data lies.
+        """Yields every client of every split, in the order of the data.
 
-        A client whose records lie in several places comes once for each of them.
+        A client whose records lie in several places occurs once for each of them.
 
         Raises:
             Damaged: something cannot be read.
@@ -53,22 +56,30 @@ class ClientFile(Protocol):
         ...
 
     def gathered(self) -> "ClientFile | None":
-        """A reader of the same data in which the records of each client lie together, copied into
-        the cache unless the copy is there; None where the format gives a client one place.
+        """Returns a reader of a copy in the cache in which each client has one place.
+
+        None if every client of the format has one place anyway.
 
         Raises:
             Damaged: something cannot be read.
         """
-        ...
+        return None
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
-        """Columns of all examples of a client, in the order of its records.
-
-        Args:
-            client: one that `clients` gave.
-            columns: their names.
+        """Returns columns of all examples of a client, in the order of its records.
 
         Raises:
             Damaged: something cannot be read, or lacks a column.
         """
         ...
+
+
+@contextmanager
+def damage(subject: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Raises Damaged with the message "subject: reason" for errors of these kinds."""
+    try:
+        yield
+    except Damaged:
+        raise
+    except kinds as error:
+        raise Damaged(one_line(f"{subject}: {error}")) from None

@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedray.base.rounding import counted, given, shown_noise, up
-from fedray.report.text import Paragraph, Piece, TextTable
-from fedray.report.text.studies import significant
+from fedray.base.rounding import counted, given, shown_noise, significant, up
+from fedray.report.table import Paragraph, Piece, Table
 
 Document = Mapping[str, Any]
 CONVENTIONS = (
@@ -30,8 +29,8 @@ def learning_pieces(study: Document) -> Iterator[Piece]:
         unit = ", ".join(part for part in (metric["unit"], better) if part)
         error = _shown(metric["evaluation_error"])
         title = f"Held-out {metric['name']} ({unit}; standard error of an evaluation {error})"
-        yield TextTable(title, value_rows(study, metric))
-        yield TextTable(f"Gains in {metric['name']}", gain_rows(metric))
+        yield Table.headed(title, value_rows(study, metric))
+        yield Table.headed(f"Gains in {metric['name']}", gain_rows(metric))
     yield Paragraph("", CONVENTIONS)
 
 

@@ -4,12 +4,12 @@ and what moves the figures."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedray.report.text import Paragraph, Piece, TextTable
+from fedray.report.table import Paragraph, Piece, Table
 
 Document = Mapping[str, Any]
 
 
-def prediction_tables(study: Document) -> list[TextTable]:
+def prediction_tables(study: Document) -> list[Table]:
     """The predictions, what other methods say, and two tables of scores.
 
     Args:
@@ -25,13 +25,13 @@ def prediction_tables(study: Document) -> list[TextTable]:
     pace_heading = ["mechanism", "pace inside", "distance", "reach above 1"]
     pace = [pace_heading, *map(_pace_cells, study["pace"])]
     return [
-        TextTable(
+        Table.headed(
             "Min-sep, predicted by the runs of other locales alone; k and days / published",
             predicted,
         ),
-        TextTable("Min-sep by every method", others),
-        TextTable("Errors of log min-sep over the published runs", scores),
-        TextTable("Relative pace of the published runs where min-sep is given", pace),
+        Table.headed("Min-sep by every method", others),
+        Table.headed("Errors of log min-sep over the published runs", scores),
+        Table.headed("Relative pace of the published runs where min-sep is given", pace),
     ]
 
 
@@ -76,7 +76,7 @@ def prediction_pieces(study: Document) -> Iterator[Piece]:
         yield Paragraph("", note)
 
 
-def sensitivity_tables(moved: Sequence[Document]) -> list[TextTable]:
+def sensitivity_tables(moved: Sequence[Document]) -> list[Table]:
     """A table per row: its own scenario first, then every setting.
 
     Args:
@@ -88,7 +88,7 @@ def sensitivity_tables(moved: Sequence[Document]) -> list[TextTable]:
         for each in moved:
             if each["row"] == name:
                 rows.append(_moved_cells(each))
-        tables.append(TextTable(name, rows))
+        tables.append(Table.headed(name, rows))
     return tables
 
 

@@ -1,9 +1,8 @@
-"""What a log says of each device: sums per device, from which every statistic of a population
-follows.
+"""Sums per device of a log, from which every statistic of a population follows.
 
 A log is cut to whole days [0, days) of its clock, and so are simulated ones, so that both are cut
-alike. Every column is a sum over what one device did. The statistics of a population are functions
-of the columns' means over devices; bootstrap weights over devices therefore need no second walk
+alike. Every column is a sum over one device's records. The statistics of a population are functions
+of the columns' means over devices; bootstrap weights over devices therefore need no second pass
 through the log.
 """
 
@@ -27,7 +26,7 @@ COUNT_RATES = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 2.0)
 _CHAIN_GAP = 1.0
 """Hours: runs that are less apart are one night, cut by interruptions."""
 _NIGHT_LEAST = 2.0
-"""Hours: shorter chains are no nights, whenever they are."""
+"""Hours: shorter chains are not nights, whenever they are."""
 _NIGHT_START, _NIGHT_END = 18.0, 12.0
 """Hours of the day before and of the day between which the middle of a night lies."""
 _DAY_START, _DAY_END = 12.0, 18.0
@@ -75,10 +74,10 @@ def interval_sums(
 
     Args:
         first: [N + 1]; device i has the intervals first[i] to first[i + 1], at least one.
-        starts: [I], hours since the log's first midnight, sorted by device and time, apart.
-        ends: [I], hours; within the log's days, as `starts` are.
-        days: of the log.
-        first_weekday: of its first day; 0 is a Monday.
+        starts: [I], hours since the log's first midnight, sorted by device and time, disjoint.
+        ends: [I], hours; within the log's days, like `starts`.
+        days: length of the log.
+        first_weekday: weekday of its first day; 0 is a Monday.
     """
     devices = first.size - 1
     sums = Sums(
@@ -132,7 +131,7 @@ def _add_runs(first, starts, ends, days, first_weekday, sums):
                     with_any[device] += 1.0
                     last_day = day
                 hour += 1.0
-            # What is 24 hours after the last day is not known.
+            # The records 24 hours after the last day are unknown.
             before[device] += max(0.0, min(end, 24.0 * (days - 1)) - start)
             # Intervals that touch this one's next day: `later` never has to go back.
             while later < first[device + 1] and ends[later] <= start + 24.0:
@@ -224,7 +223,7 @@ def point_sums(
     Args:
         first: [N + 1]; device i has the moments first[i] to first[i + 1], at least one.
         times: [P], hours since the log's first midnight, sorted by device and time.
-        first_weekday: of its first day; 0 is a Monday.
+        first_weekday: weekday of its first day; 0 is a Monday.
     """
     devices = first.size - 1
     sums = PointSums(
@@ -264,7 +263,7 @@ def _add_points(first, times, first_weekday, sums):
                 continue
             with_any[device] += 1.0
             first_of_last_day, first_of_day = first_of_day, time
-            # Before the first record `last_day` is -1, which is no day before day 0.
+            # Before the first record `last_day` is -1, which never precedes day 0.
             if day == last_day + 1 and last_day >= 0:
                 # Hours are angles, so that 23:30 and 0:30 are near each other.
                 now, then = turn * first_of_day, turn * first_of_last_day

@@ -7,11 +7,11 @@ chapter 2). Covariances come from the bootstrap over devices, whose behaviour is
 independent.
 
 The weights are the inverse of the covariance of other simulated devices, near the estimate. The
-covariance of the log itself has errors that go together with those of its statistics: as weights it
-makes estimates biased, and their standard errors too small (Altonji and Segal 1996, "Small-Sample
-Bias in GMM Estimation of Covariance Structures", who take weights from independent data for this
-reason). The log's covariance is used where it is not inverted, in the middle of the sandwich
-(Hansen 1982, theorem 3.1), so that standard errors hold for whatever weights.
+covariance of the log itself has errors that are correlated with those of its statistics: as weights
+it makes estimates biased, and their standard errors too small (Altonji and Segal 1996,
+"Small-Sample Bias in GMM Estimation of Covariance Structures", who take weights from independent
+data for this reason). The log's covariance is used where it is not inverted, in the middle of the
+sandwich (Hansen 1982, theorem 3.1), so that standard errors hold for any weights.
 
 With n devices in the log and s simulated ones, the noise of the simulation adds n / s times the
 covariance of simulated devices. It is in the standard errors and in the J statistic (Hansen 1982).
@@ -20,13 +20,14 @@ covariance of simulated devices. It is in the standard errors and in the J stati
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import optimize, special
 
+from fedray.base.document import Document, InJson, Key, Keys, NotInJson
 from fedray.base.errors import FitFailed, InputError, ScenarioError
 from fedray.base.part_done import PartDone
 from fedray.base.result import DrawnResult
@@ -50,20 +51,20 @@ SIMULATED = 4.0
 """Times the devices of the log are simulated for the estimate."""
 LEAST_SIMULATED, MOST_SIMULATED = 2_000, 30_000
 FIRST_SHARE = 4
-"""The search begins with so many times fewer devices."""
+"""Factor by which the search begins with fewer devices."""
 _STEPS = {"log": 0.2, "logit": 0.4, "plain": 0.3}
 """Differences of a derivative, on a parameter's scale: wide enough for counts to change."""
 _MOST_ERROR = {"log": 1.0, "logit": 1.5, "plain": 3.0}
-"""Standard errors on a parameter's scale from which on a log tells nothing of it."""
+"""Standard errors on a parameter's scale above which a log does not identify it."""
 _MOST_STEPS = 12
 _LEAST_PRODUCT = 1e-3
 """Least eigenvalue of the parameters' products that standard errors are computed from."""
 _LEAST_EIGENVALUE = 1e-5
-"""Of the correlation of statistics: directions below are left out of the weights."""
+"""Eigenvalues of the statistics' correlation below this are left out of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Document):
     """One parameter as the log tells it."""
 
     name: str
@@ -77,38 +78,40 @@ class Estimate:
     high: float
     """Upper end of the 95 % interval."""
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
-        return {
-            "name": self.name,
-            "value": self.value,
-            "standard_error": self.standard_error,
-            "low": self.low,
-            "high": self.high,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Held(Document):
     """One parameter that was not fitted."""
 
     name: str
     """Its key in the table `availability`."""
     value: Any
-    """What it was held at."""
+    """The fixed value."""
     reason: str
     """Why, in words."""
 
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
-        return {"name": self.name, "value": self.value, "reason": self.reason}
+
+class Statistic(NamedTuple):
+    """One statistic of the log and of the simulated devices."""
+
+    name: str
+    """Name of the statistic."""
+    measured: float
+    """In the log."""
+    simulated: float
+    """Value for the simulated devices at the estimates."""
+    standard_error: float
+    """Standard error of the difference of both."""
 
 
 @dataclass(frozen=True)
 class HabitFit(DrawnResult):
     """The habit model that is nearest to a log."""
 
-    layout: Layout
+    TABLES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_figures"
+
+    layout: Annotated[Layout, Keys("kind days")]
     """How the log was kept."""
     devices: int
     """Devices of the log."""
@@ -120,15 +123,15 @@ class HabitFit(DrawnResult):
     """Parameters that were fitted."""
     held: tuple[Held, ...]
     """Parameters that were not fitted."""
-    table: HabitAvailability
+    table: NotInJson[HabitAvailability]
     """The availability with the estimates in it."""
-    offset_hours: float | None
+    offset_hours: NotInJson[float | None]
     """Local time minus the log's clock, hours, if it was fitted."""
-    measured: Summary
+    measured: NotInJson[Summary]
     """Statistics of the log."""
-    simulated: Summary
+    simulated: NotInJson[Summary]
     """The same of the simulated devices at the estimates."""
-    errors: NDArray[np.float64]
+    errors: NotInJson[NDArray[np.float64]]
     """[M]; standard errors of the differences of the statistics, measured minus simulated."""
     j_statistic: float
     """The weighted squared difference that is left: chi-squared if the model is true."""
@@ -143,7 +146,7 @@ class HabitFit(DrawnResult):
         )
 
     @property
-    def p_value(self) -> float:
+    def p_value(self) -> InJson[float]:
         """How often J would be as large or larger if the habit model were true."""
         if self.degrees_of_freedom < 1:
             return 1.0
@@ -152,7 +155,7 @@ class HabitFit(DrawnResult):
     def to_tables(self) -> dict[str, Any]:
         """The tables of a scenario that the fit gives: availability, and where the offset was
         fitted, population.time_zones."""
-        # TOML has no null: what is none is left out.
+        # TOML has no null: keys that are None are left out.
         keys = self.table.model_dump(mode="json", exclude_none=True)
         tables: dict[str, Any] = {"availability": {name: _short(keys[name]) for name in keys}}
         if self.offset_hours is not None:
@@ -160,36 +163,21 @@ class HabitFit(DrawnResult):
             tables["population"] = {"time_zones": [zone]}
         return tables
 
+    @property
+    def scenario_tables(self) -> Annotated[dict[str, Any], Key("tables")]:
+        """The tables of a scenario that the fit gives: `availability`, and with
+        `--utc-offset unknown` `population.time_zones`."""
+        return self.to_tables()
+
+    @property
+    def statistics(self) -> InJson[list[Statistic]]:
+        """Statistics of the log that are compared with those of simulated devices."""
+        values = (self.measured.names, self.measured.values, self.simulated.values, self.errors)
+        return [Statistic(*each) for each in zip(*values, strict=True)]
+
     def to_arrow(self) -> pa.Table:
         """The estimates, a row each."""
         return pa.Table.from_pylist([each.to_json() for each in self.estimates])
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as `fedray fit LOG --json` prints it."""
-        statistics = []
-        for place, name in enumerate(self.measured.names):
-            statistics.append(
-                {
-                    "name": name,
-                    "measured": float(self.measured.values[place]),
-                    "simulated": float(self.simulated.values[place]),
-                    "standard_error": float(self.errors[place]),
-                }
-            )
-        return {
-            "kind": self.layout.kind,
-            "devices": self.devices,
-            "records": self.records,
-            "days": self.layout.days,
-            "simulated_devices": self.simulated_devices,
-            "estimates": [each.to_json() for each in self.estimates],
-            "held": [each.to_json() for each in self.held],
-            "tables": self.to_tables(),
-            "j_statistic": self.j_statistic,
-            "degrees_of_freedom": self.degrees_of_freedom,
-            "p_value": self.p_value,
-            "statistics": statistics,
-        }
 
 
 def fit_habits(
@@ -204,17 +192,17 @@ def fit_habits(
 
     Args:
         log: its records, and how it was kept.
-        base: where the search begins, and what is held; the defaults unless given.
-        seed: of the simulated devices and the bootstrap.
+        base: start of the search, and source of fixed values; the defaults unless given.
+        seed: seed of the simulated devices and the bootstrap.
         fits_offset: whether the log's clock is an unknown number of hours off the devices' local
             time.
-        on_progress: hears how far the fit is.
+        on_progress: called with progress of the fit.
 
     Returns:
-        Estimates, their standard errors, and how well the model fits.
+        Estimates, their standard errors, and the fit of the model.
 
     Raises:
-        InputError: the log is too small, or says nothing of the parameters.
+        InputError: the log is too small, or does not identify the parameters.
         FitFailed: no habits near the log's can be simulated.
     """
     records, layout, _ = log
@@ -301,20 +289,21 @@ class _Search:
 
         Args:
             covariance: [M, M], of the statistics of as many devices as the log has.
-            simulated: how many of the simulated devices have a record, as all of the log have.
+            simulated: number of simulated devices that have a record, as all devices of the log
+                have.
         """
         self._weights = _whitening(covariance)
         rank = self._weights.shape[0]
         self._simulation_noise = self.records.devices / simulated
         of_log = self._weights @ self.covariance @ self._weights.T
-        # Of weighted differences. Simulated devices have the covariance of the weights.
+        # Covariance of weighted differences. Simulated devices have the covariance of the weights.
         self._spread = of_log + self._simulation_noise * np.eye(rank)
 
     def telling(self, free: list[Parameter]) -> tuple[list[Parameter], list[Parameter]]:
-        """Parts parameters into those that the log tells, and the others.
+        """Splits parameters into identifiable and not identifiable from the log.
 
-        A parameter is taken out where its standard error would be beyond all use, the worst
-        first, until none is left of which that is true.
+        A parameter is removed if its standard error is too large to be useful, the worst first,
+        until all remaining ones are useful.
         """
         if OFFSET in (each.name for each in free):
             self.start[OFFSET] = self._first_offset()
@@ -328,7 +317,7 @@ class _Search:
                 break
             unknown.append(free[worst])
             free = [each for each in free if each is not free[worst]]
-            # The column of the worst goes as well, so that nothing is simulated anew.
+            # The column of the worst goes as well, so that nothing is simulated again.
             jacobian = np.delete(jacobian, worst, axis=1)
         return free, unknown
 
@@ -342,7 +331,7 @@ class _Search:
         return float(np.argmax(likeness) - 11)
 
     def fit(self, free: list[Parameter], held: list[Held]) -> HabitFit:
-        """The estimates of the parameters that are `free`; `held` is told beside them."""
+        """Estimates the `free` parameters; `held` is reported beside them."""
         # Far from the estimate few devices will do; then one Jacobian at full size is enough.
         place = self._first_estimate(free)
         others = self._simulated(self._others, free, place)
@@ -353,7 +342,7 @@ class _Search:
         errors = self._errors(*jacobians)
         place = self._estimate(free, place, 0.5 * (jacobians[0] + jacobians[1]), errors)
         simulated = self._simulated(self._large, free, place)
-        # What the estimate leaves of the differences is the J statistic.
+        # The differences that remain at the estimate are the J statistic.
         difference = self._weights @ (simulated.values - self.measured.values)
         noise = 1.0 + self._simulation_noise
         rank = self._weights.shape[0]
@@ -424,12 +413,12 @@ class _Search:
             if again @ again >= difference @ difference:
                 tried = np.clip(place + 0.4 * step, low, high)
                 again = self._difference(self._large, free, tried)
-            # What is counted changes in jumps, so that there is a least step.
+            # Counts change in jumps, so a step has a least size.
             if again @ again >= difference @ difference:
                 break
             moved = np.abs(tried - place) / errors
             place, difference = tried, again
-            # A few hundredths of a standard error are no difference that a log could tell.
+            # A log cannot resolve a few hundredths of a standard error.
             if moved.max() < 0.03:
                 break
         return place
@@ -437,16 +426,16 @@ class _Search:
     def _errors(
         self, jacobian: NDArray[np.float64], other: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Standard errors [P] on the parameters' scales, by the sandwich formula.
+        """Returns standard errors [P] on the parameters' scales, by the sandwich formula.
 
         The sandwich is (J'G)^-1 J'SJ (G'J)^-1, with S the covariance of weighted differences: J is
         the Jacobian by whose directions the estimate was found, G the true one. J has noise, which
-        would make J'J too large and the errors too small, most in the directions of which the log
-        tells least. Two Jacobians of independent devices have the product G'G on average.
+        would make J'J too large and the errors too small, most in the directions that the log
+        identifies least. Two Jacobians of independent devices have the product G'G on average.
 
         Args:
-            jacobian: [rank, P], of one half of the simulated devices, weighted.
-            other: the same of the other half.
+            jacobian: [rank, P], weighted, from one half of the simulated devices.
+            other: the same from the other half.
         """
         mean = 0.5 * (jacobian + other)
         # On the scale of unit diagonals, so that parameters of any size are alike.
@@ -456,7 +445,8 @@ class _Search:
             return np.where(scale == 0.0, np.inf, 0.0)
         product = 0.5 * (jacobian.T @ other + other.T @ jacobian) / np.outer(scale, scale)
         values, vectors = np.linalg.eigh(product)
-        # What noise has made negative is next to nothing: the log hardly tells that direction.
+        # An eigenvalue that noise made negative is next to nothing: the log hardly identifies that
+        # direction.
         values = np.maximum(values, _LEAST_PRODUCT)
         bread = (vectors / values) @ vectors.T
         filling = mean.T @ self._spread @ mean / np.outer(scale, scale)
@@ -546,7 +536,7 @@ def _whitening(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _short(value: Any) -> Any:
-    """A value in as many digits as anybody wants in a file."""
+    """Returns a value rounded to as many digits as a file needs."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     return [_short(each) for each in value] if isinstance(value, list | tuple) else value

@@ -22,15 +22,15 @@ from fedray.studies.habits.parameters import Kind
 from fedray.studies.habits.statistics import Summary, summary_of_intervals, summary_of_records
 
 _NODES = np.concatenate([np.arange(4096) / 4096, 1.0 - 2.0 ** -np.linspace(12.0, 33.0, 85)])
-"""Where distributions are inverted exactly; down to the last word of the upper tail."""
+"""Places at which distributions are inverted exactly, down to the last word of the upper tail."""
 
 
 class Records(NamedTuple):
-    """What devices did, sorted by device and time.
+    """Records of devices, sorted by device and time.
 
     first: [N + 1]; device i has the records first[i] to first[i + 1], at least one.
     starts: [R], hours since the log's first midnight.
-    ends: [R], hours; the starts again where records are moments.
+    ends: [R], hours; equal to the starts if records are moments.
     """
 
     first: NDArray[np.int64]
@@ -39,7 +39,7 @@ class Records(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """How many devices have a record."""
+        """Number of devices that have a record."""
         return self.first.size - 1
 
 
@@ -48,13 +48,13 @@ class Layout:
     """How a log was kept: everything that a simulation must do alike."""
 
     kind: Kind
-    """What its records are: intervals of eligibility, check-ins or participations."""
+    """Kind of its records: intervals of eligibility, check-ins or participations."""
     days: int
     """Whole days of the log."""
     first_weekday: int
-    """Of its first day; 0 is a Monday."""
+    """Weekday of its first day; 0 is a Monday."""
     timer_hours: float = 0.0
-    """How long a device keeps away after a record; 0 unless records are participations."""
+    """Hours that a device keeps away after a record; 0 unless records are participations."""
 
     @property
     def weekend_days(self) -> int:
@@ -72,11 +72,11 @@ class Layout:
 
 
 class ObservedLog(NamedTuple):
-    """A log as it is fitted.
+    """A log in the form in which it is fitted.
 
-    records: of whole days, in hours of the log's clock, moved by the offset that was told.
+    records: records of whole days, in hours of the log's clock, moved by the given offset.
     layout: how it was kept.
-    form: what the log's times are, in words; empty for a log that was simulated.
+    form: form of the log's times, in words; empty for a simulated log.
     """
 
     records: Records
@@ -90,11 +90,11 @@ class Simulator:
     of the parameters, so that a difference of two simulations is that of their values."""
 
     layout: Layout
-    """Of the log that is kept."""
+    """Layout of the log."""
     devices: int
-    """How many are simulated; those without a record are in no log."""
+    """Number of simulated devices; those without a record are in no log."""
     seed: int
-    """Of all draws."""
+    """Seed of all draws."""
     first_device: int = 0
     """Id of the first one: simulators of other ids are independent."""
 
@@ -112,8 +112,8 @@ class Simulator:
             ScenarioError: a device has too many sessions.
         """
         layout = self.layout
-        # A week more, so that the day before the first is no day before the simulation's start;
-        # and the timers before the log.
+        # One week more, so that the day before the first lies within the simulation, as do the
+        # timers before the log.
         lead_days = math.ceil(layout.timer_hours / 24.0)
         weeks = 7 * (1 + lead_days // 7)
         first_day = weeks + layout.first_weekday
@@ -158,11 +158,11 @@ class Simulator:
 
 
 def quick_tables(scenario: Scenario, table: HabitAvailability) -> HabitTables:
-    """The arrays of a habit model, from a few thousand quantiles and lines between them.
+    """Returns the arrays of a habit model, from a few thousand quantiles and lines between them.
 
     A fit looks at hundreds of models, and the exact inversion of two distributions would take half
-    of its time. `tests/studies/test_habits.py` holds the difference to far less than what any log
-    tells.
+    of its time. `tests/studies/test_habits.py` bounds the difference far below the resolution of
+    any log.
     """
     alpha, beta = table.night_propensity
     shape = table.day_habit_shape
@@ -184,19 +184,19 @@ def seen(records: Records) -> Records:
 
 @njit(cache=True)
 def _points(key: Key, first_device, first, starts, ends, rate, timer_hours):
-    """Moments at which eligible devices leave a record: a Poisson process, but for timers.
+    """Draws moments at which eligible devices leave a record: a Poisson process, except for timers.
 
     Args:
-        key: of the draws.
+        key: key of the draws.
         first_device: id of the first of the devices.
-        first: [N + 1]; of the intervals of device i.
-        starts: [I], hours; those before 0 are the past of the log, whose records start timers.
+        first: [N + 1]; device i has the intervals first[i] to first[i + 1].
+        starts: [I], hours; those before 0 precede the log, and their records start timers.
         ends: [I], hours.
         rate: records per hour.
-        timer_hours: in which a device keeps away after a record.
+        timer_hours: hours that a device keeps away after a record.
 
     Returns:
-        (moments [P], hours; [N + 1], which of them are whose).
+        (moments [P], hours; [N + 1], their places by device).
     """
     found = np.empty(max(16, 4 * starts.size))
     point_first = np.zeros(first.size, np.int64)

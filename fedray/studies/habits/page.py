@@ -6,52 +6,104 @@ from numpy.typing import NDArray
 
 from fedray.report.figure import Axis, Figure, Series, Shown
 from fedray.report.page import render_study
-from fedray.report.tables import PageTable
-from fedray.report.text.habits import estimate_rows, fit_sentence, held_rows, statistic_rows
+from fedray.report.table import Table
 from fedray.studies.habits.columns import GAP_HOURS, RUN_HOURS
-from fedray.studies.habits.fit import NORMAL_95, HabitFit
+from fedray.studies.habits.fit import NORMAL_95, HabitFit, Held, Statistic
 from fedray.studies.habits.statistics import Summary
 
 
 def habit_fit_page(fit: HabitFit, command: str) -> str:
-    """The page of a fit as text.
+    """Returns the page of a fit as text.
 
     Args:
-        fit: what was fitted.
+        fit: the fit.
         command: the command line that made it, which the page shows.
     """
-    document = fit.to_json()
-    tables = [
-        PageTable(
-            "Parameters",
-            estimate_rows(document),
-            "By simulated moments; 95 % intervals. They take devices as independent of one "
-            "another, and the habit model as true.",
-        ),
-        PageTable("Not fitted", held_rows(document)),
-        PageTable(
-            "Statistics",
-            statistic_rows(document),
-            "Difference: simulated minus measured, in standard errors of both. Estimates are "
-            "chosen to make the differences small together.",
-        ),
-        PageTable("How this page was made", [["what", "is"], ["command", command]]),
-    ]
-    toml = tomli_w.dumps(document["tables"])
+    made = Table.facts("How this page was made", [("command", command)])
     return render_study(
         "Habits of a log's devices",
-        fit_sentence(document),
+        fit_sentence(fit),
         habit_fit_figures(fit),
-        tables,
-        document,
-        scenario_toml=toml,
+        [*habit_fit_tables(fit), made],
+        fit.to_json(),
+        scenario_toml=tomli_w.dumps(fit.to_tables()),
     )
+
+
+def fit_sentence(fit: HabitFit) -> str:
+    """The records of the log of a `fit`, and how well the habit model describes them."""
+    verdict = "The differences that are left are no more than chance explains."
+    if fit.p_value < 0.01:
+        verdict = (
+            "The differences that are left are more than chance explains: the habit model is not "
+            "quite true of these devices, and the intervals are those of its nearest values."
+        )
+    return (
+        f"A log of {fit.layout.kind}: {fit.records:,} records of {fit.devices:,} devices on "
+        f"{fit.layout.days} whole days, beside {fit.simulated_devices:,} simulated devices. J "
+        f"statistic {fit.j_statistic:.1f} on {fit.degrees_of_freedom} degrees of freedom "
+        f"(p-value {fit.p_value:.3g}). {verdict}"
+    )
+
+
+def habit_fit_tables(fit: HabitFit) -> list[Table]:
+    """Fitted parameters, other parameters, and statistics of a `fit`."""
+    estimates = {
+        "parameter": lambda each: each.name,
+        "estimate": lambda each: f"{each.value:.4g}",
+        "standard error": lambda each: f"{each.standard_error:.4g}",
+        "95 % from": lambda each: f"{each.low:.4g}",
+        "to": lambda each: f"{each.high:.4g}",
+    }
+    held = {
+        "parameter": lambda each: each.name,
+        "held at": _held_at,
+        "why": lambda each: each.reason,
+    }
+    return [
+        Table.of(
+            "Parameters, with 95 % intervals",
+            fit.estimates,
+            estimates,
+            "By simulated moments. The intervals take devices as independent of one another, and "
+            "the habit model as true.",
+            fit_sentence(fit),
+        ),
+        Table.of("Not fitted", fit.held, held),
+        _statistics_table(fit),
+    ]
+
+
+def _held_at(held: Held) -> str:
+    value = held.value
+    return f"{value:.4g}" if isinstance(value, float) else ", ".join(map(str, value))
+
+
+def _statistics_table(fit: HabitFit) -> Table:
+    cells = {
+        "statistic": lambda each: each.name,
+        "measured": lambda each: f"{each.measured:.4f}",
+        "simulated": lambda each: f"{each.simulated:.4f}",
+        "difference": _difference,
+    }
+    note = (
+        "Difference: simulated minus measured, in standard errors of both. Estimates are chosen "
+        "to make the differences small together."
+    )
+    return Table.of("Statistics", fit.statistics, cells, note)
+
+
+def _difference(statistic: Statistic) -> str:
+    """In standard errors, so that statistics of any unit can be compared."""
+    if not statistic.standard_error > 0:
+        return "-"
+    return f"{(statistic.simulated - statistic.measured) / statistic.standard_error:+.1f}"
 
 
 def habit_fit_figures(fit: HabitFit) -> list[Shown]:
     """Hours of the day, lengths or gaps, and how unequal devices are: measured beside simulated."""
     figures: list[Shown] = [_lengths(fit), _inequality(fit)]
-    # A log of rounds alone does not tell the hour of the day.
+    # A log of rounds does not reveal the hour of the day.
     if fit.layout.kind != "rounds":
         figures.insert(0, _hours(fit))
     return figures
@@ -88,7 +140,7 @@ def _lengths(fit: HabitFit) -> Figure:
         else:
             x = np.array(GAP_HOURS)
             counts = summary.columns["gaps"].sum(axis=0)
-            # The last column counts all gaps; there are none where every device has one record.
+            # The last column counts all gaps; it is 0 if every device has one record.
             share = counts[:-1] / max(1.0, counts[-1])
         series.append(Series(name, "line", x, share))
     title = "Lengths of intervals" if is_of_intervals else "Times between records of a device"

@@ -1,4 +1,4 @@
-"""The parameters of the habit model that a log can tell, on scales on which they are free."""
+"""The parameters of the habit model that a log can identify, on scales without bounds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
 
 Kind = Literal["intervals", "check-ins", "participations", "rounds"]
-"""What a log has: intervals of eligibility, moments of check-ins, moments of participations, or the
-rounds of participations alone."""
+"""Content of a log: intervals of eligibility, moments of check-ins, moments of participations, or
+only the rounds of participations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Parameter:
     name: str
     """Its key in the table `availability`; night_propensity has two, alpha and beta."""
     scale: Literal["log", "logit", "plain"]
-    """Of the estimate and its interval."""
+    """Scale of the estimate and its interval."""
     low: float
     """Least value that is tried."""
     high: float
     """Largest value that is tried."""
     of: tuple[Kind, ...]
-    """The kinds of logs that can tell it."""
+    """Kinds of logs that can identify it."""
 
     def to_scale(self, value: float) -> float:
         """A value of the parameter on its scale."""
@@ -52,7 +52,7 @@ class Parameter:
         return min(max(value, self.low), self.high)
 
     def slope(self, free: float) -> float:
-        """How fast the value grows with the place on the scale."""
+        """Returns the derivative of the value with respect to its place on the scale."""
         value = self.from_scale(free)
         if self.scale == "log":
             return value
@@ -64,7 +64,7 @@ _WITH_CLOCK: tuple[Kind, ...] = ("intervals", "check-ins", "participations")
 _INTERVALS: tuple[Kind, ...] = ("intervals",)
 _RECORDS: tuple[Kind, ...] = ("check-ins", "participations", "rounds")
 RATE = "records_per_hour"
-"""How often an eligible device leaves a record; no key of a scenario."""
+"""Rate at which an eligible device leaves records; not a key of a scenario."""
 OFFSET = "utc_offset_hours"
 """The key of the table `population.time_zones`."""
 PARAMETERS = (
@@ -88,26 +88,26 @@ PARAMETERS = (
     Parameter(RATE, "log", 0.005, 60.0, _RECORDS),
 )
 NEVER_FITTED = ("session_max_hours", "day_start_hours")
-"""Edges of distributions, which no log tells well."""
+"""Bounds of distributions, which no log identifies well."""
 
 
 def start_values(table: HabitAvailability) -> dict[str, float]:
-    """The parameters' values in a table, but for those that no table has."""
+    """Returns the parameters' values in a table, except parameters that no table has."""
     alpha, beta = table.night_propensity
     found = {"night_propensity.alpha": alpha, "night_propensity.beta": beta}
     for parameter in PARAMETERS:
-        # The rate and the offset are no keys of the table.
+        # The rate and the offset are not keys of the table.
         if parameter.name in HabitAvailability.model_fields:
             found[parameter.name] = getattr(table, parameter.name)
     return found
 
 
 def table_of(values: Mapping[str, float], base: HabitAvailability) -> HabitAvailability:
-    """A table with the values that are given.
+    """Returns a table with the given values.
 
     Args:
-        values: by the parameters' names; what is no key of the table is passed over.
-        base: has all other keys.
+        values: values by the parameters' names; names that are not keys of the table are skipped.
+        base: source of all other keys.
     """
     keys: dict[str, Any] = base.model_dump(exclude_none=True)
     # The table has a pair where the fit has two parameters.

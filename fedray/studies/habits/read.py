@@ -30,10 +30,11 @@ def read_observed_log(
 
     Args:
         path: a CSV or Parquet file, or a directory of them.
-        columns: what its columns are.
+        columns: roles of its columns.
         utc_offset_hours: local time minus the log's clock.
-        timer_hours: how long a device keeps away after it took part; None if moments are check-ins.
-        days: that all rounds together took, evenly; for a log of rounds alone.
+        timer_hours: hours that a device keeps away after it took part; None if moments are
+            check-ins.
+        days: evenly spaced length of all rounds together; for a log of rounds only.
 
     Raises:
         InputError: the log cannot be read, or has no whole day.
@@ -54,14 +55,14 @@ def read_observed_log(
     end = log.end + HOUR * utc_offset_hours
     first_day = math.ceil((float(start.min()) - _SLACK_HOURS * HOUR) / DAY)
     end_day = math.floor((float(start.max()) + _SLACK_HOURS * HOUR) / DAY)
-    # Rounds have no clock, so their days are those that were told.
+    # Rounds have no clock, so their days are the given ones.
     if kind == "rounds" and days is not None:
         first_day, end_day = 0, max(1, round(days))
     if end_day <= first_day:
         raise InputError(f"log {str(path)!r} has no whole day; a fit needs several")
     whole_days = end_day - first_day
-    # What goes on when the days begin or end is cut there, as it is in the simulation. A moment
-    # outside of the days is no moment any more: one of its ends was cut, and the other was not.
+    # Intervals across the edges are cut there, as in the simulation. A moment outside the days is
+    # dropped: one of its ends was cut, and the other was not.
     start = np.maximum(start / HOUR - 24.0 * first_day, 0.0)
     end = np.minimum(end / HOUR - 24.0 * first_day, 24.0 * whole_days)
     is_inside = (end > start) if kind == "intervals" else (end == start)

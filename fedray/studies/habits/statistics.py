@@ -26,7 +26,7 @@ BOOTSTRAP_DRAWS = 1000
 MOST_RESAMPLED = 20_000
 """Devices that are resampled; the covariance of a larger log is scaled down from these."""
 TOP_SHARES = (0.1, 0.3)
-"""Of the devices: the share of all that they hold is a statistic."""
+"""Shares of the most active devices: their share of the total is a statistic."""
 _CHUNK = 50
 """Bootstrap draws whose weights are in memory at once."""
 
@@ -36,9 +36,9 @@ Means = dict[str, NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Summary:
-    """What is kept of a log or a simulation: the columns of its devices.
+    """Summary of a log or a simulation: the columns of its devices.
 
-    Its `values` are what is fitted; `hours` and the like are what pages show.
+    Its `values` are fitted; `hours` and the like are shown on pages.
     """
 
     columns: Means
@@ -50,12 +50,12 @@ class Summary:
 
     @property
     def devices(self) -> int:
-        """How many devices there are."""
+        """Number of devices."""
         return self.total.size
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What the statistics are called, [M]."""
+        """Names of the statistics, [M]."""
         # Names do not depend on weights, so any will do.
         own = [name for name, _ in self.of_means(self._means(np.ones((1, self.devices))))]
         return (*own, *(f"share of the top {share:.0%} of devices" for share in TOP_SHARES))
@@ -75,11 +75,11 @@ class Summary:
         return np.column_stack([*own, *self._top_shares(weights)])
 
     def covariance(self, seed: int) -> NDArray[np.float64]:
-        """The covariance [M, M] of the statistics of as many devices, by the bootstrap over
+        """Returns the covariance [M, M] of the statistics of as many devices, by the bootstrap over
         devices.
 
         Args:
-            seed: of the draws.
+            seed: seed of the draws.
         """
         generator = stream_generator(seed, Stream.LOG_BOOTSTRAP)
         devices = min(self.devices, MOST_RESAMPLED)
@@ -124,11 +124,11 @@ class Summary:
 
 
 def summary_of_intervals(sums: Sums, days: int, weekend_days: int) -> Summary:
-    """The statistics of a log of intervals.
+    """Returns the statistics of a log of intervals.
 
     Args:
-        sums: of its devices.
-        days: of the log.
+        sums: sums of its devices.
+        days: length of the log.
         weekend_days: Saturdays and Sundays among them.
     """
     # The first day's night began before the log did, so there is one night fewer than days.
@@ -145,7 +145,7 @@ def summary_of_intervals(sums: Sums, days: int, weekend_days: int) -> Summary:
         "by_day": sums.by_day,
         "night_shares": (nights > NIGHT_SHARES).astype(np.float64),
         "day_rates": (by_day > DAY_RATES).astype(np.float64),
-        # Second moments tell how unequal devices are, and whether nights and days go together.
+        # Second moments show how unequal devices are, and whether nights and days are correlated.
         "products": np.concatenate([nights * by_day, by_day**2, nights**2], axis=1),
     }
 
@@ -209,11 +209,11 @@ def _of_nights(nights: NDArray[np.float64]) -> list[tuple[str, NDArray[np.float6
 
 
 def summary_of_records(sums: PointSums, days: int, weekend_days: int, has_clock: bool) -> Summary:
-    """The statistics of a log of moments.
+    """Returns the statistics of a log of moments.
 
     Args:
-        sums: of its devices.
-        days: of the log.
+        sums: sums of its devices.
+        days: length of the log.
         weekend_days: Saturdays and Sundays among them.
         has_clock: whether the hour of the day and the day of the week are known.
     """
@@ -246,7 +246,7 @@ def summary_of_records(sums: PointSums, days: int, weekend_days: int, has_clock:
             found.append((name, means["counts"][..., place]))
         if not has_clock:
             return found
-        # How many records there are is a statistic already, so hours are shares of them.
+        # The number of records is a statistic already, so hours are shares of it.
         shares = _ratio(means["hours"], per_device[..., None])
         pairs = means["pairs"]
         found += _by_two_hours("records at", shares)

@@ -1,13 +1,13 @@
 """What happens in a cell, and how mechanisms fare there. These are plain functions, which run.py
 calls in tasks."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.base.document import Document
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -22,7 +22,7 @@ from fedray.studies.sweep.sweep import Cell, MadeFor, MechanismSpec, Sweep
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(Document):
     """One mechanism in one cell.
 
     All its figures rest on one sensitivity, that of the trace where there is one. A figure is None
@@ -83,10 +83,6 @@ class Row:
     def is_starved(self) -> bool:
         """Whether the run of the cell starved, so that the row has no figures."""
         return self.rounds is None
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, a key per field; null where a figure is missing."""
-        return asdict(self)
 
 
 def assumed(sweep: Sweep, cell: Cell) -> Truth:

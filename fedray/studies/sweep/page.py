@@ -1,26 +1,57 @@
 """Sweeps as figures and a page; the page of a plan is in plan_page.py."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
+from fedray.base.rounding import decimals_of, shown_min_sep, shown_noise, significant
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs_log
-from fedray.report.page import PageTable, render_study
-from fedray.report.text.studies import (
-    BOUNDS,
-    COLUMNS,
-    crossing_rows,
-    decimals_of,
-    sweep_constants,
-    sweep_rows,
-)
+from fedray.report.page import render_study
+from fedray.report.table import Table
 from fedray.studies.sweep.cells import Row
-from fedray.studies.sweep.run import SweepResult
+from fedray.studies.sweep.run import Crossing, SweepResult
 
+COLUMNS = {
+    "rounds": "n",
+    "min_sep": "b",
+    "max_participations": "k",
+    "rms_loss": "RmsLoss",
+    "max_loss": "MaxLoss",
+    "common_rho": "rho of all",
+    "needed_noise_multiplier": "z for that rho",
+    "rms_prefix_error": "rms error there",
+    "max_prefix_error": "max error there",
+    "regret": "regret",
+    "sensitivity": "sensitivity",
+    "sensitivity_of": "sensitivity of",
+    "participation_sensitivity": "sensitivity of (b, k)",
+    "noise_multiplier": "z",
+    "rho": "rho at z",
+    "epsilon": "epsilon at z",
+    "days": "days",
+    "note": "note",
+}
+"""Headings of the figures of a sweep."""
+BOUNDS = {
+    "sensitivity": "sensitivity_is_exact",
+    "participation_sensitivity": "participation_sensitivity_is_exact",
+}
+"""Figures that may be upper bounds, and what says so."""
+_BRIEF = (
+    "min_sep",
+    "max_participations",
+    "rms_loss",
+    "max_loss",
+    "needed_noise_multiplier",
+    "rms_prefix_error",
+    "epsilon",
+    "note",
+)
+"""Columns that terminals have room for."""
 _TITLES = {
     **COLUMNS,
     "min_sep": "min-sep",
@@ -62,26 +93,73 @@ def sweep_notes(result: SweepResult) -> list[str]:
 
 
 def sweep_page(result: SweepResult) -> str:
-    """The page of a sweep's `result`: figures, where the better mechanism changes, and all
-    cells."""
-    tables = []
-    document = result.to_json()
-    crossings = crossing_rows(document)
-    # The first row is the header.
-    if len(crossings) > 1:
-        note = f"Where the lower {_TITLES[result.sweep.y]} changes from one mechanism to another."
-        tables.append(PageTable("Crossings", crossings, note))
-    notes = [*sweep_notes(result), sweep_constants(document)]
-    note = " ".join(note for note in notes if note)
-    tables.append(PageTable("Cells", sweep_rows(document), note))
+    """The page of a sweep's `result`: figures, changes of the better mechanism, and all cells."""
     return render_study(
         result.sweep.name,
         result.sweep.description,
         sweep_figures(result),
-        tables,
-        document,
+        sweep_tables(result),
+        result.to_json(),
         OF_EVERY_AUDIT,
     )
+
+
+def sweep_tables(result: SweepResult) -> list[Table]:
+    """The cells of a sweep's `result`, and the places where the better mechanism changes."""
+    crossings = result.crossings()
+    cells = _cells_table(result)
+    return [_crossings_table(result, crossings), cells] if crossings else [cells]
+
+
+def _crossings_table(result: SweepResult, crossings: Sequence[Crossing]) -> Table:
+    cells = {
+        "better before": lambda each: each.before,
+        "better after": lambda each: each.after,
+        f"between {result.sweep.x}": lambda each: f"{each.low:g}",
+        "and": lambda each: f"{each.high:g}",
+        "interpolated": lambda each: f"{each.at:.1f}",
+    }
+    note = f"Where the lower {_TITLES[result.sweep.y]} changes from one mechanism to another."
+    return Table.of("Crossings", crossings, cells, note)
+
+
+def _cells_table(result: SweepResult) -> Table:
+    """A row per cell and mechanism, in a cell the least error first. A column whose cells are all
+    equal is a note instead."""
+    rows = result.table()
+    varied = [key for key, values in result.sweep.vary.items() if len(values) > 1]
+    seen = {name: {_cell(row, name) for row in rows} for name in COLUMNS}
+    # Of a single row every column would be the same in all rows, and none would be left.
+    is_single = len(rows) == 1
+    telling = [
+        name
+        for name in COLUMNS
+        if (seen[name] - {"-", ""} if is_single else len(seen[name]) > 1 and name not in varied)
+    ]
+    cells: dict[str, Callable[[dict[str, Any]], str]] = {
+        key.split(".")[-1]: lambda row, key=key: str(row[f"cell.{key}"]) for key in varied
+    }
+    cells["mechanism"] = lambda row: row["mechanism"]
+    cells |= {COLUMNS[name]: lambda row, name=name: _cell(row, name) for name in telling}
+    equal = {} if is_single else {name: each for name, each in seen.items() if len(each) == 1}
+    said = [f"{COLUMNS[name]} {text}" for name, (text,) in equal.items() if text not in ("-", "")]
+    constants = f"In all rows: {'; '.join(said)}." if said else ""
+    details = tuple(COLUMNS[name] for name in telling if name not in _BRIEF)
+    notes = (constants, *sweep_notes(result))
+    return Table.of(result.sweep.name, rows, cells, *notes, details=details)
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    value = row[name]
+    # With one participation of each device there is no gap.
+    if name == "min_sep" and row["max_participations"] == 1:
+        return shown_min_sep(None)
+    if name == "noise_multiplier":
+        return shown_noise(value)
+    if name == "days" and value is not None:
+        return f"{value:.5g}"
+    is_bound = name in BOUNDS and row[BOUNDS[name]] is False
+    return f"{'<= ' if is_bound else ''}{significant(value)}"
 
 
 def sweep_figures(result: SweepResult) -> list[Shown]:

@@ -5,15 +5,16 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray.base.atomic import write_directory
+from fedray.base.document import InJson, InPlace, Key, NotInJson, json_of
 from fedray.base.errors import Unsustainable, shown
 from fedray.base.result import DrawnResult
 from fedray.mechanisms.comparison import NOT_COMPARABLE
@@ -73,40 +74,57 @@ class Crossing:
     """Where they are equal, by linear interpolation between the two."""
 
 
+class RowOfCell(NamedTuple):
+    """A row of a sweep, with the values of its cell."""
+
+    cell: InPlace[Mapping[str, Any]]
+    """Value in the cell of each KEY that is varied."""
+    row: InPlace[Row]
+
+
 @dataclass(frozen=True, slots=True)
 class SweepResult(DrawnResult):
     """All rows of a sweep, cell by cell, as tables, JSON or Arrow."""
 
-    sweep: Sweep
+    TABLES: ClassVar[str] = "fedray.studies.sweep.page:sweep_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.sweep.page:sweep_figures"
+
+    sweep: NotInJson[Sweep]
     """What was asked for."""
-    cells: tuple[CellResult, ...]
+    cells: NotInJson[tuple[CellResult, ...]]
     """In the sweep's order."""
-    warnings: tuple[str, ...] = ()
+    warnings: NotInJson[tuple[str, ...]] = ()
     """Cache entries that were not what they should be, and were computed anew."""
+    note: ClassVar[InJson[str]] = NOT_COMPARABLE
+    """Why mechanisms are not compared by their noise multipliers."""
 
     def __repr__(self) -> str:
         rows = sum(len(each.rows) for each in self.cells)
         return f"<SweepResult {shown(self.sweep.name)}: {len(self.cells):,} cells, {rows:,} rows>"
 
+    @property
+    def asked(self) -> Annotated[dict[str, Any], Key("sweep")]:
+        """What was asked for: the keys of the sweep file."""
+        return self.sweep.model_dump(mode="json", exclude_none=True)
+
+    @property
+    def rows(self) -> InJson[list[RowOfCell]]:
+        """A row per cell and mechanism; in a cell, the least prefix error first."""
+        return [
+            RowOfCell({f"cell.{key}": value for key, value in each.cell.values}, row)
+            for each in self.cells
+            for row in sorted(each.rows, key=_error_to_sort_by)
+        ]
+
+    @property
+    def overtakings(self) -> Annotated[list[Crossing], Key("crossings")]:
+        """Where the better of two mechanisms changes along the horizontal axis."""
+        return self.crossings()
+
     def table(self) -> list[dict[str, Any]]:
         """A flat row per cell and mechanism: the cell's values first, by their keys; in a cell, the
         least prefix error first."""
-        rows = []
-        for each in self.cells:
-            values = {f"cell.{key}": value for key, value in each.cell.values}
-            for row in sorted(each.rows, key=_error_to_sort_by):
-                rows.append({**values, **row.to_json()})
-        return rows
-
-    def to_json(self) -> dict[str, Any]:
-        """One JSON object, as in results.json: the sweep, a row per cell and mechanism, and the
-        crossings."""
-        return {
-            "sweep": self.sweep.model_dump(mode="json", exclude_none=True),
-            "note": NOT_COMPARABLE,
-            "rows": self.table(),
-            "crossings": [asdict(each) for each in self.crossings()],
-        }
+        return json_of(self.rows)
 
     def to_arrow(self) -> pa.Table:
         """`table` with a column per key. Values of a key that are of several types (a number, or

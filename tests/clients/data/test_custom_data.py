@@ -87,7 +87,7 @@ def test_every_partition_is_a_client(tmp_path: Path, source) -> None:
         (PARTITIONS.replace("partition_id % 3 + 1", "(partition_id != 5) // (partition_id != 5)"), "partition 5 cannot be loaded (ZeroDivisionError"),
         (PARTITIONS.replace('"targets"', '"labels"'), "partition 0 cannot be loaded (KeyError"),
         (PARTITIONS.replace("= 12", "= 0"), "the data has no clients"),
-        (PARTITIONS.replace("[partition_id % 2]", '["a"]'), "has something that is no number"),
+        (PARTITIONS.replace("[partition_id % 2]", '["a"]'), "has values that are not numbers"),
         (PARTITIONS.replace("[partition_id % 2]", "[partition_id - 3]"), "outside 0 to 2^40"),
     ],
 )  # fmt: skip

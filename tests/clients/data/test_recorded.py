@@ -340,7 +340,7 @@ def test_the_index_is_built_once_and_anew_when_it_is_damaged(
         content[-3] ^= 1
         file.write_bytes(content)
         if suffix == "index":
-            with pytest.warns(UserWarning, match="built anew"):
+            with pytest.warns(UserWarning, match="built again"):
                 assert _found(source(table), np.arange(9)) == before
         assert _found(source(table), np.arange(9)) == before
 
@@ -433,23 +433,23 @@ def leaf_text(path: Path) -> None:
     ("kind", "damage", "says"),
     [
         ("sqlite", damage_table, "no such table: examples"),
-        ("sqlite", damage_example, "d.sqlite: row 4 (client 'c02') is no tf.train.Example"),
+        ("sqlite", damage_example, "d.sqlite: row 4 (client 'c02') is not a tf.train.Example"),
         ("sqlite", damage_feature, "d.sqlite: row 4 (client 'c02') has no feature 'pixels'"),
         ("sqlite", truncate, "d.sqlite"),
-        ("sqlite", overwrite, "d.sqlite: no SQLite file"),
+        ("sqlite", overwrite, "d.sqlite is not a SQLite file"),
         ("lzma", truncate, "d.sqlite.lzma cannot be decompressed"),
         ("lzma", overwrite, "d.sqlite.lzma cannot be decompressed"),
-        ("hdf5", truncate, "d.h5: no HDF5 file"),
-        ("hdf5", overwrite, "d.h5: no HDF5 file"),
+        ("hdf5", truncate, "d.h5 is not a readable HDF5 file"),
+        ("hdf5", overwrite, "d.h5 is not a readable HDF5 file"),
         ("hdf5", damage_hdf5, "d.h5: train/c03 has no data set 'targets'"),
         ("hdf5", damage_shape, "d.h5: train/c03/targets has shape (1,)"),
-        ("parquet", truncate_parquet, "train-00000-of-00002.parquet: no Parquet file"),
+        ("parquet", truncate_parquet, "train-00000-of-00002.parquet is not a readable Parquet file"),
         ("parquet", drop_column, "train-00000-of-00002.parquet has no column 'client'"),
-        ("leaf", lambda path: truncate(leaf_file(path)), "all_data_0.json: no JSON after client"),
-        ("leaf", lambda path: overwrite(leaf_file(path)), "all_data_0.json: no JSON after client 0"),
+        ("leaf", lambda path: truncate(leaf_file(path)), "all_data_0.json is not valid JSON after client"),
+        ("leaf", lambda path: overwrite(leaf_file(path)), "all_data_0.json is not valid JSON after client 0"),
         ("leaf", leaf_without, "all_data_0.json: client 'c03' has no list 'y'"),
-        ("leaf", leaf_twice, "of split 'train' comes twice"),
-        ("leaf", leaf_text, "all_data_0.json: no JSON"),
+        ("leaf", leaf_twice, "of split 'train' occurs twice"),
+        ("leaf", leaf_text, "all_data_0.json is not valid JSON"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_line(kind: str, damage, says: str, tmp_path: Path, source) -> None:
@@ -468,8 +468,8 @@ def test_a_damaged_file_is_one_line(kind: str, damage, says: str, tmp_path: Path
         ({"held_out_split": "train"}, "is the split that is trained on"),
         ({"shape": [7]}, "cannot be given the shape (7,)"),
         ({"inputs": "nothing"}, "has no feature 'nothing'"),
-        ({"tokens": "label"}, "has a text that is no list of whole numbers"),
-        ({"vocabulary_file": "d.sqlite", "tokens": "pixels"}, "has a text that is no list"),
+        ({"tokens": "label"}, "has a text that is not a list of whole numbers"),
+        ({"vocabulary_file": "d.sqlite", "tokens": "pixels"}, "has a text that is not a list"),
     ],
 )
 def test_a_table_that_the_data_does_not_fit_is_one_line(
@@ -491,7 +491,7 @@ def test_damage_that_no_count_meets_is_told_for_the_devices(tmp_path: Path, sour
     with pytest.raises(DamagedExamples) as told:
         opened.examples(devices, np.zeros((9, 1), np.int64))
     ((device, problem),) = told.value.problems.items()
-    assert "row 4 (client 'c02') is no tf.train.Example" in problem
+    assert "row 4 (client 'c02') is not a tf.train.Example" in problem
     others = devices[devices != device]
     assert opened.examples(others, np.zeros((8, 1), np.int64))["inputs"].shape == (8, 1, 2, 3)
     few = source({**table, "values": 4})

@@ -8,7 +8,7 @@ check-ins; its timers open when the first of a device's timers does.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedray.clients.check_in import FirstCheckIns
 from fedray.clients.shard import PopulationShard
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.participation import Participation
+from fedray.scenario.several_tasks import tasks_of
 from fedray.wire.messages import CheckInOrder, CheckIns, Settlement, ShardPart
 
 
@@ -33,12 +34,6 @@ class TasksShard:
         self.first_device, self.end_device = first_device, end_device
         self._scenarios = [task.scenario for task in scenario.tasks]
         self._parts = len(part_ranges(scenario.device_ids, first_device, end_device))
-        if len(self._scenarios) == 1:
-            # The rules of a single task are those of the process, so that its trace is the one that
-            # it would have without others.
-            self._process = PopulationShard(self._scenarios[0], first_device, end_device)
-            self._tasks = [self._process]
-            return
         self._process = PopulationShard(_without_rules(scenario.common), first_device, end_device)
         self._tasks = [
             PopulationShard(each, first_device, end_device, like=self._process)
@@ -56,10 +51,9 @@ class TasksShard:
         found = self._process.check_ins(_of_process(order))
         local = (found.device_ids - np.uint64(self.first_device)).astype(np.uint32)
         first = FirstCheckIns(local, found.times, found.times, found.interval_ends)
-        rounds = order.task_rounds
         said = [
-            task.check_ins_at(first, replace(order, round_index=number, settlements=()))
-            for task, number in zip(self._tasks, rounds, strict=True)
+            task.check_ins_at(first, replace(order, rounds=(number,), settlements=()))
+            for task, number in zip(self._tasks, order.rounds, strict=True)
         ]
         size = local.size
 
@@ -95,9 +89,6 @@ class TasksShard:
         """
         for settlement in settlements:
             self._tasks[settlement.task].settle([settlement])
-        # A single task's own shard draws the check-ins, and was told above.
-        if len(self._tasks) == 1:
-            return
         # Once all of an attempt have started their timers, the first of a device's timers is known.
         for _, group in itertools.groupby(settlements, lambda each: each.attempt):
             settlement = next(group)
@@ -130,14 +121,20 @@ class TasksShard:
         return sum(task.rows for task in self._tasks)
 
 
-def shard_maker(scenario: Scenario | SeveralTasks) -> Callable[..., PopulationShard | TasksShard]:
-    """The class of the shards of a scenario, by whether it has several tasks."""
-    return TasksShard if isinstance(scenario, SeveralTasks) else PopulationShard
+def shard_of(
+    scenario: Scenario | SeveralTasks, first_device: int, end_device: int
+) -> PopulationShard | TasksShard:
+    """The shard of a range of devices, by whether several tasks share them."""
+    tasks = tasks_of(scenario)
+    if len(tasks) == 1:
+        return PopulationShard(tasks[0].scenario, first_device, end_device)
+    assert isinstance(scenario, SeveralTasks)
+    return TasksShard(scenario, first_device, end_device)
 
 
 def _of_process(order: CheckInOrder) -> CheckInOrder:
     """The order without what is of single tasks, so that what was prepared for it stays good."""
-    return replace(order, round_index=0, settlements=(), task_rounds=())
+    return replace(order, rounds=(0,), settlements=())
 
 
 def _without_rules(scenario: Scenario) -> Scenario:

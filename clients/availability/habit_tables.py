@@ -1,0 +1,231 @@
+"""The habit table of a scenario in the form that compiled code reads, and the static habits that a
+device draws from it."""
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy import special
+
+from fedray.base.rng import (
+    MAX_NORMAL,
+    Key,
+    Stream,
+    draw,
+    normal,
+    stream_key,
+    tabulated,
+    tabulated_quantiles,
+)
+from fedray.clients.population import Zones
+from fedray.scenario import Scenario
+from fedray.scenario.availability import Habits
+
+# Address b within Stream.HABIT at (device, a = 0).
+STATIC = 0
+MOST = 0.9
+"""Share of the day sessions that do not exceed `most_lengths`."""
+
+
+class HabitModel(NamedTuple):
+    """Numbers of the habit table. Hours are local; see `fedray.scenario.availability.Habits` for
+    the meaning of spreads and rates.
+
+    habit_key: key of the draws of static habits.
+    session_key: key of the draws of sessions.
+    mean_propensity: mean over all devices.
+    center, center_between, center_within: middle of the night session, hours after midnight, and
+        its standard deviations between devices and between nights.
+    length, length_between, length_within: length of the night session, hours, and its
+        log-standard deviations.
+    session_max: longest session, hours.
+    interruption_on, interruption_off: mean hours between interruptions, and of one.
+    day_sessions: mean number of day sessions.
+    day_habit_weight: share of the day rate that follows the propensity.
+    day_start, day_end: first and last hour at which a day session starts.
+    day_length, day_length_sigma: median hours of a day session, and its log-standard deviation.
+    most_lengths: hours that a share MOST of the day sessions do not exceed.
+    weekend_factor: factor on propensity and day rate.
+    center_within_reach: largest distance of a night's middle from the device's own, hours.
+    length_within_reach: largest ratio of a night's length to the device's own.
+    first_hour, last_hour: hours that contain every session of a local day.
+    """
+
+    habit_key: Key
+    session_key: Key
+    mean_propensity: float
+    center: float
+    center_between: float
+    center_within: float
+    length: float
+    length_between: float
+    length_within: float
+    session_max: float
+    interruption_on: float
+    interruption_off: float
+    day_sessions: float
+    day_habit_weight: float
+    day_start: float
+    day_end: float
+    day_length: float
+    day_length_sigma: float
+    most_lengths: float
+    weekend_factor: float
+    center_within_reach: float
+    length_within_reach: float
+    first_hour: float
+    last_hour: float
+
+    @classmethod
+    def of(
+        cls,
+        scenario: Scenario,
+        table: Habits,
+        habit_stream: Stream = Stream.HABIT,
+        session_stream: Stream = Stream.SESSIONS,
+    ) -> "HabitModel":
+        """Compiles a table of habits, drawn from the given streams."""
+        # No normal draw exceeds MAX_NORMAL, so the sessions of a day have hard limits.
+        center_deviations = table.night_center_between_hours + table.night_center_within_hours
+        center_reach = MAX_NORMAL * center_deviations
+        night_reach = center_reach + table.session_max_hours / 2
+        day_start, day_end = table.day_start_hours
+        first_night = table.night_center_hours - night_reach
+        last_night = table.night_center_hours + night_reach
+        alpha, beta = table.night_propensity
+        # Slightly more than the quantile, so that rounding makes no length exceed it.
+        most_sigmas = table.day_length_sigma * float(special.ndtri(MOST)) + 1e-6
+        day_length = table.day_length_minutes / 60.0
+        return cls(
+            habit_key=stream_key(scenario.seed, habit_stream),
+            session_key=stream_key(scenario.seed, session_stream),
+            mean_propensity=alpha / (alpha + beta),
+            center=table.night_center_hours,
+            center_between=table.night_center_between_hours,
+            center_within=table.night_center_within_hours,
+            length=table.night_length_hours,
+            length_between=table.night_length_between,
+            length_within=table.night_length_within,
+            session_max=table.session_max_hours,
+            interruption_on=table.interruption_on_hours,
+            interruption_off=table.interruption_off_hours,
+            day_sessions=table.day_sessions,
+            day_habit_weight=table.day_habit_weight,
+            day_start=day_start,
+            day_end=day_end,
+            day_length=day_length,
+            day_length_sigma=table.day_length_sigma,
+            most_lengths=day_length * math.exp(most_sigmas),
+            weekend_factor=table.weekend_factor,
+            center_within_reach=MAX_NORMAL * table.night_center_within_hours,
+            length_within_reach=math.exp(MAX_NORMAL * table.night_length_within),
+            first_hour=min(day_start, first_night),
+            last_hour=max(day_end + table.session_max_hours, last_night),
+        )
+
+
+class HabitTables(NamedTuple):
+    """Arrays of the habit model.
+
+    propensities, free_rates: quantiles of the propensity (a beta distribution), and of the part of
+        the day rate that does not follow it (a gamma distribution of mean 1); see
+        `fedray.base.rng.tabulated`.
+    zones: time zones of the devices.
+    """
+
+    propensities: NDArray[np.float64]
+    free_rates: NDArray[np.float64]
+    zones: Zones
+
+    @classmethod
+    def of(cls, scenario: Scenario, table: Habits) -> "HabitTables":
+        """Tabulates the distributions of a table of habits."""
+        alpha, beta = table.night_propensity
+        return cls(
+            propensities=_beta_quantiles(alpha, beta),
+            free_rates=_gamma_quantiles(table.day_habit_shape),
+            zones=Zones.of(scenario),
+        )
+
+
+# Inverting the two distributions takes a third of a second, most of a small run; all shards and
+# runs of a process share a few tables of one MB, which are never written to.
+@lru_cache(maxsize=16)
+def _beta_quantiles(alpha: float, beta: float) -> NDArray[np.float64]:
+    return tabulated_quantiles(lambda u: special.betaincinv(alpha, beta, u))
+
+
+@lru_cache(maxsize=16)
+def _gamma_quantiles(shape: float) -> NDArray[np.float64]:
+    return tabulated_quantiles(lambda u: special.gammaincinv(shape, u) / shape)
+
+
+class Habit(NamedTuple):
+    """Static habits of one device.
+
+    propensity: probability that a night has a session.
+    center: middle of the device's nights, local hours.
+    length: length of the device's nights, hours.
+    day_rate: mean number of day sessions.
+    offset: local time minus UTC, hours.
+    """
+
+    propensity: float
+    center: float
+    length: float
+    day_rate: float
+    offset: float
+
+
+class KnownHabits(NamedTuple):
+    """Static habits of devices [N], 36 bytes each; empty arrays if they are not known.
+
+    propensity, center, length, day_rate: see `Habit`.
+    zone: position of the device's zone in the model, which gives its offset.
+    """
+
+    propensity: NDArray[np.float64]
+    center: NDArray[np.float64]
+    length: NDArray[np.float64]
+    day_rate: NDArray[np.float64]
+    zone: NDArray[np.int32]
+
+
+@njit(cache=True, nogil=True)
+def room_for_habits(size):
+    """Returns `KnownHabits` of `size` devices, without values."""
+    return KnownHabits(
+        np.empty(size),
+        np.empty(size),
+        np.empty(size),
+        np.empty(size),
+        np.empty(size, np.int32),
+    )
+
+
+@njit(forceinline=True)
+def habit_of(model, propensities, free_rates, offset, device):
+    """Draws the static habits of a device in a zone with an offset.
+
+    Propensity and day rate are drawn by tabulated inversion (fedray/base/rng.py).
+    """
+    words = draw(model.habit_key, device, 0, STATIC)
+    return habit_from(model, propensities, free_rates, offset, words)
+
+
+@njit(forceinline=True)
+def habit_from(model, propensities, free_rates, offset, words):
+    """Computes the habits that follow from the four words drawn for a device."""
+    w0, w1, w2, w3 = words
+    center = model.center + model.center_between * normal(w0)
+    length = model.length * math.exp(model.length_between * normal(w1))
+    propensity = tabulated(propensities, w2)
+    # Both parts have mean 1 over all devices, so that the mean rate does not depend on the weight.
+    free_rate = tabulated(free_rates, w3)
+    weight = model.day_habit_weight
+    relative_rate = (1.0 - weight) * free_rate + weight * propensity / model.mean_propensity
+    day_rate = model.day_sessions * relative_rate
+    return Habit(propensity, center, length, day_rate, offset)

@@ -1,0 +1,160 @@
+"""Documents that commands print with `--json` and that runs leave as JSON files: which type each
+is, and its keys as the rows of a reference."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from fedray.audit.audit import Audit
+from fedray.audit.calibration import TraceCalibration
+from fedray.audit.several_tasks import TasksAudit
+from fedray.audit.statement import Statement
+from fedray.base.document import DocumentKey, keys_of
+from fedray.commands import printed
+from fedray.mechanisms.figures import Figures
+from fedray.runs.pretraining import Pretrained
+from fedray.studies.canary import CanaryResult
+from fedray.studies.compare import Comparison
+from fedray.studies.design import Found
+from fedray.studies.fit import Fit
+from fedray.studies.habits.fit import HabitFit
+from fedray.studies.on_devices import OnDevices
+from fedray.studies.plan import Plan
+from fedray.studies.predict import PredictionStudy
+from fedray.studies.sweep.run import SweepResult
+from fedray.trace.imported import ImportDocument
+from fedray.trace.trained import TrainedDocument
+from fedray.watch.entries import Listing
+
+
+class Document:
+    """A document, or the keys that several documents have in common.
+
+    Args:
+        types: types that have its keys, without those of `base`.
+        where: commands that print it, as a sentence; by default its name with `--json`.
+        files: sentence on files that have its keys; empty for none.
+        base: name of the document whose keys it has too; empty for none.
+    """
+
+    def __init__(self, *types: type, where: str = "", files: str = "", base: str = "") -> None:
+        self.types, self.where, self.files, self.base = types, where, files, base
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A key with its whole path."""
+
+    path: str
+    """Such as "mechanisms[].guarantees[].rho": [] stands for each of a list, and a word in capitals
+    for a name."""
+    key: DocumentKey
+    reference: str
+    """Sentence that names the place which lists the keys of its object; empty if they follow."""
+
+
+AUDIT, AUDIT_OF_TASKS, TRAINED = "An audit", "An audit of several tasks", "A trained run"
+DOCUMENTS: Mapping[str, Document] = {
+    AUDIT: Document(Audit, where="Every audited trace."),
+    "fedray audit": Document(printed.WithAudit, printed.Verified, printed.Written, base=AUDIT),
+    "fedray statement": Document(Statement, files="The file statement.json is the same."),
+    "fedray report": Document(printed.Report),
+    AUDIT_OF_TASKS: Document(TasksAudit, where="Every audited run of several tasks."),
+    "fedray audit, of several tasks": Document(
+        printed.Verified, printed.Written, base=AUDIT_OF_TASKS
+    ),
+    "fedray run, of several tasks": Document(
+        printed.Costs, printed.WithTasksRun, base=AUDIT_OF_TASKS
+    ),
+    "fedray canary": Document(CanaryResult),
+    "fedray run": Document(printed.Costs, printed.WithRun, base=AUDIT),
+    TRAINED: Document(
+        TrainedDocument,
+        where="Every training.",
+        files="The file training.json has these keys without `path` and `last_metrics`.",
+    ),
+    "fedray train": Document(printed.WithTraining, base=TRAINED),
+    "fedray compare": Document(Comparison, printed.Written),
+    "fedray evaluate": Document(OnDevices, printed.Written),
+    "fedray pretrain": Document(Pretrained),
+    "fedray import": Document(
+        ImportDocument, files="The file run.json of an imported log has these keys and `parts`."
+    ),
+    "fedray plan": Document(
+        Plan, files="The file plan.json has these keys and `command`, the command that made it."
+    ),
+    "fedray stress": Document(SweepResult, files="The file results.json is the same."),
+    "fedray stress, without a sweep": Document(printed.ShippedSweeps),
+    "fedray reproduce gboard": Document(
+        printed.ReproducedRuns, files="The file results.json has only the list."
+    ),
+    "fedray reproduce gboard-privacy": Document(printed.PublishedRows),
+    "fedray reproduce gboard --predict": Document(
+        PredictionStudy, files="The file results.json is the same."
+    ),
+    "fedray reproduce gboard --sensitivity": Document(
+        printed.MovedRuns, files="The file results.json is the same."
+    ),
+    "fedray reproduce learning": Document(
+        printed.LearningStudies,
+        files="The file results.json of a scenario has the keys below `studies[]`.",
+    ),
+    "fedray fit, of a log": Document(HabitFit, printed.WithHabitFit),
+    "fedray fit, of a min-sep": Document(Fit, printed.WithFit),
+    "fedray population": Document(printed.PopulationSupply),
+    "fedray sessions": Document(printed.Sessions),
+    "fedray mechanism": Document(
+        Figures,
+        where="`fedray mechanism --json`, and `fedray calibrate --json` without `--trace`.",
+    ),
+    "fedray calibrate --trace": Document(TraceCalibration),
+    "fedray mechanism, of several": Document(printed.ComparedMechanisms),
+    "fedray optimize": Document(Found, printed.WithSearch, base="fedray mechanism"),
+    "fedray status": Document(Listing),
+    "fedray cache": Document(printed.Cache),
+    "fedray scenarios": Document(printed.ShippedScenarios),
+    "fedray init": Document(printed.NewScenario),
+    "fedray schema TABLE": Document(printed.Schema),
+}
+"""Every document that has a reference, by its name."""
+
+
+def described(name: str) -> str:
+    """The commands and files of a document, as sentences."""
+    document = DOCUMENTS[name]
+    command, comma, kind = name.partition(",")
+    base = f'It has all keys of "{document.base}", and those below.' if document.base else ""
+    where = document.where or f"`{command} --json`{comma}{kind}."
+    return " ".join(filter(None, (where, document.files, base)))
+
+
+def rows_of(name: str) -> Iterator[Row]:
+    """The rows of a document, in order, without those of its `base`.
+
+    Args:
+        name: name of the document.
+    """
+    document = DOCUMENTS[name]
+    shown = {(each.types[0], ""): f'"{other}"' for other, each in DOCUMENTS.items()}
+    common = {row.path for row in rows_of(document.base)} if document.base else set()
+    for each in document.types:
+        yield from (row for row in _rows(keys_of(each), "", shown) if row.path not in common)
+
+
+def _rows(keys: list[DocumentKey], above: str, shown: dict[tuple[type, str], str]) -> Iterator[Row]:
+    """Rows of keys below a path; the keys of an object are listed once."""
+    for key in keys:
+        path = f"{above}{key.name}"
+        listed = key.within and shown.get(key.within)
+        yield Row(path, key, f" The keys are those of {listed}." if listed else "")
+        if key.within and key.within not in shown:
+            below = f"{path}{_step(key.type)}"
+            shown[key.within] = f"`{below}`"
+            yield from _rows(keys_of(*key.within), f"{below}.", shown)
+
+
+def _step(kind: str) -> str:
+    """The step of a path from a key to the keys of its objects."""
+    if kind.startswith("list"):
+        return "[]"
+    _, by, name = kind.removesuffix(" or null").partition("object by ")
+    return f".{name.upper()}" if by else ""

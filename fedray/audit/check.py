@@ -1,0 +1,133 @@
+"""A claim is checked against a trace, statement by statement."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from fedray.audit.claimed import claimed_limits, joined
+from fedray.audit.claims import STATEMENTS, Claim
+from fedray.audit.findings import SPENT_STATEMENTS, Finding, Verdict
+from fedray.audit.guarantees import REPEATED, Guarantee, Limits
+from fedray.audit.noise import Noise
+from fedray.audit.participation import Patterns
+from fedray.audit.sensitivity import TraceSensitivity
+from fedray.audit.statements.noise import check_noise
+from fedray.audit.statements.spent import Basis, SpentStatement
+from fedray.audit.statements.statement import Subject
+from fedray.base.rounding import up
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.scenario.privacy import Privacy
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+
+
+def check_claim(
+    claim: Claim,
+    used: Privacy | None,
+    trace: Trace | ImportedTrace,
+    patterns: Patterns,
+    found: TraceSensitivity,
+    limits: Limits,
+    noise: tuple[Noise, Noise],
+    name_of: Callable[[int], str],
+    ensured: Sequence[Guarantee | None] = (),
+) -> tuple[Finding, ...]:
+    """Returns a finding for each statement of a claim.
+
+    A claimed rho or epsilon holds if it follows from the enforced limits joined with the claimed
+    ones that are not broken. So a claim that states less about participation never holds more
+    easily.
+
+    Args:
+        claim: the claim.
+        used: noise of the run; None for a log.
+        trace: the trace.
+        patterns: rounds of every device.
+        found: sensitivity of the claimed mechanism on this trace.
+        limits: enforced limits.
+        noise: least noise of this trace and least noise that the rules permit, both at the claimed
+            multiplier.
+        name_of: shown name of a device id.
+        ensured: guarantees of the server's sampling or filter, which may support rho and epsilon.
+
+    Raises:
+        ValueError: the claim is impossible.
+    """
+    subject = Subject(trace, patterns, name_of)
+    participation = [
+        each.check(value, subject)
+        for each in STATEMENTS
+        if (value := getattr(claim, each.key)) is not None
+    ]
+    incomplete = trace.incompleteness if isinstance(trace, ImportedTrace) else ""
+    if incomplete:
+        # A row that was left out may be a participation, so only a breach is certain.
+        participation = [_not_refuted(each, incomplete) for each in participation]
+    basis, corrected = _bases(claim, trace, patterns, limits, participation)
+
+    shows = f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
+    evidence = (subject.evidence(found.device_id, found.rounds, shows),)
+    spent = []
+    for key, privacy_of in (
+        ("rho", rho_of),
+        ("epsilon", lambda event: epsilon_of(event, claim.delta).epsilon),
+    ):
+        if (claimed := getattr(claim, key)) is not None:
+            statement = SpentStatement(key, claimed, privacy_of, *noise)
+            finding = statement.check(found, basis, corrected, evidence)
+            for guarantee in ensured:
+                finding = statement.by_server(finding, guarantee)
+            spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
+    noise_findings = check_noise(claim.mechanism, claim.noise_multiplier, used)
+    return tuple(map(_without_advice, (*noise_findings, *participation, *spent)))
+
+
+def _bases(
+    claim: Claim,
+    trace: Trace | ImportedTrace,
+    patterns: Patterns,
+    enforced: Limits,
+    findings: Sequence[Finding],
+) -> tuple[Basis, Basis]:
+    """Bases of the claim without its broken statements, and with those put right."""
+    # A device that contributed twice to a round is outside any (b, k).
+    if patterns.min_sep == 0:
+        basis = Basis(REPEATED, "", None)
+        return basis, basis
+    broken = [each for each in findings if each.verdict is Verdict.BROKEN]
+    # A broken statement must not support another.
+    without = claim.model_copy(update={each.statement: None for each in broken})
+    basis = Basis.of(claim.mechanism, _limits(without, trace, enforced))
+    if not broken:
+        return basis, basis
+    put_right = claim.model_copy(update={each.statement: each.found for each in broken})
+    return basis, Basis.of(claim.mechanism, _limits(put_right, trace, enforced))
+
+
+def _limits(claim: Claim, trace: Trace | ImportedTrace, enforced: Limits) -> Limits:
+    """Claimed and enforced limits together; without any, a device may be in every round."""
+    limits = joined(enforced, claimed_limits(claim, trace), trace.committed_rounds)
+    rules, participation = enforced.participation, limits.participation
+    assert participation is not None
+    # The rules of a run of ours are known. What they do not ensure is no limit, whoever claims it.
+    if isinstance(trace, Trace) and rules is not None and participation.rounds == rules.rounds:
+        return enforced
+    return limits
+
+
+def _not_refuted(finding: Finding, incomplete: str) -> Finding:
+    """An incomplete log can break a statement, but cannot support it."""
+    if finding.verdict is Verdict.BROKEN:
+        return finding
+    # The rows that were left out may have spent more than the others.
+    found = None if finding.statement in SPENT_STATEMENTS else finding.found
+    return replace(
+        finding, verdict=Verdict.UNCHECKED, found=found, explanation=incomplete, should_say=""
+    )
+
+
+def _without_advice(finding: Finding) -> Finding:
+    # Least of all may a statement that holds advise an observed figure, which nothing ensures.
+    if finding.verdict is Verdict.HOLDS:
+        return replace(finding, should_say="")
+    return finding

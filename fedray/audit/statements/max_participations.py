@@ -1,0 +1,53 @@
+"""The claim `max_participations`: a device takes part in at most so many rounds."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedray.audit.findings import Finding, verdict_of
+from fedray.audit.statements.statement import (
+    MOST_EVIDENCE,
+    Breaches,
+    Statement,
+    Subject,
+    in_parts,
+)
+from fedray.base.rounding import counted
+from fedray.mechanisms.participation import MinSep
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+
+
+class MaxParticipationsStatement(Statement):
+    """Holds if no device took part more often."""
+
+    key = "max_participations"
+
+    def check(self, claimed: int, subject: Subject) -> Finding:
+        patterns = subject.patterns
+        k = patterns.max_participations
+        broken = int((patterns.counts > claimed).sum())
+        # If the claim holds, the most frequent device binds it; else only breaches are shown.
+        most = min(broken, MOST_EVIDENCE) or 1
+        evidence = []
+        for place in np.argsort(-patterns.counts, kind="stable")[:most].tolist():
+            start, count = patterns.starts[place], int(patterns.counts[place])
+            rounds = patterns.rounds[start : start + count].tolist()
+            device_id = int(patterns.device_ids[place])
+            evidence.append(subject.evidence(device_id, rounds, counted(count, "participation")))
+        text = "no device took part more often"
+        if broken:
+            text = f"{counted(broken, 'device')} took part more often"
+        verdict = verdict_of(not broken)
+        should_say = f"max_participations = {k}"
+        return Finding(self.key, verdict, claimed, k, should_say, text, broken, tuple(evidence))
+
+    def breaches(self, claimed: int, subject: Subject) -> Iterator[Breaches]:
+        patterns = subject.patterns
+        for chosen in in_parts(patterns.counts > claimed):
+            first, counts = patterns.starts[chosen], patterns.counts[chosen]
+            rounds = np.column_stack([patterns.rounds[first], patterns.rounds[first + counts - 1]])
+            yield Breaches(patterns.device_ids[chosen], rounds, counts)
+
+    def implied(self, claimed: int, rounds: int, trace: Trace | ImportedTrace) -> MinSep:
+        return MinSep(rounds, 1, min(claimed, rounds))

@@ -1,0 +1,61 @@
+"""The claim `min_sep`: two rounds of a device are at least so far apart."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedray.audit.findings import Finding, Verdict, verdict_of
+from fedray.audit.statements.statement import (
+    MOST_EVIDENCE,
+    Breaches,
+    Statement,
+    Subject,
+    in_parts,
+)
+from fedray.base.rounding import counted
+from fedray.mechanisms.participation import MinSep
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+
+
+class MinSepStatement(Statement):
+    """Holds if no gap between consecutive participations of a device is smaller."""
+
+    key = "min_sep"
+
+    def check(self, claimed: int, subject: Subject) -> Finding:
+        patterns = subject.patterns
+        if patterns.max_participations == 1:
+            text = "no device took part twice"
+            return Finding(self.key, Verdict.HOLDS, claimed, None, "any min_sep", text)
+        gaps, later = patterns.gaps_and_places
+        broken = int((gaps < claimed).sum())
+        # If the claim holds, the closest pair binds it; else only broken pairs are shown.
+        most = min(broken, MOST_EVIDENCE) or 1
+        closest = np.argsort(gaps, kind="stable")[:most]
+        devices, pairs = patterns.pairs_at(later[closest])
+        shown = zip(devices.tolist(), pairs.tolist(), gaps[closest].tolist(), strict=True)
+        evidence = tuple(
+            subject.evidence(device, pair, f"{counted(gap, 'round')} apart")
+            for device, pair, gap in shown
+        )
+        text = "every two participations of a device are at least as far apart as claimed"
+        if broken:
+            text = (
+                f"{broken:,} of {counted(gaps.size, 'pair')} of consecutive participations "
+                f"{'is' if broken == 1 else 'are'} closer than claimed"
+            )
+        b = patterns.min_sep
+        # No min-sep can be claimed of a device that contributed twice to a round.
+        should_say = f"min_sep = {b}" if b else ""
+        verdict = verdict_of(not broken)
+        return Finding(self.key, verdict, claimed, b, should_say, text, broken, evidence)
+
+    def breaches(self, claimed: int, subject: Subject) -> Iterator[Breaches]:
+        gaps, later = subject.patterns.gaps_and_places
+        for chosen in in_parts(gaps < claimed):
+            yield Breaches(*subject.patterns.pairs_at(later[chosen]), gaps[chosen])
+
+    def implied(self, claimed: int, rounds: int, trace: Trace | ImportedTrace) -> MinSep:
+        b = min(claimed, rounds)
+        return MinSep(rounds, b, -(-rounds // b))

@@ -1,0 +1,43 @@
+"""The claims `mechanism` and `noise_multiplier`: noise was added as claimed."""
+
+from fedray.audit.findings import Finding, Verdict, verdict_of
+from fedray.mechanisms.strategy import Strategy
+from fedray.scenario.privacy import Privacy
+
+
+def check_noise(claimed: Strategy, noise_multiplier: float, used: Privacy | None) -> list[Finding]:
+    """Returns both findings.
+
+    Args:
+        claimed: claimed mechanism.
+        noise_multiplier: claimed noise multiplier.
+        used: noise of the run; None for a log, which does not record it.
+    """
+    if used is None:
+        text = "an imported log does not say how noise was added"
+        return [
+            Finding("mechanism", Verdict.UNCHECKED, claimed.kind, None, "", text),
+            Finding("noise_multiplier", Verdict.UNCHECKED, noise_multiplier, None, "", text),
+        ]
+    own = used.mechanism
+    is_same = own.kind == claimed.kind and own.parameters == claimed.parameters
+    if is_same:
+        text = f"the run's mechanism is the {own.kind} that is claimed"
+    elif own.kind == claimed.kind:
+        text = f"the run's {own.kind} has other parameters than the one that is claimed"
+    else:
+        text = f"the run used another: {own.kind}"
+    advised = f"mechanism: the {own.kind} of the scenario"
+    mechanism = Finding("mechanism", verdict_of(is_same), claimed.kind, own.kind, advised, text)
+
+    # More noise than claimed supports the claim: epsilon is only smaller.
+    z = used.noise_multiplier
+    is_enough = z >= noise_multiplier
+    text = "the run added at least as much noise"
+    if not is_enough:
+        text = "the run added less noise than is claimed"
+    verdict, advised = verdict_of(is_enough), f"noise_multiplier = {z!r}"
+    return [
+        mechanism,
+        Finding("noise_multiplier", verdict, noise_multiplier, z, advised, text),
+    ]

@@ -1,0 +1,96 @@
+"""The base class of statements about participation, and what they are checked against."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.audit.findings import Evidence, Finding
+from fedray.audit.participation import CHUNK, Patterns
+from fedray.mechanisms.participation import MinSep
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+
+MOST_EVIDENCE = 10
+"""Most devices or pairs that a finding shows."""
+_MOST_LABELS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A trace that a claim is checked against.
+
+    trace: the trace.
+    patterns: rounds of every device.
+    name_of: shown name of a device id.
+    """
+
+    trace: Trace | ImportedTrace
+    patterns: Patterns
+    name_of: Callable[[int], str]
+
+    def evidence(self, device_id: int, rounds: Sequence[int], shows: str) -> Evidence:
+        """Returns evidence that also names the rounds by the numbers of an imported log."""
+        pattern = tuple(rounds)
+        if isinstance(self.trace, ImportedTrace):
+            # A pattern may have thousands of rounds; a dozen say where to look.
+            first = pattern[:_MOST_LABELS]
+            labels = [self.trace.round_label(each) for each in first]
+            more = ", ..." if len(pattern) > len(first) else ""
+            if labels != [str(each) for each in first]:
+                shows += f" (in the log: {', '.join(labels)}{more})"
+        return Evidence(self.name_of(device_id), pattern, shows)
+
+
+class Breaches(NamedTuple):
+    """Rows of an evidence file.
+
+    device_ids: [R]; None if no device is at fault.
+    rounds: first and last round, [R, 2].
+    found: figure that breaks the statement, [R].
+    """
+
+    device_ids: NDArray[np.uint64] | None
+    rounds: NDArray
+    found: NDArray
+
+
+class Statement(ABC):
+    """A statement about participation. Its methods get the claimed value, which is not None."""
+
+    key: ClassVar[str]
+    """Key of the claim."""
+
+    @abstractmethod
+    def check(self, claimed: Any, subject: Subject) -> Finding:
+        """Returns the finding, with the worst breaches or the binding devices as evidence."""
+
+    @abstractmethod
+    def breaches(self, claimed: Any, subject: Subject) -> Iterator[Breaches]:
+        """Yields every breach, in the order of devices and rounds, at most CHUNK at a time."""
+
+    def words(self, claimed: Any, rounds: int, trace: Trace | ImportedTrace) -> str:
+        """Returns the statement over `rounds` rounds as "key = value", with doubts in brackets.
+
+        Empty if it states no limit.
+        """
+        del rounds, trace
+        return f"{self.key} = {claimed:,}"
+
+    def implied(self, claimed: Any, rounds: int, trace: Trace | ImportedTrace) -> MinSep | None:
+        """Returns the participation that the statement permits over `rounds` rounds.
+
+        None if it limits nothing there.
+        """
+        del claimed, rounds, trace
+        return None
+
+
+def in_parts(is_breach: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
+    """Yields the places of breaches, at most CHUNK at a time."""
+    places = np.flatnonzero(is_breach)
+    for start in range(0, places.size, CHUNK):
+        yield places[start : start + CHUNK]

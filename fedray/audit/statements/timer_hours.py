@@ -1,0 +1,92 @@
+"""The claim `timer_hours`: a device waits at least so long before it takes part again.
+
+A wait is the time between a device's accepted report and the check-in of its next participation; in
+a log, between the times of the two.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedray.audit.findings import Finding, Verdict, plain, verdict_of
+from fedray.audit.guarantees import allowed, described, round_times
+from fedray.audit.statements.statement import (
+    MOST_EVIDENCE,
+    Breaches,
+    Statement,
+    Subject,
+    in_parts,
+)
+from fedray.audit.waits import is_too_short, waits_between
+from fedray.base.rounding import counted, down
+from fedray.mechanisms.participation import MinSep
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+
+
+class TimerStatement(Statement):
+    """Holds if no device came back sooner."""
+
+    key = "timer_hours"
+
+    def check(self, claimed: float, subject: Subject) -> Finding:
+        waits = waits_between(subject.trace)
+        if waits is None:
+            text = "the log was imported without times, so a timer cannot be checked"
+            return Finding(self.key, Verdict.UNCHECKED, claimed, None, "", text)
+        broken = 0
+        shortest: list[tuple[float, int, tuple[int, ...]]] = []
+        for seconds, devices, rounds in waits:
+            broken += int(is_too_short(seconds, claimed).sum())
+            # No pair beyond the shortest few of a part can be among the shortest few of all.
+            for place in np.argsort(seconds, kind="stable")[:MOST_EVIDENCE].tolist():
+                pair = tuple(rounds[place].tolist())
+                shortest.append((float(seconds[place]), int(devices[place]), pair))
+        if not shortest:
+            text = "no device took part twice"
+            return Finding(self.key, Verdict.HOLDS, claimed, None, "any timer", text)
+        shortest.sort()
+        # If the claim holds, the shortest wait binds it; else only breaches are shown.
+        most = min(broken, MOST_EVIDENCE) or 1
+        evidence = tuple(
+            subject.evidence(device, pair, f"{down(seconds / 3600.0)} hours apart")
+            for seconds, device, pair in shortest[:most]
+        )
+        text = "no device took part again sooner"
+        if broken:
+            text = f"{counted(broken, 'pair')} of participations had less time between them"
+        hours = shortest[0][0] / 3600.0
+        # Rounded down, so that a claim of the advised figure holds.
+        should_say = f"timer_hours = {plain(down(hours))}"
+        verdict = verdict_of(not broken)
+        return Finding(self.key, verdict, claimed, hours, should_say, text, broken, evidence)
+
+    def breaches(self, claimed: float, subject: Subject) -> Iterator[Breaches]:
+        # A timer is only broken if the trace has times.
+        for seconds, device_ids, rounds in waits_between(subject.trace) or ():
+            for chosen in in_parts(is_too_short(seconds, claimed)):
+                yield Breaches(device_ids[chosen], rounds[chosen], seconds[chosen] / 3600.0)
+
+    def words(self, claimed: float, rounds: int, trace: Trace | ImportedTrace) -> str:
+        text = f"{self.key} = {claimed:,}"
+        if not claimed:
+            return text
+        times = round_times(trace)
+        if waits_between(trace) is None:
+            unused = "" if times is not None else " and not used, as no times are known"
+            text += f" (claimed, not checked{unused})"
+        if times is not None and times[0].size == rounds:
+            permitted = allowed(*times, 3600.0 * claimed)
+            text += (
+                f" (that timer alone ensures {described(permitted)} at these times of the rounds)"
+            )
+        return text
+
+    def implied(self, claimed: float, rounds: int, trace: Trace | ImportedTrace) -> MinSep | None:
+        times = round_times(trace) if claimed else None
+        if times is None:
+            return None
+        # Limits that follow from recorded times say nothing about another number of rounds.
+        if times[0].size != rounds:
+            return MinSep(rounds, 1, rounds)
+        return allowed(*times, 3600.0 * claimed)

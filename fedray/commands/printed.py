@@ -1,0 +1,301 @@
+"""Documents that commands put together themselves: the keys that `--json` prints.
+
+The other documents are results (`fedray.base.document`). This module is for type checkers and the
+reference pages: it names results of all commands, so that no command imports it.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, NotRequired, TypedDict
+
+from fedray.audit.audit import Audit
+from fedray.audit.distribution import DevicePrivacy, Frontier
+from fedray.audit.ledger import LedgerEntry
+from fedray.base.document import InPlace
+from fedray.clients.availability.supply import Supply
+from fedray.mechanisms.figures import Figures
+from fedray.scenario.keys import Key
+from fedray.studies.learning_curves import LearningCurves
+from fedray.studies.published_privacy import PublishedPrivacy
+from fedray.studies.reproduce import ReproducedRun
+from fedray.studies.sensitivity import Moved
+from fedray.trace.columns import Column
+from fedray.trace.trained import TrainedDocument
+from fedray.wire.messages import ShardUse
+
+
+class Written(TypedDict):
+    """Files that a command wrote because an option named them."""
+
+    page: NotRequired[str]
+    """Path of the page; only with `--page`."""
+    figures: NotRequired[str]
+    """Directory of the figures; only with `--figures`."""
+
+
+class Report(TypedDict):
+    """`fedray report`."""
+
+    page: str
+    """Path of the page."""
+    figures: NotRequired[str]
+    """Directory of the figures; only with `--figures`."""
+
+
+class Verified(TypedDict):
+    """Keys that `fedray audit` adds to every audit."""
+
+    digest_verified: bool
+    """Whether `--verify` recomputed every digest."""
+
+
+class WithAudit(TypedDict):
+    """Keys that `fedray audit` adds to the audit of one trace."""
+
+    device_privacy: NotRequired[DevicePrivacy | None]
+    """Privacy of the devices under the first mechanism; None without noise. Only with `--claim`."""
+    frontier: NotRequired[Frontier | None]
+    """The frontier of the first mechanism; None without a mechanism, a min-sep, or a theorem. Only
+    with `--claim`."""
+    ledger: NotRequired[list[LedgerEntry]]
+    """Privacy over rounds of the first mechanism; empty without noise. Only with `--claim`."""
+    integrity: str
+    """Protection of the figures of the trace against damage, as a sentence."""
+    events: NotRequired[str]
+    """Path of the events; only with `--events`."""
+    evidence: NotRequired[str]
+    """Path of the evidence that breaks the claim; only with `--evidence`."""
+
+
+class Costs(TypedDict):
+    """Costs of a simulation."""
+
+    report: str | None
+    """Path of the page; None if it could not be written."""
+    wall_seconds: float
+    """Wall-clock time of the simulation in seconds."""
+    shard_use: list[ShardUse]
+    """Resources that each worker of the population used."""
+    driver_peak_mebibytes: float
+    """Peak memory of the process that ran the rounds, in MiB."""
+    restarts: int
+    """Number of lost workers that were replaced."""
+
+
+class WithRun(TypedDict):
+    """Keys that `fedray run` adds to an audit."""
+
+    training: TrainedDocument | None
+    """The trained run; None without a training."""
+
+
+class WithTasksRun(TypedDict):
+    """Keys that `fedray run` adds to an audit of several tasks."""
+
+    reports: dict[str, str]
+    """Path of the page of each task that committed rounds, by its name."""
+    training: Mapping[Annotated[str, "task"], TrainedDocument | None]
+    """The trained run of each task; None for a task without a training."""
+
+
+class WithTraining(TypedDict):
+    """Keys that `fedray train` adds to a trained run."""
+
+    audit: Audit
+    """The audit of the trace with this run's mechanism and noise."""
+
+
+class ComparedMechanisms(TypedDict):
+    """`fedray mechanism` of several mechanisms."""
+
+    mechanisms: Mapping[Annotated[str, "mechanism"], Figures]
+    """The figures of each, by its file or kind as it was typed."""
+
+
+class WithSearch(TypedDict):
+    """Keys that `fedray optimize` adds to the figures of a mechanism."""
+
+    seconds: float
+    """Wall-clock time of the search in seconds."""
+    interrupted: bool
+    """Whether Ctrl-C ended the search before the optimum was found."""
+
+
+class ShippedSweep(TypedDict):
+    """A sweep that ships with fedray."""
+
+    name: str
+    """Argument of `fedray stress`."""
+    description: str
+    """One sentence for people."""
+
+
+class ShippedSweeps(TypedDict):
+    """`fedray stress` without a sweep."""
+
+    sweeps: list[ShippedSweep]
+    """The sweeps that ship with fedray."""
+
+
+class ReproducedRuns(TypedDict):
+    """`fedray reproduce gboard`."""
+
+    runs: list[ReproducedRun]
+    """The published runs, simulated."""
+
+
+class PublishedRows(TypedDict):
+    """`fedray reproduce gboard-privacy`."""
+
+    note: str
+    """The conventions of the published figures."""
+    rows: list[PublishedPrivacy]
+    """The published rows."""
+
+
+class MovedRuns(TypedDict):
+    """`fedray reproduce gboard --sensitivity`."""
+
+    scale: float
+    """Size of the simulations, as a share of population and report goal."""
+    settings: list[Moved]
+    """For every row its own scenario first, then the outcome of one other setting."""
+
+
+class LearningStudies(TypedDict):
+    """`fedray reproduce learning`."""
+
+    studies: list[LearningCurves]
+    """A study per scenario."""
+
+
+class WithHabitFit(TypedDict):
+    """Keys that `fedray fit` adds to a fit of a log."""
+
+    times: str
+    """Meaning of the log's times, in words; empty for a log that was simulated."""
+
+
+class WithFit(TypedDict):
+    """Keys that `fedray fit` adds to a fit of a min-sep."""
+
+    scale: float
+    """Size of the runs, as a share of population and report goal."""
+
+
+class Sessions(TypedDict):
+    """`fedray sessions`."""
+
+    path: str
+    """The file that was written."""
+    devices: int
+    """Devices whose sessions are in it."""
+    days: int
+    """Days that it covers: simulated days, or days until the last session ends, rounded up."""
+    sessions: int
+    """Sessions that were written."""
+    format: str
+    """Format of the file."""
+
+
+class PopulationSupply(TypedDict):
+    """`fedray population`."""
+
+    devices: int
+    """Devices of the population at the start."""
+    eligible_at_once: Supply
+    """Devices that are eligible at once at the full hours of the first week: estimates from a fixed
+    sample."""
+    file: Sessions | None
+    """The file that was written; None without `--sessions`."""
+
+
+class ShippedScenario(TypedDict):
+    """A scenario that ships with fedray."""
+
+    name: str
+    """Argument of commands in place of a file."""
+    file: str
+    """Path of the file."""
+    description: str
+    """One sentence for people."""
+
+
+class ShippedScenarios(TypedDict):
+    """`fedray scenarios`."""
+
+    scenarios: list[ShippedScenario]
+    """The scenarios that ship with fedray."""
+
+
+class NewScenario(TypedDict):
+    """`fedray init`."""
+
+    file: str
+    """The scenario file that was written."""
+    scenario_digest: str
+    """Digest of the scenario."""
+
+
+class SchemaRow(TypedDict):
+    """A key of a table, or a column of a trace."""
+
+    column: InPlace[Column | Key]
+
+
+class SchemaPart(TypedDict):
+    """A table of a scenario, one kind of it, or a file of a trace."""
+
+    name: str
+    """The table, or the file of a trace."""
+    kind: str
+    """Such as "kind = blt"; empty if all tables of this path have the same keys."""
+    rows: list[SchemaRow]
+    """Its keys or columns, in order."""
+
+
+class Schema(TypedDict):
+    """`fedray schema` of a table."""
+
+    table: str
+    """The name that was given."""
+    parts: list[SchemaPart]
+    """One, or one for each kind of the table."""
+
+
+class KeptContent(TypedDict):
+    """A kept data file."""
+
+    folder: str
+    """Its folder."""
+    mebibytes: float
+    """Its size in MiB."""
+    unused_days: float
+    """Days since it was opened last."""
+
+
+class KeptEntries(TypedDict):
+    """Kept entries of one sort."""
+
+    sort: str
+    """Which entries: designs, stress, digests."""
+    folder: str
+    """Their folder."""
+    kept: int
+    """Number of entries."""
+    kept_mebibytes: float
+    """Their size in MiB."""
+    deleted: int
+    """Number of entries that were deleted now."""
+    deleted_mebibytes: float
+    """The size of these in MiB."""
+
+
+class Cache(TypedDict):
+    """`fedray cache`."""
+
+    kept: list[KeptContent]
+    """Data files that are kept."""
+    deleted: list[KeptContent]
+    """Data files that were deleted now."""
+    entries: list[KeptEntries]
+    """Everything else that is kept, sort by sort."""

@@ -1,0 +1,491 @@
+"""Tables of audits, calibrations and statements. Privacy figures are rounded to the safe side:
+losses up; min-sep, spans of time and given noise down."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedray.audit.audit import Audit, MechanismAudit
+from fedray.audit.calibration import TraceCalibration
+from fedray.audit.distribution import DevicePrivacy, Frontier, FrontierEntry
+from fedray.audit.findings import Evidence, Finding
+from fedray.audit.guarantees import (
+    OBSERVED_CANNOT_BE_RESTED_ON,
+    OBSERVED_LIMITS,
+    Guarantee,
+)
+from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
+from fedray.audit.statement import Statement
+from fedray.base.rounding import counted, down, fine, given, shown_min_sep, shown_noise, up
+from fedray.mechanisms.accounting.events import StrategyRelease
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.comparison import NOT_COMPARABLE
+from fedray.report.table import Table
+
+MOST_SHOWN = 12
+"""Most rounds or spans in one cell; the JSON of the page has all."""
+LIMITS_NOTE = (
+    "Observed: this trace's own patterns. Observed limits: all patterns with its min-sep and "
+    "participations. Sensitivities are at clip norm 1; a bound may be larger than the truth, never "
+    "smaller."
+)
+CLASSES_NOTE = (
+    "Eligible at once is the mean of the first week, whatever timers say, as estimated from a "
+    "sample. Min-sep is the least between two participations of one device of the class."
+)
+CHECKLIST_NOTE = "In the order of the checklist of Ponomareva et al. 2023, ready to be published."
+
+
+def audit_tables(audit: Audit) -> list[Table]:
+    """Tables of an `audit`: participation, classes, guarantees, releases, findings."""
+    tables = [participation_table(audit)]
+    if audit.classes:
+        tables.append(classes_table(audit.classes))
+    if audit.mechanisms:
+        tables.append(guarantees_table(audit))
+    if audit.releases:
+        tables.append(releases_table(audit))
+    if audit.findings:
+        tables.append(findings_table(audit))
+    return tables
+
+
+def participation_table(audit: Audit) -> Table:
+    """The participation that the trace of an `audit` shows."""
+    facts = [
+        ("rounds (committed)", f"{audit.rounds:,}"),
+        ("devices (took part)", f"{audit.devices:,}"),
+        ("participations (accepted)", f"{audit.participations:,}"),
+        ("min-sep b (rounds)", shown_min_sep(audit.min_sep)),
+        ("max participations k", f"{audit.max_participations:,}"),
+        *_violation_facts(audit),
+        *_exclusion_facts(audit),
+    ]
+    return Table.facts(f"Audit of {audit.path}", facts, audit.short_run_note)
+
+
+def _violation_facts(audit: Audit) -> list[tuple[str, str]]:
+    found = audit.violations
+    if found is None:
+        return []
+    devices = counted(found.devices, "device")
+    facts = [
+        ("breaking the rules", f"{found.participations:,} of {devices}"),
+        (
+            "of them after a lost history",
+            f"{found.after_loss:,} (of {found.losses:,} losses recorded)",
+        ),
+    ]
+    if found.clock_changes:
+        changes = f"(of {found.clock_changes:,} clock changes recorded)"
+        facts.append(
+            ("of them after a clock set forward", f"{found.after_clock_change:,} {changes}")
+        )
+    return facts
+
+
+def _exclusion_facts(audit: Audit) -> list[tuple[str, str]]:
+    found = audit.exclusions
+    if found is None:
+        return []
+    facts = [("excluded at their budget", counted(found.devices, "device"))]
+    if not found.devices:
+        return facts
+    rounds = f"{int(found.rounds[0]):,}, {int(np.median(found.rounds)):,}"
+    means = f"{found.participations:.2f}, others {found.of_others:.2f}"
+    return [*facts, ("from round (first, median)", rounds), ("mean participations of them", means)]
+
+
+def guarantees_table(audit: Audit) -> Table:
+    """Guarantees of every mechanism of an `audit` with one: limits, sensitivity and privacy."""
+    first, *others = audit.mechanisms
+    noise = first.noise_multiplier
+    known = "without noise multiplier" if noise is None else f"noise multiplier {given(noise)}"
+    of_one = f" of {first.name}" if not others else ""
+    rows = [
+        (mechanism, name, guarantee)
+        for mechanism in audit.mechanisms
+        for name, guarantee in _named(mechanism, bool(audit.findings))
+    ]
+    cells = {
+        "guarantee": lambda row: row[1],
+        # With one mechanism the title has its name.
+        **({"mechanism": lambda row: row[0].name} if others else {}),
+        "min-sep": lambda row: limit_cells(row[2], audit.findings)[0],
+        "part.": lambda row: limit_cells(row[2], audit.findings)[1],
+        **_privacy_cells(lambda row: row[2]),
+        "rest on": lambda row: "yes" if row[2].may_rest_on else "no",
+    }
+    return Table.of(
+        f"Guarantees{of_one}, {known}, delta {given(first.observed.delta)}",
+        rows,
+        cells,
+        f"{LIMITS_NOTE} {_binding(first)}",
+        row_styles=["used" if row[0] is first and others else "" for row in rows],
+    )
+
+
+def _named(mechanism: MechanismAudit, has_claim: bool) -> Iterable[tuple[str, Guarantee]]:
+    # Observed limits stand beside the observed pattern, because a rule could enforce them.
+    yield "observed", mechanism.observed
+    yield OBSERVED_LIMITS, mechanism.observed_limits
+    yield "enforced", mechanism.enforced
+    for each in further_guarantees(mechanism):
+        yield each.name, each
+    if has_claim:
+        yield "claimed", mechanism.claimed
+
+
+def further_guarantees(mechanism: MechanismAudit) -> list[Guarantee]:
+    """Guarantees of a `mechanism` by the server's sampling and by its filter, if it has any."""
+    return [each for each in (mechanism.sampled, mechanism.filtered) if each is not None]
+
+
+def _privacy_cells(guarantee_of: Any) -> dict[str, Any]:
+    """Cells of sensitivity, kind, rho and epsilon."""
+
+    def sensitivity(row: Any) -> str:
+        found = guarantee_of(row).sensitivity
+        return fine(None if found is None else found.value)
+
+    return {
+        "sensitivity": sensitivity,
+        "is": lambda row: sensitivity_kind(guarantee_of(row)),
+        "rho": lambda row: fine(guarantee_of(row).rho),
+        "epsilon": lambda row: epsilon_text(guarantee_of(row).epsilon),
+    }
+
+
+def sensitivity_kind(guarantee: Guarantee) -> str:
+    """Kind of the sensitivity of a `guarantee`: exact, bound, not proven or not known."""
+    if guarantee.sensitivity is None:
+        return "not known" if guarantee.participation is None else "not proven"
+    return "exact" if guarantee.sensitivity.is_exact else "bound"
+
+
+def limit_cells(guarantee: Guarantee, findings: Sequence[Finding] = ()) -> tuple[str, str]:
+    """Min-sep and participations of a guarantee; dashes if they are not known. Limits that a claim
+    states stand before tighter ones that follow from it, such as those of a timer.
+
+    Args:
+        guarantee: guarantee of a mechanism.
+        findings: findings of the audit.
+    """
+    if guarantee.participation is None:
+        return "-", "-"
+    limits = {
+        "min_sep": shown_min_sep(guarantee.min_sep),
+        "max_participations": f"{guarantee.participation.max_participations:,}",
+    }
+    if guarantee.name == "claimed":
+        for each in findings:
+            limit = limits.get(each.statement)
+            if limit is not None and f"{each.claimed:,}" != limit:
+                limits[each.statement] = f"{each.claimed:,} (follows: {limit})"
+    return limits["min_sep"], limits["max_participations"]
+
+
+def _binding(mechanism: MechanismAudit) -> str:
+    how = "is that" if mechanism.trace.is_exact else "is bounded by the bound"
+    rounds = ", ".join(map(str, mechanism.trace.rounds))
+    return (
+        f"The observed sensitivity of {mechanism.name} {how} of device "
+        f"{mechanism.binding_device}, of rounds {rounds}."
+    )
+
+
+def releases_table(audit: Audit) -> Table:
+    """The releases of a run in each round, one by one and together."""
+    rows = [
+        (each.query, each.noise_multiplier, rho_of(each))
+        for each in audit.releases
+        if isinstance(each, StrategyRelease)
+    ]
+    # The noise multiplier of an audit is that of all releases together.
+    rho = math.fsum(spent for _, _, spent in rows)
+    together = audit.mechanisms[0].noise_multiplier
+    assert together is not None
+    rows.append(("together", together, rho))
+    cells = {
+        "release": lambda row: row[0],
+        "noise multiplier": lambda row: shown_noise(row[1]),
+        "rho": lambda row: fine(row[2]),
+    }
+    return Table.of("What was released (observed)", rows, cells)
+
+
+def utility_table(audit: Audit) -> Table:
+    """Mechanisms of an `audit` by the error of their prefix sums at equal rho, the least first."""
+    basis = audit.utility_basis
+    assert basis is not None
+    # The mechanism of the run stands out among those that it is compared with.
+    used = audit.mechanisms[0].name
+    is_observed = basis is audit.mechanisms[0].observed_limits
+    limits = OBSERVED_LIMITS if is_observed else f"{basis.name} participation"
+    note = (
+        f"{NOT_COMPARABLE} Here every mechanism has rho = {fine(basis.rho)} ({limits}); the errors "
+        "are of prefix sums at clip norm 1, and the best comes first."
+    )
+    cells = {
+        "mechanism": lambda each: each.name,
+        "rms error": lambda each: fine(each.rms_prefix_error),
+        "max error": lambda each: fine(each.max_prefix_error),
+        "noise needed": lambda each: fine(each.noise_multiplier),
+        "RmsLoss": lambda each: fine(each.rms_loss),
+        "MaxLoss": lambda each: fine(each.max_loss),
+        "sensitivity": lambda each: fine(each.sensitivity),
+    }
+    styles = ["used" if each.name == used else "" for each in audit.utility]
+    title = "Mechanisms at equal privacy"
+    return Table.of(title, audit.utility, cells, note, row_styles=styles)
+
+
+def findings_table(audit: Audit) -> Table:
+    """Verdict on every statement of the claim of an `audit`, with claimed and found figures."""
+    cells = {
+        "statement": lambda each: each.statement,
+        "verdict": lambda each: str(each.verdict),
+        "claimed": _claimed,
+        "found": _found,
+        "should say": lambda each: each.should_say or "-",
+        "because": lambda each: each.explanation,
+    }
+    styles = [style_of(each.verdict) for each in audit.findings]
+    sentence = f"{audit.claim_sentence[:1].upper()}{audit.claim_sentence[1:]}."
+    return Table.of("The claim", audit.findings, cells, sentence, row_styles=styles)
+
+
+def style_of(verdict: str) -> str:
+    """The style class of a `verdict` in the page: `holds`, `broken`, or `open` for what is
+    neither."""
+    return verdict if verdict in ("holds", "broken") else "open"
+
+
+def _claimed(finding: Finding) -> str:
+    value = finding.claimed
+    return "-" if value is None else value if isinstance(value, str) else given(value)
+
+
+def _found(finding: Finding) -> str:
+    value = finding.found
+    if value is None or isinstance(value, str):
+        return value or "-"
+    # Each figure is rounded to the side on which the claim is not flattered.
+    if finding.statement in ("rho", "epsilon"):
+        return fine(value)
+    if finding.statement == "timer_hours":
+        return down(value)
+    # Counts are exact, and the noise multiplier of a run was given.
+    return given(value) if isinstance(value, float) else f"{value:,}"
+
+
+def evidence_table(findings: Sequence[Finding], most_rounds: int | None = None) -> Table:
+    """The devices and rounds that the verdicts rest on.
+
+    Args:
+        findings: findings of an audit.
+        most_rounds: most rounds in one cell; None for all.
+    """
+    rows = [(each, shown) for each in findings for shown in each.evidence]
+    notes = [
+        f"Of {each.statement} {each.evidence_note}." for each in findings if each.evidence_note
+    ]
+    cells = {
+        "statement": lambda row: row[0].statement,
+        "device": lambda row: row[1].device,
+        "rounds": lambda row: _rounds(row[1], most_rounds),
+        "shows": lambda row: row[1].shows,
+    }
+    return Table.of("Evidence", rows, cells, " ".join(notes))
+
+
+def _rounds(evidence: Evidence, most: int | None) -> str:
+    return _listed(evidence.rounds, len(evidence.rounds) if most is None else most)
+
+
+def _listed(values: Sequence[int], most: int) -> str:
+    return ", ".join([*map(str, values[:most]), *(["..."] if len(values) > most else [])])
+
+
+def statement_table(statement: Statement) -> Table:
+    """The lines of a privacy `statement`, each with its evidence."""
+    cells = {
+        "what": lambda line: line.what,
+        "says": lambda line: line.says,
+        "evidence": lambda line: line.evidence,
+    }
+    return Table.of("Privacy statement", statement.lines, cells, CHECKLIST_NOTE)
+
+
+def statement_tables(statement: Statement) -> list[Table]:
+    """The table of a `statement`."""
+    return [statement_table(statement)]
+
+
+def devices_table(privacy: DevicePrivacy) -> Table:
+    """rho at a few shares of the devices that took part, by their `privacy`."""
+    cells = {
+        "share of devices": lambda each: f"{100 * each.share:g} %",
+        "sensitivity at most": lambda each: fine(each.sensitivity),
+        "rho at most": lambda each: fine(each.rho),
+    }
+    bounds = "" if privacy.is_exact else " Some are upper bounds."
+    note = f"rho of the devices that took part; the mean is {fine(privacy.mean_rho)}.{bounds}"
+    return Table.of("What each device got", privacy.quantiles, cells, note)
+
+
+def frontier_table(frontier: Frontier) -> Table:
+    """Devices of a `frontier` by number of participations, with the limits that they obey."""
+    cells = {
+        "participations": _participations_of,
+        "devices": lambda each: f"{each.devices:,}",
+        "min-sep": lambda each: shown_min_sep(None if each.most == 1 else each.min_sep),
+        "least span of 2, 3, ... participations": lambda each: (
+            _listed(each.spans, MOST_SHOWN) or "-"
+        ),
+        "sensitivity": lambda each: fine(each.sensitivity.value),
+        "is": lambda each: "exact" if each.sensitivity.is_exact else "bound",
+    }
+    note = (
+        "All devices of a row obey its own min-sep and participations, so the sensitivity of the "
+        f"trace is at most {fine(frontier.sensitivity)}."
+    )
+    return Table.of("By number of participations", frontier.entries, cells, note)
+
+
+def _participations_of(entry: FrontierEntry) -> str:
+    return str(entry.most) if entry.fewest == entry.most else f"{entry.fewest} to {entry.most}"
+
+
+def classes_table(classes: Sequence[Mapping[str, Any]]) -> Table:
+    """Participation of each class of devices, by the `classes` of run.json."""
+    selected = max(1, sum(each["selected"] for each in classes))
+    cells = {
+        "class": lambda each: each["name"],
+        "share": lambda each: f"{100 * each['share']:.1f} %",
+        "eligible at once": lambda each: f"{100 * each['eligible_share']:.1f} %",
+        "of the selected": lambda each: f"{100 * each['selected'] / selected:.1f} %",
+        "participations": lambda each: f"{each['participations']:,}",
+        "devices": lambda each: f"{each['devices']:,}",
+        "min-sep": lambda each: f"{each['least_gap']:,}" if each["least_gap"] else "-",
+        "most of a device": lambda each: f"{each['most']:,}",
+    }
+    return Table.of("Classes of devices", classes, cells, CLASSES_NOTE)
+
+
+def calibration_tables(calibration: TraceCalibration) -> list[Table]:
+    """Noise multipliers with which a trace would have met a target, for each guarantee with
+    one."""
+    epsilon, delta = calibration.target_epsilon, given(calibration.delta)
+    target = f"rho {given(calibration.target_rho or 0.0)}"
+    if epsilon is not None:
+        target = f"epsilon {given(epsilon)} at delta {delta}"
+    both = (calibration.enforced, calibration.observed)
+    cells = {
+        "guarantee": lambda each: each.guarantee.name,
+        "min-sep": lambda each: limit_cells(each.guarantee)[0],
+        "part.": lambda each: limit_cells(each.guarantee)[1],
+        **_privacy_cells(lambda each: each.guarantee),
+        "noise multiplier": lambda each: fine(each.noise_multiplier),
+        "rest on": lambda each: "yes" if each.guarantee.may_rest_on else "no",
+    }
+    title = f"Noise of {calibration.strategy.kind} for {target}, by the participation of"
+    rows = [each for each in both if each.noise_multiplier is not None]
+    had = calibration.run_noise_multiplier
+    note = "" if had is None else f"The run had the noise multiplier {given(had)}."
+    return [Table.of(f"{title} {calibration.path}", rows, cells, note)]
+
+
+def tasks_table(audit: TasksAudit) -> Table:
+    """The tasks of an `audit` side by side."""
+    cells = {
+        "task": lambda each: each[0],
+        "rounds": lambda each: f"{each[1].rounds:,}",
+        "devices": lambda each: f"{each[1].devices:,}",
+        "min-sep": lambda each: shown_min_sep(each[1].min_sep),
+        "part.": lambda each: f"{each[1].max_participations:,}",
+        "rho observed": lambda each: fine(each[1].mechanisms[0].observed.rho),
+        "rho enforced": lambda each: fine(each[1].mechanisms[0].enforced.rho),
+    }
+    short = [
+        f"Task {name}: {each.short_run_note}"
+        for name, each in audit.audits.items()
+        if each.short_run_note
+    ]
+    return Table.of("The tasks", audit.audits.items(), cells, *short)
+
+
+def composition_tables(composition: Composition) -> list[Table]:
+    """Privacy that devices spent over all tasks: one device, the worst one, and all of them."""
+    return [_bounds_table(composition), _worst_table(composition), _spending_table(composition)]
+
+
+def _bounds_table(composition: Composition) -> Table:
+    found, delta = composition, given(composition.delta)
+    # The sum is known only if every task has an enforced guarantee.
+    enforced = "unknown" if found.enforced_rho is None else "bound"
+    rows = [
+        (
+            "observed, the device that spent most",
+            "exact" if found.is_exact else "bound",
+            found.rho,
+            found.epsilon,
+        ),
+        ("sum of each task's largest", "bound", found.bound_rho, found.bound_epsilon),
+        (
+            "sum of each task's enforced limits",
+            enforced,
+            found.enforced_rho,
+            found.enforced_epsilon,
+        ),
+    ]
+    cells = {
+        "what": lambda row: row[0],
+        "is": lambda row: row[1],
+        "rho": lambda row: fine(row[2]),
+        "epsilon": lambda row: epsilon_text(row[3]),
+    }
+    return Table.of(
+        f"Over all tasks, for one device, delta {delta}",
+        rows,
+        cells,
+        f"Observed: {OBSERVED_CANNOT_BE_RESTED_ON}.",
+        f"Enforced: {composition.enforced_reason}.",
+    )
+
+
+def _worst_table(composition: Composition) -> Table:
+    def largest(spent: TaskSpending) -> str:
+        return fine(composition.largest[spent.task])
+
+    cells = {
+        "task": lambda each: each.task,
+        "participations": lambda each: f"{len(each.rounds):,}",
+        "sensitivity": lambda each: fine(each.sensitivity),
+        "rho": lambda each: fine(each.rho),
+        "largest rho in the task": largest,
+    }
+    title = f"Device {composition.worst_device}, which spent most"
+    return Table.of(title, composition.spent, cells)
+
+
+def _spending_table(composition: Composition) -> Table:
+    facts = [
+        (f"in {counted(tasks, 'task')}", f"{devices:,}")
+        for tasks, devices in enumerate(composition.devices_by_tasks, 1)
+    ]
+    facts += [
+        (f"{100 * share:g} % spent at most rho", fine(rho))
+        for share, rho in composition.quantiles
+        # The JSON has more shares than a reader needs.
+        if share in (0.5, 0.95, 0.99)
+    ]
+    facts.append(("mean rho", fine(composition.mean_rho)))
+    return Table.facts("Devices by what they spent over all tasks", facts)
+
+
+def epsilon_text(value: float | None) -> str:
+    """An epsilon, rounded up; "-" if it is not known."""
+    return "-" if value is None else up(value)

@@ -1,0 +1,83 @@
+"""Tables of mechanisms at one setting."""
+
+from collections.abc import Callable, Mapping
+
+from fedray.base.rounding import counted, down, exact, fine, given, in_words, up
+from fedray.mechanisms.comparison import NOT_COMPARABLE
+from fedray.mechanisms.figures import HYPOTHETICAL, Figures
+from fedray.report.table import Table
+
+MOST_SHOWN = 8
+"""Most values of a list that are shown."""
+
+
+def figures_tables(figures: Figures) -> list[Table]:
+    """All `figures` of a mechanism. Privacy is rounded up."""
+    found, setting = figures.loss, figures.participation
+    sensitivity = found.sensitivity
+    # A lower bound is rounded down and the sensitivity up, so that the truth lies between them.
+    bound = down(sensitivity.lower_bound, 6)
+    how = "exact" if sensitivity.is_exact else f"upper bound; at least {bound}"
+    limits = (setting.rounds, setting.min_sep, setting.max_participations)
+    facts = [
+        ("kind", f"{figures.strategy.kind} ({figures.strategy.paper})"),
+        ("rounds n, min-sep b, max participations k", ", ".join(f"{each:,}" for each in limits)),
+        ("sensitivity", f"{fine(sensitivity.value)} ({how})"),
+        ("by", sensitivity.theorem),
+        ("a worst pattern of rounds", in_words(list(sensitivity.worst_pattern), MOST_SHOWN)),
+        ("error of prefix sums, max / rms", f"{found.max_error:.6f} / {found.rms_error:.6f}"),
+        ("MaxLoss / RmsLoss", f"{found.max_loss:.6f} / {found.rms_loss:.6f}"),
+        *_privacy_facts(figures),
+    ]
+    facts += [(name, in_words(each, MOST_SHOWN)) for name, each in figures.parameters().items()]
+    return [Table.facts("", facts)]
+
+
+def _privacy_facts(figures: Figures) -> list[tuple[str, str]]:
+    if figures.noise_multiplier is None or figures.mu is None or figures.epsilon is None:
+        return []
+    facts = [
+        # Of a calibration, one digit less may miss the target.
+        ("noise multiplier", exact(figures.noise_multiplier)),
+        ("mu, rho", f"{up(figures.mu, 6)}, {fine(figures.rho)}"),
+        (f"epsilon at delta {given(figures.delta)}", up(figures.epsilon)),
+    ]
+    sampled, renyi = figures.amplified_epsilon, figures.amplified_renyi_epsilon
+    if sampled is not None and renyi is not None:
+        text = (
+            f"at most {up(sampled)} ({HYPOTHETICAL}); by Renyi DP, as other tools have it, "
+            f"{up(renyi)}"
+        )
+        facts.append(("hypothetical epsilon, sampled", text))
+    return facts
+
+
+def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
+    """Several mechanisms at one setting, a row each, in the order given. Privacy is rounded up.
+
+    Args:
+        mechanisms: their figures by name, all at one setting.
+    """
+    first = next(iter(mechanisms.values()))
+    setting = first.participation
+    most = counted(setting.max_participations, "participation")
+    title = f"{counted(setting.rounds, 'round')}, min-sep {setting.min_sep:,}, at most {most}"
+    cells: dict[str, Callable[[tuple[str, Figures]], str]] = {
+        "mechanism": lambda row: row[0],
+        "sensitivity": lambda row: fine(row[1].loss.sensitivity.value),
+        "is": lambda row: "exact" if row[1].loss.sensitivity.is_exact else "upper bound",
+        "MaxLoss": lambda row: f"{row[1].loss.max_loss:.6f}",
+        "RmsLoss": lambda row: f"{row[1].loss.rms_loss:.6f}",
+    }
+    notes = ["The losses are the errors of the prefix sums at equal privacy: compare these."]
+    if first.noise_multiplier is not None:
+        cells |= {
+            "rho": lambda row: fine(row[1].rho),
+            "epsilon": lambda row: up(row[1].epsilon or 0.0),
+        }
+        title += f", noise multiplier {given(first.noise_multiplier)}, delta {given(first.delta)}"
+        notes.append(NOT_COMPARABLE)
+    if first.sampling is not None:
+        cells["sampled epsilon"] = lambda row: up(row[1].amplified_epsilon or 0.0)
+        notes.append(f"A sampled epsilon holds {HYPOTHETICAL}.")
+    return Table.of(f"Mechanisms over {title}", mechanisms.items(), cells, " ".join(notes))

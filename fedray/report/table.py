@@ -1,0 +1,218 @@
+"""Tables and paragraphs: values that the terminal, pages and notebooks show."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from textwrap import fill
+from typing import Self, TypeVar
+
+NARROW, MEDIUM, PROSE = 36, 64, 100
+"""Characters: a row that fits a telephone's screen, a row that need not fill a page, and a cell
+that is prose."""
+_NUMBER = re.compile(
+    r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)( ?%| h| days?)?|-|none( \(k = 1\))?|"
+)
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a result.
+
+    Args:
+        title: line above the table; empty for no title.
+        columns: headings; all empty for a list of names and values.
+        rows: cells, each row as long as `columns`.
+        notes: paragraphs that a reader needs.
+        row_styles: style of each row in HTML: `used` or `marked` (bold), a verdict (coloured), or
+            empty. No styles at all if empty.
+        details: headings of columns that only pages have room for.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    row_styles: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        items: Iterable[_Item],
+        cells: Mapping[str, Callable[[_Item], str]],
+        *notes: str,
+        row_styles: Iterable[str] = (),
+        details: tuple[str, ...] = (),
+    ) -> Self:
+        """Makes a table with a row for each item.
+
+        Args:
+            title: line above the table.
+            items: values that the rows show, in order.
+            cells: text of an item's cell by the column's heading.
+            notes: paragraphs that a reader needs; empty ones are left out.
+            row_styles: style of each row.
+            details: headings of columns that only pages have room for.
+        """
+        rows = tuple(tuple(cell(item) for cell in cells.values()) for item in items)
+        kept = tuple(note for note in notes if note)
+        return cls(title, tuple(cells), rows, kept, tuple(row_styles), details)
+
+    @classmethod
+    def facts(cls, title: str, pairs: Iterable[Sequence[str]], *notes: str) -> Self:
+        """Makes a list of names and values.
+
+        Args:
+            title: line above the list.
+            pairs: (name, value) of each row.
+            notes: paragraphs that a reader needs; empty ones are left out.
+        """
+        rows = tuple((name, value) for name, value in pairs)
+        return cls(title, ("", ""), rows, tuple(note for note in notes if note))
+
+    @classmethod
+    def headed(cls, title: str, rows: Iterable[Sequence[str]], *notes: str) -> Self:
+        """Makes a table from rows of text, of which the first is the heading.
+
+        Args:
+            title: line above the table.
+            rows: heading and cells.
+            notes: paragraphs that a reader needs.
+        """
+        heading, *others = (tuple(row) for row in rows)
+        return cls(title, heading, tuple(others), notes)
+
+    @property
+    def has_heading(self) -> bool:
+        """Whether the columns have headings."""
+        return any(self.columns)
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kind of each column: `number`, set to the right, or `text`, set to the left as the first
+        column is."""
+        if not self.rows:
+            return ["text"] * len(self.columns)
+        _, *columns = zip(*self.rows, strict=True)
+        numbers = [all(_NUMBER.fullmatch(cell) for cell in column) for column in columns]
+        return ["text", *("number" if is_number else "text" for is_number in numbers)]
+
+    @property
+    def style(self) -> str:
+        """Style classes in HTML: width of the table, and whether its rows are cards on a narrow
+        screen."""
+        longest = self._widths()
+        columns = len(longest)
+        # A row that is short or has two cells fits a telephone as it is.
+        styles = ["cards"] if columns > 2 and sum(longest) > NARROW else []
+        if columns > 9:
+            styles.append("wide")
+        elif sum(longest) <= MEDIUM:
+            styles.append("narrow")
+        elif max(longest[1:], default=0) > PROSE:
+            styles.append("prose")
+        return " ".join(styles)
+
+    def brief(self) -> Self:
+        """Returns the table without its details, as terminals and notebooks show it."""
+        kept = [name not in self.details for name in self.columns]
+
+        def without(row: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(cell for cell, is_kept in zip(row, kept, strict=True) if is_kept)
+
+        rows = tuple(map(without, self.rows))
+        return replace(self, columns=without(self.columns), rows=rows, details=())
+
+    def text(self, width: int) -> str:
+        """The table as a terminal prints it, with its notes.
+
+        Args:
+            width: columns of the terminal. A wider table has a block of lines for each row, so that
+                nothing is cut.
+        """
+        lines = [fill(self.title, width)] if self.title else []
+        # Each column but the last is followed by two spaces, and all are indented by two.
+        needed = sum(self._widths()) + 2 * len(self.columns)
+        if not self.has_heading:
+            lines += self._fact_lines(width)
+        elif needed <= width:
+            lines += self._grid()
+        else:
+            lines += [line for row in self.rows for line in self._record(row, width)]
+        return "\n".join([*lines, *(fill(note, width) for note in self.notes)])
+
+    def _widths(self) -> list[int]:
+        cells = (self.columns, *self.rows)
+        return [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+    def _grid(self) -> list[str]:
+        widths = self._widths()
+        aligned = [">" if kind == "number" else "<" for kind in self.kinds]
+
+        def line(row: Sequence[str]) -> str:
+            cells = zip(row, aligned, widths, strict=True)
+            return "  " + "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells)
+
+        rule = "  " + "─" * (sum(widths) + 2 * len(widths) - 2)
+        return [line(self.columns).rstrip(), rule, *(line(row).rstrip() for row in self.rows)]
+
+    def _record(self, row: tuple[str, ...], width: int) -> list[str]:
+        lines = [f"  {row[0]}"]
+        for head, cell in list(zip(self.columns, row, strict=True))[1:]:
+            if cell not in ("", "-"):
+                lead = f"    {head}: " if head else "    "
+                lines.append(_wrapped(cell, width, lead, " " * 6))
+        return lines
+
+    def _fact_lines(self, width: int) -> list[str]:
+        names = max((len(name) for name, _ in self.rows), default=0)
+        return [
+            _wrapped(value, width, f"  {name:<{names}}  ", " " * (names + 4))
+            for name, value in self.rows
+        ]
+
+    def __str__(self) -> str:
+        return self.brief().text(100)
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A paragraph of the terminal, which is wrapped to its width.
+
+    Args:
+        lead: text in front of the first line; the other lines are indented by its length.
+        text: the paragraph.
+    """
+
+    lead: str
+    text: str
+
+
+Piece = Table | Paragraph | str
+"""Part of what a command prints; a string is a line that is printed as it is."""
+
+
+def bullets(texts: Sequence[str]) -> Iterator[Paragraph]:
+    """A list of paragraphs.
+
+    Args:
+        texts: the paragraphs, in order.
+    """
+    return (Paragraph("  * ", each) for each in texts)
+
+
+def _wrapped(text: str, width: int, lead: str, indent: str) -> str:
+    # Digests, numbers and paths stay whole even if they are longer than a line.
+    return (
+        fill(
+            text,
+            max(width, 40),
+            initial_indent=lead,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        or lead.rstrip()
+    )

@@ -1,0 +1,133 @@
+"""Results in the terminal: their tables, and the paragraphs between them."""
+
+from collections.abc import Iterator
+
+from fedray.audit.audit import Audit, MechanismAudit
+from fedray.audit.calibration import TraceCalibration
+from fedray.audit.guarantees import Guarantee
+from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
+from fedray.base.rounding import counted, fine
+from fedray.report.audits import (
+    MOST_SHOWN,
+    audit_tables,
+    calibration_tables,
+    composition_tables,
+    devices_table,
+    evidence_table,
+    further_guarantees,
+    tasks_table,
+    utility_table,
+)
+from fedray.report.table import Paragraph, Piece, Table, bullets
+from fedray.trace.trained import TrainedRun
+
+
+def audit_text(audit: Audit) -> Iterator[Piece]:
+    """An `audit`: rows that were left out, its tables, the claim, and what the figures rest on."""
+    yield from _left_out(audit)
+    yield from audit_tables(audit)
+    # How a run ended is worth a line only where it was not as planned.
+    if audit.ended not in ("completed", "imported"):
+        yield Paragraph("ended     ", f"{audit.ended}.")
+    if audit.mechanisms:
+        yield from _reasons(audit.mechanisms[0], bool(audit.findings))
+    else:
+        yield (
+            "No mechanism is known, so there are no privacy figures: give a mechanism and a noise "
+            "multiplier, or a claim.\n"
+        )
+    if audit.utility:
+        yield utility_table(audit)
+    if audit.findings:
+        yield from _claim(audit)
+    yield "What these figures rest on"
+    yield from bullets(audit.assumptions)
+
+
+def _left_out(audit: Audit) -> Iterator[Paragraph]:
+    for each in audit.left_out:
+        rows = counted(each.rows, "row")
+        yield Paragraph("left out  ", f"{rows} {each.reason}, such as {each.example}")
+    if audit.filtered_rows:
+        text = f"rows that do not meet the conditions of the import: {audit.filtered_rows:,}"
+        yield Paragraph("left out  ", text)
+    if audit.incompleteness:
+        text = "The figures below are of what is left, and no upper bounds."
+        yield Paragraph("WARNING   ", f"{audit.incompleteness} {text}")
+
+
+def _reasons(mechanism: MechanismAudit, has_claim: bool) -> Iterator[Piece]:
+    """What each guarantee is a statement about, and why it holds or does not."""
+    yield _observed_sentence(mechanism.observed)
+    yield Paragraph("enforced  ", _enforced_sentence(mechanism.enforced))
+    for each in further_guarantees(mechanism):
+        said = f"is not known: {each.reason}."
+        if each.sensitivity is not None:
+            said = f"holds for {each.scope}. Why: {each.reason}."
+        yield Paragraph(f"{each.name:<10}", said)
+    if has_claim:
+        yield Paragraph("claimed   ", f"{mechanism.claimed.reason}.")
+    yield ""
+
+
+def _observed_sentence(observed: Guarantee) -> Paragraph:
+    text = f"is a statement about {observed.scope}; {observed.reason}."
+    return Paragraph("observed  ", text)
+
+
+def _enforced_sentence(enforced: Guarantee) -> str:
+    if enforced.sensitivity is None:
+        return f"is not known: {enforced.reason}."
+    if enforced.may_rest_on:
+        return f"holds for {enforced.scope}; a guarantee may rest on it. Why: {enforced.reason}."
+    return f"cannot be rested on by itself: {enforced.reason}."
+
+
+def _claim(audit: Audit) -> Iterator[Piece]:
+    """The evidence, and the distribution over devices."""
+    evidence = evidence_table(audit.findings, MOST_SHOWN)
+    if evidence.rows:
+        yield evidence
+    if audit.device_privacy is not None:
+        yield devices_table(audit.device_privacy)
+    if audit.frontier is not None:
+        yield Paragraph(
+            "",
+            "Observed, in this trace only: sensitivity by the frontier of (min-sep, "
+            f"participations) at most {fine(audit.frontier.sensitivity)}.",
+        )
+        yield ""
+
+
+def tasks_text(audit: TasksAudit) -> Iterator[Piece]:
+    """The `audit` of every task, the tasks side by side, and their composition."""
+    for name, each in audit.audits.items():
+        yield f"Task {name}"
+        yield from audit_text(each)
+        yield ""
+    yield tasks_table(audit)
+    for name in audit.without_rounds:
+        yield Paragraph("", f"Task {name} committed no round, so it released nothing.")
+    yield from composition_tables(audit.composition)
+    yield from bullets(ASSUMPTIONS)
+
+
+def calibration_text(calibration: TraceCalibration) -> Iterator[Piece]:
+    """The tables of a `calibration`, and the reasons of its guarantees."""
+    yield from calibration_tables(calibration)
+    yield Paragraph("enforced  ", _enforced_sentence(calibration.enforced.guarantee))
+    yield _observed_sentence(calibration.observed.guarantee)
+    yield from bullets(calibration.notes)
+
+
+def training_text(title: str, trained: TrainedRun) -> Iterator[Piece]:
+    """A trained run: its training, and a warning if it diverged.
+
+    Args:
+        title: line above the table.
+        trained: the run.
+    """
+    yield Table.facts(title, trained.rows())
+    if trained.divergence:
+        yield Paragraph("WARNING   ", trained.divergence)
+        yield ""

@@ -1,0 +1,106 @@
+"""Tables of traces, imported logs and trained runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedray.base.rounding import counted, in_words
+from fedray.imports.log_times import shown_range
+from fedray.report.audits import classes_table
+from fedray.report.table import Table
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
+
+
+def trace_tables(trace: Trace) -> list[Table]:
+    """The run of a `trace`, its selected devices by outcome, and its classes of devices."""
+    run = trace.run
+    facts = [
+        ("scenario", trace.scenario["name"]),
+        ("seed", str(run["seed"])),
+        ("ended", run["ended"]),
+        ("rounds (committed)", f"{trace.committed_rounds:,}"),
+        ("digest", trace.digest[:16]),
+        ("path", str(trace.path)),
+    ]
+    classes = run.get("classes", ())
+    tables = [Table.facts("", facts), outcomes_table(trace.outcome_counts())]
+    return [*tables, *([classes_table(classes)] if classes else [])]
+
+
+def outcomes_table(counts: Mapping[str, int]) -> Table:
+    """The selected devices: `counts` by outcome, and shares."""
+    # A run may have selected no device.
+    total = max(1, sum(counts.values()))
+    cells = {
+        "outcome": lambda row: row[0],
+        "devices": lambda row: f"{row[1]:,}",
+        "share": lambda row: f"{100 * row[1] / total:.1f} %",
+    }
+    # Most runs have no filter.
+    rows = [(name, count) for name, count in counts.items() if count or name != "excluded"]
+    return Table.of("Selected devices", rows, cells)
+
+
+def imported_tables(trace: ImportedTrace) -> list[Table]:
+    """Participations and rounds of an imported log, the `trace`, and rows that were left out."""
+    run = trace.run
+    rows_read = counted(run["rows_read"], "row")
+    labels = (trace.round_label(0), trace.round_label(run["rounds"] - 1))
+    facts = [
+        (
+            "participations",
+            f"{run['rows']:,} of {counted(run['devices'], 'device')}, from {rows_read}",
+        ),
+        ("unit", f"one {trace.unit}"),
+        ("rounds", f"{run['rounds']:,}, the log's {labels[0]} to {labels[1]}"),
+    ]
+    if run["where"]:
+        conditions = " and ".join(run["where"])
+        facts.append(("filtered", f"{run['filtered_rows']:,} rows without {conditions}"))
+    facts += [
+        ("left out", f"{counted(each.rows, 'row')} {each.reason}, such as {each.example}")
+        for each in trace.left_out
+    ]
+    times = trace.round_times()
+    if times is not None:
+        form = run["times"]["form"] or run["times"]["rounds_file_form"]
+        known = np.concatenate(times)
+        # Times of a trace count from its origin, and readers know those of their log.
+        known = run["times"]["origin"] + known[np.isfinite(known)]
+        first, end = shown_range(known.min(), known.max())
+        facts.append(("times", f"{form}; from {first} to {end}"))
+    facts += [("rests on", text) for text in trace.assumptions]
+    return [Table.facts("", [*facts, ("trace", str(trace.path))])]
+
+
+def trained_tables(trained: TrainedRun) -> list[Table]:
+    """The training of a run, and its mechanism."""
+    return [Table.facts("The trained run", trained.rows()), mechanism_table(trained)]
+
+
+def mechanism_table(trained: TrainedRun) -> Table:
+    """Mechanism and clipping of a `trained` run."""
+    privacy = trained.document["scenario"]["privacy"]
+    mechanism = privacy["mechanism"]
+    given = {name: privacy[name] for name in ("noise_multiplier", "clip_norm", "delta")}
+    clipping = privacy.get("clipping", {"kind": "fixed"})
+    clips = {f"clipping {name}": value for name, value in clipping.items() if name != "kind"}
+    parameters = {**mechanism, **given, "clipping": clipping["kind"], **clips}
+    note = "`fedray audit` of the trace says which guarantees follow."
+    return parameters_table(parameters, f"Mechanism: {mechanism['kind']}", note)
+
+
+def parameters_table(parameters: Mapping[str, Any], title: str = "", note: str = "") -> Table:
+    """Parameters of a mechanism or a run, unrounded; None and empty ones are left out.
+
+    Args:
+        parameters: values by name.
+        title: line above the table.
+        note: paragraph that a reader needs.
+    """
+    known = {name: value for name, value in parameters.items() if value not in (None, [], ())}
+    facts = [(name.replace("_", " "), in_words(value)) for name, value in known.items()]
+    return Table.facts(title, facts, note)

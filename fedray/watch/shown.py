@@ -1,0 +1,158 @@
+"""Runs under a directory, as `fedray status` prints them and the local page shows them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from fedray.base.rounding import fine, given, up
+from fedray.report.progress import duration
+from fedray.report.table import Paragraph, Piece, Table, bullets
+from fedray.watch.entries import Entry, Listing, Privacy, TaskSoFar
+
+_Value = TypeVar("_Value")
+_WALL_TIME = {"finished": "took", "interrupted": "ran for"}
+"""Name of the wall time of an entry by its state; the other states are not over."""
+
+
+def status_text(listing: Listing) -> list[Piece]:
+    """The runs of a `listing`: those under way, the interrupted ones, and the rest."""
+    entries = listing.entries
+    if not entries:
+        return [Paragraph("", f"There are no runs under {listing.directory}.")]
+    pieces: list[Piece] = []
+    # A run that another machine wrote last may still be running there, as far as is known here.
+    under_way = [each for each in entries if each.state in ("running", "elsewhere")]
+    if under_way:
+        bounds = [
+            f"{_printable(each.path)}: {bound_text(each.privacy)}"
+            for each in under_way
+            if each.privacy is not None
+        ]
+        notes = [f"{each.path}: {each.note}" for each in under_way if each.note]
+        pieces += [under_way_table(under_way), *bullets([*bounds, *notes])]
+    rest = [each for each in entries if each not in under_way]
+    if rest:
+        pieces.append(_others_table(rest))
+    resumes = [each.resume for each in entries if each.resume]
+    pieces += [Paragraph("go on with  ", _printable(command)) for command in resumes]
+    if listing.has_more:
+        pieces.append(
+            Paragraph("", "There are more, which are not listed; name a directory below.")
+        )
+    return pieces
+
+
+def shown_listing(listing: Listing) -> dict[str, Any]:
+    """The document of a `listing`, with the facts and the state of each entry as text."""
+    document = listing.to_json()
+    entries = [
+        {
+            **each,
+            "facts": shown_facts(entry),
+            "state_text": state_text(entry),
+            "bound_text": "" if entry.privacy is None else bound_text(entry.privacy),
+        }
+        for entry, each in zip(listing.entries, document["entries"], strict=True)
+    ]
+    return {**document, "entries": entries}
+
+
+def under_way_table(entries: Sequence[Entry]) -> Table:
+    """A row for each of the `entries` under way, with every fact that is known of any."""
+    shown = [(each, shown_facts(each)) for each in entries]
+    names = dict.fromkeys(name for _, facts in shown for name in facts)
+
+    def fact(name: str) -> Callable[[tuple[Entry, Mapping[str, str]]], str]:
+        return lambda row: row[1].get(name, "")
+
+    cells = {
+        "run": lambda row: _printable(row[0].path),
+        "state": lambda row: state_text(row[0]),
+        **{name: fact(name) for name in names},
+    }
+    return Table.of("Under way", shown, cells)
+
+
+def shown_facts(entry: Entry) -> dict[str, str]:
+    """Known facts of an `entry`: names and values as text, privacy rounded up."""
+    limit = {} if entry.privacy is None else entry.privacy.limit
+    facts = {
+        "round": _of(entry.done, entry.count),
+        "trained": _of(entry.trained, entry.count),
+        "time left": _if(duration, entry.seconds_left),
+        "simulated": _if(_day, entry.simulated_seconds),
+        "may come": _if("{:,}".format, entry.may_come),
+        "eligible": _if("{:,}".format, entry.eligible),
+        "train loss": _if("{:.4f}".format, entry.train_loss),
+        **{name: _if("{:.4f}".format, value) for name, value in entry.evaluation.items()},
+        **_spent(entry.privacy),
+        **{f"task {name}": _task(task) for name, task in entry.tasks.items()},
+        "budget": ", ".join(f"{name} {most:g}" for name, most in limit.items()),
+        "shards": _if("{:,}".format, entry.shards),
+        "trainers": _if("{:,}".format, entry.trainers),
+        _WALL_TIME.get(entry.state, "running for"): _if(duration, entry.wall_seconds),
+    }
+    # What is not known has an empty text, and no place in the table.
+    return {name: text for name, text in facts.items() if text}
+
+
+def _spent(privacy: Privacy | None) -> dict[str, str]:
+    if privacy is None:
+        return {}
+    return {"rho at most": _if(fine, privacy.rho), "epsilon at most": _if(up, privacy.epsilon)}
+
+
+def _others_table(entries: Sequence[Entry]) -> Table:
+    """A row for each entry that is not under way."""
+    cells = {
+        "path": lambda each: _printable(each.path),
+        "what": lambda each: each.kind,
+        "state": lambda each: each.state,
+        "round": lambda each: _of(each.done, each.count),
+        "trained": lambda each: _if("{:,}".format, each.trained),
+        "written": lambda each: each.written,
+    }
+    return Table.of("Others", entries, cells)
+
+
+def bound_text(privacy: Privacy) -> str:
+    """What the bound of a run that is under way is, and what it follows from."""
+    if privacy.rho is None and privacy.epsilon is None:
+        return f"No bound of the privacy spent is known: {privacy.reason}."
+    return (
+        f"After {privacy.rounds:,} rounds the privacy spent is at most this, at delta "
+        f"{given(privacy.delta)}. It is an upper bound: {privacy.reason}. The audit of the "
+        "finished trace is exact."
+    )
+
+
+def state_text(entry: Entry) -> str:
+    """The state, with the age of the last word where nothing else is known."""
+    if entry.state != "elsewhere" or entry.told is None:
+        return entry.state
+    return f"elsewhere, {duration(entry.told)} ago"
+
+
+def _task(task: TaskSoFar) -> str:
+    spent = [f"{name} {text}" for name, text in _spent(task.privacy).items() if text]
+    return ", ".join(filter(None, [_of(task.done, task.count), *spent]))
+
+
+def _of(done: int | None, count: int | None) -> str:
+    if done is None:
+        return ""
+    return f"{done:,}" if count is None else f"{done:,}/{count:,}"
+
+
+def _printable(name: str) -> str:
+    """A name of a file without what a terminal would obey."""
+    return name if name.isprintable() else ascii(name)
+
+
+def _if(text_of: Callable[[_Value], str], value: _Value | None) -> str:
+    """The text of what is known."""
+    return "" if value is None else text_of(value)
+
+
+def _day(seconds: float) -> str:
+    days, rest = divmod(seconds, 86_400)
+    return f"day {days:.0f} {rest // 3600:02.0f}:{rest % 3600 // 60:02.0f}"
