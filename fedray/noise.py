@@ -256,6 +256,7 @@ class CorrelatedNoise:
                 f"{len(targets)} gradients for {len(self._shapes)} parameters; give one for each, "
                 "in their order"
             )
+        # All are checked before any is changed, so that an error leaves them unchanged.
         checked = []
         for place, (target, shape) in enumerate(zip(targets, self._shapes, strict=True)):
             if target is None:

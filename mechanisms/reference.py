@@ -55,7 +55,9 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> Float64Array:
             # C is the inverse of the truncated series of (1 - x)^(1/2). Fractions, because the
             # recursion would accumulate rounding errors.
             kept = min(rounds, strategy.bands)
-            inverse = [Fraction(math.comb(2 * i, i), 4**i * (1 - 2 * i)) for i in range(kept)]
+            inverse = []
+            for i in range(kept):
+                inverse.append(Fraction(math.comb(2 * i, i), 4**i * (1 - 2 * i)))
             c = [Fraction(1)]
             for i in range(1, rounds):
                 lags = range(1, min(i + 1, kept))
@@ -144,7 +146,11 @@ def virtual_subtrees(strategy: Tree, rounds: int) -> list[Node]:
 
 def _toeplitz(coefficients: list[float]) -> Float64Array:
     n = len(coefficients)
-    return np.array([[coefficients[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
+    C = np.zeros((n, n))
+    for i in range(n):
+        for j in range(i + 1):
+            C[i, j] = coefficients[i - j]
+    return C
 
 
 def _node_matrix(nodes: list[Node], rounds: int) -> Float64Array:

@@ -56,7 +56,7 @@ class RunningSensitivity:
         """Sensitivities at the horizon."""
         self._bounds = np.zeros(0)
         """Squared bounds at the horizon by device, with spare capacity; stale after the horizon."""
-        # `pattern_square` returns None if and only if C has a negative entry.
+        # `pattern_square` returns a value only if no entry of C is negative.
         first = np.zeros(1, np.int64)
         self._never_falls = strategy.pattern_square(first, most_rounds) is not None
 
@@ -159,7 +159,7 @@ class SensitivityFilter:
 
 
 def check_can_be_filtered(strategy: Strategy, rounds: int, limit: float) -> None:
-    """Raises InputError unless a `SensitivityFilter` of the same arguments exists."""
+    """Raises InputError unless a `SensitivityFilter` can be made from these arguments."""
     if strategy.pattern_square(np.zeros(1, np.int64), rounds) is None:
         raise InputError(
             f"this {strategy.kind} mechanism has negative entries, for which a device's loss in "
@@ -214,8 +214,10 @@ class _Devices:
         self.count += new.size
         self._recent = _merged(self._recent, (device_ids[is_new], new))
         # Merging is rare: only once recent ids are an eighth of the old ones.
-        if self._recent[0].size > max(1 << 16, self._old[0].size // 8):
-            self._old, self._recent = _merged(self._old, self._recent), _sorted_pairs()
+        old, recent = self._old[0].size, self._recent[0].size
+        if recent > max(1 << 16, old // 8):
+            self._old = _merged(self._old, self._recent)
+            self._recent = _sorted_pairs()
         self._latest = _with_room(self._latest, self.count)
         self._lengths = _with_room(self._lengths, self.count)
         return places
@@ -226,7 +228,8 @@ class _Devices:
         self._links += places.size
         self._rounds = _with_room(self._rounds, self._links)
         self._before = _with_room(self._before, self._links)
-        self._rounds[links], self._before[links] = round_index, self._latest[places]
+        self._rounds[links] = round_index
+        self._before[links] = self._latest[places]
         self._latest[places] = links
         self._lengths[places] += 1
 
@@ -255,7 +258,8 @@ class _Devices:
         whose = np.arange(places.size)
         while True:
             is_there = links != _NO_LINK
-            links, whose = links[is_there], whose[is_there]
+            links = links[is_there]
+            whose = whose[is_there]
             if not links.size:
                 return
             yield whose, self._rounds[links].astype(np.int64)

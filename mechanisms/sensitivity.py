@@ -199,9 +199,9 @@ class PatternSensitivities:
                 return summed, True
         if pattern.size > MOST_WITH_SIGNS:
             raise InputError(
-                f"a device took part {pattern.size:,} times, more than {MOST_WITH_SIGNS:,}, the "
-                f"most for which this {self._strategy.kind} strategy has a sensitivity, because it "
-                "has negative entries; leave this mechanism out"
+                f"a device took part {pattern.size:,} times, and this {self._strategy.kind} "
+                f"strategy has negative entries, for which the limit is {MOST_WITH_SIGNS:,} "
+                "participations; leave this mechanism out"
             )
         square, is_exact = 0.0, True
         norms = np.sqrt(self.entries(pattern, pattern))

@@ -293,7 +293,7 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
         return known[key]
 
     def solve(height: int, barred: int, real: int) -> Frontier:
-        # There is room for one participation, counted once in every level.
+        # There is room for one participation, which each level counts once.
         if 1 << height <= min_sep:
             return ((NOBODY,), (Best(height + 1, barred, None),))
         half = 1 << (height - 1)
@@ -317,8 +317,8 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
         joined: list[list[Best]] = [[] for _ in range(max_participations + 1)]
         for left_count, each in enumerate(left):
             for a in each:
-                # The last round of the left part bars rounds of the right part, or an earlier
-                # participation does.
+                # The last round of the left part, or an earlier participation, bars rounds of the
+                # right part.
                 first_free = max(a.last + min_sep, barred)
                 rights = right_of(first_free - half)
                 most_right = max_participations - left_count
@@ -346,8 +346,8 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
 
 
 def _undominated(candidates: list[Best], free: int) -> tuple[Best, ...]:
-    """Returns the Pareto-optimal patterns; last rounds up to `free` are equal, as they bar no later
-    round."""
+    """Returns the Pareto-optimal patterns; last rounds up to `free` count as equal, because they
+    bar no later round."""
     kept: list[Best] = []
     # Sorted by last round, so a pattern that does not exceed the previous square is dominated.
     for best in sorted(candidates, key=lambda best: (max(best.last, free), -best.square)):

@@ -73,14 +73,12 @@ class TriangularStrategy(Strategy):
         return min(self.bands, rounds)
 
     def recurrence(self, rounds: int) -> Outputs:
-        self.check_rounds(rounds)
-        C = self.matrix
+        C = self._block(rounds)
         bands = self.diagonals(rounds)
         return Outputs(row=lambda t: C[t, max(0, t - bands + 1) : t + 1][::-1], bands=bands)
 
     def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
-        self.check_rounds(rounds)
-        C = self.matrix[:rounds, :rounds]
+        C = self._block(rounds)
         i = np.ravel(first)
         j = np.ravel(second)
         entries = np.empty(i.size)
@@ -119,24 +117,22 @@ class TriangularStrategy(Strategy):
         return table
 
     def gram_rows(self, rows: Int64Array, rounds: int) -> Float64Array:
-        self.check_rounds(rounds)
-        C = self.matrix[:rounds, :rounds]
+        C = self._block(rounds)
         return C[:, rows].T @ C
 
     def summed_gram_rows(self, pattern: Int64Array, rounds: int) -> Float64Array:
-        self.check_rounds(rounds)
-        C = self.matrix[:rounds, :rounds]
+        C = self._block(rounds)
         # C'(C x) takes two matrix-vector products; G x would need G.
         times = np.bincount(pattern, minlength=rounds).astype(np.float64)
         return (C @ times) @ C
 
     def pattern_square(self, pattern: Int64Array, rounds: int) -> float | None:
-        self.check_rounds(rounds)
+        C = self._block(rounds)
         # With a negative entry, aligned contributions need not be the worst.
         if not self.is_non_negative:
             return None
         times = np.bincount(pattern, minlength=rounds).astype(np.float64)
-        column = self.matrix[:rounds, :rounds] @ times
+        column = C @ times
         return float(column @ column)
 
     @cached_property
@@ -145,9 +141,8 @@ class TriangularStrategy(Strategy):
         return float(self.matrix.min()) >= 0.0
 
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
-        self.check_rounds(participation.rounds)
+        C = self._block(participation.rounds)
         if self.bands <= participation.min_sep:
-            C = self.matrix[: participation.rounds, : participation.rounds]
             squared_norms = np.einsum("ij,ij->j", C, C)
             return orthogonal_sensitivity(squared_norms, participation)
         return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
@@ -157,8 +152,7 @@ class TriangularStrategy(Strategy):
         # Importing scipy takes 0.3 s, and most commands do not need it.
         from scipy.linalg import solve_triangular
 
-        self.check_rounds(rounds)
-        C = self.matrix[:rounds, :rounds]
+        C = self._block(rounds)
         variances = np.zeros(rounds)
         # One block of columns of C^-1 at a time; all of them would need as much memory as C.
         for start in range(0, rounds, BLOCK):
@@ -174,6 +168,11 @@ class TriangularStrategy(Strategy):
             B = np.cumsum(inverse, axis=0, out=inverse)
             variances[start:] += np.einsum("ij,ij->i", B, B)
         return variances
+
+    def _block(self, rounds: int) -> Float64Array:
+        """Returns C over the first rounds. Raises InputError for too many rounds."""
+        self.check_rounds(rounds)
+        return self.matrix[:rounds, :rounds]
 
 
 # One audit asks for the same table many times.

@@ -52,6 +52,7 @@ class FixedPointEncoding:
     def decode(
         self, total_P: Int64Array, clip_norm: float, round_index: int
     ) -> NDArray[np.float32]:
+        """Returns the sum, rounded once, to float32."""
         decoded_D = np.empty(total_P.size, np.float32)
         # Exact, because the divisor is a power of two.
         _decode(total_P, decoded_D, clip_norm / 2.0**FIXED_POINT_BITS)

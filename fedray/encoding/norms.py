@@ -30,7 +30,8 @@ def largest_square(scale: int, coordinates: int) -> int:
 
 def largest_coordinate(scale: int, coordinates: int) -> int:
     """Returns Cinf, the largest coordinate of an encoded update, in steps."""
-    return math.ceil(scale * min(1.0, 2.0 * math.log(coordinates) / math.sqrt(coordinates)))
+    relative = 2.0 * math.log(coordinates) / math.sqrt(coordinates)
+    return math.ceil(scale * min(1.0, relative))
 
 
 def rounding_square(coordinates: int) -> float:

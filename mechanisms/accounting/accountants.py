@@ -38,7 +38,7 @@ def epsilon_of(event: Event, delta: float) -> Spent:
 
     Raises:
         EventRefused: no accountant accepts the event; the message is that of the first one.
-        InputError: delta is impossible.
+        InputError: delta is outside [1e-30, 1).
     """
     refusal: EventRefused | None = None
     for name, epsilon in ACCOUNTANTS.items():

@@ -47,7 +47,8 @@ def update_noise_multiplier(noise_multiplier: float, count_noise: float) -> floa
         raise InputError.of(
             "noise_multiplier",
             noise_multiplier,
-            f"must be below 2 count_noise = {of_counts:g}, the noise multiplier of the count",
+            f"with `count_noise={count_noise:g}` must be below the count's noise multiplier, "
+            f"2 count_noise = {of_counts:g}",
             f"raise count_noise above {noise_multiplier / 2:g}, or lower the noise multiplier",
         )
     # This form never overflows or cancels.

@@ -95,7 +95,7 @@ class _Losses:
     probabilities: NDArray[np.float64]
     """Probabilities of the losses (start + 0 .. m - 1) h, [m]."""
     variances: NDArray[np.float64]
-    """Terms of the variance that rounding adds to a loss, [m]."""
+    """Variance that rounding adds, by loss, [m]; the total is their sum."""
 
     def log_moment(self, order: float) -> float:
         """Returns log M(s) = log E[e^(s L)]."""

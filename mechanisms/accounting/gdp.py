@@ -103,7 +103,7 @@ def gdp_epsilon(event: Event, delta: float) -> float:
 
     Raises:
         EventRefused: as `mu_of`.
-        InputError: delta is impossible, or epsilon is not finite.
+        InputError: delta is outside [1e-30, 1), or epsilon is not finite.
     """
     return gaussian_epsilon(mu_of(event), delta)
 

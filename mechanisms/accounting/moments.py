@@ -30,7 +30,7 @@ def moments_epsilon(event: Event, delta: float) -> float:
 
     Raises:
         EventRefused: no moments are proven for the event.
-        InputError: delta is impossible.
+        InputError: delta is outside [1e-30, 1).
     """
     check_delta(delta)
     return float(((_moments(event) - math.log(delta)) / LAMBDAS).min())

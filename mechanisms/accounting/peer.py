@@ -80,7 +80,7 @@ def peer_figures(event: Event, delta: float) -> PeerFigures:
 
     Raises:
         EventRefused: the event is unknown.
-        InputError: delta is impossible.
+        InputError: delta is outside [1e-30, 1).
     """
     check_delta(delta)
     composed = peer_event(event)

@@ -27,7 +27,7 @@ def pld_epsilon(event: Event, delta: float) -> float:
     Raises:
         EventRefused: the event has several kinds of sampled Gaussians, sampled and other releases,
             or is not Gaussian.
-        InputError: delta is impossible.
+        InputError: delta is outside [1e-30, 1).
     """
     check_delta(delta)
     steps = _sampled_steps(event)

@@ -18,7 +18,7 @@ def renyi_epsilon(event: Event, delta: float) -> float:
 
     Raises:
         EventRefused: the event is unknown.
-        InputError: delta is impossible.
+        InputError: delta is outside [1e-30, 1).
     """
     check_delta(delta)
     composed = peer_event(event)

@@ -71,7 +71,7 @@ def zcdp_epsilon(event: Event, delta: float) -> float:
 
     Raises:
         EventRefused: as `rho_of`.
-        InputError: delta is impossible.
+        InputError: delta is outside [1e-30, 1).
     """
     rho = rho_of(event)
     check_delta(delta)

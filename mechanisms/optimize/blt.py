@@ -184,7 +184,8 @@ class LogLoss:
         by_omega = powers[:, :-1] @ by_c[1:]
         direct_t = -omega * (powers[:, :-1] @ (by_c[1:] * self._rounds[:-1]))
         # The power of round s is a term of every later beta, so their derivatives add up.
-        suffix = np.concatenate([np.cumsum(by_beta[::-1])[::-1][1:], [0.0]])
+        by_later_beta = np.cumsum(by_beta[::-1])[::-1]
+        suffix = np.append(by_later_beta[1:], 0.0)
         by_omega_hat = powers_hat @ suffix
         direct_t_hat = -omega_hat * (powers_hat @ (suffix * self._rounds))
         by_log_omega = by_omega * omega
