@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, UInt64Array
 from fedray.clients.availability.intervals import DAY, Intervals, joined
 from fedray.clients.device_map import DeviceMap, value_of
 from fedray.clients.eligibility import Eligibility
@@ -46,13 +46,12 @@ class CensusSample:
         eligibility: eligibility of the shard's devices.
     """
 
-    def __init__(
-        self, device_ids: NDArray[np.uint64], stride: int, eligibility: Eligibility
-    ) -> None:
+    def __init__(self, device_ids: UInt64Array, stride: int, eligibility: Eligibility) -> None:
         self.device_ids = device_ids
         self._stride = stride
         self._eligibility = eligibility
-        self._local = (device_ids - np.uint64(eligibility.first_device)).astype(np.uint32)
+        first_device = np.uint64(eligibility.first_device)
+        self._local = (device_ids - first_device).astype(np.uint32)
         self._joins, _ = present_between(eligibility.presence, device_ids)
         self._day = -1
         self._intervals = joined([])
@@ -63,14 +62,15 @@ class CensusSample:
         stride = max(1, scenario.device_ids // CENSUS_DEVICES)
         ranks = np.arange(0, scenario.device_ids, stride)
         # In sorted ids, the ids of this shard lie together.
-        ids = np.sort(devices_of_ranks(eligibility.presence.order, ranks)).astype(np.uint64)
+        devices = devices_of_ranks(eligibility.presence.order, ranks)
+        ids = np.sort(devices).astype(np.uint64)
         bounds = np.array([eligibility.first_device, end_device], np.uint64)
         begin, end = np.searchsorted(ids, bounds)
         here = ids[begin:end]
         usable = are_usable(DeviceModel.of(scenario), here)
         return cls(here[usable], stride, eligibility)
 
-    def among(self, chosen: NDArray[np.bool_]) -> "CensusSample":
+    def among(self, chosen: BoolArray) -> "CensusSample":
         """Returns a sample of the devices under a mask [C]."""
         return CensusSample(self.device_ids[chosen], self._stride, self._eligibility)
 
@@ -92,8 +92,9 @@ class CensusSample:
             time,
             held_back,
         )
-        open_times = remembered.open_times.get(self._local.astype(np.int64))
-        listed = int((np.maximum(open_times, self._joins) < order.list_until_time).sum())
+        timers = remembered.open_times.get(self._local.astype(np.int64))
+        open_times = np.maximum(timers, self._joins)
+        listed = int((open_times < order.list_until_time).sum())
         return Census(
             eligible=eligible * stride,
             open_eligible=is_open * stride,

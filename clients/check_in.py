@@ -6,10 +6,10 @@ window. The process has no memory: later check-ins are drawn when they are neede
 which the device is free (server/rounds/selection.py). So a shard lists only one check-in for each
 interval: the first one within the window, after the timer opens.
 
-* *Enumeration* draws the first check-in of every interval that is listed for the period.
-  Cost: per device and day.
+* *Enumeration* draws the first check-in of every interval that is listed for the period; its cost
+  is per device and day.
 * *Thinning* draws candidates (device, time) over a block of devices at its whole rate and keeps
-  eligible devices with an open timer. Cost: per candidate, whatever the population's size.
+  eligible devices with an open timer; its cost is per candidate, whatever the population's size.
 
 Both draw the same process (tests/statistical/test_samplers_agree.py); the order chooses one.
 """
@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt8Array, UInt32Array
 from fedray.base.blocks import BLOCK_DEVICES
 from fedray.base.rng import Key, address_within, draw, exponential, uniform
 from fedray.clients.availability.intervals import Intervals
@@ -70,48 +70,48 @@ class FirstCheckIns(NamedTuple):
     end_times: ends of the intervals.
     """
 
-    local: NDArray[np.uint32]
-    begin_times: NDArray[np.float64]
-    times: NDArray[np.float64]
-    end_times: NDArray[np.float64]
+    local: UInt32Array
+    begin_times: Float64Array
+    times: Float64Array
+    end_times: Float64Array
 
-    def take(self, chosen: NDArray[np.int64]) -> "FirstCheckIns":
+    def take(self, chosen: Int64Array) -> "FirstCheckIns":
         """Returns the check-ins at positions."""
-        return FirstCheckIns(
-            self.local[chosen],
-            self.begin_times[chosen],
-            self.times[chosen],
-            self.end_times[chosen],
-        )
+        return FirstCheckIns._make(column[chosen] for column in self)
 
-    def in_order(self, entries: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
+    def in_order(self, entries: Int64Array, window: Window) -> Int64Array:
         """Sorts positions of check-ins in the window by (time, device)."""
         times = self.times[entries]
         local = self.local[entries]
         # A sort by steps of 2^-32 of the window is much faster than one by float64 times, and
         # leaves hardly anything to correct.
         steps_per_second = 2.0**32 / (window.end_time - window.start_time)
-        steps = ((times - window.start_time) * steps_per_second).astype(np.uint64)
+        elapsed = times - window.start_time
+        steps = (elapsed * steps_per_second).astype(np.uint64)
         # A time just before the window's end may round up to it.
-        keys = np.minimum(steps, np.uint64(2**32 - 1)).astype(np.uint32)
+        last_step = np.uint64(2**32 - 1)
+        keys = np.minimum(steps, last_step).astype(np.uint32)
         order = by_bits(keys, 32)
         _correct(order, times, local)
         return entries[order]
 
 
 @njit(cache=True, nogil=True)
-def by_bits(keys: NDArray[np.uint32], bits: int) -> NDArray[np.int64]:
+def by_bits(keys: UInt32Array, bits: int) -> Int64Array:
     """Returns the stable order [K] of numbers [K] below 2^bits: a counting sort by 11 bits at a
     time, from the lowest."""
     size = keys.size
     # Two pairs of arrays swap after every digit: one is read, the other is written.
-    sorted_keys, places = keys.copy(), np.arange(size).astype(np.uint32)
-    other_keys, other_places = np.empty(size, np.uint32), np.empty(size, np.uint32)
+    sorted_keys = keys.copy()
+    places = np.arange(size).astype(np.uint32)
+    other_keys = np.empty(size, np.uint32)
+    other_places = np.empty(size, np.uint32)
     for shift in range(0, bits, _DIGIT_BITS):
         begin = np.zeros(_DIGITS + 1, np.int64)
         for key in sorted_keys:
             # Counts are one place further, so that their running sum is the begin of each digit.
-            begin[((key >> shift) & (_DIGITS - 1)) + 1] += 1
+            digit = (key >> shift) & (_DIGITS - 1)
+            begin[digit + 1] += 1
         begin = np.cumsum(begin)
         for place in range(size):
             digit = (sorted_keys[place] >> shift) & (_DIGITS - 1)
@@ -147,10 +147,10 @@ class OpenIntervals(NamedTuple):
     open_times: whole seconds; 0 if the timer was open when the intervals were listed.
     """
 
-    local: NDArray[np.uint32]
-    start_times: NDArray[np.float64]
-    end_times: NDArray[np.float64]
-    open_times: NDArray[np.uint32]
+    local: UInt32Array
+    start_times: Float64Array
+    end_times: Float64Array
+    open_times: UInt32Array
 
     @classmethod
     def room(cls, size: int) -> "OpenIntervals":
@@ -164,12 +164,7 @@ class OpenIntervals(NamedTuple):
 
     def first(self, size: int) -> "OpenIntervals":
         """Returns the first `size` intervals, as views."""
-        return OpenIntervals(
-            self.local[:size],
-            self.start_times[:size],
-            self.end_times[:size],
-            self.open_times[:size],
-        )
+        return OpenIntervals._make(column[:size] for column in self)
 
 
 class ListedIntervals:
@@ -211,7 +206,7 @@ class ListedIntervals:
         """Whether the period contains a window, by its number."""
         return self.first_window <= window < self.end_window
 
-    def note(self, moved: NDArray[np.uint8]) -> None:
+    def note(self, moved: UInt8Array) -> None:
         """Notes the devices whose timers were started since the last call, as bits; see
         `bits_of`."""
         if not moved.size:
@@ -222,7 +217,7 @@ class ListedIntervals:
             # A copy, because the caller's bits may change.
             self._moved = moved.copy()
 
-    def enter(self, window: Window, timers: DeviceMap, moved: NDArray[np.uint8]) -> None:
+    def enter(self, window: Window, timers: DeviceMap, moved: UInt8Array) -> None:
         """Updates `active` for a window. Windows come in order; the present one may come again.
 
         Args:
@@ -232,21 +227,20 @@ class ListedIntervals:
                 devices passed to `draw_again`. Looking up the other timers would take most of the
                 time.
         """
-        newly_seen = self._entries[:0]
+        entries = self._entries[:0]
         # A window that comes again has no new intervals.
         if window.number == self._next_window:
             bucket = window.number - self.first_window
-            begin, end = self._edges[bucket], self._edges[bucket + 1]
-            newly_seen = self._entries[begin:end]
+            begin, end = self._edges[bucket : bucket + 2]
+            entries = self._entries[begin:end]
             self._next_window += 1
-        capacity = self.active.local.size + newly_seen.size
-        room = OpenIntervals.room(capacity)
-        kept = _keep_active(self.active, window.start_time, timers.table, moved, room)
-        # For new intervals, every timer matters that was started since the listing.
-        moved = self._moved
-        kept = _keep_new(
-            self._intervals, newly_seen, window.start_time, timers.table, moved, kept, room
-        )
+        # New intervals were listed from their devices' open times, unless those moved since.
+        no_times = np.zeros(entries.size, np.uint32)
+        new = OpenIntervals(*self._intervals.take(entries), no_times)
+        room = OpenIntervals.room(self.active.local.size + entries.size)
+        start = window.start_time
+        kept = _keep(self.active, start, timers.table, moved, room, np.int64(0))
+        kept = _keep(new, start, timers.table, self._moved, room, kept)
         self.active = room.first(kept)
 
 
@@ -270,52 +264,31 @@ def _bucket(start_times, first_start, window_seconds, window_count, out_entries)
 
 
 @njit(cache=True, nogil=True)
-def _keep_active(active, window_start, timers, moved, room):
-    """Fills the room with the active intervals that still matter; returns their number."""
+def _keep(intervals, window_start, timers, moved, room, kept):
+    """Adds the intervals that still matter to `kept` others in the room; returns the new number."""
     # Arrays are taken out of tuples once: compiled code counts references wherever it reaches into
     # a tuple.
     dense, keys, values = timers
-    local, start_times, end_times, open_times = active
+    local, start_times, end_times, open_times = intervals
     out_local, out_start, out_end, out_open = room
-    kept = 0
     for entry in range(local.size):
         if end_times[entry] > window_start:
-            opens = open_times[entry]
+            open_time = open_times[entry]
             if moved.size and is_in(moved, local[entry]):
-                opens = value_of(dense, keys, values, local[entry])
+                open_time = value_of(dense, keys, values, local[entry])
             # The row is written in any case, and overwritten by the next one if it is not kept.
             out_local[kept] = local[entry]
             out_start[kept] = start_times[entry]
             out_end[kept] = end_times[entry]
-            out_open[kept] = opens
-            kept += opens < end_times[entry]
-    return kept
-
-
-@njit(cache=True, nogil=True)
-def _keep_new(intervals, entries, window_start, timers, moved, kept, room):
-    """Adds the newly seen intervals that matter to `kept` others; returns the new number."""
-    dense, keys, values = timers
-    local, start_times, end_times = intervals
-    out_local, out_start, out_end, out_open = room
-    for entry in entries:
-        if end_times[entry] > window_start:
-            # The interval was listed from its device's open time, unless that moved since.
-            opens = np.uint32(0)
-            if moved.size and is_in(moved, local[entry]):
-                opens = value_of(dense, keys, values, local[entry])
-            out_local[kept] = local[entry]
-            out_start[kept] = start_times[entry]
-            out_end[kept] = end_times[entry]
-            out_open[kept] = opens
-            kept += opens < end_times[entry]
+            out_open[kept] = open_time
+            kept += open_time < end_times[entry]
     return kept
 
 
 def enumerate_check_ins(
     active: OpenIntervals,
     process: CheckInProcess,
-) -> tuple[FirstCheckIns, NDArray[np.int64]]:
+) -> tuple[FirstCheckIns, Int64Array]:
     """Draws the first check-ins of intervals [A] in a window.
 
     Returns:
@@ -340,8 +313,8 @@ def draw_again(
     active: OpenIntervals,
     process: CheckInProcess,
     timers: DeviceMap,
-    moved: NDArray[np.uint8],
-) -> tuple[NDArray[np.bool_], bool]:
+    moved: UInt8Array,
+) -> tuple[BoolArray, bool]:
     """Draws first check-ins again, in place, if a timer opens later than was known.
 
     Args:
@@ -373,7 +346,7 @@ def _first_time(process, local, begin, end):
     if begin < until:
         address = address_within(begin, window.start_time, window.end_time)
         device = process.first_device + local
-        word, _, _, _ = draw(process.key, device, window.number, address)
+        word = draw(process.key, device, window.number, address)[0]
         # Otherwise it is too late, since exp(-x) > 1 - x: this saves most logarithms.
         if uniform(word) > 1.0 - (until - begin) / process.mean_gap_seconds:
             time = begin + exponential(word) * process.mean_gap_seconds
@@ -382,14 +355,20 @@ def _first_time(process, local, begin, end):
     return np.inf
 
 
+@njit(inline="always")
+def _begin_time(start_time, window_start, open_time):
+    return max(start_time, window_start, np.float64(open_time))
+
+
 @njit(cache=True, nogil=True)
 def _draw_first(active, process, first, entries):
     """Fills all times, and the entries of the check-ins in the window; returns their number."""
     local, start_times, end_times, open_times = active
     _, begin_times, times, _ = first
+    window_start = process.window.start_time
     total = 0
     for entry in range(local.size):
-        begin = max(start_times[entry], process.window.start_time, np.float64(open_times[entry]))
+        begin = _begin_time(start_times[entry], window_start, open_times[entry])
         begin_times[entry] = begin
         times[entry] = _first_time(process, local[entry], begin, end_times[entry])
         # The row is written in any case: counting is faster than an unpredictable branch.
@@ -403,6 +382,7 @@ def _draw_again(first, active, process, timers, moved):
     dense, keys, values = timers
     local, start_times, end_times, open_times = active
     _, begin_times, times, _ = first
+    window_start = process.window.start_time
     is_new = np.zeros(local.size, np.bool_)
     has_new = False
     if moved.size == 0:
@@ -412,18 +392,19 @@ def _draw_again(first, active, process, timers, moved):
         if not is_in(moved, local[entry]):
             continue
         open_times[entry] = value_of(dense, keys, values, local[entry])
-        begin = max(start_times[entry], process.window.start_time, np.float64(open_times[entry]))
+        begin = _begin_time(start_times[entry], window_start, open_times[entry])
         # The process has no memory: a draw stays valid unless the timer opens after its begin.
         if begin <= begin_times[entry]:
             continue
-        begin_times[entry], is_new[entry] = begin, True
+        begin_times[entry] = begin
+        is_new[entry] = True
         times[entry] = _first_time(process, local[entry], begin, end_times[entry])
         if times[entry] < np.inf:
             has_new = True
     return is_new, has_new
 
 
-def bits_of(local: NDArray[np.int64], devices: int) -> NDArray[np.uint8]:
+def bits_of(local: Int64Array, devices: int) -> UInt8Array:
     """Encodes a set of positions in a shard of `devices` as bits; the empty set as no bytes.
 
     Returns:
@@ -432,7 +413,8 @@ def bits_of(local: NDArray[np.int64], devices: int) -> NDArray[np.uint8]:
     if not local.size:
         return np.empty(0, np.uint8)
     bits = np.zeros(devices // 8 + 1, np.uint8)
-    own_bits = (1 << (local & 7)).astype(np.uint8)
+    places = local & 7
+    own_bits = (1 << places).astype(np.uint8)
     # `at`, because several devices share a byte.
     np.bitwise_or.at(bits, local >> 3, own_bits)
     return bits
@@ -443,7 +425,7 @@ def draw_candidates(
     presence: Presence,
     process: CheckInProcess,
     end_device: int,
-) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
+) -> tuple[UInt32Array, Float64Array]:
     """Draws candidates for check-ins in each block of a shard, at the rate of all its devices.
 
     Args:
@@ -462,16 +444,19 @@ def draw_candidates(
     if presence.has_joins:
         joined = joined_before(presence, window.ask_until_time)
         numbers = (blocks // BLOCK_DEVICES).tolist()
-        in_blocks = [joined_in_block(presence.order, number, joined) for number in numbers]
+        order = presence.order
+        in_blocks = [joined_in_block(order, number, joined) for number in numbers]
         sizes = np.array(in_blocks, np.int64)
     devices = int(sizes.sum())
     hours = (window.ask_until_time - window.start_time) / 3600.0
     expected = devices * window.check_ins_per_hour * hours
     # Ten deviations above the mean, so that a second turn is hardly ever needed.
-    capacity = int(expected + 10.0 * np.sqrt(expected) + 100.0)
+    deviation = np.sqrt(expected)
+    capacity = int(expected + 10.0 * deviation + 100.0)
     # A second turn has enough room and draws the same, because draws are addressed.
     while True:
-        local, times = np.empty(capacity, np.uint32), np.empty(capacity)
+        local = np.empty(capacity, np.uint32)
+        times = np.empty(capacity)
         total = _candidates(model, process, blocks, sizes, local, times)
         if total <= capacity:
             return local[:total], times[:total]
@@ -487,7 +472,8 @@ def _candidates(model, process, blocks, sizes, out_local, out_times):
     if rate == 0.0:
         return total
     for chosen in range(blocks.size):
-        block, size = blocks[chosen], sizes[chosen]
+        block = blocks[chosen]
+        size = sizes[chosen]
         if size == 0:
             continue
         # Independent processes of one rate are together a process at the sum of the rates, each of
@@ -518,7 +504,7 @@ def _candidates(model, process, blocks, sizes, out_local, out_times):
     return total
 
 
-def first_of_each_interval(first: FirstCheckIns) -> NDArray[np.int64]:
+def first_of_each_interval(first: FirstCheckIns) -> Int64Array:
     """Returns the positions, rising, of the earliest of the candidates in each interval."""
     order = np.lexsort((first.times, first.local))
     device = first.local[order]

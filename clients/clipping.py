@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 from fedray.scenario.clipping import Clip
 from fedray.scenario.privacy import Privacy
 
+# Clipped updates end this much below the clip norm, so that rounding cannot exceed it. The norm is
+# a float64 sum of D squares, whose relative error is at most D 2^-53 in any order: less than the
+# margin up to D = 2^29.
 _MARGIN = 1.0 - 2.0**-24
-"""Clipped updates end this much below the clip norm, so that rounding cannot exceed it.
-
-The norm is a float64 sum of D squares, whose relative error is at most D 2^-53 in any order: less
-than the margin up to D = 2^29."""
+# Margin of layers, which are scaled in float32: each coordinate grows by at most 2^-24 of itself.
 _LAYER_MARGIN = 1.0 - 2.0**-22
-"""Margin of layers, which are scaled in float32: each coordinate grows by at most 2^-24 of
-itself."""
+# Parallel sums of squares. A single sum would wait for every addition: 2.4 M parameters then take
+# seven times as long. The number determines the last bits of a norm, so no machine may choose it.
 _LANES = 64
-"""Parallel sums of squares. A single sum would wait for every addition: 2.4 M parameters then take
-seven times as long. The number determines the last bits of a norm, so no machine may choose it."""
 
 
 class Clipped(IntEnum):

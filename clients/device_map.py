@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from fedray.base.arrays import Int64Array, UInt32Array
 
 _EMPTY = np.uint32(0xFFFFFFFF)
 
@@ -17,9 +18,9 @@ class DeviceTable(NamedTuple):
     keys, values: [2^m]; open addressing, at most half full; a single empty slot if dense.
     """
 
-    dense: NDArray[np.uint32]
-    keys: NDArray[np.uint32]
-    values: NDArray[np.uint32]
+    dense: UInt32Array
+    keys: UInt32Array
+    values: UInt32Array
 
 
 class DeviceMap:
@@ -46,7 +47,7 @@ class DeviceMap:
         """Whether every device has its 4 bytes."""
         return bool(self.table.dense.size)
 
-    def raise_to(self, local: NDArray[np.int64], values: NDArray[np.uint32]) -> None:
+    def raise_to(self, local: Int64Array, values: UInt32Array) -> None:
         """Raises the numbers of devices at positions [S] to at least `values` [S]."""
         # Devices with an entry are counted again, because only `_raise` finds them.
         most_entries = self._entries + local.size
@@ -57,11 +58,13 @@ class DeviceMap:
             # words of the dense form.
             is_smaller = 3 * wanted < self._devices
             grown = _sparse(wanted) if is_smaller else _dense(self._devices)
-            _copy(self.table, grown)
+            is_used = self.table.keys != _EMPTY
+            used = self.table.keys[is_used].astype(np.int64)
+            _raise(grown, used, self.table.values[is_used])
             self.table = grown
         self._entries += _raise(self.table, local, values)
 
-    def get(self, local: NDArray[np.int64]) -> NDArray[np.uint32]:
+    def get(self, local: Int64Array) -> UInt32Array:
         """Returns the numbers [S] of devices at positions [S]."""
         return _get(self.table, local)
 
@@ -111,7 +114,8 @@ def _raise(table, local, new_values):
     dense, keys, values = table
     added = 0
     for asked in range(local.size):
-        device, value = local[asked], new_values[asked]
+        device = local[asked]
+        value = new_values[asked]
         if dense.size:
             dense[device] = max(dense[device], value)
         # A device without an entry has 0, so 0 needs no slot.
@@ -122,22 +126,6 @@ def _raise(table, local, new_values):
             keys[slot] = np.uint32(device)
             values[slot] = max(values[slot], value)
     return added
-
-
-@njit(cache=True, nogil=True)
-def _copy(old, new):
-    _, old_keys, old_values = old
-    dense, keys, values = new
-    for old_slot in range(old_keys.size):
-        if old_keys[old_slot] == _EMPTY:
-            continue
-        if dense.size:
-            dense[old_keys[old_slot]] = old_values[old_slot]
-        else:
-            # Slots depend on the size of the table.
-            slot = _slot(keys, old_keys[old_slot])
-            keys[slot] = old_keys[old_slot]
-            values[slot] = old_values[old_slot]
 
 
 @njit(cache=True, nogil=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, UInt32Array
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import Intervals
 from fedray.clients.availability.model import Availability
@@ -34,8 +34,8 @@ class Eligibility:
 
     def list_intervals(
         self,
-        local: NDArray[np.uint32],
-        open_times: NDArray[np.float64],
+        local: UInt32Array,
+        open_times: Float64Array,
         from_time: float,
         until_time: float,
         known: Any = None,
@@ -58,7 +58,8 @@ class Eligibility:
         if has_changes:
             joins, leaves = present_between(self.presence, device_ids)
             # The timer of a device that has left never opens.
-            open_times = np.where(leaves > from_time, np.maximum(open_times, joins), np.inf)
+            from_joins = np.maximum(open_times, joins)
+            open_times = np.where(leaves > from_time, from_joins, np.inf)
         found = self.availability.list_intervals(
             device_ids, open_times, from_time, until_time, known
         )

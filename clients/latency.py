@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
 from fedray.clients.data.source import ExampleSource
 from fedray.clients.population import DeviceModel, speed_of
 from fedray.scenario import Scenario
@@ -38,10 +38,10 @@ class LatencyModel(NamedTuple):
     devices: DeviceModel
     classes: DeviceClasses
     examples_median: float
-    setup_seconds: NDArray[np.float64]
-    train_seconds: NDArray[np.float64]
-    download_seconds: NDArray[np.float64]
-    upload_seconds: NDArray[np.float64]
+    setup_seconds: Float64Array
+    train_seconds: Float64Array
+    download_seconds: Float64Array
+    upload_seconds: Float64Array
 
     @classmethod
     def of(cls, scenario: Scenario, source: ExampleSource) -> "LatencyModel":
@@ -56,17 +56,18 @@ class LatencyModel(NamedTuple):
             table if setup is None else table.model_copy(update={"setup_seconds": setup})
             for setup in setups
         ]
-        train_factors = np.array([each.train_time_factor for each in classes])
-        downlinks = np.array([each.downlink_factor for each in classes])
-        uplinks = np.array([each.uplink_factor for each in classes])
+        fixed_seconds = [each.fixed_seconds for each in tables]
+        train_factors = [each.train_time_factor for each in classes]
+        downlinks = [each.downlink_factor for each in classes]
+        uplinks = [each.uplink_factor for each in classes]
         return cls(
             devices=DeviceModel.of(scenario),
             classes=DeviceClasses.of(scenario),
             examples_median=_examples_median(scenario, source),
-            setup_seconds=np.array([table.slowdown * each.fixed_seconds for each in tables]),
-            train_seconds=table.slowdown * table.train_seconds * train_factors,
-            download_seconds=megabytes / table.downlink_megabytes_per_second / downlinks,
-            upload_seconds=megabytes / table.uplink_megabytes_per_second / uplinks,
+            setup_seconds=table.slowdown * np.array(fixed_seconds),
+            train_seconds=table.slowdown * table.train_seconds * np.array(train_factors),
+            download_seconds=megabytes / table.downlink_megabytes_per_second / np.array(downlinks),
+            upload_seconds=megabytes / table.uplink_megabytes_per_second / np.array(uplinks),
         )
 
 
@@ -83,9 +84,9 @@ def _examples_median(scenario: Scenario, source: ExampleSource) -> float:
 @njit(cache=True, nogil=True)
 def work_seconds(
     model: LatencyModel,
-    device_ids: NDArray[np.uint64],
-    examples: NDArray[np.int64],
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    device_ids: UInt64Array,
+    examples: Int64Array,
+) -> tuple[Float32Array, Float32Array]:
     """Returns the seconds [A] of setup and transfers of devices [A] with examples [A], and the
     seconds [A] of training, which the round factor scales."""
     # Arrays are taken out of tuples once: compiled code counts references wherever it reaches into
@@ -101,12 +102,13 @@ def work_seconds(
         upload_seconds = upload[own] / uplink
         fixed[asked] = setup[own] + download_seconds + upload_seconds
         amount = examples[asked] / examples_median
+        # Half of the time is fixed, half grows with the examples.
         training[asked] = train[own] * speed * 0.5 * (1.0 + amount)
     return fixed, training
 
 
 @njit(cache=True, nogil=True)
-def upload_seconds(model: LatencyModel, device_ids: NDArray[np.uint64]) -> NDArray[np.float32]:
+def upload_seconds(model: LatencyModel, device_ids: UInt64Array) -> Float32Array:
     """Returns the upload times [A] of devices [A]: the last part of the fixed seconds of
     `work_seconds`."""
     devices, classes, _, _, _, _, upload = model
@@ -114,5 +116,6 @@ def upload_seconds(model: LatencyModel, device_ids: NDArray[np.uint64]) -> NDArr
     seconds = np.empty(device_ids.size, np.float32)
     for asked in range(device_ids.size):
         _, _, uplink = speed_of(devices, device_ids[asked])
-        seconds[asked] = upload[class_of(key, edges, device_ids[asked])] / uplink
+        own = class_of(key, edges, device_ids[asked])
+        seconds[asked] = upload[own] / uplink
     return seconds

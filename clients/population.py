@@ -11,8 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import (
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    UInt16Array,
+    UInt32Array,
+    UInt64Array,
+)
 from fedray.base.blocks import BLOCK_DEVICES
 from fedray.base.rng import Key, Stream, draw, exponential, normal, share_at, stream_key, uniform
 from fedray.scenario import Scenario
@@ -48,7 +55,8 @@ class Copula(NamedTuple):
     def of(cls, scenario: Scenario) -> "Copula":
         """Compiles the table `population.correlation`."""
         correlation = scenario.population.correlation
-        _, speed, downlink, uplink, examples = (correlation or Correlation()).factor().tolist()
+        rows = (correlation or Correlation()).factor().tolist()
+        _, speed, downlink, uplink, examples = rows
         return cls(
             is_independent=correlation is None,
             habit_key=stream_key(scenario.seed, Stream.HABIT),
@@ -84,7 +92,8 @@ class DeviceModel(NamedTuple):
     @classmethod
     def of(cls, scenario: Scenario) -> "DeviceModel":
         """Compiles the tables `population` and `latency`."""
-        population, latency = scenario.population, scenario.latency
+        population = scenario.population
+        latency = scenario.latency
         return cls(
             key=stream_key(scenario.seed, Stream.DEVICE),
             usable_share=scenario.usable_share,
@@ -104,7 +113,7 @@ def is_usable(model, device):
     # No uniform reaches 1, so a draw would give the same.
     if model.usable_share == 1.0:
         return True
-    w0, _, _, _ = draw(model.key, device, 0, _REACH)
+    w0 = draw(model.key, device, 0, _REACH)[0]
     return uniform(w0) < model.usable_share
 
 
@@ -117,8 +126,8 @@ class Zones(NamedTuple):
     """
 
     key: Key
-    edges: NDArray[np.float64]
-    offsets: NDArray[np.float64]
+    edges: Float64Array
+    offsets: Float64Array
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Zones":
@@ -139,12 +148,12 @@ def zone_of(key, edges, device):
     if edges.size == 1:
         return 0
     # The second word of the address whose first decides whether the task can use the device.
-    _, w1, _, _ = draw(key, device, 0, _REACH)
+    w1 = draw(key, device, 0, _REACH)[1]
     return share_at(edges, w1)
 
 
 @njit(cache=True, nogil=True)
-def zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+def zones_on(zones: Zones, device_ids: UInt64Array) -> Int64Array:
     """Returns the positions [G] of the zones of devices [G]."""
     found = np.empty(device_ids.size, np.int64)
     for asked in range(device_ids.size):
@@ -152,14 +161,15 @@ def zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
     return found
 
 
-def zone_offsets_on(scenario: Scenario, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+def zone_offsets_on(scenario: Scenario, device_ids: UInt64Array) -> Float64Array:
     """Returns local time minus UTC of devices [G], hours, by the zones of their classes."""
     own_class = classes_on(DeviceClasses.of(scenario), device_ids)
     offsets = np.empty(device_ids.size)
     for place, of_class in enumerate(scenario.of_classes):
         zones = Zones.of(of_class)
         chosen = own_class == place
-        offsets[chosen] = zones.offsets[zones_on(zones, device_ids[chosen])]
+        positions = zones_on(zones, device_ids[chosen])
+        offsets[chosen] = zones.offsets[positions]
     return offsets
 
 
@@ -169,23 +179,23 @@ def examples_of(model, device, class_factor):
     times the factor of the device's class, from 1 to the model's limit."""
     # The third word of the address: the first two decide whether the device is usable, and its
     # zone.
-    _, _, w2, _ = draw(model.key, device, 0, _REACH)
+    w2 = draw(model.key, device, 0, _REACH)[2]
     score = normal(w2)
     copula = model.copula
     if not copula.is_independent:
-        row = copula.examples
-        habit, speed, downlink, uplink = _scores(model, device)
-        mixed = row[0] * habit + row[1] * speed + row[2] * downlink + row[3] * uplink
-        score = mixed + row[4] * score
-    examples = class_factor * model.examples_median * math.exp(model.examples_sigma * score)
-    return max(1.0, min(model.examples_max, math.floor(examples)))
+        c0, c1, c2, c3, c4 = copula.examples
+        habit, e1, e2, e3 = _scores(model, device)
+        score = c0 * habit + c1 * e1 + c2 * e2 + c3 * e3 + c4 * score
+    spread = math.exp(model.examples_sigma * score)
+    examples = math.floor(class_factor * model.examples_median * spread)
+    return max(1.0, min(model.examples_max, examples))
 
 
 @njit(forceinline=True)
 def _scores(model, device):
     """Returns independent normal scores: (habit, speed, download rate, upload rate)."""
     # The habit model draws the propensity by inversion of the same word.
-    _, _, habit_word, _ = draw(model.copula.habit_key, device, 0, 0)
+    habit_word = draw(model.copula.habit_key, device, 0, 0)[2]
     w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
     # Fast devices take little time.
     return normal(habit_word), -normal(w0), normal(w1), normal(w2)
@@ -201,11 +211,13 @@ def speed_of(model, device):
         slow, down, up = normal(w0), normal(w1), normal(w2)
     else:
         habit, e1, e2, e3 = _scores(model, device)
-        speed, downlink, uplink = copula.speed, copula.downlink, copula.uplink
+        s0, s1 = copula.speed
+        d0, d1, d2 = copula.downlink
+        u0, u1, u2, u3 = copula.uplink
         # Scores rise with the speed, and the factor is on the time, hence the sign.
-        slow = -(speed[0] * habit + speed[1] * e1)
-        down = downlink[0] * habit + downlink[1] * e1 + downlink[2] * e2
-        up = uplink[0] * habit + uplink[1] * e1 + uplink[2] * e2 + uplink[3] * e3
+        slow = -(s0 * habit + s1 * e1)
+        down = d0 * habit + d1 * e1 + d2 * e2
+        up = u0 * habit + u1 * e1 + u2 * e2 + u3 * e3
     return (
         math.exp(model.speed_sigma * slow),
         math.exp(model.downlink_sigma * down),
@@ -241,7 +253,7 @@ def join_rank(order, device):
     return dealt_to_all + late_turn * (order.blocks - 1) + block
 
 
-def devices_of_ranks(order: JoinOrder, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+def devices_of_ranks(order: JoinOrder, ranks: Int64Array) -> Int64Array:
     """Returns the device ids [N] of join ranks [N]; the inverse of `join_rank`."""
     dealt_to_all = order.last_block_devices * order.blocks
     is_late = ranks >= dealt_to_all
@@ -265,8 +277,8 @@ def joined_in_block(order: JoinOrder, block: int, joined: int) -> int:
     if block == order.blocks - 1:
         return order.last_block_devices
     dealt_late = joined - dealt_to_all
-    late = -((block - dealt_late) // (order.blocks - 1))
-    return min(order.block_devices, order.last_block_devices + max(0, late))
+    late = max(0, -((block - dealt_late) // (order.blocks - 1)))
+    return min(order.block_devices, order.last_block_devices + late)
 
 
 class Presence(NamedTuple):
@@ -333,8 +345,8 @@ def joined_before(presence: Presence, time: float) -> int:
 @njit(cache=True, nogil=True)
 def present_between(
     presence: Presence,
-    device_ids: NDArray[np.uint64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    device_ids: UInt64Array,
+) -> tuple[Float64Array, Float64Array]:
     """Returns the times at which devices [N] join and leave, seconds since start; infinity for
     never."""
     # Lifetimes have no memory, so they may begin with the run for the devices at the start.
@@ -347,9 +359,11 @@ def present_between(
         if rank >= presence.devices:
             # The n-th device after the start joins within the n-th gap between joins.
             joined_since = rank - presence.devices
-            joins[asked] = (joined_since + uniform(w0)) * presence.seconds_per_join
+            gaps = joined_since + uniform(w0)
+            joins[asked] = gaps * presence.seconds_per_join
         if presence.lifetime_seconds < np.inf:
-            leaves[asked] = joins[asked] + presence.lifetime_seconds * exponential(w1)
+            lifetime = presence.lifetime_seconds * exponential(w1)
+            leaves[asked] = joins[asked] + lifetime
     return joins, leaves
 
 
@@ -385,7 +399,7 @@ class TimerHabits(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def timer_seconds_of(habits: TimerHabits, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+def timer_seconds_of(habits: TimerHabits, device_ids: UInt64Array) -> Float64Array:
     """Returns the seconds [N] that devices [N] really wait: 0 if they ignore the timer, otherwise
     its length by their own clocks."""
     seconds = np.zeros(device_ids.size)
@@ -399,7 +413,7 @@ def timer_seconds_of(habits: TimerHabits, device_ids: NDArray[np.uint64]) -> NDA
 
 
 @njit(cache=True, nogil=True)
-def are_usable(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def are_usable(model: DeviceModel, device_ids: UInt64Array) -> BoolArray:
     """Returns which devices [N] are usable, [N]."""
     answer = np.empty(device_ids.size, np.bool_)
     for asked in range(device_ids.size):
@@ -407,21 +421,14 @@ def are_usable(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np
     return answer
 
 
-@njit(cache=True, nogil=True)
-def usable_among(model: DeviceModel, first_device: int, end_device: int) -> NDArray[np.uint16]:
+def usable_among(model: DeviceModel, first_device: int, end_device: int) -> UInt16Array:
     """Lists the usable devices of a range of at most BLOCK_DEVICES ids.
 
     Returns:
         Ids less first_device [M], in 2 bytes each, because shards keep them.
     """
-    locals_in_block = np.empty(end_device - first_device, np.uint16)
-    total = 0
-    for device in range(first_device, end_device):
-        if is_usable(model, device):
-            locals_in_block[total] = device - first_device
-            total += 1
-    # A view would keep memory for all devices of the range.
-    return locals_in_block[:total].copy()
+    device_ids = np.arange(first_device, end_device, dtype=np.uint64)
+    return np.flatnonzero(are_usable(model, device_ids)).astype(np.uint16)
 
 
 class ExampleModel(NamedTuple):
@@ -434,17 +441,21 @@ class ExampleModel(NamedTuple):
 
     devices: DeviceModel
     classes: DeviceClasses
-    class_factors: NDArray[np.float64]
+    class_factors: Float64Array
 
     @classmethod
     def of(cls, scenario: Scenario) -> "ExampleModel":
         """Compiles the examples of a scenario's devices."""
         factors = [each.examples_factor for each in classes_of(scenario)]
-        return cls(DeviceModel.of(scenario), DeviceClasses.of(scenario), np.array(factors))
+        return cls(
+            devices=DeviceModel.of(scenario),
+            classes=DeviceClasses.of(scenario),
+            class_factors=np.array(factors),
+        )
 
 
 @njit(cache=True, nogil=True)
-def examples_on(model: ExampleModel, device_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
+def examples_on(model: ExampleModel, device_ids: UInt64Array) -> UInt32Array:
     """Returns the numbers of training examples on devices [S]; repeats cost nothing if they are
     adjacent."""
     devices, classes, class_factors = model

@@ -10,8 +10,8 @@ from fedray.base.errors import FedrayError, ScenarioError
 from fedray.scenario.content import PythonFile
 
 T = TypeVar("T")
+# Prefix of the names of users' modules.
 _MODULES = "fedray_custom_"
-"""Prefix of the names of users' modules."""
 
 
 def called(what: str, call: Callable[[], T], passed_on: tuple[type[Exception], ...] = ()) -> T:

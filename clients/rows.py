@@ -7,6 +7,7 @@ import tempfile
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Int64Array, UInt64Array
 from fedray.base.errors import RunFailed
 from fedray.clients.check_in import by_bits
 from fedray.wire.messages import Settlement
@@ -88,7 +89,8 @@ class RowStore:
             # The empty part gives the column its type if no chunk exists.
             parts = [np.empty(0, kind)]
             for chunk, (begin, end) in zip(self._chunks, ranges, strict=True):
-                parts.append(chunk[name][begin:end])
+                column = chunk[name]
+                parts.append(column[begin:end])
             columns[name] = np.concatenate(parts)
         for mapping in self._mappings:
             # Each part of a trace is read once, so its pages need not stay in memory.
@@ -101,9 +103,9 @@ class RowStore:
         if not self._recent_rows:
             return
         rows = self._recent_rows
-        columns = {
-            name: np.concatenate([each[name] for each in self._recent]) for name in self._kinds
-        }
+        columns: dict[str, NDArray] = {}
+        for name in self._kinds:
+            columns[name] = np.concatenate([each[name] for each in self._recent])
         self._recent = []
         self._recent_rows = 0
         order = _by_device(columns["device_id"])
@@ -131,9 +133,10 @@ class RowStore:
         self._chunks.append(chunk)
 
 
-def _by_device(device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _by_device(device_ids: UInt64Array) -> Int64Array:
     """Returns the stable order by device."""
     # Offsets in the shard have fewer bits than ids, so they take fewer passes of the sort.
-    offsets = (device_ids - device_ids.min(initial=np.uint64(2**64 - 1))).astype(np.uint32)
+    first_device = device_ids.min(initial=np.uint64(2**64 - 1))
+    offsets = (device_ids - first_device).astype(np.uint32)
     largest = int(offsets.max(initial=0))
     return by_bits(offsets, largest.bit_length())

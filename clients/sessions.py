@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.errors import InputError
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY, Intervals, joined
@@ -41,7 +41,7 @@ def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator
     """
     most = scenario.device_ids
     if not 1 <= devices <= most:
-        raise InputError.of("devices", devices, f"must be from 1 to the population's {most:,}")
+        raise InputError.of("devices", devices, f"must be from 1 to {most:,}")
     if days < 1:
         raise InputError.of("days", days, "must be at least 1")
     return _blocks(scenario, devices, days)
@@ -49,8 +49,8 @@ def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator
 
 def long_intervals(
     availability: Availability,
-    device_ids: NDArray[np.uint64],
-    open_times: NDArray[np.float64],
+    device_ids: UInt64Array,
+    open_times: Float64Array,
     from_time: float,
     until_time: float,
 ) -> Intervals:
@@ -89,10 +89,11 @@ def _blocks(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
         ids = ids[are_usable(device_model, ids)]
         joins, leaves = present_between(presence, ids)
         intervals = long_intervals(availability, ids, joins, 0.0, until)
-        start = np.maximum(intervals.start_times, joins[intervals.local])
-        end = np.minimum(intervals.end_times, leaves[intervals.local])
-        end = np.where(end == math.inf, until, end)
+        local = intervals.local
+        start = np.maximum(intervals.start_times, joins[local])
+        end = np.minimum(intervals.end_times, leaves[local])
+        end[end == math.inf] = until
         # Nothing may be left of an interval in which the device joins or leaves.
         is_left = (end > start) & (start < until)
-        chosen = ids[intervals.local[is_left]].astype(np.int64)
+        chosen = ids[local[is_left]].astype(np.int64)
         yield Sessions(first, end_device, chosen, start[is_left], end[is_left])

@@ -4,9 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedray.base.arrays import Float32Array, UInt64Array
 from fedray.base.blocks import part_count, part_ranges, shard_ranges
 from fedray.base.errors import InputError, ShardLost, TrainerLost
 from fedray.base.threads import usable_cpus
@@ -45,8 +43,8 @@ LEAST_FOR_THREADS = 1 << 20
 """Smallest population for which a run in one process has a shard per CPU by default; smaller runs
 are over before threads gain anything."""
 MOST_TRAINERS_HERE = 4
-"""Most trainers of one process by default: between torch's operations a trainer holds Python's lock,
-and others wait."""
+"""Most trainers of one process by default: between torch's operations, a trainer holds Python's
+lock and others wait."""
 
 
 class ShardWorker:
@@ -61,7 +59,8 @@ class ShardWorker:
         self, worker: Worker, device_ids: int, ranges: Sequence[tuple[int, int]], threads: int
     ) -> None:
         self.worker = worker
-        self.first_device, self.end_device = ranges[0][0], ranges[-1][1]
+        self.first_device = ranges[0][0]
+        self.end_device = ranges[-1][1]
         self.shards = len(ranges)
         self._parts = part_ranges(device_ids, self.first_device, self.end_device)
         self._runs_aside = worker.is_elsewhere or threads > 1
@@ -110,11 +109,11 @@ class TrainerWorker:
     def evaluate(self, parameters: Kept) -> Pending[Evaluation]:
         return self.worker.call("evaluate", parameters)
 
-    def initial_parameters(self) -> Pending[NDArray[np.float32]]:
+    def initial_parameters(self) -> Pending[Float32Array]:
         return self.worker.call("initial_parameters")
 
     def measure_devices(
-        self, parameters: Kept, device_ids: NDArray[np.uint64], most_examples: int
+        self, parameters: Kept, device_ids: UInt64Array, most_examples: int
     ) -> Pending[DeviceMeasures]:
         """See fedray.clients.trainer.LocalTrainer."""
         return self.worker.call("measure_devices", parameters, device_ids, most_examples)
@@ -134,8 +133,8 @@ def start_shards(
     """
     device_ids = scenario.device_ids
     is_here = placement.backend == "in-process"
-    wanted = placement.shards or (_shards_here(scenario) if is_here else max(1, int(cpus)))
-    count = min(wanted, part_count(device_ids))
+    per_cpu = _shards_here(scenario) if is_here else max(1, int(cpus))
+    count = min(placement.shards or per_cpu, part_count(device_ids))
     ranges = shard_ranges(device_ids, count)
     if is_here:
         threads = min(count, usable_cpus()) if _can_use_threads(scenario) else 1
@@ -156,7 +155,8 @@ def start_shards(
         own = ranges[begin:end]
         at_once = max(1, min(end - begin, int(node.cpus)))
         threads = at_once if _can_use_threads(scenario) else 1
-        first, last = own[0][0], own[-1][1]
+        first = own[0][0]
+        last = own[-1][1]
         spec = ActorSpec(
             name="Shard",
             who=f"the host of the shards of devices {first} to {last}",
@@ -189,12 +189,9 @@ def _can_use_threads(scenario: Scenario | SeveralTasks) -> bool:
 def _shares(nodes: Sequence[Node], count: int) -> list[tuple[int, int]]:
     """Divides the shards among nodes in proportion to their CPUs: [begin, end) of each node."""
     total = sum(node.cpus for node in nodes)
-    edges = [0]
-    cpus = 0.0
-    for node in nodes:
-        cpus += node.cpus
-        # Running sums are rounded, so that the shares add up.
-        edges.append(round(count * cpus / total))
+    # Running sums are rounded, so that the shares add up.
+    running = itertools.accumulate((node.cpus for node in nodes), initial=0.0)
+    edges = [round(count * cpus / total) for cpus in running]
     return list(itertools.pairwise(edges))
 
 

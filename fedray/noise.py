@@ -1,6 +1,6 @@
-"""Correlated noise for a training loop of the user's own, and its accounting.
+"""Correlated noise for a user's own training loop, and its accounting.
 
-Rows, draws and recurrences are those of simulated trainings (server/learning/noise.py).
+It draws the same rows as simulated trainings (server/learning/noise.py).
 """
 
 import json
@@ -24,35 +24,35 @@ from fedray.server.learning.draws import kind_of_device
 from fedray.server.learning.noise import NoiseStream, noise_stream
 
 SEED_BITS = 128
-"""Bits of a seed that is drawn here, as many as the keys of draws on a CPU have."""
+"""Bits of a seed drawn from the operating system, equal to the key size of draws on a CPU."""
 
 
 class CorrelatedNoise:
-    """Noise of a matrix mechanism for a loop that sums clipped contributions itself.
+    """Noise of a matrix mechanism for a training loop that sums clipped contributions itself.
 
     Step t adds row t of z * clip_norm * C^-1 Z, where z is the noise multiplier and Z has standard
     normal entries (Choquette-Choo et al. 2023, "Multi-epoch matrix factorization mechanisms for
-    private machine learning", section 1; for a tree: of its decoder times Z). The releases of all
-    steps are then a function of C X + z * clip_norm * N(0, I), with privacy `rho` and `epsilon`.
-    Every row is given once.
+    private machine learning", section 1; for a tree: its decoder times Z). All steps together
+    release a function of C X + z * clip_norm * N(0, I), whose privacy is `rho` and `epsilon`. Every
+    row is used once.
 
-    The noise protects only as long as the seed, which `state_dict` contains, stays secret: a holder
-    of the seed can subtract the noise.
+    The noise protects only while the seed is secret, because the seed allows subtracting it.
+    `state_dict` contains the seed.
 
     Args:
-        strategy: the mechanism's matrix C, or the path of a file that `read_strategy` reads.
-        steps: planned steps; there is no noise for more. Fewer may be taken.
-        parameters: trained tensors [..], in the order of their gradients. Only shapes and devices
-            are read; all are on one device, a CPU or a CUDA GPU.
-        noise_multiplier: z, the noise's standard deviation in units of the clip norm.
+        strategy: matrix C of the mechanism, or the path of a file for `read_strategy`.
+        steps: planned number of steps. Fewer may be taken; more have no noise.
+        parameters: trained tensors [..], in the order of their gradients, on one device, a CPU or a
+            CUDA GPU. Only their shapes and device are read.
+        noise_multiplier: z, standard deviation of the noise in units of the clip norm.
         clip_norm: largest L2 norm, over all parameters together, of the contribution of one unit of
             privacy (an example, or a user) to the sum of one step.
         seed: secret key of the draws, a whole number from 0; None draws one from the operating
-            system. Two trainings must never have the same.
+            system. Each training must have its own.
 
     Raises:
-        InputError: a value is impossible, the strategy has fewer steps, or its noise grows beyond
-            float32.
+        InputError: an argument is out of range, the strategy has fewer steps, or its noise grows
+            beyond the precision of float32.
     """
 
     def __init__(
@@ -67,11 +67,14 @@ class CorrelatedNoise:
     ) -> None:
         check_noise_multiplier(noise_multiplier)
         _check_positive("clip_norm", clip_norm)
-        strategy = _read(strategy)
+        if isinstance(strategy, str | Path):
+            strategy = read_strategy(strategy)
         strategy.check_rounds(steps)
         strategy.check_noise_growth(steps)
-        self._strategy, self._steps = strategy, steps
-        self._noise_multiplier, self._clip_norm = noise_multiplier, clip_norm
+        self._strategy = strategy
+        self._steps = steps
+        self._noise_multiplier = noise_multiplier
+        self._clip_norm = clip_norm
         tensors = _tensors(parameters)
         self._shapes = [tuple(each.shape) for each in tensors]
         self._sizes = [each.numel() for each in tensors]
@@ -88,7 +91,7 @@ class CorrelatedNoise:
 
     @property
     def next_step(self) -> int:
-        """The step whose noise comes next, counted from 0; the number of rows that were given."""
+        """Number of the next step, from 0: the number of rows used so far."""
         return self._stream.next_round
 
     @property
@@ -98,94 +101,90 @@ class CorrelatedNoise:
 
     @property
     def deviation(self) -> float:
-        """noise_multiplier * clip_norm: the scale of the noise on the *sum* of one step's
-        contributions."""
+        """noise_multiplier * clip_norm, the scale of the noise on the *sum* of one step."""
         return self._noise_multiplier * self._clip_norm
 
     @torch.no_grad()
     def add_(self, gradients: Iterable[Tensor | None], *, divisor: float = 1.0) -> None:
-        """Adds the next step's noise to gradients, in place.
+        """Adds the noise of the next step to gradients, in place.
 
-        Every call is a step. If several workers share a step's sum, add the noise once, after their
-        sums were joined.
+        Every call is a step. If several workers compute a step, add the noise once, to their total.
 
         Args:
-            gradients: sums of clipped contributions, one for each parameter and of its shape, in
-                float32 or float64. A coarser sum is rounded before the noise is added, by as much
-                as the noise should hide.
-            divisor: divisor already applied to the sums, such as the expected batch size if
-                gradients are means. It must not depend on private data.
+            gradients: sums of clipped contributions, one per parameter and of its shape, in float32
+                or float64. Coarser sums are rounded before the noise is added, by as much as the
+                noise should hide.
+            divisor: number by which the sums were already divided, such as the expected batch size
+                if gradients are means. It must not depend on private data.
 
         Raises:
             InputError: a gradient is missing, has another shape or is coarser than float32, or all
-                planned steps were taken. Then nothing was added, and the step is still to come.
+                planned steps were taken. Nothing is added then, and the step does not count.
         """
         _check_positive("divisor", divisor)
-        # Everything is checked before the row is taken, because a row is given once.
+        # Checks come first, because a row is used only once.
         targets = self._checked(gradients)
         row = self._stream.next()
         for target, part in zip(targets, row.split(self._sizes), strict=True):
             target.add_(part.view(target.shape), alpha=self.deviation / divisor)
 
     def next_noise(self) -> list[Tensor]:
-        """The next step's noise: for the sum of contributions, a float32 tensor for each parameter,
-        of its shape and on its device.
+        """Returns the noise on the sum of the next step: a float32 tensor for each parameter, of
+        its shape and on its device.
 
-        Every call is a step, as it is of `add_`.
+        Every call is a step, as for `add_`.
 
         Raises:
             InputError: all planned steps were taken.
         """
-        # The product is a tensor of its own; the row is overwritten at the next step.
+        # A new tensor, because the next step overwrites the row.
         noise = torch.mul(self._stream.next(), self.deviation)
         parts = noise.split(self._sizes)
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def figures(self, participation: MinSep, delta: float) -> Figures:
-        """Returns errors, sensitivity and privacy of all planned steps.
+        """Returns errors, sensitivity and privacy of all planned steps. They also hold for fewer
+        steps.
 
         Args:
-            participation: steps in which one unit of privacy may contribute, over all `steps`. For
-                passes over the data in one fixed order, min_sep is the steps of a pass and
+            participation: steps to which one unit of privacy may contribute, over all `steps`. For
+                passes over the data in a fixed order, min_sep is the number of steps of a pass, and
                 max_participations the number of passes. The training loop must enforce it.
-            delta: delta of epsilon.
-
-        Returns:
-            Figures that hold for fewer steps too; each says whether it is exact or an upper bound.
+            delta: delta of epsilon, from 1e-30 to below 1.
 
         Raises:
-            InputError: the participation is not over the planned steps, delta is not from 1e-30 to
-                below 1, or no theorem gives the sensitivity (`SensitivityUnknown`).
+            InputError: the participation is not over the planned steps, delta is out of range, or
+                no theorem gives the sensitivity (`SensitivityUnknown`).
         """
         if participation.rounds != self._steps:
             raise InputError.of(
                 "participation.rounds",
                 participation.rounds,
-                f"must be steps={self._steps}, for which this noise was planned",
+                f"must be steps={self._steps}, the planned number",
                 f"give MinSep(rounds={self._steps}, ...)",
             )
         return mechanism_figures(self._strategy, participation, self._noise_multiplier, delta)
 
     def rho(self, participation: MinSep) -> float:
-        """rho of zero-concentrated DP of all planned steps, under zero-out of one unit: exact where
-        the sensitivity is, else an upper bound. See `figures`."""
-        # It does not depend on delta, of which figures need some value.
+        """Returns rho of zero-concentrated DP of all planned steps, under zero-out of one unit:
+        exact if the sensitivity is, else an upper bound. See `figures`."""
+        # rho does not depend on delta.
         rho = self.figures(participation, delta=0.5).rho
         assert rho is not None
         return rho
 
     def epsilon(self, participation: MinSep, delta: float) -> float:
-        """Epsilon at `delta` of all planned steps: exact where the sensitivity is, else an upper
-        bound. See `figures`."""
+        """Returns epsilon at `delta` of all planned steps: exact if the sensitivity is, else an
+        upper bound. See `figures`."""
         epsilon = self.figures(participation, delta).epsilon
         assert epsilon is not None
         return epsilon
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, to be kept with a checkpoint: numbers, strings and tensors on the CPU, which
+        """Returns the state for a checkpoint: numbers, strings and tensors on the CPU, which
         `torch.load(..., weights_only=True)` reads.
 
-        It contains the seed, and has to be kept as secret as that.
+        Keep it secret, because it contains the seed.
         """
         state = self._stream.state()
         return {
@@ -196,39 +195,38 @@ class CorrelatedNoise:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from a `state_dict`, with the same noise for the same steps.
+        """Continues from a state, with the same noise for the same steps.
 
-        Steps after the state was written get the same rows again. If their releases were seen, they
-        must be released unchanged: the difference of two releases with one row of noise has no
-        noise.
+        Steps taken after the state was saved get the same rows again. If their releases were seen,
+        they must release the same values again: the difference of two releases with the same row of
+        noise has no noise.
 
         Args:
             state: state of a `CorrelatedNoise` with the same arguments, on the same kind of device.
 
         Raises:
-            InputError: the state has another setting, or noise was drawn here already.
+            InputError: the state has other arguments, or this object already gave noise.
         """
         if self.next_step:
             raise InputError.of(
                 "next_step",
                 self.next_step,
-                "is not 0: noise was drawn here already, and two states do not make one mechanism",
+                "is not 0: this object already gave noise",
                 "load the state into a new CorrelatedNoise",
             )
         setting = self._setting()
         missing = {*setting, "seed", "next_step", "buffers"} - state.keys()
         if missing:
             raise InputError(
-                f"the state has no {', '.join(sorted(missing))}; load what state_dict gave"
+                f"the state has no {', '.join(sorted(missing))}; load a result of state_dict"
             )
         for name, own in setting.items():
             if state[name] != own:
                 raise InputError(
-                    f"the state is of {name}={state[name]!r}, and this noise has {own!r}; its rows "
-                    "would not go on with the same noise: give the arguments of that training"
+                    f"the state is of {name}={state[name]!r}, and this noise has {own!r}; give the "
+                    "arguments of that training"
                 )
-        # The seed is only taken up together with its place: from the first step it would repeat
-        # rows.
+        # Seed and position are loaded together: the seed with position 0 would repeat rows.
         seed = _whole(state["seed"])
         stream = self._stream_of(seed)
         buffers = state["buffers"].cpu().numpy()
@@ -239,7 +237,7 @@ class CorrelatedNoise:
         return noise_stream(self._strategy, seed, sum(self._sizes), self._device, self._steps)
 
     def _setting(self) -> dict[str, Any]:
-        """All that determines the noise, but for the seed."""
+        """Returns everything except the seed that determines the noise."""
         strategy = {"kind": self._strategy.kind, **self._strategy.parameters}
         return {
             "strategy": json.dumps(strategy, sort_keys=True),
@@ -251,7 +249,7 @@ class CorrelatedNoise:
         }
 
     def _checked(self, gradients: Iterable[Tensor | None]) -> list[Tensor]:
-        """The gradients, if noise can be added to all of them. Raises InputError."""
+        """Returns the gradients if noise can be added to all of them. Raises InputError."""
         targets = list(gradients)
         if len(targets) != len(self._shapes):
             raise InputError(
@@ -259,12 +257,11 @@ class CorrelatedNoise:
                 "in their order"
             )
         checked = []
-        # All are looked at before any changes, so that a refusal leaves them as they were.
         for place, (target, shape) in enumerate(zip(targets, self._shapes, strict=True)):
             if target is None:
                 raise InputError(
                     f"gradient {place} is None: a parameter without noise would not be protected; "
-                    "give zeros, or leave parameters out that are not trained"
+                    "give zeros, or leave out parameters that are not trained"
                 )
             if not isinstance(target, Tensor):
                 raise InputError(
@@ -279,9 +276,9 @@ class CorrelatedNoise:
             # The sum of a million bfloat16 numbers is rounded by more than the clip norm.
             if torch.finfo(target.dtype).eps > torch.finfo(torch.float32).eps:
                 raise InputError(
-                    f"gradient {place} is {target.dtype}, whose sum was rounded before the noise "
-                    "hides it; sum the clipped gradients in float32, add the noise to that sum, "
-                    "and only then convert it: .to(parameter.dtype)"
+                    f"gradient {place} is {target.dtype}, rounded before noise hides it; sum "
+                    "clipped gradients in float32, add the noise, and only then convert the sum: "
+                    ".to(parameter.dtype)"
                 )
             if target.device != self._device:
                 raise InputError(
@@ -292,14 +289,9 @@ class CorrelatedNoise:
         return checked
 
 
-def _read(strategy: Strategy | str | Path) -> Strategy:
-    """Returns the strategy, read from its file if a path is given."""
-    return read_strategy(strategy) if isinstance(strategy, str | Path) else strategy
-
-
 def _whole(seed: int) -> int:
-    """The seed as an int. Raises InputError."""
-    # A key is made of the seed's digits, so 3, 3.0 and True would be three seeds.
+    """Returns the seed as an int. Raises InputError."""
+    # Keys are made from the seed's digits, so 3, 3.0 and True would be three seeds.
     if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
         raise InputError.of(
             "seed", seed, "must be a whole number from 0", "leave it out to draw a secret one"
@@ -308,7 +300,7 @@ def _whole(seed: int) -> int:
 
 
 def _tensors(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The parameters as a list. Raises InputError."""
+    """Returns the parameters as a list. Raises InputError."""
     tensors = list(parameters)
     for each in tensors:
         if not isinstance(each, Tensor):
@@ -320,7 +312,7 @@ def _tensors(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _device_of(tensors: list[Tensor]) -> torch.device:
-    """The one device of the tensors. Raises InputError."""
+    """Returns the device of the tensors. Raises InputError."""
     devices = {each.device for each in tensors}
     if len(devices) != 1 or not sum(each.numel() for each in tensors):
         where = ", ".join(sorted(map(str, devices))) or "none"
@@ -330,13 +322,10 @@ def _device_of(tensors: list[Tensor]) -> torch.device:
         )
     (device,) = devices
     if device.type not in ("cpu", "cuda"):
-        raise InputError(
-            f"parameters are on {str(device)!r}, where noise has no addressed draws; use 'cpu' or "
-            "'cuda'"
-        )
+        raise InputError(f"parameters are on {str(device)!r}; use 'cpu' or 'cuda'")
     return device
 
 
 def _check_positive(name: str, value: float) -> None:
     if not (value > 0 and math.isfinite(value)):
-        raise InputError.of(name, value, "must be positive and finite", "correct it")
+        raise InputError.of(name, value, "must be positive and finite")

@@ -1,7 +1,7 @@
-"""BandFHU, or BSR: the banded square root. c_i = binom(2i, i) / 4^i for i < bands, the series of (1
-- x)^(-1/2) cut off.
+"""BandFHU, or BSR, the banded square root: c_i = binom(2i, i) / 4^i for i < bands, the truncated
+series of (1 - x)^(-1/2).
 
-Without the cut C is the square root of the prefix-sum workload A. Source: Fichtenberger, Henzinger,
+Without truncation C is the square root of the prefix sum A. Source: Fichtenberger, Henzinger,
 Upadhyay 2022 ("Constant matters"); Kalinin and Lampert 2024 ("Banded square root matrix
 factorization").
 """
@@ -9,28 +9,27 @@ factorization").
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from fedray.base.arrays import Float64Array
 from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
 
 class BandFHU(ToeplitzStrategy):
-    """Square root of the prefix sum, cut off after `bands` coefficients; nothing to optimise but
-    their number."""
+    """Square root of the prefix sum, truncated to `bands` coefficients, their number being the only
+    parameter to optimise."""
 
     kind: Literal["band-fhu"] = "band-fhu"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Banded square root."""
     bands: Annotated[int, Field(ge=1)]
-    """Coefficients kept, the diagonal's included."""
+    """Number of coefficients kept, including the diagonal."""
     paper: ClassVar[str] = "Kalinin, Lampert 2024"
 
-    def first_column(self, rounds: int) -> NDArray[np.float64]:
+    def first_column(self, rounds: int) -> Float64Array:
         c = np.zeros(rounds)
         kept = min(self.bands, rounds)
         i = np.arange(1, kept)
-        # c_i = binom(2i, i) / 4^i; each is the one before times (2i - 1) / (2i), with no binomials
-        # to overflow.
+        # Ratios of consecutive coefficients, because the binomials would overflow.
         ratios = (2 * i - 1) / (2 * i)
         c[:kept] = np.cumprod(np.concatenate([[1.0], ratios]))
         return c

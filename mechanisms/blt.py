@@ -1,5 +1,4 @@
-"""BLT: buffered linear Toeplitz noise. C is Toeplitz with c_0 = 1 and c_i = sum_j omega_j
-theta_j^(i-1).
+"""BLT, the buffered linear Toeplitz strategy: c_0 = 1, c_i = sum_j omega_j theta_j^(i-1).
 
 Source: McMahan, Xu, Zhang 2024 ("A hassle-free algorithm for private learning in practice",
 multi-participation BLT) and Dvijotham et al. 2024 (arXiv 2404.16706).
@@ -9,17 +8,18 @@ from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.recurrence import Buffers
 from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
 
 class BLT(ToeplitzStrategy):
-    """Buffered linear Toeplitz strategy; its noise needs one buffer per pair (theta_j, omega_j).
+    """Buffered linear Toeplitz strategy.
 
-    Each buffer takes the memory of one model, for any number of rounds.
+    Its noise keeps one buffer of the model's size per pair (theta_j, omega_j), for any number of
+    rounds.
     """
 
     kind: Literal["blt"] = "blt"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
@@ -27,7 +27,7 @@ class BLT(ToeplitzStrategy):
     theta: Annotated[
         tuple[Annotated[float, Field(ge=1e-6, lt=1)], ...], Field(strict=False, min_length=1)
     ]
-    """Decay of each buffer; distinct, from 1e-6 to below 1."""
+    """Decay per round of each buffer: distinct values, from 1e-6 to below 1."""
     omega: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False, min_length=1)]
     """Weight of each buffer; positive."""
     paper: ClassVar[str] = "McMahan, Xu, Zhang 2024"
@@ -41,31 +41,30 @@ class BLT(ToeplitzStrategy):
             )
         if len(set(self.theta)) != len(self.theta):
             raise ValueError(
-                f"theta={list(self.theta)} must be distinct; add the omegas of equal entries"
+                f"theta={list(self.theta)} must be distinct; merge equal entries and add their "
+                "omegas"
             )
-        # The buffers of C^-1 go from S to diag(theta) S - 1 omega' S each round (Algorithm 3).
+        # Each round maps the buffers of C^-1 to diag(theta) S - 1 omega' S (Algorithm 3).
         transition = np.diag(self.theta) - np.array(self.omega)[None, :]
         radius = max(abs(np.linalg.eigvals(transition)))
         if not radius <= 1.0:
             raise ValueError(
-                f"omega={list(self.omega)}: the noise C^-1 Z would grow by {radius:g} per round; "
-                "its recurrence "
-                "diag(theta) - 1 omega' must have spectral radius at most 1, so lower omega"
+                f"omega={list(self.omega)}: the recurrence of the noise, diag(theta) - 1 omega', "
+                f"must have spectral radius at most 1, not {radius:g}; lower omega"
             )
         return self
 
-    def first_column(self, rounds: int) -> NDArray[np.float64]:
-        """The coefficients c_0 .. c_(rounds-1), [rounds]: 1, then sum_j omega_j theta_j^(i-1)."""
+    def first_column(self, rounds: int) -> Float64Array:
         return _coefficients(self.theta, self.omega, rounds)
 
-    def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
-        """Coefficients of C^-1, [rounds], by the recurrence of the noise itself (McMahan, Xu, Zhang
-        2024, Algorithm 3), in time of rounds x buffers."""
+    def inverse_first_column(self, rounds: int) -> Float64Array:
+        """Returns the coefficients of C^-1, [rounds], by the recurrence of the noise (McMahan, Xu,
+        Zhang 2024, Algorithm 3), in O(rounds x buffers)."""
         theta_b = np.array(self.theta)
         omega_b = np.array(self.omega)
         inverse = np.empty(rounds)
         inverse[0] = 1.0
-        # S holds the buffers: what earlier rounds' noise leaves in this one, by decay.
+        # S has the buffers: noise of earlier rounds, decayed.
         S = np.ones(len(self.theta))
         for t in range(1, rounds):
             inverse[t] = -(omega_b @ S)
@@ -77,21 +76,18 @@ class BLT(ToeplitzStrategy):
         return Buffers(theta=self.theta, omega=self.omega)
 
     def noise_growth(self, rounds: int) -> float:
-        """At most 1: the spectral radius of the noise's recurrence, which is checked where a BLT is
-        made, bounds it for any number of `rounds`."""
+        # Validation bounds the spectral radius of the recurrence by 1.
         del rounds
         return 1.0
 
     def is_non_increasing(self, rounds: int) -> bool:
-        """As theta < 1 and omega > 0, all but c_1 <= c_0 always holds; decided by the parameters,
-        not by rounded coefficients."""
+        # With theta < 1 and omega > 0 only c_1 <= c_0 may fail. Parameters decide, since computed
+        # coefficients are rounded.
         return rounds == 1 or sum(self.omega) <= 1.0
 
-    def gram_entries(
-        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
-    ) -> NDArray[np.float64]:
-        """G[i, j] = sum_{s < n-j} c_s c_(s+j-i) = c_(j-i) + sum_q theta_q^(j-i) T_q(n-j), geometric
-        series in closed form."""
+    def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
+        """Returns sum_{s < n-j} c_s c_(s+j-i) = c_(j-i) + sum_q theta_q^(j-i) T_q(n-j), with the
+        geometric series T_q of `_gram_tables` in closed form."""
         lag = second - first
         terms = rounds - second
         c, powers, tails = _gram_tables(self.theta, self.omega, rounds)
@@ -101,9 +97,7 @@ class BLT(ToeplitzStrategy):
         return entries
 
 
-def _coefficients(
-    theta: tuple[float, ...], omega: tuple[float, ...], rounds: int
-) -> NDArray[np.float64]:
+def _coefficients(theta: tuple[float, ...], omega: tuple[float, ...], rounds: int) -> Float64Array:
     exponents = np.arange(rounds - 1)
     powers = np.array(theta) ** exponents[:, None]
     return np.concatenate([[1.0], powers @ np.array(omega)])
@@ -112,9 +106,9 @@ def _coefficients(
 @lru_cache(maxsize=8)
 def _gram_tables(
     theta: tuple[float, ...], omega: tuple[float, ...], rounds: int
-) -> tuple[NDArray[np.float64], list[NDArray[np.float64]], list[NDArray[np.float64]]]:
-    """c, and by buffer theta_q^lag and T_q(m) = omega_q sum_p omega_p (1 - (theta_p theta_q)^(m-1))
-    / (1 - theta_p theta_q)."""
+) -> tuple[Float64Array, list[Float64Array], list[Float64Array]]:
+    """Returns c, and per buffer q theta_q^lag and T_q(m) = omega_q sum_p omega_p (1 - (theta_p
+    theta_q)^(m-1)) / (1 - theta_p theta_q)."""
     lags = np.arange(rounds, dtype=np.float64)
     terms = np.arange(rounds + 1, dtype=np.float64)
     powers = []
@@ -122,7 +116,7 @@ def _gram_tables(
     for theta_q, omega_q in zip(theta, omega, strict=True):
         tail = np.zeros(rounds + 1)
         for theta_p, omega_p in zip(theta, omega, strict=True):
-            # 1 - product^(m-1) through expm1, which keeps its digits where the product is near 1.
+            # 1 - product^(m-1) by expm1, which is accurate if the product is near 1.
             product = theta_p * theta_q
             missing = -np.expm1((terms - 1) * np.log(product))
             tail += omega_p * missing / (1.0 - product)

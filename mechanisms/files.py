@@ -1,5 +1,5 @@
-"""Strategies on disk: a JSON document `{"kind": ..., parameters}`, and for matrices a `.npy` file
-beside it."""
+"""Strategies on disk: a JSON document `{"kind": ..., parameters}`, and for a matrix a `.npy` file
+next to it."""
 
 import json
 import os
@@ -21,14 +21,13 @@ _KINDS = tuple(each.model_fields["kind"].default for each in classes_in(AnyStrat
 
 
 def read_strategy(file: str | Path) -> Strategy:
-    """The strategy that a JSON file describes, or the matrix that a .npy file is.
+    """Reads a strategy from a JSON file, or a matrix from a .npy file.
 
     Args:
-        file: its path. A matrix's `file` is taken from the JSON's directory.
+        file: path of the file. Matrices are searched for in its directory.
 
     Raises:
-        InputError: the file cannot be read, or describes no valid mechanism; the message names the
-            file and the rule.
+        InputError: the file cannot be read, or does not describe a valid mechanism.
     """
     path = Path(file)
     if path.suffix == ".npy":
@@ -45,13 +44,13 @@ def read_strategy(file: str | Path) -> Strategy:
 
 
 def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Strategy:
-    """Returns the strategy that a scenario or a claim names: a file by its path relative to the
-    naming file, or a kind without parameters. Raises InputError.
+    """Reads the strategy that a scenario or a claim names. Raises InputError.
 
     Args:
-        name: the path, or the kind.
-        what: the naming file in messages: "scenario" or "claim".
-        context: validation context; `directory` is the folder of the naming file.
+        name: path of the strategy's file, relative to the naming file; or a kind without
+            parameters.
+        what: type of the naming file, in messages: "scenario" or "claim".
+        context: validation context; its `directory` is that of the naming file.
     """
     directory = (context or {}).get("directory", Path())
     path = directory / name
@@ -59,8 +58,8 @@ def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Str
         if name in _KINDS:
             return _of_kind(name, directory)
         raise InputError(
-            f"{shown(name)} names no mechanism file: there is no {os.path.abspath(path)!r} "
-            f"(a path is relative to the {what} file); correct the path, or put the file there"
+            f"{shown(name)} names no mechanism file: {os.path.abspath(path)!r} does not exist; "
+            f"give a path relative to the {what} file"
         )
     return read_strategy(path)
 
@@ -70,33 +69,32 @@ def _of_kind(kind: str, directory: Path) -> Strategy:
         return strategy_of({"kind": kind}, directory)
     except ValidationError:
         raise InputError(
-            f"{kind!r} is a kind of mechanism that has parameters; make one with `fedray optimize` "
-            f"and name its file, or give a table with kind = {kind!r} and its parameters"
+            f"mechanism {kind!r} needs parameters; name a file written by `fedray optimize`, or "
+            f"give a table with kind = {kind!r} and its parameters"
         ) from None
 
 
 def write_strategy(strategy: Strategy, file: str | Path) -> None:
-    """Writes a strategy's JSON to `file`, and before it the matrix, as a file named by its content.
+    """Writes the JSON of a strategy to `file`, after its matrix, whose file is named by content.
 
-    Until the JSON is replaced, whole, it names the matrix that it named before. Raises InputError
-    where the file cannot be written.
+    The JSON is replaced atomically, and always names a complete matrix. Raises InputError if the
+    file cannot be written.
     """
     path = Path(file)
     try:
         write_json(document_of(strategy, path), path)
     except (OSError, ValueError) as error:
-        # ValueError is raised for impossible file names, such as one with a zero byte.
+        # ValueError: the path is not a valid file name, such as one with a zero byte.
         raise InputError(
             f"mechanism file {str(path)!r} cannot be written ({error}); name a writable file"
         ) from None
 
 
 def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
-    """The strategy as JSON that is to stand at `path`; its matrix is written beside it. Raises
-    OSError."""
+    """Returns the JSON document for `path`, and writes the matrix next to it. Raises OSError."""
     document = strategy.model_dump(mode="json")
     if isinstance(strategy, MatrixFile):
-        # The name has the content in it, so that an older JSON never finds another matrix.
+        # The name contains the digest, so that an older JSON never finds another matrix.
         matrix_path = path.with_name(f"{path.stem}-{strategy.sha256[:16]}.npy")
         replace_file(matrix_path, strategy.content)
         document["file"] = matrix_path.name
@@ -104,21 +102,25 @@ def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
 
 
 def strategy_of(document: Any, directory: Path) -> Strategy:
-    """The strategy that a JSON `document` describes; matrices are looked for in `directory`. Raises
-    pydantic's ValidationError for one that is refused."""
+    """Returns the strategy that a JSON document describes, with matrices from `directory`. Raises
+    pydantic's ValidationError."""
     return _ADAPTER.validate_python(document, context={"directory": directory})
 
 
 def write_json(document: dict[str, Any], path: Path) -> None:
-    """Writes a document to a JSON file at `path`, whole or not at all. Raises OSError, and
-    ValueError for a number that is not finite, which JSON does not have."""
+    """Writes a document to a JSON file atomically. Raises OSError, and ValueError for a number that
+    is not finite."""
     text = json.dumps(document, indent=1, allow_nan=False)
     replace_file(path, (text + "\n").encode())
 
 
 def read_json(path: Path, what: str) -> Any:
-    """Returns the content of the JSON file at `path`. Raises InputError with the file's name;
-    `what` is its role in messages."""
+    """Reads a JSON file. Raises InputError.
+
+    Args:
+        path: path of the file.
+        what: description of the file for messages, such as "mechanism file".
+    """
     try:
         return parse_json(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
@@ -131,5 +133,5 @@ def read_json(path: Path, what: str) -> Any:
             f"{what} {str(path)!r} is not valid JSON ({error}); correct that place"
         ) from None
     except ValueError as error:
-        # A ValueError other than JSONDecodeError means numbers or nesting beyond reason.
+        # Other ValueErrors mean unreasonably large numbers or deep nesting.
         raise InputError(f"{what} {str(path)!r} is not usable JSON ({error}); correct it") from None

@@ -1,10 +1,10 @@
-"""Identity: independent noise in every round (DP-FedAvg, DP-SGD). C = I."""
+"""Identity, C = I: independent noise in every round (DP-FedAvg, DP-SGD)."""
 
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.recurrence import Independent
 from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
@@ -12,22 +12,20 @@ from fedray.mechanisms.toeplitz import ToeplitzStrategy
 class Identity(ToeplitzStrategy):
     """Independent Gaussian noise in every round (McMahan et al. 2018).
 
-    Prefix sums have the noise of all rounds so far, so the error grows with the root of the rounds.
+    A prefix sum has the noise of all its rounds, so the error grows with their square root.
     """
 
     kind: Literal["identity"] = "identity"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Independent noise."""
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
 
-    def first_column(self, rounds: int) -> NDArray[np.float64]:
+    def first_column(self, rounds: int) -> Float64Array:
         return np.eye(1, rounds)[0]
 
     def recurrence(self, rounds: int) -> Independent:
         del rounds
         return Independent()
 
-    def gram_entries(
-        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
-    ) -> NDArray[np.float64]:
+    def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         del rounds
         return (first == second).astype(np.float64)

@@ -1,5 +1,4 @@
-"""Error and loss of a strategy for the prefix sums (McMahan, Xu, Zhang 2024, equations of section
-3)."""
+"""Error and loss of a strategy for prefix sums (McMahan, Xu, Zhang 2024, section 3)."""
 
 from dataclasses import dataclass
 
@@ -12,10 +11,10 @@ from fedray.mechanisms.strategy import Sensitivity, Strategy
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Deviation of the noise on prefix sums, at clip norm 1.
+    """Standard deviation of the noise on prefix sums, at clip norm 1.
 
-    Errors belong to noise of unit scale. Losses belong to noise scaled by the sensitivity, that is,
-    to equal privacy (mu = 1), so that they can be compared between mechanisms.
+    Errors assume noise of unit scale. Losses assume noise scaled by the sensitivity, that is, equal
+    privacy (mu = 1); they are comparable between mechanisms.
     """
 
     sensitivity: Sensitivity
@@ -23,18 +22,16 @@ class Loss:
     max_error: float
     """Standard deviation of the noise on the worst prefix sum."""
     rms_error: float
-    """Root mean square over rounds of that deviation."""
+    """Root mean square of the standard deviation over rounds."""
 
     @property
     def max_loss(self) -> float:
-        """MaxLoss = sensitivity x max_error: the error of the worst round at mu = 1 (McMahan, Xu,
-        Zhang 2024, section 3)."""
+        """MaxLoss = sensitivity x max_error, the error of the worst round at mu = 1."""
         return self.sensitivity.value * self.max_error
 
     @property
     def rms_loss(self) -> float:
-        """RmsLoss = sensitivity x rms_error: the root mean square error over rounds at mu = 1
-        (McMahan, Xu, Zhang 2024, section 3)."""
+        """RmsLoss = sensitivity x rms_error, the root mean square error over rounds at mu = 1."""
         return self.sensitivity.value * self.rms_error
 
 
@@ -42,7 +39,7 @@ def loss(strategy: Strategy, participation: MinSep) -> Loss:
     """Computes the loss of a strategy under a participation.
 
     Raises:
-        InputError: if the strategy has fewer rounds than the participation.
+        InputError: the strategy has fewer rounds than the participation.
     """
     max_error, rms_error = prefix_errors(strategy, participation.rounds)
     sensitivity = strategy.participation_sensitivity(participation)
@@ -50,18 +47,17 @@ def loss(strategy: Strategy, participation: MinSep) -> Loss:
 
 
 def prefix_errors(strategy: Strategy, rounds: int) -> tuple[float, float]:
-    """Returns (max_error, rms_error) of the prefix sums over `rounds` rounds, at noise of unit
-    scale.
+    """Returns (max_error, rms_error) of the prefix sums, at noise of unit scale.
 
-    Raises InputError if the strategy has fewer rounds, or its C is near singular.
+    Raises InputError if the strategy has fewer rounds or its C is nearly singular.
     """
     strategy.check_rounds(rounds)
-    # An overflow causes no warning: infinite values are refused below.
+    # No warning on overflow: values that are not finite are refused below.
     with np.errstate(all="ignore"):
         variances = strategy.error_variances(rounds)
     if not np.isfinite(variances).all():
         raise InputError(
-            f"strategy {strategy!r} has no finite error over {rounds} rounds; its C is near "
+            f"strategy {strategy!r} has no finite error over {rounds} rounds; its C is nearly "
             "singular"
         )
     return float(variances.max()) ** 0.5, float(variances.mean()) ** 0.5

@@ -1,7 +1,7 @@
-"""Recurrences: the noise of a round, row t of C^-1 Z, from draws and earlier rows.
+"""Recurrences of the noise: row t of C^-1 Z from draws and earlier rows.
 
-Every strategy returns one (`Strategy.recurrence`), and noise streams match only on this union. So a
-new strategy needs no new noise stream, unless its noise follows no recurrence here.
+`Strategy.recurrence` returns one, and the code that generates noise matches on this union. A new
+strategy therefore needs a new noise stream only if no recurrence here describes its noise.
 
     Independent    out_t = z_t
     Buffers        out_t = z_t - omega' S; S = diag(theta) S + 1 out_t'
@@ -9,33 +9,30 @@ new strategy needs no new noise stream, unless its noise follows no recurrence h
     Draws          out_t = sum_j d_j z_{t-j}
     Forest         binary trees, estimated from below
 
-z_t is the draw of round t. At each of its `starts` a recurrence restarts: it drops its state and
-counts its rounds from there, so that the releases before and after are independent.
+z_t is the draw of round t. At each of its `starts` a recurrence is reset: it forgets its state and
+counts rounds from there, so noise before and after a start is independent.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+from fedray.base.arrays import Float64Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Restarting:
-    """Base class of recurrences.
-
-    starts: rounds at which it restarts, increasing; the first is 0.
-    """
+    """Base of all recurrences."""
 
     starts: tuple[int, ...] = (0,)
+    """Rounds of the resets, increasing; the first is 0."""
 
     def start_of(self, round_index: int) -> int:
-        """The latest start that is not after the round."""
+        """Returns the latest start up to the round."""
         return self.starts[bisect_right(self.starts, round_index) - 1]
 
     def begins_anew(self, round_index: int) -> bool:
-        """Whether the noise of this round and of later ones is independent of all before."""
+        """Whether the noise from this round on is independent of all earlier noise."""
         return self.start_of(round_index) == round_index
 
 
@@ -44,59 +41,52 @@ class Independent(Restarting):
     """out_t = z_t: no state."""
 
     def begins_anew(self, round_index: int) -> bool:
-        """Always."""
         del round_index
         return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Buffers(Restarting):
-    """out_t = z_t - omega' S; S = diag(theta) S + 1 out_t' (McMahan, Xu, Zhang 2024, Algorithm 3).
-
-    theta: decay of each buffer.
-    omega: weight of each buffer.
-    """
+    """out_t = z_t - omega' S; S = diag(theta) S + 1 out_t' (McMahan, Xu, Zhang 2024, Algorithm
+    3)."""
 
     theta: tuple[float, ...]
+    """Decay of each buffer."""
     omega: tuple[float, ...]
+    """Weight of each buffer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outputs(Restarting):
-    """out_t = (z_t - sum_{j >= 1} C[t, t-j] out_{t-j}) / C[t, t]: forward substitution.
+    """out_t = (z_t - sum_{j >= 1} C[t, t-j] out_{t-j}) / C[t, t]: forward substitution."""
 
-    row: function of t, counted from the latest start: C[t, t], C[t, t-1], ..., at most `bands` of
-        them. Missing ones at the end are zero.
-    bands: nonzero diagonals of C; the state is the last bands - 1 rows.
-    """
-
-    row: Callable[[int], NDArray[np.float64]]
+    row: Callable[[int], Float64Array]
+    """Function of t, counted from the latest start: C[t, t], C[t, t-1], ..., at most `bands`
+    entries, without trailing zeros."""
     bands: int
+    """Number of nonzero diagonals of C; the state is the last bands - 1 outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Draws(Restarting):
-    """out_t = sum_j d_j z_{t-j}.
+    """out_t = sum_j d_j z_{t-j}: C^-1 is banded Toeplitz."""
 
-    coefficients: d_0 = 1, d_1, ..., of C^-1, Toeplitz; the state is as many draws, less one.
-    """
-
-    coefficients: NDArray[np.float64]
+    coefficients: Float64Array
+    """d_0 = 1, d_1, ...: the coefficients of C^-1; the state is one draw fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Forest(Restarting):
-    """The noise of a prefix sum, estimated from the trees' nodes, less that of the prefix before.
+    """Difference of the noise of two consecutive prefix sums, each estimated from tree nodes.
 
-    The estimate of a complete node combines its own draw and its children's estimates by inverse
-    variance (Honaker 2015). Each start begins a new tree.
-
-    completed_ends: ends of the trees that virtual rounds complete.
-    variances: variance of a complete node's estimate, by height.
+    The estimate of a complete node combines its own draw and the estimates of its children by
+    inverse variance (Honaker 2015). Each start begins a new tree.
     """
 
     completed_ends: frozenset[int]
+    """Ends of the trees that virtual rounds complete."""
     variances: tuple[float, ...]
+    """Variance of the estimate of a complete node, by height."""
 
 
 Recurrence = Independent | Buffers | Outputs | Draws | Forest

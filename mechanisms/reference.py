@@ -1,8 +1,6 @@
-"""The slow, readable twin: materialises C and the noise map, straight from the definitions, in
-float64.
+"""The slow, readable twin: builds C and the noise map from their definitions, in float64.
 
-Every fast path of the mechanisms, of the aggregator's noise and of the audit is tested against this
-file.
+Every fast path in the mechanisms, the aggregator's noise and the audit is tested against this file.
 """
 
 import itertools
@@ -13,8 +11,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.bisr import BISR
@@ -29,13 +27,13 @@ from fedray.mechanisms.tree_full import TreeFull
 from fedray.mechanisms.triangular import MatrixFile
 
 
-def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
-    """C, [rounds, rounds] for a square strategy and [nodes, rounds] for a tree.
+def strategy_matrix(strategy: Strategy, rounds: int) -> Float64Array:
+    """Returns C, [rounds, rounds] for a square strategy and [nodes, rounds] for a tree.
 
-    Every kind is written down by its paper's definition, without the code of its own file.
+    Every kind follows the definition of its paper, without the code of its own file.
 
     Raises:
-        InputError: the strategy's kind is not written down here.
+        InputError: the kind has no reference matrix.
     """
     match strategy:
         case Identity():
@@ -54,8 +52,8 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
             c = [math.comb(2 * i, i) / 4**i for i in range(kept)]
             return _toeplitz([*c, *([0.0] * (rounds - kept))])
         case BISR():
-            # The coefficients of (1 - x)^(1/2), truncated; C is the inverse. In fractions, as the
-            # recursion would add up rounding errors.
+            # C is the inverse of the truncated series of (1 - x)^(1/2). Fractions, because the
+            # recursion would accumulate rounding errors.
             kept = min(rounds, strategy.bands)
             inverse = [Fraction(math.comb(2 * i, i), 4**i * (1 - 2 * i)) for i in range(kept)]
             c = [Fraction(1)]
@@ -71,14 +69,14 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
         case TreeFull():
             tree = Tree(completion=strategy.completion, rounds=strategy.rounds)
             nodes = _node_matrix(tree_nodes(tree, strategy.rounds), strategy.rounds)
-            upper: NDArray[np.float64] = np.linalg.qr(nodes[:, ::-1]).R
-            # The exchanged factor is lower triangular, and nodes' nodes = R'R. QR leaves the signs
-            # of its rows open; C's diagonal is positive.
+            upper: Float64Array = np.linalg.qr(nodes[:, ::-1]).R
+            # The exchanged factor R is lower triangular, and nodes' nodes = R'R. QR does not fix
+            # the signs of its rows; the diagonal of C is positive.
             R = upper[::-1, ::-1]
             signs = np.sign(np.diag(R))[:, None]
             return (signs * R)[:rounds, :rounds]
         case Restarted():
-            # Each restart starts the mechanism afresh, so C is block diagonal.
+            # Each restart resets the mechanism, so C is block diagonal.
             starts = [0, *(each for each in strategy.restarts if each < rounds)]
             C = np.zeros((rounds, rounds))
             for start, end in zip(starts, [*starts[1:], rounds], strict=True):
@@ -91,11 +89,11 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
             )
 
 
-def noise_map(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
-    """M, [rounds, draws]: the noise added in round t is z * clip_norm * (M Z)[t], Z standard
+def noise_map(strategy: Strategy, rounds: int) -> Float64Array:
+    """Returns M, [rounds, draws]: the noise of round t is z * clip_norm * (M Z)[t], Z standard
     normal.
 
-    Draws are the rows of C; of a completed tree, also one per virtual subtree, for the whole of its
+    There is a draw per row of C, and for completed trees one per virtual subtree, for its whole
     estimate.
     """
     match strategy:
@@ -103,7 +101,7 @@ def noise_map(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
             columns = [*tree_nodes(strategy, rounds), *virtual_subtrees(strategy, rounds)]
             places = {column: place for place, column in enumerate(columns)}
             prefixes = _tree_prefixes(strategy, rounds, places)
-            # A round's noise is what its prefix's estimate has more than the one before.
+            # The noise of a round is the difference of two consecutive prefix estimates.
             before_first = np.zeros((1, len(columns)))
             return np.diff(prefixes, axis=0, prepend=before_first)
         case _:
@@ -111,21 +109,19 @@ def noise_map(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
 
 
 class Node(NamedTuple):
-    """A dyadic node of a tree. A virtual subtree has no real round: start = end."""
+    """A dyadic node of a tree, or a virtual subtree, which has no real round: start = end."""
 
     start: int
     """First real round."""
     end: int
     """Round after the last real one."""
     height: int
-    """Levels above the leaves; a node of a whole tree has 2^height rounds."""
+    """Number of levels above the leaves."""
 
 
 def tree_nodes(strategy: Tree, rounds: int) -> list[Node]:
-    """Nodes with a real round, of every tree of the forest, leaves first.
-
-    The forest is that of a run that has released `rounds` rounds.
-    """
+    """Returns the nodes with a real round after `rounds` released rounds, tree by tree, leaves
+    first."""
     nodes = []
     for first, end, is_completed in _segments(strategy, rounds):
         nodes.extend(_nodes_of_one(first, end, is_completed))
@@ -133,35 +129,31 @@ def tree_nodes(strategy: Tree, rounds: int) -> list[Node]:
 
 
 def virtual_subtrees(strategy: Tree, rounds: int) -> list[Node]:
-    """The subtrees of completed trees without a real round, as large as they come; known by end and
-    height.
-
-    The run has released `rounds` rounds.
-    """
+    """Returns the largest subtrees without a real round of the trees completed by then."""
     nodes = []
     for first, end, is_completed in _segments(strategy, rounds):
         if not is_completed:
             continue
-        # The last real round is the right child at the heights of its number's ones; where there
-        # is a zero it is the left child, and the right one is virtual.
+        # In the path from the last real round to the root, a binary one of its number is a right
+        # child; a zero is a left child, whose sibling is virtual.
         last = end - first - 1
         heights = [height for height in range(last.bit_length()) if not last >> height & 1]
         nodes.extend(Node(end, end, height) for height in heights)
     return nodes
 
 
-def _toeplitz(coefficients: list[float]) -> NDArray[np.float64]:
+def _toeplitz(coefficients: list[float]) -> Float64Array:
     n = len(coefficients)
     return np.array([[coefficients[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
 
 
-def _node_matrix(nodes: list[Node], rounds: int) -> NDArray[np.float64]:
+def _node_matrix(nodes: list[Node], rounds: int) -> Float64Array:
     return np.array([[float(node.start <= t < node.end) for t in range(rounds)] for node in nodes])
 
 
 def _segments(strategy: Tree, rounds: int) -> Iterator[tuple[int, int, bool]]:
-    """(start, end, whether completed there): at a restart, and at the planned end, but not where a
-    run stopped early."""
+    """Yields (start, end, is_completed); a tree is completed at a restart and at the planned end,
+    but not if a run stops early."""
     ends = [0, *(restart for restart in strategy.restarts if restart < rounds), rounds]
     for start, end in itertools.pairwise(ends):
         is_planned = end in strategy.restarts or end == strategy.rounds
@@ -169,7 +161,7 @@ def _segments(strategy: Tree, rounds: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
-    # Without completion, a node is there once its last round has been released.
+    # Without completion, a node exists once its last round is released.
     root_height = (end - first - 1).bit_length()
     for height in range((end - first).bit_length() + 1):
         for start in range(first, end, 1 << height):
@@ -179,15 +171,15 @@ def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
                 yield Node(start, min(last, end), height)
 
 
-def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> NDArray[np.float64]:
-    """Weights on the draws in the estimate of each prefix sum: finished trees, and the present
-    one's dyadic parts from below."""
+def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> Float64Array:
+    """Returns the weights of the draws in the estimate of each prefix sum: finished trees, and the
+    dyadic parts of the current tree from below."""
     prefixes = np.zeros((rounds, len(columns)))
     finished = np.zeros(len(columns))
     for first, end, is_completed in _segments(strategy, rounds):
         for last in range(first + 1, end + 1):
             prefixes[last - 1] += finished
-            # The largest node that fits, then the largest that fits the rest, and so on.
+            # Greedily, the largest node that fits.
             start = first
             while start < last:
                 height = (last - start).bit_length() - 1
@@ -203,11 +195,11 @@ def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> NDA
 
 def _honaker_node(
     columns: dict[Node, int], start: int, end: int, height: int
-) -> tuple[NDArray[np.float64], float]:
-    """A node's estimate and its variance: its own noise and the sum of its children's estimates, by
-    inverse variance."""
+) -> tuple[Float64Array, float]:
+    """Returns a node's estimate and its variance, from its own noise and the sum of its children's
+    estimates, by inverse variance."""
     own = np.zeros(len(columns))
-    # A virtual subtree has no nodes: one draw of the same variance stands for its estimate.
+    # A virtual subtree has no nodes: one draw of the same variance replaces its estimate.
     if start >= end:
         variance = 1.0
         for _ in range(height):
@@ -221,7 +213,7 @@ def _honaker_node(
     middle = start + (1 << (height - 1))
     left, left_variance = _honaker_node(columns, start, end, height - 1)
     right, right_variance = _honaker_node(columns, middle, end, height - 1)
-    # Two estimates of one sum, of variances 1 and `below`: the weights are inverse to them.
+    # Two estimates of one sum, of variances 1 and `below`, weighted inversely.
     below = left_variance + right_variance
     weight = below / (1.0 + below)
     estimate = weight * own + (1.0 - weight) * (left + right)
@@ -229,35 +221,30 @@ def _honaker_node(
 
 
 def pattern_sensitivity(strategy: Strategy, pattern: tuple[int, ...], rounds: int) -> float:
-    """Returns the norm of the sum of C's columns in the pattern: one device's addition to C X if
-    all its contributions are equal.
+    """Returns the norm of the sum of C's columns in the pattern: the contribution of one device to
+    C X if its contributions are equal.
 
-    `strategy` gives C over `rounds` rounds. Exact if C'C has no negative entry on the pattern.
+    Exact if C'C has no negative entry on the pattern.
     """
     C = strategy_matrix(strategy, rounds)
     return _aligned_norm(C, pattern)
 
 
 def participation_sensitivity(strategy: Strategy, participation: MinSep) -> float:
-    """Largest pattern sensitivity of a strategy over every pattern that the participation permits,
-    one by one.
-
-    There are exponentially many patterns, so this is for runs of a dozen rounds.
-    """
+    """Returns the largest pattern sensitivity by enumeration of all permitted patterns, whose
+    number is exponential: for runs of a dozen rounds."""
     C = strategy_matrix(strategy, participation.rounds)
     return max(_aligned_norm(C, pattern) for pattern in participation.patterns())
 
 
-def _aligned_norm(C: NDArray[np.float64], pattern: tuple[int, ...]) -> float:
+def _aligned_norm(C: Float64Array, pattern: tuple[int, ...]) -> float:
     columns = C[:, list(pattern)]
     return float(np.linalg.norm(columns.sum(axis=1)))
 
 
-def error_variances(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
-    """Variance of each prefix sum's noise at unit scale, [rounds]: squared row norms of A M.
-
-    M is the strategy's `noise_map`, and A sums rows up to each round.
-    """
+def error_variances(strategy: Strategy, rounds: int) -> Float64Array:
+    """Returns the variance of each prefix sum's noise at unit scale, [rounds]: squared row norms of
+    A M, with the prefix sum A and the `noise_map` M."""
     B = np.cumsum(noise_map(strategy, rounds), axis=0)
     return (B**2).sum(axis=1)
 
@@ -266,10 +253,10 @@ def gaussian_delta(mu: float, epsilon: float) -> Decimal:
     """Returns delta(epsilon) of a Gaussian mechanism with mu = sensitivity / standard deviation
     (Balle and Wang 2018, Theorem 8).
 
-    Phi(-a) - e^epsilon Phi(-b), a and b = epsilon / mu -+ mu / 2, with enough digits that nothing
-    overflows or cancels.
+    Phi(-a) - e^epsilon Phi(-b), a and b = epsilon / mu -+ mu / 2, with enough digits to avoid
+    overflow and cancellation.
     """
-    # Digits grow with mu^2, like the exponent of the cancelling terms.
+    # The exponent of the terms that cancel grows with mu^2.
     exact_mu = Decimal(mu)
     exact_epsilon = Decimal(epsilon)
     with localcontext(prec=80 + int(mu * mu), Emax=MAX_EMAX, Emin=MIN_EMIN):
@@ -279,11 +266,11 @@ def gaussian_delta(mu: float, epsilon: float) -> Decimal:
 
 
 def _normal_tail(x: Decimal) -> Decimal:
-    """1 - Phi(x), to 60 relative digits: by its series (Marsaglia 2004), or above 6 by Laplace's
-    continued fraction."""
+    """Returns 1 - Phi(x), to 60 relative digits, by its series (Marsaglia 2004), or above 6 by
+    Laplace's continued fraction."""
     density = (-x * x / 2).exp() / (2 * _PI).sqrt()
-    # For large x the series adds up to nearly 1/2, so that the difference would lose digits; the
-    # fraction converges the faster the larger x is.
+    # For large x the sum of the series is nearly 1/2, so the difference would lose digits, while
+    # the fraction converges faster.
     if x > 6:
         tail = Decimal(0)
         for term in range(300, 0, -1):

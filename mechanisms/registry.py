@@ -1,16 +1,14 @@
-"""Every strategy, distinguished by `kind`. To add one: ARCHITECTURE.md, "To add"."""
+"""The union of all strategies, by `kind`. To add one: ARCHITECTURE.md, "To add"."""
 
 from typing import Annotated
 
 from pydantic import Field
 
 from fedray.mechanisms.band_fhu import BandFHU
-from fedray.mechanisms.banded import Banded
 from fedray.mechanisms.bisr import BISR
 from fedray.mechanisms.blt import BLT
-from fedray.mechanisms.dense import Dense
 from fedray.mechanisms.identity import Identity
-from fedray.mechanisms.matrix import Matrix
+from fedray.mechanisms.matrix_files import Banded, Dense, Matrix
 from fedray.mechanisms.restarted import Restarted
 from fedray.mechanisms.toeplitz import Toeplitz
 from fedray.mechanisms.tree import Tree

@@ -1,8 +1,8 @@
-"""A Toeplitz mechanism that restarts at given rounds, as the published tree runs with adaptive
-clipping do (Xu et al. 2023, Algorithm 1).
+"""A Toeplitz mechanism with restarts at given rounds, like the published tree runs with adaptive
+clipping (Xu et al. 2023, Algorithm 1).
 
-C is block diagonal; each block is the Toeplitz matrix of its segment's length. Trees have a key
-`restarts` of their own. A matrix from a file has its blocks in the file.
+C is block diagonal; each block is the Toeplitz matrix of its segment's length. Trees have their own
+key `restarts`; a matrix from a file contains its blocks.
 """
 
 from dataclasses import replace
@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.bisr import BISR
 from fedray.mechanisms.blt import BLT
@@ -24,7 +24,7 @@ from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.mechanisms.toeplitz import Toeplitz, ToeplitzStrategy
 
 PROGRAM_PARTICIPATIONS = 300
-"""Up to this many, the exact program over the segments takes seconds."""
+"""Participations up to which the exact program over the segments takes seconds."""
 
 
 class Restarted(Strategy):
@@ -33,40 +33,37 @@ class Restarted(Strategy):
     kind: Literal["restarted"] = "restarted"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """A Toeplitz mechanism with restarts."""
     mechanism: Annotated[BLT | Toeplitz | BandFHU | BISR, Field(discriminator="kind")]
-    """The restarted mechanism: a table with `kind` blt, toeplitz, band-fhu or bisr."""
+    """The mechanism to restart: a table with `kind` blt, toeplitz, band-fhu or bisr."""
     restarts: Annotated[Restarts, Field(min_length=1)]
-    """Rounds at which it does, increasing; those beyond the rounds that happen do nothing."""
+    """Rounds of the restarts, increasing; restarts after the last round have no effect."""
     paper: ClassVar[str] = "Xu et al. 2023"
 
     def segments(self, rounds: int) -> list[tuple[int, int]]:
-        """Returns (start, end) of each segment between two restarts, in order."""
+        """Returns (start, end) of each segment between restarts, in order."""
         self.check_rounds(rounds)
         return segments_of(self.restarts, rounds)
 
     def longest_segment(self, rounds: int) -> int:
-        """Rounds of the longest segment."""
+        """Returns the number of rounds of the longest segment."""
         return max(end - start for start, end in self.segments(rounds))
 
-    def gram_entries(
-        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
-    ) -> NDArray[np.float64]:
+    def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         entries = np.zeros(np.shape(first))
         for start, end in self.segments(rounds):
-            # `first` <= `second`, so both are in the segment. Entries across segments stay zero: C
-            # is block diagonal.
+            # first <= second, so both are in the segment. Entries between segments stay zero.
             inside = np.nonzero((first >= start) & (second < end))
             entries[inside] = self.mechanism.gram_entries(
                 first[inside] - start, second[inside] - start, end - start
             )
         return entries
 
-    def gram(self, rounds: int) -> NDArray[np.float64]:
+    def gram(self, rounds: int) -> Float64Array:
         G = np.zeros((rounds, rounds))
         for start, end in self.segments(rounds):
             G[start:end, start:end] = self.mechanism.gram(end - start)
         return G
 
-    def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
+    def pattern_square(self, pattern: Int64Array, rounds: int) -> float | None:
         square = 0.0
         for start, end in self.segments(rounds):
             inside = pattern[(pattern >= start) & (pattern < end)] - start
@@ -86,15 +83,15 @@ class Restarted(Strategy):
         return self.mechanism.noise_growth(self.longest_segment(rounds))
 
     def recurrence(self, rounds: int) -> Recurrence:
-        # The recurrence of the longest segment serves them all: each restarts it.
+        # The recurrence of the longest segment covers all segments, with a reset at each start.
         within = self.mechanism.recurrence(self.longest_segment(rounds))
         return replace(within, starts=tuple(start for start, _ in self.segments(rounds)))
 
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
         n, k = participation.rounds, participation.max_participations
         is_ordered = self.mechanism.is_non_increasing(self.longest_segment(n))
-        # The program is exact where the earliest rounds are the worst. Without that, the value is
-        # exact only where columns b rounds apart are orthogonal (bands <= b).
+        # The program is exact if the earliest rounds are the worst; else the value is exact only if
+        # columns b rounds apart are orthogonal (bands <= b).
         if is_ordered and k <= PROGRAM_PARTICIPATIONS:
             segments = tuple(self.segments(n))
             best = _largest_square(self.mechanism, segments, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
@@ -109,24 +106,23 @@ class Restarted(Strategy):
             return orthogonal_sensitivity(self.gram_entries(rounds, rounds, n), participation)
         return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
-    def error_variances(self, rounds: int) -> NDArray[np.float64]:
-        """The sum, for each prefix, of the finished segments' last variances and the present
-        segment's own."""
-        variances, finished = np.zeros(rounds), 0.0
+    def error_variances(self, rounds: int) -> Float64Array:
+        variances = np.zeros(rounds)
+        finished = 0.0
         for start, end in self.segments(rounds):
             variances[start:end] = finished + self.mechanism.error_variances(end - start)
-            # A finished segment adds the noise of its whole sum to every later prefix, and nothing
-            # more.
+            # Every later prefix has the noise of the whole sum of a finished segment.
             finished = variances[end - 1]
         return variances
 
 
 class _Best(NamedTuple):
-    """A pattern within the segments so far: its squared sensitivity, and the first round that may
-    follow it."""
+    """A pattern within the segments so far."""
 
     square: float
+    """Squared sensitivity."""
     free: int
+    """First round that may follow the pattern."""
     pattern: tuple[int, ...]
 
 
@@ -134,17 +130,17 @@ class _Best(NamedTuple):
 def _largest_square(
     mechanism: ToeplitzStrategy, segments: tuple[tuple[int, int], ...], participation: MinSep
 ) -> _Best:
-    """Returns the best pattern of coefficients that do not increase.
+    """Returns the worst pattern for a mechanism with non-increasing coefficients.
 
-    G[i, j] of a segment then falls as j grows and as j - i grows. So of all patterns with equal
-    counts per segment, the one with the earliest rounds everywhere is the worst: no entry is larger
-    in any other. Only the counts per segment are left to choose.
+    G[i, j] of a segment then decreases in j and in j - i. So among patterns with given numbers of
+    participations per segment, the one with the earliest rounds is the worst, as each of its
+    entries is the largest. The dynamic program chooses these numbers.
     """
     b, k = participation.min_sep, participation.max_participations
     by_count: list[list[_Best]] = [[_Best(0.0, 0, ())]]
     for start, end in segments:
         found: list[list[_Best]] = [[] for _ in range(k + 1)]
-        # By first round: many patterns continue from the same one, and share the rest.
+        # Keyed by first round, which many patterns share.
         squares: dict[int, list[float]] = {}
         for count, each in enumerate(by_count):
             for best in each:
@@ -153,8 +149,7 @@ def _largest_square(
                     squares[first] = _regular_squares(mechanism, end - first, b, k)
                 for own, square in enumerate(squares[first][: k + 1 - count]):
                     rounds = tuple(range(first, first + own * b, b))
-                    # The next segment begins at `end`, but a device that was in the last rounds of
-                    # this one must wait until b rounds have passed, whichever is later.
+                    # A device in the last rounds of this segment must wait beyond its end.
                     free = max(end, first + own * b)
                     longer = _Best(best.square + square, free, best.pattern + rounds)
                     found[count + own].append(longer)
@@ -165,12 +160,13 @@ def _largest_square(
 def _regular_squares(
     mechanism: ToeplitzStrategy, rounds: int, min_sep: int, most: int
 ) -> list[float]:
-    """Returns squared sensitivities of 0, 1, 2, ... participations, min_sep apart, from the first
-    of `rounds` rounds; at most `most`, or as many as fit."""
+    """Returns squared sensitivities of 0, 1, 2, ... participations, min_sep apart from round 0 on;
+    at most `most` participations, and no more than fit into the rounds."""
     squares = [0.0]
     if rounds <= 0:
         return squares
-    c, column = mechanism.first_column(rounds), np.zeros(rounds)
+    c = mechanism.first_column(rounds)
+    column = np.zeros(rounds)
     for start in range(0, min(rounds, most * min_sep), min_sep):
         column[start:] += c[: rounds - start]
         squares.append(float(column @ column))
@@ -178,7 +174,7 @@ def _regular_squares(
 
 
 def _undominated(candidates: list[_Best]) -> list[_Best]:
-    """Drops every candidate that another beats with a larger square and an earlier free round."""
+    """Returns the Pareto-optimal patterns: largest square, earliest free round."""
     kept: list[_Best] = []
     for best in sorted(candidates, key=lambda best: (best.free, -best.square)):
         if not kept or best.square > kept[-1].square:

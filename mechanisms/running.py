@@ -1,14 +1,14 @@
-"""Running sensitivity: whether any device exceeds a limit after each round, exactly; and which
-devices may take part once more without exceeding it.
+"""Running sensitivity: exact checks, after each round, whether a device exceeds a limit, and which
+devices may take part again without exceeding it.
 
-With every released round, the sensitivity of every device grows, even of devices that were not in
-it: C has one more row, s_n(pi)^2 = sum_{t<n} (sum_{i in pi} C[t, i])^2. Computing it for every
+Each released round adds a row to C and so raises the sensitivity of every device, including devices
+that are not in the round: s_n(pi)^2 = sum_{t<n} (sum_{i in pi} C[t, i])^2. Computing it for every
 device after every round would take as long as the run. So each device has an upper bound that holds
-for some rounds ahead, and the exact value is only computed if the bound exceeds the limit.
+for some rounds ahead, and the exact value is computed only if the bound exceeds the limit.
 
-If C has no negative entry, s_n(pi) does not fall as n grows. So the bound is s_H(pi) at a horizon H
->= n, and stays valid up to it; only a round of its own moves a device's bound. Strategies with
-negative entries have no such bound: all their devices are checked in every round.
+If C has no negative entry, s_n(pi) never decreases in n. The bound is then s_H(pi) at a horizon
+H >= n: it holds up to round H, and changes only when the device takes part. For a C with negative
+entries there is no such bound, and every device is checked in every round.
 """
 
 from collections.abc import Iterator
@@ -16,55 +16,54 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.rounding import down, up
 from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, ROUNDING, PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
 
 LEAST_AHEAD, SHARE_AHEAD = 64, 8
-"""A horizon is LEAST_AHEAD rounds ahead, or rounds so far / SHARE_AHEAD if that is more."""
+"""Distance of a horizon in rounds: LEAST_AHEAD, or rounds so far / SHARE_AHEAD if that is more."""
 MANY = 1 << 14
-"""Devices beyond the limit at the horizon from which a nearer horizon is cheaper than looking at
-them in every round."""
+"""If more devices exceed the limit at the horizon, a nearer horizon is cheaper than checking them
+in every round."""
 CHUNK = 1 << 18
-"""Devices that are looked at together."""
+"""Most devices per step."""
 _NEW, _NO_LINK = -1, 0
 
 
 class RunningSensitivity:
-    """The rounds of every device so far, and whether a device exceeds a limit.
-
-    rounds: rounds added so far.
+    """The rounds of every device so far, with a check of a limit on the sensitivity.
 
     Args:
-        strategy: C.
-        most_rounds: most rounds that may be added.
-        limit: largest permitted sensitivity, at clip norm 1.
+        strategy: the strategy C.
+        most_rounds: largest number of rounds that may be added.
+        limit: largest sensitivity allowed, at clip norm 1.
     """
 
     def __init__(self, strategy: Strategy, most_rounds: int, limit: float) -> None:
         strategy.check_rounds(most_rounds)
         self.rounds = 0
-        self._strategy, self._most_rounds = strategy, most_rounds
-        # A sensitivity that equals the limit must not end the run because of its rounding.
+        """Number of rounds added."""
+        self._strategy = strategy
+        self._most_rounds = most_rounds
+        # Rounding of a sensitivity that equals the limit must not end the run.
         self._limit = limit * (1.0 + ROUNDING)
         self._devices = _Devices()
         self._now = PatternSensitivities(strategy, 1, most_rounds)
         self._horizon = 0
         self._ahead = self._now
-        """Over the rounds of the horizon."""
+        """Sensitivities at the horizon."""
         self._bounds = np.zeros(0)
-        """Squared, at the horizon, by place of the device, with room for more; stale once there
-        are more rounds."""
-        # A strategy gives a pattern's square only where no entry of C is negative, so this asks for
-        # that.
+        """Squared bounds at the horizon by device, with spare capacity; stale after the horizon."""
+        # `pattern_square` returns None if and only if C has a negative entry.
         first = np.zeros(1, np.int64)
         self._never_falls = strategy.pattern_square(first, most_rounds) is not None
 
     def add(self, device_ids: NDArray[np.uint64]) -> None:
-        """Takes the devices [A] of the next round, each once."""
+        """Adds the next round, with its distinct devices [A]."""
         places = self._devices.places_of(device_ids)
-        # Bounds beyond their horizon are computed again before their next use.
+        # After the horizon, bounds are recomputed before their next use.
         if self.rounds < self._horizon:
             self._bounds = _with_room(self._bounds, self._devices.count)
             self._bounds[places] += self._devices.growth(places, self.rounds, self._ahead)
@@ -72,10 +71,9 @@ class RunningSensitivity:
         self.rounds += 1
 
     def beyond(self) -> float | None:
-        """The largest sensitivity after the rounds so far, if it is beyond the limit; else None.
+        """Returns the largest sensitivity so far if it exceeds the limit, else None.
 
-        Exact, as an audit of these rounds finds it; or the upper bound that it finds, where that
-        is all that is known.
+        The value is the one that an audit of these rounds finds: exact, or its upper bound.
         """
         if not self._never_falls:
             return self._largest_beyond(np.arange(self._devices.count))
@@ -83,30 +81,27 @@ class RunningSensitivity:
             ahead = max(LEAST_AHEAD, self.rounds // SHARE_AHEAD)
             self._look_ahead(min(self._most_rounds, self.rounds + ahead))
         suspects = self._suspects()
-        # At a far horizon many devices look too close to the limit. A nearer horizon has tighter
-        # bounds; it is computed more often, which is cheaper than the exact values of that many
-        # devices.
+        # A nearer horizon has tighter bounds. It is recomputed more often, which is cheaper than
+        # exact values of this many devices.
         while suspects.size > MANY and self._horizon > self.rounds:
             self._look_ahead(self.rounds + (self._horizon - self.rounds) // 4)
             suspects = self._suspects()
         return self._largest_beyond(suspects)
 
-    def _suspects(self) -> NDArray[np.int64]:
-        # Bounds are sums in another order than the exact values, so they may be off by rounding.
+    def _suspects(self) -> Int64Array:
+        # Bounds are summed in another order than exact values, so rounding differs.
         bounds = self._bounds[: self._devices.count]
         return np.flatnonzero(bounds > self._limit**2 * (1.0 - 1e-9))
 
     def _look_ahead(self, horizon: int) -> None:
-        """Computes every device's bound at a horizon."""
         self._horizon = horizon
         self._ahead = PatternSensitivities(self._strategy, horizon)
         self._bounds = np.zeros(self._devices.count)
         for places, patterns in self._devices.patterns(np.arange(self._devices.count)):
             self._bounds[places] = self._ahead.of(patterns).values ** 2
 
-    def _largest_beyond(self, suspects: NDArray[np.int64]) -> float | None:
+    def _largest_beyond(self, suspects: Int64Array) -> float | None:
         self._now.grow(self.rounds)
-        # Only devices beyond the limit matter, so the search begins there.
         largest, certificates = self._limit, MOST_CERTIFICATES
         for _, patterns in self._devices.patterns(suspects):
             values = self._now.of(patterns)
@@ -116,20 +111,17 @@ class RunningSensitivity:
 
 
 class SensitivityFilter:
-    """Devices that may take part in the next round: those that stay within a limit, however many
-    rounds are released afterwards.
+    """Admits devices to a round only if they stay within a limit until the end of the run.
 
-    A device with the rounds pi may take part in round t if s_N(pi + {t}) <= limit, where N is the
-    number of rounds of the whole run. If C has no negative entry that is exact, and s_n(pi) <=
-    s_N(pi) for every n <= N. So if only such devices take part, no device ever exceeds the limit,
-    and a contribution pays for its effect on later rounds when it is made.
-
-    rounds: rounds added so far.
+    A device with rounds pi may take part in round t if s_N(pi + {t}) <= limit, where N is the
+    number of rounds of the run. If C has no negative entry, this is exact, and s_n(pi) <= s_N(pi)
+    for every n <= N. So no device ever exceeds the limit, and the effect of a contribution on later
+    rounds is paid for when the device takes part.
 
     Args:
-        strategy: C.
+        strategy: the strategy C.
         rounds: N.
-        limit: largest permitted sensitivity, at clip norm 1.
+        limit: largest sensitivity allowed, at clip norm 1.
 
     Raises:
         InputError: C has negative entries, or a single participation may exceed the limit.
@@ -138,29 +130,28 @@ class SensitivityFilter:
     def __init__(self, strategy: Strategy, rounds: int, limit: float) -> None:
         check_can_be_filtered(strategy, rounds, limit)
         self.rounds = 0
-        # A sensitivity that equals the limit must not be refused because of its rounding.
+        """Number of rounds added."""
+        # Rounding must not exclude a device whose sensitivity equals the limit.
         self._most_square = (limit * (1.0 + ROUNDING)) ** 2
         self._devices = _Devices()
         self._over_all_rounds = PatternSensitivities(strategy, rounds)
         self._squares = np.zeros(0)
-        """Squared sensitivities over all rounds, by place of the device, with room for more."""
+        """Squared sensitivities over all rounds by device, with spare capacity."""
 
-    def admits(self, device_ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def admits(self, device_ids: NDArray[np.uint64]) -> BoolArray:
         """Whether each of the devices [A] may take part in the next round."""
         _, squares = self._with_next_round(device_ids)
         return squares <= self._most_square
 
     def add(self, device_ids: NDArray[np.uint64]) -> None:
-        """Takes the devices [A] of the next round, each once."""
+        """Adds the next round, with its distinct devices [A]."""
         places, squares = self._with_next_round(device_ids)
         self._squares[places] = squares
         self._devices.add(places, self.rounds)
         self.rounds += 1
 
-    def _with_next_round(
-        self, device_ids: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """(places of devices [A], their squared sensitivities with the next round)."""
+    def _with_next_round(self, device_ids: NDArray[np.uint64]) -> tuple[Int64Array, Float64Array]:
+        """Returns (places of devices [A], their squared sensitivities with the next round)."""
         places = self._devices.places_of(device_ids)
         self._squares = _with_room(self._squares, self._devices.count)
         growth = self._devices.growth(places, self.rounds, self._over_all_rounds)
@@ -168,56 +159,51 @@ class SensitivityFilter:
 
 
 def check_can_be_filtered(strategy: Strategy, rounds: int, limit: float) -> None:
-    """Raises InputError unless devices can be held to a limit one by one (`SensitivityFilter`).
-
-    Args:
-        strategy: C.
-        rounds: N, of the whole run.
-        limit: the largest sensitivity that is allowed, at clip norm 1.
-    """
+    """Raises InputError unless a `SensitivityFilter` of the same arguments exists."""
     if strategy.pattern_square(np.zeros(1, np.int64), rounds) is None:
         raise InputError(
             f"this {strategy.kind} mechanism has negative entries, for which a device's loss in "
-            "later rounds is not known before they are over; take a mechanism without, or end the "
-            "run at the budget"
+            "later rounds is not known in advance; use a mechanism without, or end the run at the "
+            "budget"
         )
     every = np.arange(rounds)
     most = float(strategy.gram_entries(every, every, rounds).max()) ** 0.5
     if most > limit * (1.0 + ROUNDING):
         raise InputError(
             f"one participation has the sensitivity {up(most, 6)} over {rounds:,} rounds, and the "
-            f"budget allows {down(limit, 6)}, so devices would be excluded before they took "
-            "part once; raise the budget or the noise multiplier"
+            f"budget allows {down(limit, 6)}, so no device could take part; raise the budget or "
+            "the noise multiplier"
         )
 
 
 class _Devices:
-    """The rounds of every device: numbers of places, and for each a chain of rounds, the latest
-    first.
+    """The rounds of every device, as linked lists with the latest round first.
 
-    count: devices so far; their places are 0 .. count - 1, in order of their first round.
+    All arrays have spare capacity. A place is the index of a device, in order of first rounds.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self._old, self._recent = (_sorted_pairs(), _sorted_pairs())
-        """Device ids in order and their places; the recent ones apart, so that a round does not
-        move all of them."""
+        """Number of devices."""
+        # Recent ids are separate, so that adding a round does not move all ids.
+        self._old = _sorted_pairs()
+        self._recent = _sorted_pairs()
         self._latest = np.zeros(0, np.int64)
-        """By place, the number of the latest link; these arrays have room for more."""
+        """Latest link by place."""
         self._lengths = np.zeros(0, np.int64)
-        """By place, how many rounds."""
-        self._rounds, self._before = np.zeros(1, np.uint32), np.zeros(1, np.int64)
-        """By link, its round, and the number of the link before. Link 0 is none."""
+        """Number of rounds by place."""
+        self._rounds = np.zeros(1, np.uint32)
+        """Round by link. Link 0 ends a list."""
+        self._before = np.zeros(1, np.int64)
+        """Previous link by link."""
         self._links = 1
 
-    def places_of(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The places of devices [A]; new ones get one."""
+    def places_of(self, device_ids: NDArray[np.uint64]) -> Int64Array:
+        """Returns the places of devices [A], assigning places to new devices."""
         places = np.full(device_ids.size, _NEW)
         for ids, known in (self._old, self._recent):
             at = np.searchsorted(ids, device_ids)
-            # `searchsorted` may point behind the last id; any place will do, because the ids are
-            # compared.
+            # `searchsorted` may point after the last id; any index will do, as ids are compared.
             at[at == ids.size] = 0
             if ids.size:
                 is_known = ids[at] == device_ids
@@ -227,16 +213,15 @@ class _Devices:
         places[is_new] = new
         self.count += new.size
         self._recent = _merged(self._recent, (device_ids[is_new], new))
-        # The old ids are only moved when there are an eighth as many recent ones, which is seldom;
-        # a round only moves the recent ones.
+        # Merging is rare: only once recent ids are an eighth of the old ones.
         if self._recent[0].size > max(1 << 16, self._old[0].size // 8):
             self._old, self._recent = _merged(self._old, self._recent), _sorted_pairs()
         self._latest = _with_room(self._latest, self.count)
         self._lengths = _with_room(self._lengths, self.count)
         return places
 
-    def add(self, places: NDArray[np.int64], round_index: int) -> None:
-        """Adds a round to devices [A], each once."""
+    def add(self, places: Int64Array, round_index: int) -> None:
+        """Adds a round to distinct devices [A]."""
         links = np.arange(self._links, self._links + places.size)
         self._links += places.size
         self._rounds = _with_room(self._rounds, self._links)
@@ -246,14 +231,14 @@ class _Devices:
         self._lengths[places] += 1
 
     def growth(
-        self, places: NDArray[np.int64], round_index: int, sensitivities: PatternSensitivities
-    ) -> NDArray[np.float64]:
+        self, places: Int64Array, round_index: int, sensitivities: PatternSensitivities
+    ) -> Float64Array:
         """Returns the increase of the squared sensitivities of devices [A] by one more round.
 
         Args:
             places: places of the devices.
-            round_index: t, after all their rounds.
-            sensitivities: sensitivities over the rounds of the square.
+            round_index: the new round t, after all their rounds.
+            sensitivities: source of G; its rounds define the sensitivity.
         """
         now = np.full(places.size, round_index)
         # (sum of a pattern and one more round)^2 = the old square + G[t, t] + 2 sum of G[i, t].
@@ -262,13 +247,12 @@ class _Devices:
             growth[whose] += 2.0 * sensitivities.entries(earlier, now[whose])
         return growth
 
-    def steps_back(
-        self, places: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """(which of the devices [A], their rounds) of the latest rounds, of those before, ..."""
-        # All devices go back by one link at a time: a step costs an array operation, not a loop
-        # over devices.
-        links, whose = self._latest[places], np.arange(places.size)
+    def steps_back(self, places: Int64Array) -> Iterator[tuple[Int64Array, Int64Array]]:
+        """Yields (indices of the devices [A], their rounds): the latest rounds, the second latest,
+        and so on."""
+        # One array operation per step instead of a loop over devices.
+        links = self._latest[places]
+        whose = np.arange(places.size)
         while True:
             is_there = links != _NO_LINK
             links, whose = links[is_there], whose[is_there]
@@ -277,34 +261,31 @@ class _Devices:
             yield whose, self._rounds[links].astype(np.int64)
             links = self._before[links]
 
-    def patterns(
-        self, places: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """(places [Q], their rounds in order [Q, c]), in parts of devices with equally many."""
+    def patterns(self, places: Int64Array) -> Iterator[tuple[Int64Array, Int64Array]]:
+        """Yields (places [Q], their rounds in order [Q, c]), grouped by number of rounds."""
         lengths = self._lengths[places]
         for length in np.flatnonzero(np.bincount(lengths, minlength=1)).tolist():
             chosen = places[lengths == length]
-            # Fewer long patterns are taken at a time, so that a part fits in memory.
+            # Long patterns are taken in smaller parts, to bound memory.
             step = max(1, min(CHUNK, 32 * CHUNK // length))
             for start in range(0, chosen.size, step):
                 part = chosen[start : start + step]
                 rounds = np.empty((part.size, length), np.int64)
-                # The chain has the latest round first, and a pattern is in order: it is filled from
-                # its end.
+                # Lists have the latest round first, so patterns are filled from their ends.
                 for column, (whose, found) in enumerate(self.steps_back(part)):
                     rounds[whose, length - 1 - column] = found
                 yield part, rounds
 
 
 def _with_room(array: NDArray, size: int) -> NDArray:
-    """The array, with zeros after it if it is shorter; twice as long, so that this is rare."""
+    """Pads the array with zeros to at least `size`, doubling it so that this is rare."""
     if size <= array.size:
         return array
     more = max(size, 2 * array.size) - array.size
     return np.concatenate([array, np.zeros(more, array.dtype)])
 
 
-_Pairs = tuple[NDArray[np.uint64], NDArray[np.int64]]
+_Pairs = tuple[NDArray[np.uint64], Int64Array]
 
 
 def _sorted_pairs() -> _Pairs:
@@ -313,6 +294,6 @@ def _sorted_pairs() -> _Pairs:
 
 def _merged(one: _Pairs, other: _Pairs) -> _Pairs:
     ids = np.concatenate([one[0], other[0]])
-    # Both are in order, and a stable sort finds and merges such runs.
+    # Both are sorted, and numpy's stable sort merges sorted runs.
     order = np.argsort(ids, kind="stable")
     return ids[order], np.concatenate([one[1], other[1]])[order]

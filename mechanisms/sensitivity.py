@@ -1,13 +1,13 @@
-"""Sensitivity of a strategy: of one pattern, of many (a trace), and of all that a (b, k)
-permits. At clip norm 1.
+"""Sensitivity of a strategy at clip norm 1: for one pattern, for many patterns (a trace), and for
+all patterns that a (b, k) permits.
 
-One device with pattern pi contributes unit vectors u_i, i in pi, and changes C X by a norm whose
-square is sum over i, j in pi of G[i, j] <u_i, u_j>, G = C'C. Cases, and where they are:
+A device with pattern pi contributes unit vectors u_i, i in pi. The squared norm of the change in
+C X is the sum over i, j in pi of G[i, j] <u_i, u_j>, G = C'C. The cases, and their code:
 
-1. a pattern with G >= 0 on it: all u_i alike are worst, sqrt(sum G[i, j]), exact in every
+1. a pattern with G >= 0 on it: equal u_i are the worst, sqrt(sum G[i, j]), exact in every
    dimension; with negative entries sqrt(sum |G[i, j]|) is an upper bound (Choquette-Choo et al.
    2023, Proposition E.1), and the largest value over unit vectors is exact for models of at least
-   |pi| parameters                  `PatternSensitivities`
+   |pi| parameters                                           `PatternSensitivities`
 2. a trace: the largest over its devices                     `fedray.audit.sensitivity`
 3. a non-increasing Toeplitz C under (b, k): Theorem 3.1     `toeplitz.py`
 4. at most b bands under (b, k): dynamic program             `orthogonal_sensitivity`
@@ -33,41 +33,38 @@ if TYPE_CHECKING:
 
 
 GRAM_TABLE_ROUNDS = 10_000
-"""Up to this many rounds, G is tabulated once (400 MB at most) and looked up; beyond, entries are
-computed as needed."""
+"""Up to this many rounds, G is tabulated (400 MB at most); for longer runs, entries are computed
+when needed."""
 
 ANY_STRATEGY_ROUNDS = 20_000
 ANY_STRATEGY_OPERATIONS = 2e9
-"""Most rounds n, and operations n^2 (k - 1), of the bound for any C: 20 s. An audit asks for
-several. Where b is 1 they are n^2."""
+"""Limits of the bound for any C, about 20 s: rounds n, and operations, which are n^2 (k - 1), or
+n^2 if b = 1. An audit needs several such bounds."""
 
 SUMMED_FROM = 256
-"""Participations of a pattern from which its columns are summed instead of its Gram entries, where
-C has no negative ones."""
+"""Patterns with more participations sum columns of C instead of Gram entries, if C >= 0."""
 
 MOST_WITH_SIGNS, MOST_CERTIFIED = 10_000, 1_000
-"""Participations of a pattern up to which negative Gram entries are looked for, block by block; and
-up to which a bound that has such entries is made exact."""
+"""Most participations of a pattern for which negative Gram entries are searched, block by block;
+and for which a bound with such entries is replaced by the exact value."""
 BLOCK = 256
 
 MOST_CERTIFICATES = 200
-"""Patterns of a trace with negative Gram entries whose bound is made exact; were more needed, the
-bound stands."""
+"""Patterns of a trace with negative Gram entries for which the exact value is computed; if more are
+needed, the result is the bound."""
 
 ROWS_TOGETHER = 32
-"""Rows of G that the bound for any C goes through together; so few stay in the processor's
-cache."""
+"""Rows of G per step of the bound for any C; few enough for the processor's cache."""
 
 MOST_IMPROVEMENTS = 20
-"""Most improvements of the pattern from which the lower bound for any C starts; patterns may creep
-by one round at a time for hundreds of steps."""
+"""Improvements per starting pattern of the lower bound for any C. Without a limit, patterns may
+move by one round at a time for hundreds of steps."""
 
 ROUNDING = 1e-12
-"""Relative difference that float64 sums of these lengths may have; no decision rests on less."""
+"""Relative rounding error of float64 sums of these lengths; smaller differences decide nothing."""
 
 CERTIFIED, MOST_SWEEPS = 1e-8, 5000
-"""Relative gap of the squared bounds at which unit contributions are called optimal, and sweeps
-after which they are not."""
+"""Relative gap of the squared bounds that counts as optimal, and the limit of sweeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +79,26 @@ class PatternValues:
 
 
 class LargestPattern(NamedTuple):
-    """The largest sensitivity of some patterns.
-
-    value: L2 sensitivity at clip norm 1.
-    is_exact: whether it is attained; False marks an upper bound of all these patterns.
-    place: place of the pattern among them; the first of equal ones.
-    """
+    """Largest sensitivity among some patterns."""
 
     value: float
+    """L2 sensitivity at clip norm 1."""
     is_exact: bool
+    """Whether it is attained; False marks an upper bound of all these patterns."""
     place: int
+    """Position of the pattern; the first of equal ones."""
 
 
 class PatternSensitivities:
-    """Sensitivities of many patterns of one strategy over a number of rounds.
+    """Sensitivities of many patterns of one strategy.
 
-    G is tabulated as soon as that is quicker than computing its entries one by one, so callers with
-    many patterns keep one of these.
+    Tabulates G as soon as a table is faster than computing entries, so one object should serve all
+    patterns.
 
     Args:
-        strategy: the strategy with matrix C.
-        rounds: n, over which patterns run.
-        most_rounds: rounds to which they will `grow`; None if they will not.
+        strategy: the strategy C.
+        rounds: n, rounds of the run.
+        most_rounds: largest argument of later `grow` calls; None if there will be none.
     """
 
     def __init__(self, strategy: "Strategy", rounds: int, most_rounds: int | None = None) -> None:
@@ -115,8 +110,7 @@ class PatternSensitivities:
         self._looked_up = 0
 
     def grow(self, rounds: int) -> None:
-        """Continues to more rounds, up to `most_rounds`; results for fewer rounds are reused if
-        possible."""
+        """Extends the run to more rounds, up to `most_rounds`, reusing the table where possible."""
         self._strategy.check_rounds(rounds)
         self._rounds = rounds
         self._looked_up = 0
@@ -124,18 +118,17 @@ class PatternSensitivities:
     def of(
         self, patterns: NDArray[np.int64], weights: NDArray[np.float64] | None = None
     ) -> PatternValues:
-        """Sensitivities of patterns [P, c], each row in order within [0, rounds).
+        """Returns the sensitivities of patterns [P, c], each row sorted, within [0, rounds).
 
-        With weights [P, c], none negative, contribution i of a pattern has norm w_i at most: G[i,
-        j] becomes w_i w_j G[i, j], and all else is the same.
+        With weights [P, c] >= 0, contribution i of a pattern has norm at most w_i: w_i w_j G[i, j]
+        replaces G[i, j].
 
-        A round that stands twice is one in which the device contributed twice, each time clipped by
-        itself: the sum over i, j runs over the rounds as they stand, so that both count with each
-        other too.
+        A repeated round means two contributions in that round, clipped separately: the sum over
+        i, j runs over the entries of the pattern, so it includes the product of the two.
 
         Raises:
-            InputError: patterns are not in order or not within the rounds, or the strategy has no
-                finite sensitivity over them.
+            InputError: patterns are not sorted or outside the rounds, or the strategy has no finite
+                sensitivity.
         """
         patterns = np.asarray(patterns, dtype=np.int64)
         is_inside = bool((patterns >= 0).all() and (patterns < self._rounds).all())
@@ -145,28 +138,27 @@ class PatternSensitivities:
                 f"patterns must not decrease, and lie within 0 to rounds-1={self._rounds - 1}; "
                 "sort them"
             )
-        # Either loop runs over the shorter side: few long patterns, or many short ones.
+        # The Python loop runs over the shorter side: few long patterns, or many short ones.
         if len(patterns) < patterns.shape[1]:
             squared, is_exact = self._row_by_row(patterns, weights)
         elif self._rounds <= GRAM_TABLE_ROUNDS or weights is not None:
             squared, is_exact = self._pair_by_pair(patterns, weights)
         else:
-            # Without a table, entries cost more than finding the patterns that are alike.
+            # Without a table, computing entries costs more than finding equal patterns.
             distinct, place = np.unique(patterns, axis=0, return_inverse=True)
             squared, is_exact = self._pair_by_pair(distinct)
             squared = squared[place]
             is_exact = is_exact[place]
         if not np.isfinite(squared).all():
             raise InputError(
-                f"strategy {self._strategy!r} has no finite sensitivity over {self._rounds} "
-                "rounds; refused"
+                f"strategy {self._strategy!r} has no finite sensitivity over {self._rounds} rounds"
             )
         return PatternValues(np.sqrt(squared), is_exact)
 
     def _pair_by_pair(
         self, patterns: NDArray[np.int64], weights: NDArray[np.float64] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """(squared sensitivities [P], whether each is exact [P]), all patterns together."""
+        """Computes (squared sensitivities [P], is_exact [P]) for all patterns at once."""
         columns = np.ascontiguousarray(patterns.T)
         scales = None if weights is None else np.ascontiguousarray(weights.T)
         squared = np.zeros(len(patterns))
@@ -174,13 +166,12 @@ class PatternSensitivities:
         for position, later in enumerate(columns):
             for before, earlier in enumerate(columns[:position]):
                 entries = self.entries(earlier, later)
-                # Negative entries are rare, so matrices without them skip the check.
+                # Negative entries are rare; the minimum is cheaper than the comparison below.
                 if entries.min(initial=0.0) < 0:
                     is_exact &= entries >= -self._rounding(earlier, later)
                     np.abs(entries, out=entries)
-                # G is symmetric: the pair stands for (later, earlier) too.
+                # G is symmetric: the pair also stands for (later, earlier).
                 entries *= 2.0
-                # A pair stands for two contributions, and each brings its own weight.
                 if scales is not None:
                     entries *= scales[before] * scales[position]
                 squared += entries
@@ -191,7 +182,7 @@ class PatternSensitivities:
     def _row_by_row(
         self, patterns: NDArray[np.int64], weights: NDArray[np.float64] | None
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """(squared sensitivities [P], whether each is exact [P]), one pattern after another."""
+        """Computes (squared sensitivities [P], is_exact [P]) one pattern at a time."""
         scales = [None] * len(patterns) if weights is None else list(weights)
         found = [self._one(pattern, scale) for pattern, scale in zip(patterns, scales, strict=True)]
         squared = np.array([square for square, _ in found])
@@ -201,19 +192,16 @@ class PatternSensitivities:
     def _one(
         self, pattern: NDArray[np.int64], weights: NDArray[np.float64] | None
     ) -> tuple[float, bool]:
-        """(squared sensitivity, whether it is exact) of one pattern [c], with weights [c] or none,
-        in memory of c."""
+        """Computes (squared sensitivity, is_exact) of one pattern [c], in O(c) memory."""
         if pattern.size > SUMMED_FROM and weights is None:
             summed = self._strategy.pattern_square(pattern, self._rounds)
             if summed is not None:
                 return summed, True
         if pattern.size > MOST_WITH_SIGNS:
             raise InputError(
-                f"a device took part {pattern.size:,} times, and this {self._strategy.kind} "
-                "strategy has negative entries: its "
-                f"sensitivity needs {pattern.size:,}^2 products, and at most {MOST_WITH_SIGNS:,}^2 "
-                "are computed; merge devices' "
-                "rounds, or leave this mechanism out"
+                f"a device took part {pattern.size:,} times, more than {MOST_WITH_SIGNS:,}, the "
+                f"most for which this {self._strategy.kind} strategy has a sensitivity, because it "
+                "has negative entries; leave this mechanism out"
             )
         square, is_exact = 0.0, True
         norms = np.sqrt(self.entries(pattern, pattern))
@@ -224,37 +212,36 @@ class PatternSensitivities:
             second = np.maximum(rows, pattern[later])
             block = self.entries(first, second)
             row_norms = norms[start : start + BLOCK, None]
-            # Entries that are zero but for rounding do not count as negative.
+            # Entries within rounding of zero do not count as negative.
             is_aligned = (block >= -ROUNDING * row_norms * norms[later]).all()
             is_exact = is_exact and bool(is_aligned)
             np.abs(block, out=block)
             if weights is not None:
                 block *= weights[start : start + BLOCK, None] * weights[later]
-            # Pairs of this block stand twice in it, pairs with later rounds once.
+            # The block has each of its own pairs twice, and pairs with later rounds once.
             square += 2.0 * float(block.sum()) - float(block[:, :BLOCK].sum())
         return square, is_exact
 
     def _rounding(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Sizes of entries that may be rounded zeros: ROUNDING of the product of the two columns'
-        norms."""
+        """Returns the largest size of an entry that may be a rounded zero, relative to the norms of
+        its two columns."""
         squared_norms = self.entries(first, first) * self.entries(second, second)
         return ROUNDING * np.sqrt(squared_norms)
 
     def exact(
         self, pattern: NDArray[np.int64], weights: NDArray[np.float64] | None = None
     ) -> Sensitivity:
-        """Returns the sensitivity of one pattern [c], with weights [c] or none, and its theorem.
+        """Returns the sensitivity of one pattern [c], with optional weights [c], and its proof.
 
-        If G has negative entries on the pattern, the value is exact for models of c or more
-        parameters, and a bound for fewer. Beyond MOST_CERTIFIED participations it is only a bound.
+        If G has negative entries on the pattern, the value is exact for models of at least c
+        parameters, and a bound for smaller ones. Above MOST_CERTIFIED participations it is a bound.
 
         Raises:
             InputError: as `of`.
         """
         found = self.of(pattern[None, :], None if weights is None else weights[None, :])
         rows = tuple(pattern.tolist())
-        # A certificate needs eigenvalues of a c x c matrix again and again, so long patterns go
-        # without.
+        # Long patterns get no certificate, because it needs eigenvalues of c x c matrices.
         if not found.is_exact[0] and pattern.size > MOST_CERTIFIED:
             theorem = "Choquette-Choo et al. 2023, Proposition E.1 (upper bound)"
             return Sensitivity(float(found.values[0]), False, theorem, 0.0, rows)
@@ -266,7 +253,7 @@ class PatternSensitivities:
         if weights is not None:
             gram *= weights[:, None] * weights
         upper, lower = unit_vector_sensitivity(gram)
-        # Both the certificate and Proposition E.1 are upper bounds, so the smaller one holds.
+        # The certificate and Proposition E.1 are both upper bounds, so their minimum is one.
         upper = max(lower, min(upper, float(found.values[0])))
         theorem = (
             "largest over unit contributions, by a dual certificate (exact for models of as "
@@ -282,21 +269,21 @@ class PatternSensitivities:
         above: float,
         certificates: int,
     ) -> tuple[LargestPattern | None, int]:
-        """Returns the largest sensitivity of patterns [P, c] that is above a value, or None.
+        """Finds the largest sensitivity of patterns [P, c], if it is above a given value.
 
-        Some patterns only have upper bounds. Their exact values take a certificate each, which is
-        slow, so they are computed from the largest bound down, until the rest is ruled out. When no
-        certificates are left, the largest remaining bound stands for all.
+        Patterns with only an upper bound need a slow certificate for their exact value. They are
+        certified from the largest bound down, until the other bounds are below the largest value.
+        If certificates run out, the largest remaining bound is the result.
 
         Args:
-            patterns: as in `of`, with `weights` [P, c] or none.
-            weights: see `of`.
+            patterns: patterns [P, c], as in `of`.
+            weights: weights [P, c], as in `of`, or None.
             found: result of `of` for them.
-            above: lower bound known so far.
-            certificates: most certificates to compute.
+            above: largest sensitivity known so far.
+            certificates: number of certificates allowed.
 
         Returns:
-            The sensitivity, and the number of certificates left.
+            The largest sensitivity, or None if none is above; and the certificates left.
         """
         largest = None
         exact_values = np.where(found.is_exact, found.values, -np.inf)
@@ -315,7 +302,7 @@ class PatternSensitivities:
             pattern = patterns[place].tobytes() + (b"" if scales is None else scales.tobytes())
             if pattern in tried:
                 continue
-            # The bounds fall, so that this one stands for all patterns that are left.
+            # Bounds decrease from here on, so this one holds for all remaining patterns.
             if not certificates:
                 return LargestPattern(bound, False, place), 0
             tried.add(pattern)
@@ -327,15 +314,13 @@ class PatternSensitivities:
         return largest, certificates
 
     def gram_of(self, pattern: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The Gram matrix of one `pattern` [c], G[pattern, pattern], [c, c], in the order of the
-        pattern."""
+        """Returns G[pattern, pattern], [c, c], for a pattern [c]."""
         rows = pattern[:, None]
         return self.entries(np.minimum(rows, pattern), np.maximum(rows, pattern))
 
     def entries(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Returns G[first, second] elementwise, for first <= second; from a table once as many
-        entries as rounds were requested."""
-        # As many entries as rounds, as for one pattern, are computed without a table.
+        """Returns G[first, second] elementwise, for first <= second."""
+        # A table pays off only after more entries than one pattern needs.
         self._looked_up += first.size
         is_too_early = self._table is None and self._looked_up <= self._rounds
         if self._rounds > GRAM_TABLE_ROUNDS or is_too_early:
@@ -349,17 +334,17 @@ class PatternSensitivities:
 
 
 def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
-    """(upper, lower) bounds, equal but for rounding, on max over unit vectors of sqrt(sum G[i, j]
-    <u_i, u_j>), G [c, c] p.s.d.
+    """Returns (upper, lower) bounds, equal up to rounding, on the maximum over unit vectors of
+    sqrt(sum G[i, j] <u_i, u_j>), G [c, c] p.s.d.
 
     Lower: a stationary point of block coordinate ascent, u_i = the direction of sum_{j != i} G[i,
     j] u_j (Wang, Chang, Kolter 2018, "The mixing method"), in enough dimensions for an optimum
-    (Pataki 1998: rank (rank + 1) / 2 <= c). Upper: weak duality;
-    for any y with diag(y) - G p.s.d. the square is at most sum y. y_i = ||sum_j G[i, j] u_j|| is
-    optimal at the optimum; the least eigenvalue makes up for the rest.
+    (Pataki 1998: rank (rank + 1) / 2 <= c). Upper: weak duality; for any y with diag(y) - G p.s.d.
+    the square is at most sum y. y_i = ||sum_j G[i, j] u_j|| is optimal at the optimum; elsewhere
+    the least eigenvalue repairs feasibility.
     """
     c = len(G)
-    # Pataki's dimension, and one to spare. A fixed seed: the answer is a function of G.
+    # Pataki's dimension plus one. The seed is fixed, so the result is a function of G.
     dimensions = min(c, int(np.sqrt(2 * c)) + 2)
     U = np.random.default_rng(0).normal(size=(c, dimensions))
     U /= np.linalg.norm(U, axis=1, keepdims=True)
@@ -369,15 +354,15 @@ def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
         for i in range(c):
             direction = G[i] @ U - G[i, i] * U[i]
             norm = np.linalg.norm(direction)
-            # A direction of length zero leaves the sum as it is, whatever the unit vector.
+            # For a zero direction every unit vector gives the same sum.
             if norm > 0:
                 U[i] = direction / norm
-        # The eigenvalues cost more than a sweep, so the bounds are taken every tenth time.
+        # Eigenvalues cost more than a sweep, so bounds are computed in every tenth sweep.
         if sweep % 10 == 9:
             total = G @ U
             y = np.linalg.norm(total, axis=1)
             least_eigenvalue = float(np.linalg.eigvalsh(np.diag(y) - G)[0])
-            # Raising each y_i by the deficit makes diag(y) - G p.s.d., so that duality holds.
+            # Raising each y_i by this makes diag(y) - G p.s.d., which duality requires.
             short = max(0.0, -least_eigenvalue)
             upper = min(upper, float(y.sum() + c * short))
             lower = float((total * U).sum())
@@ -389,11 +374,15 @@ def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
 def orthogonal_sensitivity(
     squared_norms: NDArray[np.float64], participation: MinSep
 ) -> Sensitivity:
-    """Exact where columns at least b apart are orthogonal, as with at most b bands; squared_norms
-    [n] are G's diagonal.
+    """Returns the exact sensitivity if columns at least b apart are orthogonal, as with at most b
+    bands.
 
     f(i, j) = max(f(i+1, j), G[i, i] + f(i+b, j-1)) (Choquette-Choo et al. 2023, Theorem 2,
     Algorithms 3 and 5).
+
+    Args:
+        squared_norms: the diagonal of G, [n].
+        participation: (n, b, k).
     """
     square, pattern = _best_pattern(squared_norms, participation)
     value = square**0.5
@@ -401,27 +390,23 @@ def orthogonal_sensitivity(
     return Sensitivity(value, True, theorem, value, pattern)
 
 
-# One audit asks for the same sensitivity several times.
+# One audit needs the same sensitivity several times.
 @lru_cache(maxsize=1)
 def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sensitivity:
-    """Returns an upper bound for any C, and a lower bound; exact for one participation, and if the
-    two agree.
+    """Returns an upper and a lower bound for any C; exact for one participation, or if the bounds
+    agree.
 
-    With r_i the largest sum of |G[i, j]| over any pattern's rounds j, the squared sensitivity is at
-    most the largest sum of r_i over a pattern's rounds i (Choquette-Choo et al. 2023, Theorem 3 and
-    Algorithm 4; up to 5 % loose on dense C).
-
-    Args:
-        strategy: any strategy of at least as many rounds.
-        participation: (n, b, k) of the patterns.
+    With r_i the largest sum of |G[i, j]| over the rounds j of a pattern, the squared sensitivity is
+    at most the largest sum of r_i over the rounds i of a pattern (Choquette-Choo et al. 2023,
+    Theorem 3 and Algorithm 4; up to 5 % loose on dense C).
 
     Raises:
-        InputError: the strategy has fewer rounds.
+        InputError: the strategy has fewer rounds than the participation.
         SensitivityUnknown: the bound would take more than ANY_STRATEGY_OPERATIONS.
     """
     n = participation.rounds
     strategy.check_rounds(n)
-    # Without a min-sep no program is needed: the largest of each row are taken in one step.
+    # For b = 1 no dynamic program is needed: one step takes the largest entries of each row.
     steps = 1 if participation.min_sep == 1 else participation.max_participations - 1
     if n > ANY_STRATEGY_ROUNDS or n * n * steps > ANY_STRATEGY_OPERATIONS:
         raise SensitivityUnknown(
@@ -449,7 +434,7 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
     for start in range(0, n, ROWS_TOGETHER):
         index = np.arange(start, min(start + ROWS_TOGETHER, n))
         row_sums[index] = _best_pattern_sums(np.abs(rows(index)), participation)
-    # Theorem 3: row sums over the worst pattern of each row, summed over the worst pattern.
+    # Theorem 3: the worst pattern of each row gives r_i, and the worst pattern for r the bound.
     square, candidate = _best_pattern(row_sums, participation)
     upper = square**0.5
 
@@ -457,7 +442,7 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
         total = strategy.summed_gram_rows(pattern, n)
         if total is not None:
             return total
-        # By blocks, as all rows of a long pattern need as much memory as G.
+        # Blocks, because all rows of a long pattern would need as much memory as G.
         parts = np.split(pattern, range(BLOCK, pattern.size, BLOCK))
         return np.sum([rows(part).sum(axis=0) for part in parts], axis=0)
 
@@ -474,17 +459,17 @@ def _lower_bound(
     candidate: tuple[int, ...],
     participation: MinSep,
 ) -> tuple[float, tuple[int, ...]]:
-    """Returns the best pattern found: regular ones (McMahan, Xu, Zhang 2024, Remark 3.2) and the
-    bound's own, each improved.
+    """Searches for the worst pattern, from regular patterns (McMahan, Xu, Zhang 2024, Remark 3.2)
+    and from the pattern of the upper bound.
 
-    x'Gx is convex in a pattern's indicator x, so the pattern that is best for the linear weights Gx
-    is no worse than x.
+    x'Gx is convex in the indicator x of a pattern, so the pattern of largest linear weight Gx is at
+    least as sensitive as x.
     """
     n = participation.rounds
     b = participation.min_sep
     longest = participation.max_participations
     last_start = n - 1 - (longest - 1) * b
-    # Sixteen shifts of the regular pattern: which of them is worst depends on C.
+    # Which shift of the regular pattern is the worst depends on C; sixteen are tried.
     if last_start >= 0:
         starts = np.unique(np.linspace(0, last_start, 16).astype(int))
     else:
@@ -499,7 +484,7 @@ def _lower_bound(
             chosen = np.array(pattern)
             weights = summed_rows(chosen)
             reached = float(weights[chosen].sum())
-            # The pattern no longer improves, but for rounding.
+            # Stop when the gain is only rounding.
             if reached <= square * (1 + ROUNDING):
                 break
             square = reached
@@ -511,16 +496,16 @@ def _lower_bound(
 
 
 def _best_pattern_sums(weights: NDArray[np.float64], participation: MinSep) -> NDArray[np.float64]:
-    """Largest sum over a pattern, for each row of weights [R, n], none negative: f(i, j) =
+    """Returns the largest sum over a pattern for each row of weights [R, n] >= 0, by f(i, j) =
     max(f(i+1, j), w_i + f(i+b, j-1))."""
     rows, n = weights.shape
-    # Any rounds make a pattern, so the largest weights do.
+    # For b = 1 every set of k rounds is a pattern.
     if participation.min_sep == 1:
         first_chosen = n - participation.max_participations
         partitioned = np.partition(weights, first_chosen, axis=1)
         return partitioned[:, first_chosen:].sum(axis=1)
-    # values[:, i] is f(i, j) of the recursion; b columns of zeros follow the last round, so that
-    # f(i + b, j - 1) needs no check at the end.
+    # values[:, i] is f(i, j). With b columns of zeros after the last round, f(i + b, j - 1) needs
+    # no bounds check.
     values = np.zeros((rows, n + participation.min_sep))
     taken = np.empty((rows, n))
     for _ in range(participation.max_participations):
@@ -532,7 +517,7 @@ def _best_pattern_sums(weights: NDArray[np.float64], participation: MinSep) -> N
 def _best_pattern(
     weights: NDArray[np.float64], participation: MinSep
 ) -> tuple[float, tuple[int, ...]]:
-    """The same dynamic program over weights [n], with the pattern that attains it."""
+    """Returns the same for weights [n], with the pattern that attains it."""
     n = weights.size
     b = participation.min_sep
     if b == 1:
@@ -547,13 +532,12 @@ def _best_pattern(
         layer = np.zeros(n + b)
         layer[:n] = np.maximum.accumulate(with_this[::-1])[::-1]
         layer = np.maximum(layer, values)
-        # One bit per round: from here, one more participation is of use ...
+        # Decisions are kept as bits, a 32nd of the memory of the values, which matters for
+        # thousands of participations: whether one more participation gains from a round on,
+        # and whether it may be placed there.
         gains.append(np.packbits(layer[:n] > values[:n]))
-        # ... and here it can be placed.
         taken.append(np.packbits(with_this >= layer[:n]))
         values = layer
-    # The decisions, read from the first round on, give the pattern. As bits they take a 32nd of
-    # the memory of all values, which matters for thousands of participations.
     pattern: list[int] = []
     position = 0
     left = participation.max_participations
@@ -574,5 +558,4 @@ def _bit(bits: NDArray[np.uint8], place: int) -> bool:
 
 
 def _agree(lower: float, upper: float, tolerance: float) -> bool:
-    """Whether the bounds are equal but for a relative tolerance."""
     return upper <= lower * (1 + tolerance)

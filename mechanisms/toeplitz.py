@@ -1,4 +1,4 @@
-"""Toeplitz strategies: C[i, j] = c_(i-j). The family, and the member given by its coefficients
+"""Toeplitz strategies, C[i, j] = c_(i-j): the family, and the member defined by its coefficients
 (banded Toeplitz, BandToep).
 
 Source: McMahan, Xu, Zhang 2024 (Theorem 3.1, Proposition 3.3); McKenna 2024 (banded Toeplitz,
@@ -9,39 +9,37 @@ from abc import abstractmethod
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs, Recurrence
 from fedray.mechanisms.sensitivity import any_strategy_sensitivity
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 
 DIRECT_SUMS = 256
-"""Columns, or bands, up to which a sum of columns is added up one by one; beyond, by FFT, whose
-rounding is below 1e-12 of it."""
+"""Columns, or bands, up to which columns are summed one by one. Larger sums use an FFT, whose
+relative rounding error is below 1e-12."""
 
 
 class ToeplitzStrategy(Strategy):
-    """A strategy of constant diagonals, for any number of rounds.
+    """A strategy with constant diagonals, for any number of rounds.
 
-    A subclass says the first column of C, or of its inverse; sensitivity, error and noise follow.
+    Its first column determines the sensitivity, the error and the noise.
     """
 
     @abstractmethod
-    def first_column(self, rounds: int) -> NDArray[np.float64]:
-        """The coefficients c_0 .. c_(rounds-1), [rounds]; c_0 is positive, and the first of them do
-        not depend on how many are asked for."""
+    def first_column(self, rounds: int) -> Float64Array:
+        """Returns the coefficients c_0 .. c_(rounds-1), [rounds]; c_0 > 0. More rounds append
+        coefficients."""
 
-    def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
-        """Coefficients of C^-1, [rounds]: the power series of 1 / c, by forward substitution.
-
-        C^-1 is Toeplitz too, so that its first column is all of it.
-        """
+    def inverse_first_column(self, rounds: int) -> Float64Array:
+        """Returns the coefficients of C^-1, [rounds]: the power series of 1 / c, by forward
+        substitution. C^-1 is Toeplitz too, so its first column determines it."""
         return inverse_series(self.first_column(rounds))
 
     def is_non_increasing(self, rounds: int) -> bool:
-        """Whether c_0 >= c_1 >= ... >= 0 over that many rounds: the condition of Theorem 3.1."""
+        """Whether c_0 >= c_1 >= ... >= 0: the condition of Theorem 3.1."""
         c = self.first_column(rounds)
         return bool((c >= 0).all() and (np.diff(c) <= 0).all())
 
@@ -52,7 +50,7 @@ class ToeplitzStrategy(Strategy):
         return self.is_non_increasing(rounds)
 
     def noise_growth(self, rounds: int) -> float:
-        # Overflow means infinite growth, and is not an error.
+        # An overflow means infinite growth, not an error.
         with np.errstate(all="ignore"):
             return float(np.abs(self.inverse_first_column(rounds)).max())
 
@@ -60,46 +58,44 @@ class ToeplitzStrategy(Strategy):
         c = np.trim_zeros(self.first_column(rounds), "b")
         return Outputs(row=lambda t: c, bands=len(c))
 
-    def error_variances(self, rounds: int) -> NDArray[np.float64]:
+    def error_variances(self, rounds: int) -> Float64Array:
         """sum_{i <= t} beta_i^2, beta the coefficients of B = A C^-1 (McMahan, Xu, Zhang 2024,
         Proposition 3.3)."""
         beta = np.cumsum(self.inverse_first_column(rounds))
         return np.cumsum(beta**2)
 
-    def gram_entries(
-        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
-    ) -> NDArray[np.float64]:
+    def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         """G[i, j] = sum_{s < n-j} c_s c_(s+j-i): one running sum per lag j - i that occurs within
         the bands."""
         c = np.trim_zeros(self.first_column(rounds), "b")
         lags = (second - first).ravel()
         terms = (rounds - second).ravel()
-        # Columns that are further apart than the bands are orthogonal: their entries stay zero.
+        # Columns further apart than the bands are orthogonal: their entries stay zero.
         entries = np.zeros(lags.size)
         within = np.flatnonzero(lags < c.size)
         order = within[np.argsort(lags[within], kind="stable")]
         distinct, starts = np.unique(lags[order], return_index=True)
-        # strict=False, because np.split gives one empty part where no lag is within the bands.
+        # strict=False, because np.split returns one empty part if no lag is within the bands.
         for lag, chosen in zip(distinct, np.split(order, starts[1:]), strict=False):
             sums = np.cumsum(c[: c.size - lag] * c[lag:])
-            # Late columns end with the run, and early ones with the bands.
+            # Late columns end with the run, early columns with the bands.
             last_terms = np.minimum(terms[chosen], sums.size)
             entries[chosen] = sums[last_terms - 1]
         return entries.reshape(np.shape(second - first))
 
-    def gram(self, rounds: int) -> NDArray[np.float64]:
+    def gram(self, rounds: int) -> Float64Array:
         c = self.first_column(rounds)
         G = np.zeros((rounds, rounds))
         bands = int(np.flatnonzero(c)[-1]) + 1
         for lag in range(bands):
             # Later columns have fewer rounds left, hence fewer terms: the sums run backwards.
             diagonal = np.cumsum(c[: rounds - lag] * c[lag:])[::-1]
-            # Strides of rounds + 1 walk along a diagonal: the one above, then the one below.
+            # A stride of rounds + 1 walks along a diagonal: first the upper one, then the lower.
             G.ravel()[lag : (rounds - lag) * rounds : rounds + 1] = diagonal
             G.ravel()[lag * rounds :: rounds + 1] = diagonal
         return G
 
-    def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
+    def pattern_square(self, pattern: Int64Array, rounds: int) -> float | None:
         c = self.first_column(rounds)
         # With a negative coefficient, aligned contributions need not be the worst.
         if (c < 0).any():
@@ -118,7 +114,7 @@ class ToeplitzStrategy(Strategy):
             theorem = "McMahan, Xu, Zhang 2024, Theorem 3.1 (non-negative, non-increasing Toeplitz)"
             return Sensitivity(value, True, theorem, value, pattern)
         if self.diagonals(n) <= b:
-            # Columns' norms do not increase, so that the earliest rounds are worst.
+            # Column norms never increase, so the earliest rounds are the worst.
             squared_norms = np.cumsum(c * c)[::-1]
             value = float(squared_norms[list(pattern)].sum()) ** 0.5
             theorem = "Choquette-Choo et al. 2023, Theorem 2 (at most b bands: orthogonal columns)"
@@ -127,48 +123,48 @@ class ToeplitzStrategy(Strategy):
 
 
 class Toeplitz(ToeplitzStrategy):
-    """A Toeplitz strategy given by its coefficients; later ones are zero, so it has as many bands
-    (BandToep, McKenna 2024)."""
+    """A Toeplitz strategy defined by its coefficients; later coefficients are zero (BandToep,
+    McKenna 2024)."""
 
     kind: Literal["toeplitz"] = "toeplitz"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Toeplitz, by its coefficients."""
     coefficients: Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
-    """c_0, c_1, ..., one per band; c_0 is positive."""
+    """c_0, c_1, ..., one per band; c_0 must be positive."""
     paper: ClassVar[str] = "McKenna 2024"
 
     @model_validator(mode="after")
     def _invertible(self) -> Self:
         if not self.coefficients[0] > 0:
             raise ValueError(
-                f"coefficients start with {self.coefficients[0]}; c_0 must be positive for C to be "
-                "invertible"
+                f"coefficients start with {self.coefficients[0]}; c_0 must be positive, or C has "
+                "no inverse"
             )
         return self
 
-    def first_column(self, rounds: int) -> NDArray[np.float64]:
+    def first_column(self, rounds: int) -> Float64Array:
         c = np.zeros(rounds)
         given = self.coefficients[:rounds]
         c[: len(given)] = given
         return c
 
 
-def _summed_columns(c: NDArray[np.float64], pattern: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sum [n] of the columns of a Toeplitz C from its first one [n]: a convolution with how often
-    each round occurs."""
+def _summed_columns(c: Float64Array, pattern: Int64Array) -> Float64Array:
+    """Sums columns of a Toeplitz C, [n], given its first column [n]: a convolution of c with the
+    number of times that each round occurs in the pattern."""
     n = c.size
     c = np.trim_zeros(c, "b")
     if min(c.size, pattern.size) > DIRECT_SUMS:
-        # scipy takes 0.3 s to import, and most commands do not need it.
+        # Importing scipy takes 0.3 s, and most commands do not need it.
         from scipy.signal import oaconvolve
 
         times = np.bincount(pattern, minlength=n).astype(np.float64)
         return np.asarray(oaconvolve(times, c), np.float64)[:n]
-    # Room for nodes beyond the end of the run saves a check in each step.
+    # Space for entries after the end of the run saves a check in each step.
     column = np.zeros(n + c.size)
-    # The loop in Python runs over whichever is shorter, the bands or the pattern.
+    # The Python loop runs over the shorter of bands and pattern.
     if c.size < pattern.size:
         for lag, value in enumerate(c.tolist()):
-            # `np.add.at`, because a round that occurs twice counts twice.
+            # `np.add.at` counts a round twice if it occurs twice; `+=` would not.
             np.add.at(column, pattern + lag, value)
     else:
         for start in pattern.tolist():
@@ -176,18 +172,16 @@ def _summed_columns(c: NDArray[np.float64], pattern: NDArray[np.int64]) -> NDArr
     return column[:n]
 
 
-def inverse_series(c: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The first n coefficients of 1 / c(x), c [n], by forward substitution.
-
-    They are the first column of the inverse of the Toeplitz matrix of c; c_0 must not be zero.
-    """
-    # `scipy.signal.lfilter` does the same steps to the bit. But it takes half a second to import,
-    # and every process that reads a scenario comes here.
+def inverse_series(c: Float64Array) -> Float64Array:
+    """Returns the first n coefficients of 1 / c(x), c [n], c_0 != 0, by forward substitution: the
+    first column of the inverse of the Toeplitz matrix of c."""
+    # `scipy.signal.lfilter` gives the same bits, but takes half a second to import, and every
+    # process that reads a scenario calls this function.
     later = np.append(np.trim_zeros(c, "b")[1:], 0.0) / c[0]
     found = np.empty(c.size)
     rest = np.zeros(later.size + 1)
     rest[0] = 1.0 / c[0]
-    # Overflow means infinite growth, which callers look for.
+    # An overflow means infinite growth, which callers check.
     with np.errstate(over="ignore", invalid="ignore"):
         for t in range(c.size):
             found[t] = rest[0]

@@ -1,18 +1,17 @@
-"""TreeAgg-Full: the binary tree with the best linear decoder, A C^+ (Moore-Penrose).
+"""TreeAgg-Full: the binary tree with the best linear decoder, A T^+ (Moore-Penrose).
 
-The tree's matrix T has one row per node. Its mechanism is the square one with C'C = T'T, C lower
-triangular: the same sensitivity for every pattern, and A C^-1 (A C^-1)' = A (T'T)^-1 A' = A T^+ (A
-T^+)', so the same error; and C can be streamed. Source: Denisov et al. 2022, section 5 and
-appendix; Honaker 2015 ("Efficient use of differentially private binary trees").
+The matrix T of the tree has one row per node. The equivalent square mechanism is the
+lower-triangular C with C'C = T'T, which can be streamed. Every pattern has the same sensitivity,
+and the error is the same: A C^-1 (A C^-1)' = A (T'T)^-1 A' = A T^+ (A T^+)'. Source: Denisov et al.
+2022, section 5 and appendix; Honaker 2015 ("Efficient use of differentially private binary trees").
 """
 
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from fedray.base.arrays import Float64Array
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity
 from fedray.mechanisms.tree import Segment, forest, forest_gram, forest_sensitivity
@@ -20,13 +19,13 @@ from fedray.mechanisms.triangular import MOST_ROUNDS, TriangularStrategy, lower_
 
 
 class TreeFull(TriangularStrategy):
-    """Tree aggregation with the full estimate, for a fixed number of rounds: the estimate of least
-    variance that the tree's noise allows."""
+    """Tree aggregation with the full estimate, the linear estimate of least variance, for a fixed
+    number of rounds."""
 
     kind: Literal["tree-full"] = "tree-full"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Binary tree, full decoder."""
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
-    """Rounds of the run; the decoder depends on them."""
+    """Number of rounds of the run, on which the decoder depends."""
     completion: bool = False
     """Whether virtual rounds of zeros fill the tree to the next power of two."""
     paper: ClassVar[str] = "Denisov et al. 2022; Honaker 2015"
@@ -36,14 +35,12 @@ class TreeFull(TriangularStrategy):
         return self.rounds
 
     @property
-    def matrix(self) -> NDArray[np.float64]:
+    def matrix(self) -> Float64Array:
         return _factor(self.rounds, self.completion)
 
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
-        """By the tree's own program, where the whole run is asked for; else as for any matrix."""
         self.check_rounds(participation.rounds)
-        # C'C = T'T, so over the whole run every pattern has the tree's own sensitivity. The
-        # leading block of C belongs to no tree.
+        # C'C = T'T only over the whole run. A leading block of C does not belong to a tree.
         if participation.rounds == self.rounds:
             trees = forest([Segment(0, self.rounds, self.completion)])
             return forest_sensitivity(tuple(trees), participation)
@@ -51,6 +48,6 @@ class TreeFull(TriangularStrategy):
 
 
 @lru_cache(maxsize=4)
-def _factor(rounds: int, has_completion: bool) -> NDArray[np.float64]:
+def _factor(rounds: int, has_completion: bool) -> Float64Array:
     trees = forest([Segment(0, rounds, has_completion)])
     return lower_factor(forest_gram(trees, rounds))

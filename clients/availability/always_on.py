@@ -1,8 +1,8 @@
 """Every device is eligible at all times: its one interval has no end."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.clients.availability.intervals import Intervals
 from fedray.clients.availability.model import NothingKnown
 from fedray.scenario import Scenario
@@ -17,8 +17,8 @@ class AlwaysOnModel(NothingKnown):
 
     def list_intervals(
         self,
-        device_ids: NDArray[np.uint64],
-        open_times: NDArray[np.float64],
+        device_ids: UInt64Array,
+        open_times: Float64Array,
         from_time: float,
         until_time: float,
         known: None = None,
@@ -27,7 +27,5 @@ class AlwaysOnModel(NothingKnown):
         start_times = np.maximum(from_time, open_times[local])
         return Intervals(local, start_times, np.full(local.size, np.inf))
 
-    def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def interval_ends(self, device_ids: UInt64Array, times: Float64Array) -> Float64Array:
         return np.full(device_ids.size, np.inf)

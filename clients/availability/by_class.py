@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.clients.availability.intervals import Intervals, joined
 from fedray.clients.availability.model import Availability
 from fedray.wire.device_classes import DeviceClasses, classes_on
@@ -26,7 +26,7 @@ class AvailabilityByClass:
         # One byte holds the class.
         self.bytes_to_know = 1 + max(model.bytes_to_know for model in models)
 
-    def known_of(self, device_ids: NDArray[np.uint64]) -> Any:
+    def known_of(self, device_ids: UInt64Array) -> Any:
         own_class = classes_on(self._classes, device_ids)
         return own_class, [
             model.known_of(device_ids[own_class == place])
@@ -35,8 +35,8 @@ class AvailabilityByClass:
 
     def list_intervals(
         self,
-        device_ids: NDArray[np.uint64],
-        open_times: NDArray[np.float64],
+        device_ids: UInt64Array,
+        open_times: Float64Array,
         from_time: float,
         until_time: float,
         known: Any = None,
@@ -58,9 +58,7 @@ class AvailabilityByClass:
             parts.append(found._replace(local=local))
         return joined(parts).sorted_by_device()
 
-    def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def interval_ends(self, device_ids: UInt64Array, times: Float64Array) -> Float64Array:
         own_class = classes_on(self._classes, device_ids)
         ends = np.empty(device_ids.size)
         for place, model in enumerate(self._models):

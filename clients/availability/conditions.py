@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
-from fedray.clients.availability.compiled import CompiledModel
+from fedray.clients.availability.compiled import CompiledModel, Request
 from fedray.clients.availability.habit_sessions import (
     LONGEST_DAYS,
     MAX_SESSIONS,
@@ -119,16 +118,8 @@ class ConditionsModel(CompiledModel):
         self._charging = HabitTables.of(scenario, table.charging)
         self._wifi = HabitTables.of(scenario, table.wifi)
 
-    def fill(
-        self,
-        device_ids: NDArray[np.uint64],
-        from_times: NDArray[np.float64],
-        until_times: NDArray[np.float64],
-        known: None,
-        room: Intervals,
-    ) -> int:
-        tables = self._charging, self._wifi
-        return _list_intervals(self._model, *tables, device_ids, from_times, until_times, room)
+    def fill(self, request: Request, known: None, room: Intervals) -> int:
+        return _list_intervals(self._model, self._charging, self._wifi, *request, room)
 
 
 @njit
@@ -155,7 +146,8 @@ def _common(starts, ends, count, other_starts, other_ends, other_count, both_sta
         start = max(starts[first], other_starts[second])
         end = min(ends[first], other_ends[second])
         if start < end:
-            both_starts[common], both_ends[common] = start, end
+            both_starts[common] = start
+            both_ends[common] = end
             common += 1
         # The interval that ends first has nothing in common with what follows in the other list.
         if ends[first] < other_ends[second]:
@@ -173,7 +165,7 @@ def _gather_uses(uses, offset, device, from_time, until_time, starts, ends):
     last_day = math.floor((until_time / HOUR + offset) / 24.0)
     count = 0
     for day in range(first_day, last_day + 1):
-        word, _, _, _ = draw(uses.key, device, day, _COUNT)
+        word = draw(uses.key, device, day, _COUNT)[0]
         for use in range(poisson(uses.uses, uses.none_probability, word)):
             w0, w1, _, _ = draw(uses.key, device, day, _USE + use)
             # The hour by which this number of the day's uses is over, on average: first the uses by
@@ -192,7 +184,8 @@ def _gather_uses(uses, offset, device, from_time, until_time, starts, ends):
                         "a device is used too often within one interval; lower "
                         "availability.uses.per_hour_by_day or per_hour_by_night"
                     )
-                starts[count], ends[count] = start, end
+                starts[count] = start
+                ends[count] = end
                 count += 1
     return count
 
@@ -303,13 +296,7 @@ def _list_intervals(model, charging, wifi, device_ids, from_times, until_times, 
                 elif model.needs_idle and end > covered:
                     # Uses are known up to `covered`.
                     until = _next_use(
-                        uses,
-                        offset,
-                        device,
-                        covered,
-                        end,
-                        use_starts[used:],
-                        use_ends[used:],
+                        uses, offset, device, covered, end, use_starts[used:], use_ends[used:]
                     )
                 if until > start:
                     if total < out_local.size:

@@ -1,8 +1,8 @@
 """Availability by a user's own function; its answers are checked at every call."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
 from fedray.clients.availability.intervals import Intervals
 from fedray.clients.availability.model import NothingKnown
@@ -29,8 +29,8 @@ class CustomModel(NothingKnown):
 
     def list_intervals(
         self,
-        device_ids: NDArray[np.uint64],
-        open_times: NDArray[np.float64],
+        device_ids: UInt64Array,
+        open_times: Float64Array,
         from_time: float,
         until_time: float,
         known: None = None,
@@ -50,24 +50,24 @@ class CustomModel(NothingKnown):
         start_times = start.astype(np.float64)
         end_times = end.astype(np.float64)
         self._check(local, start_times, end_times, device_ids.size)
-        self._check_touches(start_times, end_times, from_time, until_time)
+        touches = (end_times > from_time) & (start_times < until_time)
+        if not touches.all():
+            self._refuse(f"an interval does not touch the times {from_time:g} to {until_time:g}")
         # The function does not see timers: intervals before a device's timer opens go here.
         opens = open_times[local]
         keep = (end_times > opens) & (opens < until_time)
         intervals = Intervals(local.astype(np.uint32), start_times, end_times)
         return intervals.take(keep)
 
-    def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def interval_ends(self, device_ids: UInt64Array, times: Float64Array) -> Float64Array:
         # The table's `can_be_thinned` is false, so only enumeration is ordered.
         raise AssertionError
 
     def _check(
         self,
-        local: NDArray[np.int64],
-        start_times: NDArray[np.float64],
-        end_times: NDArray[np.float64],
+        local: Int64Array,
+        start_times: Float64Array,
+        end_times: Float64Array,
         devices: int,
     ) -> None:
         if not (local.ndim == 1 and local.shape == start_times.shape == end_times.shape):
@@ -85,17 +85,6 @@ class CustomModel(NothingKnown):
         gaps_end = start_times[1:][is_of_same]
         if not is_sorted or (gaps_end <= gaps_start).any():
             self._refuse("intervals must be sorted by (index, start), and those of a device apart")
-
-    def _check_touches(
-        self,
-        start_times: NDArray[np.float64],
-        end_times: NDArray[np.float64],
-        from_time: float,
-        until_time: float,
-    ) -> None:
-        touches = (end_times > from_time) & (start_times < until_time)
-        if not touches.all():
-            self._refuse(f"an interval does not touch the times {from_time:g} to {until_time:g}")
 
     def _refuse(self, rule: str) -> None:
         raise ScenarioError(f"availability function {self._name}: {rule}; correct it")

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.rng import draw_many, share_at, uniform
-from fedray.clients.availability.compiled import CompiledModel
+from fedray.clients.availability.compiled import CompiledModel, Request
 from fedray.clients.availability.habit_sessions import (
     DAY_SESSION,
     INTERRUPTION,
@@ -72,20 +72,12 @@ class HabitAvailabilityModel(CompiledModel):
         self.model = HabitModel.of(scenario, table)
         self.tables = tables or HabitTables.of(scenario, table)
 
-    def known_of(self, device_ids: NDArray[np.uint64]) -> KnownHabits:
+    def known_of(self, device_ids: UInt64Array) -> KnownHabits:
         return _habits_of(self.model, self.tables, device_ids)
 
-    def fill(
-        self,
-        device_ids: NDArray[np.uint64],
-        from_times: NDArray[np.float64],
-        until_times: NDArray[np.float64],
-        known: KnownHabits | None,
-        room: Intervals,
-    ) -> int:
+    def fill(self, request: Request, known: KnownHabits | None, room: Intervals) -> int:
         habits = known or _UNKNOWN
-        times = from_times, until_times
-        return int(_list_intervals(self.model, self.tables, habits, device_ids, *times, room))
+        return int(_list_intervals(self.model, self.tables, habits, *request, room))
 
 
 def is_compiled() -> bool:
@@ -112,10 +104,10 @@ class _Chunk(NamedTuple):
     habits: their habits.
     """
 
-    local: NDArray[np.int64]
-    device_ids: NDArray[np.uint64]
-    from_times: NDArray[np.float64]
-    until_times: NDArray[np.float64]
+    local: Int64Array
+    device_ids: UInt64Array
+    from_times: Float64Array
+    until_times: Float64Array
     habits: KnownHabits
 
 
@@ -130,13 +122,13 @@ class _Draws(NamedTuple):
         sessions, may touch the time, otherwise 0.
     """
 
-    slots: NDArray[np.int64]
-    device_ids: NDArray[np.uint64]
-    days: NDArray[np.int64]
-    numbers: NDArray[np.int64]
-    words: NDArray[np.uint32]
-    starts: NDArray[np.float64]
-    ends: NDArray[np.float64]
+    slots: Int64Array
+    device_ids: UInt64Array
+    days: Int64Array
+    numbers: Int64Array
+    words: UInt32Array
+    starts: Float64Array
+    ends: Float64Array
 
 
 class _Room(NamedTuple):
@@ -291,7 +283,8 @@ def _intervals_of_many(model, offsets, room, size, out, total):
             check_count(count)
         offset = offsets[zone[slot]]
         habit = Habit(propensity[slot], center[slot], length[slot], day_rate[slot], offset)
-        from_time, until_time = from_times[slot], until_times[slot]
+        from_time = from_times[slot]
+        until_time = until_times[slot]
         if has_room:
             count = joined_sessions(
                 model, habit, device, from_time, until_time, starts, ends, count
@@ -355,11 +348,13 @@ def _draw_nights(model, offsets, chunk, days, count_of_days, nights):
         probability = propensity[day_slots[place]] * weekend
         # The column is free until interruptions are drawn; candidates lie in it until then.
         numbers[candidates] = place
-        candidates += (may_have_night[place] > 0.0) & (uniform(words[0, place]) < probability)
+        is_drawn = uniform(words[0, place]) < probability
+        candidates += (may_have_night[place] > 0.0) & is_drawn
     total = np.int64(0)
     for candidate in range(candidates):
         place = numbers[candidate]
-        slot, day = day_slots[place], day_numbers[place]
+        slot = day_slots[place]
+        day = day_numbers[place]
         from_hour, until_hour = hours_looked_at(from_times[slot], until_times[slot])
         midnight = 24.0 * day - offsets[zone[slot]]
         w1, w2 = words[1, place], words[2, place]
@@ -387,7 +382,8 @@ def _draw_sessions(model, offsets, chunk, days, count_of_days, sessions):
     for place in range(count_of_days):
         if may_have_sessions[place] == 0.0:
             continue
-        slot, day = day_slots[place], day_numbers[place]
+        slot = day_slots[place]
+        day = day_numbers[place]
         rate = day_rate[slot] * weekend_factor(model, day)
         count = count_by_day(rate, day_words[3, place])
         if drawn + count >= ROOM - 1:
@@ -416,7 +412,8 @@ def _draw_sessions(model, offsets, chunk, days, count_of_days, sessions):
     reached = total
     total = 0
     for place in range(reached):
-        slot, start = slots[place], starts[place]
+        slot = slots[place]
+        start = starts[place]
         from_hour, _ = hours_looked_at(from_times[slot], until_times[slot])
         end = start + length_by_day(model, words[1, place])
         slots[total] = slot

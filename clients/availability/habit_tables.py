@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 from scipy import special
 
+from fedray.base.arrays import Float64Array, Int32Array
 from fedray.base.rng import (
     MAX_NORMAL,
     Key,
@@ -136,8 +136,8 @@ class HabitTables(NamedTuple):
     zones: time zones of the devices.
     """
 
-    propensities: NDArray[np.float64]
-    free_rates: NDArray[np.float64]
+    propensities: Float64Array
+    free_rates: Float64Array
     zones: Zones
 
     @classmethod
@@ -154,12 +154,12 @@ class HabitTables(NamedTuple):
 # Inverting the two distributions takes a third of a second, most of a small run; all shards and
 # runs of a process share a few tables of one MB, which are never written to.
 @lru_cache(maxsize=16)
-def _beta_quantiles(alpha: float, beta: float) -> NDArray[np.float64]:
+def _beta_quantiles(alpha: float, beta: float) -> Float64Array:
     return tabulated_quantiles(lambda u: special.betaincinv(alpha, beta, u))
 
 
 @lru_cache(maxsize=16)
-def _gamma_quantiles(shape: float) -> NDArray[np.float64]:
+def _gamma_quantiles(shape: float) -> Float64Array:
     return tabulated_quantiles(lambda u: special.gammaincinv(shape, u) / shape)
 
 
@@ -187,11 +187,11 @@ class KnownHabits(NamedTuple):
     zone: position of the device's zone in the model, which gives its offset.
     """
 
-    propensity: NDArray[np.float64]
-    center: NDArray[np.float64]
-    length: NDArray[np.float64]
-    day_rate: NDArray[np.float64]
-    zone: NDArray[np.int32]
+    propensity: Float64Array
+    center: Float64Array
+    length: Float64Array
+    day_rate: Float64Array
+    zone: Int32Array
 
 
 @njit(cache=True, nogil=True)

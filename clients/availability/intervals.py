@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from fedray.base.arrays import Float64Array, UInt32Array
 
 HOUR = 3600.0
 DAY = 86_400.0
@@ -26,17 +27,18 @@ class Intervals(NamedTuple):
     end_times: true ends, however far past the time listed; infinity for an interval without end.
     """
 
-    local: NDArray[np.uint32]
-    start_times: NDArray[np.float64]
-    end_times: NDArray[np.float64]
+    local: UInt32Array
+    start_times: Float64Array
+    end_times: Float64Array
+
+    @classmethod
+    def room(cls, size: int) -> "Intervals":
+        """Allocates `size` intervals, without values."""
+        return cls(np.empty(size, np.uint32), np.empty(size), np.empty(size))
 
     def take(self, chosen: Any) -> "Intervals":
         """Returns the intervals at positions, in a slice or under a mask."""
-        return Intervals(
-            self.local[chosen],
-            self.start_times[chosen],
-            self.end_times[chosen],
-        )
+        return Intervals._make(column[chosen] for column in self)
 
     def sorted_by_device(self) -> "Intervals":
         """Sorts by device and keeps the order of each device's intervals."""
@@ -46,8 +48,7 @@ class Intervals(NamedTuple):
 def joined(parts: Sequence[Intervals]) -> Intervals:
     """Concatenates `parts`, of which there may be zero."""
     # The empty part gives the columns their types.
-    empty = Intervals(np.empty(0, np.uint32), np.empty(0), np.empty(0))
-    columns = zip(empty, *parts, strict=True)
+    columns = zip(Intervals.room(0), *parts, strict=True)
     return Intervals(*(np.concatenate(column) for column in columns))
 
 
@@ -62,30 +63,35 @@ def merge(starts, ends, count):
         return 0
     # Insertion sort: a device has few sessions in a day, and they are nearly in order.
     for session in range(1, count):
-        start, end = starts[session], ends[session]
+        start = starts[session]
+        end = ends[session]
         slot = session - 1
         while slot >= 0 and starts[slot] > start:
-            starts[slot + 1], ends[slot + 1] = starts[slot], ends[slot]
+            starts[slot + 1] = starts[slot]
+            ends[slot + 1] = ends[slot]
             slot -= 1
-        starts[slot + 1], ends[slot + 1] = start, end
+        starts[slot + 1] = start
+        ends[slot + 1] = end
     last = 0
     for session in range(1, count):
         if starts[session] <= ends[last] + JOIN_SECONDS:
             ends[last] = max(ends[last], ends[session])
         else:
             last += 1
-            starts[last], ends[last] = starts[session], ends[session]
+            starts[last] = starts[session]
+            ends[last] = ends[session]
     return last + 1
 
 
 @njit(forceinline=True)
 def merge_touching(starts, ends, count, from_time, until_time):
-    """Joins `count` sessions to intervals and keeps those in touch with [from_time, until_time)."""
+    """Joins `count` sessions to intervals and drops intervals outside [from_time, until_time)."""
     intervals = merge(starts, ends, count)
     kept = 0
     for interval in range(intervals):
         if ends[interval] > from_time and starts[interval] < until_time:
-            starts[kept], ends[kept] = starts[interval], ends[interval]
+            starts[kept] = starts[interval]
+            ends[kept] = ends[interval]
             kept += 1
     return kept
 

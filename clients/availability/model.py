@@ -2,9 +2,7 @@
 
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.clients.availability.intervals import Intervals
 
 
@@ -17,7 +15,7 @@ class Availability(Protocol):
 
     bytes_to_know: int
 
-    def known_of(self, device_ids: NDArray[np.uint64]) -> Any:
+    def known_of(self, device_ids: UInt64Array) -> Any:
         """Computes the constants of devices, for callers that list their intervals repeatedly.
 
         Args:
@@ -30,8 +28,8 @@ class Availability(Protocol):
 
     def list_intervals(
         self,
-        device_ids: NDArray[np.uint64],
-        open_times: NDArray[np.float64],
+        device_ids: UInt64Array,
+        open_times: Float64Array,
         from_time: float,
         until_time: float,
         known: Any = None,
@@ -55,9 +53,7 @@ class Availability(Protocol):
         """
         ...
 
-    def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def interval_ends(self, device_ids: UInt64Array, times: Float64Array) -> Float64Array:
         """Returns the ends of the intervals that contain moments.
 
         Called only if the model's table says `can_be_thinned`.
@@ -81,5 +77,5 @@ class NothingKnown:
 
     bytes_to_know = 0
 
-    def known_of(self, device_ids: NDArray[np.uint64]) -> Any:
+    def known_of(self, device_ids: UInt64Array) -> Any:
         return None

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from fedray.base.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
-from fedray.clients.availability.compiled import CompiledModel
+from fedray.clients.availability.compiled import CompiledModel, Request
 from fedray.clients.availability.intervals import (
     DAY,
     HOUR,
@@ -62,15 +61,8 @@ class PoissonModel(CompiledModel):
             max_seconds=HOUR * table.session_max_hours,
         )
 
-    def fill(
-        self,
-        device_ids: NDArray[np.uint64],
-        from_times: NDArray[np.float64],
-        until_times: NDArray[np.float64],
-        known: None,
-        room: Intervals,
-    ) -> int:
-        return _list_intervals(self._model, device_ids, from_times, until_times, room)
+    def fill(self, request: Request, known: None, room: Intervals) -> int:
+        return _list_intervals(self._model, *request, room)
 
 
 @njit(forceinline=True)
@@ -85,14 +77,15 @@ def _gather(model, device, from_time, until_time, starts, ends):
     last_day = math.floor(until_time / DAY)
     count = 0
     for day in range(first_day, last_day + 1):
-        word, _, _, _ = draw(model.key, device, day, _COUNT)
+        word = draw(model.key, device, day, _COUNT)[0]
         sessions = poisson(model.sessions_per_day, model.none_probability, word)
         for session in range(sessions):
             w0, w1, _, _ = draw(model.key, device, day, _SESSION + session)
             start = DAY * (day + uniform(w0))
             end = start + min(model.max_seconds, model.mean_seconds * exponential(w1))
             if end >= from_time and start <= until_time and count < starts.size:
-                starts[count], ends[count] = start, end
+                starts[count] = start
+                ends[count] = end
                 count += 1
     return count
 
@@ -119,7 +112,8 @@ def _list_intervals(model, device_ids, from_times, until_times, room):
     out_local, out_starts, out_ends = room
     total = 0
     for local in range(device_ids.size):
-        from_time, until_time = from_times[local], until_times[local]
+        from_time = from_times[local]
+        until_time = until_times[local]
         if from_time >= until_time:
             continue
         count = _intervals_between(model, device_ids[local], from_time, until_time, starts, ends)

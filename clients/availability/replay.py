@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.rng import Key, Stream, draw, stream_key, uniform
-from fedray.clients.availability.compiled import CompiledModel
+from fedray.clients.availability.compiled import CompiledModel, Request
 from fedray.clients.availability.intervals import DAY, HOUR, JOIN_SECONDS, Intervals
 from fedray.clients.population import Zones, zone_of
 from fedray.scenario import Scenario
@@ -43,9 +43,9 @@ class _Record(NamedTuple):
     shifts: their delays.
     """
 
-    first: NDArray[np.int64]
-    start_times: NDArray[np.float64]
-    end_times: NDArray[np.float64]
+    first: Int64Array
+    start_times: Float64Array
+    end_times: Float64Array
     period_seconds: float
     zones: Zones
     shifts: _Shifts
@@ -82,15 +82,8 @@ class ReplayModel(CompiledModel):
     def __init__(self, scenario: Scenario, table: ReplayAvailability) -> None:
         self._record = _Record.of(scenario, table)
 
-    def fill(
-        self,
-        device_ids: NDArray[np.uint64],
-        from_times: NDArray[np.float64],
-        until_times: NDArray[np.float64],
-        known: None,
-        room: Intervals,
-    ) -> int:
-        return _list_intervals(self._record, device_ids, from_times, until_times, room)
+    def fill(self, request: Request, known: None, room: Intervals) -> int:
+        return _list_intervals(self._record, *request, room)
 
 
 def _joined(table: ReplayAvailability) -> Intervals:
@@ -98,9 +91,8 @@ def _joined(table: ReplayAvailability) -> Intervals:
     from wrap to wrap has one interval without end."""
     recording = table.recording
     # Copies, because they are joined in place, and the table is the scenario's.
-    sessions = Intervals(
-        recording.device.astype(np.uint32), recording.start.copy(), recording.end.copy()
-    )
+    devices = recording.device.astype(np.uint32)
+    sessions = Intervals(devices, recording.start.copy(), recording.end.copy())
     total = _join(*sessions, table.period_seconds)
     return sessions.take(slice(total))
 
@@ -160,10 +152,12 @@ def _list_intervals(record, device_ids, from_times, until_times, room):
     out_local, out_starts, out_ends = room
     total = 0
     for local in range(device_ids.size):
-        from_time, until_time = from_times[local], until_times[local]
+        from_time = from_times[local]
+        until_time = until_times[local]
         device = device_ids[local]
         recorded = np.int64(device % np.uint64(first.size - 1))
-        begin, after_last = first[recorded], first[recorded + 1]
+        begin = first[recorded]
+        after_last = first[recorded + 1]
         # A device that was recorded without a session has nothing to list.
         if from_time >= until_time or begin == after_last:
             continue

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.rng import Key, Stream, draw, stream_key, uniform
 from fedray.clients.availability.intervals import DAY, Intervals
 from fedray.clients.availability.model import Availability
@@ -60,25 +60,25 @@ class SlowDaysModel:
         )
         self.bytes_to_know = model.bytes_to_know
 
-    def known_of(self, device_ids: NDArray[np.uint64]) -> Any:
+    def known_of(self, device_ids: UInt64Array) -> Any:
         return self._model.known_of(device_ids)
 
     def list_intervals(
         self,
-        device_ids: NDArray[np.uint64],
-        open_times: NDArray[np.float64],
+        device_ids: UInt64Array,
+        open_times: Float64Array,
         from_time: float,
         until_time: float,
         known: Any = None,
     ) -> Intervals:
         found = self._model.list_intervals(device_ids, open_times, from_time, until_time, known)
-        return found.take(_are_left(self._calendar, device_ids[found.local], found.end_times))
+        own_ids = device_ids[found.local]
+        return found.take(_are_left(self._calendar, own_ids, found.end_times))
 
-    def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def interval_ends(self, device_ids: UInt64Array, times: Float64Array) -> Float64Array:
         ends = self._model.interval_ends(device_ids, times)
-        return np.where(_are_left(self._calendar, device_ids, ends), ends, -np.inf)
+        are_left = _are_left(self._calendar, device_ids, ends)
+        return np.where(are_left, ends, -np.inf)
 
 
 @njit(cache=True, nogil=True)
@@ -91,9 +91,9 @@ def _are_left(calendar, device_ids, end_times):
             continue
         # The end decides, because every listing has it, whereas starts may be cut.
         spell = math.floor(end_time / calendar.spell_seconds)
-        w0, _, _, _ = draw(calendar.key, spell, 0, _SPELL)
+        w0 = draw(calendar.key, spell, 0, _SPELL)[0]
         if uniform(w0) < calendar.share:
             second = math.floor(end_time)
-            v0, _, _, _ = draw(calendar.key, device_ids[interval], second, _INTERVAL)
+            v0 = draw(calendar.key, device_ids[interval], second, _INTERVAL)[0]
             are_left[interval] = uniform(v0) < calendar.factor
     return are_left

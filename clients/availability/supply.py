@@ -4,8 +4,8 @@ suffices."""
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Int64Array, UInt64Array
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY, HOUR
 from fedray.clients.population import DeviceModel, Presence, are_usable, devices_of_ranks
@@ -52,22 +52,23 @@ def eligible_share_by_class(scenario: Scenario) -> list[float]:
     shares: list[float] = []
     for place, of_class in enumerate(scenario.of_classes):
         own = sample[own_class == place]
-        counts = _counts_at_full_hours(of_class, own)
-        shares.append(float(counts.mean()) / max(1, own.size))
+        mean = float(_counts_at_full_hours(of_class, own).mean())
+        shares.append(mean / max(1, own.size))
     return shares
 
 
-def _sample(scenario: Scenario) -> tuple[NDArray[np.uint64], int]:
+def _sample(scenario: Scenario) -> tuple[UInt64Array, int]:
     """Returns every s-th device of the start, and s."""
     devices = scenario.population.devices
     stride = max(1, devices // SAMPLE_DEVICES)
     # By join ranks, because the first ids of each block are present first.
     ranks = np.arange(0, devices, stride)
     join_order = Presence.of(scenario).order
-    return devices_of_ranks(join_order, ranks).astype(np.uint64), stride
+    sample = devices_of_ranks(join_order, ranks)
+    return sample.astype(np.uint64), stride
 
 
-def _counts_at_full_hours(scenario: Scenario, sample: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _counts_at_full_hours(scenario: Scenario, sample: UInt64Array) -> Int64Array:
     """Counts the usable devices of a sample that are eligible at each hour of the first week."""
     usable = sample[are_usable(DeviceModel.of(scenario), sample)]
     timers_open = np.zeros(usable.size)
@@ -75,6 +76,8 @@ def _counts_at_full_hours(scenario: Scenario, sample: NDArray[np.uint64]) -> NDA
     found = model.list_intervals(usable, timers_open, 0.0, 7.0 * DAY)
     hours = HOUR * np.arange(7 * 24)
     # A device's intervals are apart, so each start less each end counts one eligible device.
-    begun = np.searchsorted(np.sort(found.start_times), hours, side="right")
-    ended = np.searchsorted(np.sort(found.end_times), hours, side="right")
+    starts = np.sort(found.start_times)
+    ends = np.sort(found.end_times)
+    begun = np.searchsorted(starts, hours, side="right")
+    ended = np.searchsorted(ends, hours, side="right")
     return begun - ended

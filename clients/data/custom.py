@@ -24,8 +24,8 @@ from fedray.scenario.data import CustomData
 
 FUNCTION = "data"
 _ANY_CHECKED_DEVICE = np.arange(1, dtype=np.uint64)
+# Errors that a user's source may raise: mistakes with a message, and one client's damaged data.
 _PASSED_ON = (FedrayError, DamagedExamples)
-"""Errors that a user's source may raise: mistakes with a message, and one client's damaged data."""
 _T = TypeVar("_T")
 
 

@@ -31,10 +31,10 @@ from fedray.scenario.data_file import PLACES
 
 DECODED_BYTES = 128 << 20
 """Most memory for decoded clients, which are likely to be needed again."""
+# Version of entries in the cache.
 _VERSION = 1
-"""Version of entries in the cache."""
+# Keys that do not affect entries in the cache.
 _OF_THE_DEVICES = {"tie", "tie_strength", "tie_order"}
-"""Keys that do not affect entries in the cache."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from fedray.base.errors import ScenarioError
 from fedray.clients.data.source import Fields
 from fedray.clients.tasks.classification import Classifier, classes_of
-from fedray.clients.tasks.initial import Parameter, by_fan_in, dense_parameters, glorot, zeros
+from fedray.clients.tasks.initial import Draw, Parameter, by_fan_in, dense_parameters, glorot, zeros
 from fedray.clients.tasks.layers import dense
 from fedray.clients.tasks.task import Parameters
 from fedray.scenario.tasks import ImageCnnTask
@@ -52,21 +52,26 @@ class ImageCnn(Classifier):
         area = KERNEL**2
         # Each convolution without padding takes a pixel from either side.
         flat = ((height - 4) // 2) * ((width - 4) // 2) * second
+        is_drawn = table.architecture == "cifar10"
+
+        def bias(fan_in: int) -> Draw:
+            return by_fan_in(fan_in) if is_drawn else zeros
+
         # Fans of a convolution count the pixels that its kernel covers.
-        fans = area * channels, area * first, area * second
+        input_fan = area * channels
+        first_fan = area * first
+        second_fan = area * second
         first_shape = (first, channels, KERNEL, KERNEL)
         second_shape = (second, first, KERNEL, KERNEL)
-        is_drawn = table.architecture == "cifar10"
-        first_bias, second_bias, dense_bias, classes_bias = (
-            by_fan_in(fan_in) if is_drawn else zeros for fan_in in (fans[0], fans[1], flat, UNITS)
-        )
+        dense_weight = glorot(flat, UNITS)
+        classes_weight = glorot(UNITS, classes)
         parameters = {
-            "convolution_1": Parameter(first_shape, glorot(fans[0], fans[1])),
-            "convolution_1_bias": Parameter((first,), first_bias),
-            "convolution_2": Parameter(second_shape, glorot(fans[1], fans[2])),
-            "convolution_2_bias": Parameter((second,), second_bias),
-            **dense_parameters("dense", flat, UNITS, glorot(flat, UNITS), dense_bias),
-            **dense_parameters("classes", UNITS, classes, glorot(UNITS, classes), classes_bias),
+            "convolution_1": Parameter(first_shape, glorot(input_fan, first_fan)),
+            "convolution_1_bias": Parameter((first,), bias(input_fan)),
+            "convolution_2": Parameter(second_shape, glorot(first_fan, second_fan)),
+            "convolution_2_bias": Parameter((second,), bias(first_fan)),
+            **dense_parameters("dense", flat, UNITS, dense_weight, bias(flat)),
+            **dense_parameters("classes", UNITS, classes, classes_weight, bias(UNITS)),
         }
         super().__init__(parameters, seed)
 

@@ -16,8 +16,8 @@ from fedray.base.rng import Stream, stream_generator
 from fedray.clients.tasks.task import Task, Vector
 from fedray.scenario import Scenario
 
+# Limit of the safetensors format.
 _MOST_HEADER_BYTES = 100 << 20
-"""Limit of the safetensors format."""
 Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 """Draws an array of a shape from a generator."""
 

@@ -296,8 +296,8 @@ class _NoDraws(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+# Start of the message of `vmap` about a draw.
 _DRAW = "called random operation"
-"""Start of the message of `vmap` about a draw."""
 
 
 def _is_draw(error: Exception) -> bool:

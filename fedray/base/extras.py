@@ -9,6 +9,7 @@ EXTRAS = {
     "h5py": "train",
     "ijson": "train",
     "PIL": "train",
+    "google": "train",  # google.protobuf
     "safetensors": "train",
     "jax": "optimize",
     "matplotlib": "figures",

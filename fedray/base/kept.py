@@ -29,8 +29,7 @@ SORTS: Mapping[str, str] = {
 
 def cache_folder(name: str) -> Path:
     """Returns the folder `$XDG_CACHE_HOME/fedray/<name>`, by default below `~/.cache`."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "fedray" / name
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / name
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +95,5 @@ def keep(file: Path, request: str, content: bytes) -> None:
 
 
 def _head(request: str, content: bytes) -> bytes:
-    digests = {"request": request, "content": hashlib.sha256(content).hexdigest()}
-    return json.dumps(digests).encode()
+    digest = hashlib.sha256(content).hexdigest()
+    return json.dumps({"request": request, "content": digest}).encode()

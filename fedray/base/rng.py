@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from fedray.base.arrays import Float64Array
 
 _MULTIPLIER_0 = np.uint64(0xD2511F53)
 _MULTIPLIER_1 = np.uint64(0xCD9E8D57)
@@ -263,8 +264,8 @@ _SHIFT_16 = np.uint64(16)
 
 
 def tabulated_quantiles(
-    quantile: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-) -> NDArray[np.float64]:
+    quantile: Callable[[Float64Array], Float64Array],
+) -> Float64Array:
     """Tabulates a quantile function for `tabulated`, [2^17 + 1]: quantiles at k / 2^16, then at the
     2^16 words of the last cell.
 

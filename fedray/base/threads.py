@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-# Each thread needs memory for its result.
-MOST_THREADS = 4
+MOST_THREADS = 4  # each needs memory for its result
 AHEAD = 2
 """Most results that wait to be taken, in addition to the results in the making."""
 

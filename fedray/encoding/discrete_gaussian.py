@@ -1,18 +1,19 @@
 """Distributed discrete Gaussian noise: devices add it before secure aggregation sums them (Kairouz,
 Liu and Steinke 2021).
 
-A device sends the update of fedray/encoding/secagg.py, plus exact discrete Gaussian noise on every
+A device sends the update of fedray/encoding/secagg.py plus exact discrete Gaussian noise on every
 coordinate (fedray/encoding/discrete_noise.py), modulo M. The server adds no noise, and sees nothing
-without noise. The variance of a device is such that report_goal devices together have a standard
+without noise. Each device's variance is such that the total of report_goal devices has a standard
 deviation of z times the inflated norm. A device that takes part without a usable update sends only
-noise. A device that drops out takes its noise along, so the audit counts the devices of each round.
+noise. The noise of a device that drops out is missing, so the audit counts the devices of each
+round.
 
-If only a sample of the cohort trains, a device of the sample adds less noise: the sum then has the
-sample's share of the cohort's noise, as everywhere in fedray.
+If only a sample of the cohort trains, its devices add less noise, so that the sum has the sample's
+share of the cohort's noise, as everywhere in fedray.
 
-M has room for nine standard deviations of noise beside the updates. A coordinate of a sum wraps
-with a probability below 2 exp(-81 / 2) = 5e-18, because discrete Gaussians are subgaussian
-(Canonne, Kamath, Steinke 2020), and so are their sums. A wrapped one costs accuracy and no privacy.
+M leaves nine standard deviations for the noise. A coordinate of a sum wraps with a probability
+below 2 exp(-81 / 2) = 5e-18, because discrete Gaussians and their sums are subgaussian (Canonne,
+Kamath, Steinke 2020). A wrapped coordinate costs accuracy, not privacy.
 """
 
 import math
@@ -20,6 +21,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Int64Array
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
 from fedray.encoding.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
@@ -29,21 +31,15 @@ from fedray.encoding.secagg import SecAggEncoding
 from fedray.encoding.tables import LEAST_DEVICE_VARIANCE, DiscreteGaussian
 
 ROOM = 9
-"""Standard deviations of the sum's noise that M has room for."""
+"""Standard deviations of the noise of a sum that fit into M."""
 
 
 class DiscreteGaussianEncoding(SecAggEncoding):
     """Sums modulo M of updates and noise.
 
-    Args:
-        table: table of the scenario.
-        setting: other settings that an encoding depends on.
-
-    noise: variance that a device adds to a coordinate, in squared steps.
-
     Raises:
-        ScenarioError: as `SecAggEncoding`; the table is for a model of another size, or its steps
-            are too coarse or too fine for the noise.
+        ScenarioError: as `SecAggEncoding`; also if the table is for a model of another size, or its
+            steps are too coarse or too fine for the noise.
     """
 
     adds_noise = True
@@ -53,7 +49,7 @@ class DiscreteGaussianEncoding(SecAggEncoding):
             raise ScenarioError.of(
                 "privacy.encoding.parameters",
                 table.parameters,
-                f"is not the model's {setting.dimension:,}, on which its privacy depends",
+                f"is not the model's {setting.dimension:,}, on which privacy depends",
                 f"write {setting.dimension}",
             )
         super().__init__(table, setting)
@@ -70,7 +66,7 @@ class DiscreteGaussianEncoding(SecAggEncoding):
                 f"{LEAST_DEVICE_VARIANCE:g}",
                 f"take a scale of at least {math.ceil(finer):,}",
             )
-        # All devices of the sample together then have its share of the cohort's deviation.
+        # The total of the sample then has its share of the cohort's standard deviation.
         own = variance * setting.sampled / setting.devices
         if own > MOST_DEVIATION**2:
             raise ScenarioError.of(
@@ -81,12 +77,13 @@ class DiscreteGaussianEncoding(SecAggEncoding):
                 "take a smaller scale",
             )
         self.noise = NoiseScale.at_least(own)
+        """Variance that a device adds to a coordinate, in squared steps."""
         self._noise_key = stream_key(setting.seed, Stream.DISCRETE_NOISE)
 
     def encode_zeros_into(
-        self, total_P: NDArray[np.int64], device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: Int64Array, device_ids: NDArray[np.uint64], round_index: int
     ) -> None:
-        """See `Encoding`. They send noise."""
+        """Adds noise, because devices without an update send noise."""
         for device_id in device_ids.tolist():
             self._send(total_P, np.zeros(self._coordinates, np.int64), device_id, round_index)
 
@@ -97,11 +94,11 @@ class DiscreteGaussianEncoding(SecAggEncoding):
 
     def _send(
         self,
-        total_P: NDArray[np.int64],
-        steps_P: NDArray[np.int64],
+        total_P: Int64Array,
+        steps_P: Int64Array,
         device_id: int,
         round_index: int,
     ) -> None:
-        # Noise comes before the modulus, so that nothing leaves a device without it.
+        # Noise is added before the modulus, so nothing leaves a device without noise.
         add_noise(steps_P, self._noise_key, device_id, round_index, *self.noise)
         super()._send(total_P, steps_P, device_id, round_index)

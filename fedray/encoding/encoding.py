@@ -1,4 +1,4 @@
-"""Encodings: both ends of the way from clipped updates to their sum."""
+"""Protocol of encodings: both ends of the path from clipped updates to their sum."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,106 +6,89 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array
+
 
 @dataclass(frozen=True, slots=True)
 class ClippedUpdates:
-    """Updates of a group of devices in a round, before encoding. Shapes: G devices, D parameters.
-
-    round_index: the round.
-    device_ids: [G] uint64. With the round they are the address of a device's draws.
-    values: [G, D] float32, before clipping.
-    factors: [G] float64; factors[g] * values[g] is no longer than the clip norm. 0 for a device
-        whose update cannot be used, such as one with a NaN: it sends zero.
-    """
+    """Updates of a group of devices in a round, before encoding. Shapes: G devices, D
+    parameters."""
 
     round_index: int
+    """The round."""
     device_ids: NDArray[np.uint64]
+    """Ids [G]; together with the round, the address of all draws of a device."""
     values: NDArray[np.float32]
-    factors: NDArray[np.float64]
+    """Updates [G, D] before clipping."""
+    factors: Float64Array
+    """Clip factors [G]: factors[g] * values[g] is no longer than the clip norm. A device with an
+    unusable update, such as one with a NaN, has 0 and sends zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class SumSetting:
-    """Settings that an encoding depends on beside its table.
-
-    dimension: parameters D of the model.
-    devices: most devices in a sum; the scenario's report goal.
-    sampled: devices of the sum that train here.
-    noise_multiplier: z.
-    seed: seed of the training.
-    """
+    """Parameters of an encoding that are not in its table."""
 
     dimension: int
+    """D, number of parameters of the model."""
     devices: int
+    """Largest number of devices in a sum: the report goal of the scenario."""
     sampled: int
+    """Number of these devices that train in this simulation."""
     noise_multiplier: float
+    """z."""
     seed: int
+    """Seed of the training."""
 
 
 class Encoding(Protocol):
-    """One kind of encoding, for models of D parameters: encodes a clipped update on a device, adds
-    sums, and decodes a sum on the server.
+    """An encoding for models of D parameters: the encoding of clipped updates, their addition, and
+    the decoding of a sum.
 
-    A sum is an array [P] of integers. The addition of a device is a function of the seed, the
-    round, the device and its update, and sums are exact. So they do not depend on how devices are
-    grouped. A device that takes part without a usable update adds the encoding of zero. The clip
-    norm is an argument of both ends, because it may differ between rounds.
+    A sum is an array [P] of integers. The term of a device is a function of the seed, the round,
+    the device and its update, and sums are exact, so they do not depend on the grouping of devices.
+    A device that takes part without a usable update adds the encoding of zero.
+
+    The clip norm is an argument of both ends, because it may differ between rounds.
     """
 
     adds_noise: bool
-    """Whether devices add the round's noise to their updates; the server then adds none."""
+    """Whether devices add the noise of the round instead of the server."""
 
-    def zero_sum(self) -> NDArray[np.int64]:
+    def zero_sum(self) -> Int64Array:
         """Returns the empty sum [P]."""
         ...
 
-    def encode_into(
-        self, total_P: NDArray[np.int64], updates: ClippedUpdates, clip_norm: float
-    ) -> None:
-        """Adds the encoded updates of a group of devices to a sum, in place.
+    def encode_into(self, total_P: Int64Array, updates: ClippedUpdates, clip_norm: float) -> None:
+        """Adds the encoded updates of a group of devices to the sum `total_P`, in place.
 
-        Args:
-            total_P: the sum.
-            updates: updates of the devices, with their factors.
-            clip_norm: clip norm of the round.
+        Raises:
+            ValueError: an update is longer than `clip_norm` despite its factor, for encodings that
+                check it.
         """
         ...
 
     def encode_zeros_into(
-        self, total_P: NDArray[np.int64], device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: Int64Array, device_ids: NDArray[np.uint64], round_index: int
     ) -> None:
-        """Adds the messages of devices that take part without an update to a sum, in place.
-
-        Args:
-            total_P: the sum.
-            device_ids: the devices.
-            round_index: the round.
-        """
+        """Adds the encoded zeros of devices without an update to the sum `total_P`, in place."""
         ...
 
-    def add(self, total_P: NDArray[np.int64], other_P: NDArray[np.int64]) -> None:
+    def add(self, total_P: Int64Array, other_P: Int64Array) -> None:
         """Adds a sum of other devices to `total_P`, in place."""
         ...
 
     def decode(
-        self, total_P: NDArray[np.int64], clip_norm: float, round_index: int
+        self, total_P: Int64Array, clip_norm: float, round_index: int
     ) -> NDArray[np.float32]:
-        """Returns the sum [D] of clipped updates from a sum of encoded ones.
-
-        Args:
-            total_P: sum of all devices of the round.
-            clip_norm: clip norm of the round.
-            round_index: the round.
-        """
+        """Returns the sum [D] of clipped updates, decoded from the sum `total_P` of all devices of
+        the round."""
         ...
 
     def contribution_norm(self, clip_norm: float) -> float:
-        """The longest that what one device adds to the decoded sum can be (L2).
+        """Returns the largest L2 norm of one device's contribution to the decoded sum.
 
-        It is the sensitivity of a round's sum, so the noise is measured by it.
-
-        Args:
-            clip_norm: the longest that the device's clipped update can be.
+        It is the sensitivity of a round's sum, so noise is relative to it.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The encoding that a scenario's table describes."""
+"""Creation of encodings from the tables of scenarios."""
 
 from pkgutil import resolve_name
 
@@ -7,11 +7,7 @@ from fedray.encoding.tables import AnyEncoding
 
 
 def encoding_of(table: AnyEncoding, setting: SumSetting) -> Encoding:
-    """Returns the encoding that a table describes.
-
-    Args:
-        table: `privacy.encoding` of a scenario.
-        setting: other settings that an encoding depends on.
+    """Returns the encoding that a table `privacy.encoding` describes.
 
     Raises:
         ScenarioError: the table does not fit the model or the number of devices.

@@ -1,26 +1,26 @@
-"""Fixed point: a clipped update as whole steps of clip_norm / 2^40, so that sums do not depend on
-their order.
+"""Fixed point: updates as whole steps of clip_norm / 2^40, whose sums do not depend on their order.
 
-The server sees the exact sum, as if it were trusted with every update. Rounding towards zero makes
-no update longer, so the clip norm bounds a device's contribution.
+The server sees the exact sum, as a server trusted with all updates would. Rounding towards zero
+makes no update longer, so a device contributes at most the clip norm.
 """
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Int64Array
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.tables import FIXED_POINT_BITS, FixedPoint
 
 _CHUNK = 4096
-"""Coordinates of a sum that stay in a core's cache while all devices add to them."""
+"""Coordinates of a sum per step, few enough for a core's cache."""
 
 
 class FixedPointEncoding:
-    """Sums of whole steps in int64, which has room for 2^22 devices.
+    """Sums of whole steps in int64, which holds 2^22 devices.
 
     Args:
-        dimension: parameters D of the model.
+        dimension: D, number of parameters of the model.
     """
 
     bits_per_parameter = 64.0
@@ -31,40 +31,33 @@ class FixedPointEncoding:
 
     @classmethod
     def of(cls, table: FixedPoint, setting: SumSetting) -> "FixedPointEncoding":
-        """The encoding of a `table`, which has no keys, in a `setting`."""
+        """Makes the encoding of a table, which has no keys."""
         del table
         return cls(setting.dimension)
 
-    def zero_sum(self) -> NDArray[np.int64]:
-        """See `Encoding`."""
+    def zero_sum(self) -> Int64Array:
         return np.zeros(self._dimension, np.int64)
 
-    def encode_into(
-        self, total_P: NDArray[np.int64], updates: ClippedUpdates, clip_norm: float
-    ) -> None:
-        """See `Encoding`. Each coordinate of each update is rounded towards zero."""
+    def encode_into(self, total_P: Int64Array, updates: ClippedUpdates, clip_norm: float) -> None:
         _encode_into(total_P, updates.values, updates.factors, _steps_per_unit(clip_norm))
 
     def encode_zeros_into(
-        self, total_P: NDArray[np.int64], device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: Int64Array, device_ids: NDArray[np.uint64], round_index: int
     ) -> None:
-        """See `Encoding`. They add nothing."""
+        """Adds nothing."""
 
-    def add(self, total_P: NDArray[np.int64], other_P: NDArray[np.int64]) -> None:
-        """See `Encoding`."""
+    def add(self, total_P: Int64Array, other_P: Int64Array) -> None:
         total_P += other_P
 
     def decode(
-        self, total_P: NDArray[np.int64], clip_norm: float, round_index: int
+        self, total_P: Int64Array, clip_norm: float, round_index: int
     ) -> NDArray[np.float32]:
-        """See `Encoding`. The sum is rounded once, to float32."""
         decoded_D = np.empty(total_P.size, np.float32)
-        # The division is by a power of two, and therefore exact.
+        # Exact, because the divisor is a power of two.
         _decode(total_P, decoded_D, clip_norm / 2.0**FIXED_POINT_BITS)
         return decoded_D
 
     def contribution_norm(self, clip_norm: float) -> float:
-        """The clip norm."""
         return clip_norm
 
 
@@ -80,7 +73,7 @@ def _encode_into(total, values, factors, steps_per_unit):
         for device in range(devices):
             if factors[device] == 0.0:  # the values may be NaN
                 continue
-            # Factor and unit are one number, so that a coordinate is scaled in one product.
+            # One factor, so that scaling takes one product per coordinate.
             scale = steps_per_unit * factors[device]
             own = values[device][first : first + _CHUNK]
             for place in range(chunk.size):
@@ -90,6 +83,6 @@ def _encode_into(total, values, factors, steps_per_unit):
 
 @njit(cache=True)
 def _decode(total, decoded, step):
-    # A loop, because float64 of the whole vector would take twice its memory.
+    # A loop, because the whole vector in float64 would take twice its memory.
     for coordinate in range(total.size):
         decoded[coordinate] = np.float32(np.float64(total[coordinate]) * step)

@@ -1,26 +1,18 @@
-"""A random rotation that all devices of a round share: random signs, then the Walsh-Hadamard
-transform, normalised.
+"""The random rotation of a round: random signs, then the normalised Walsh-Hadamard transform.
 
-It spreads an update over all coordinates, so that each of them is small: of d coordinates, a given
-one is larger than t times norm / sqrt(d) with a probability of at most 2 exp(-t^2 / 2) (Suresh, Yu,
-Kumar and McMahan 2017, section 3).
+It spreads an update evenly: each of d coordinates is larger than t norm / sqrt(d) with a
+probability of at most 2 exp(-t^2 / 2) (Suresh, Yu, Kumar and McMahan 2017, section 3).
 """
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.base.rng import Key, Stream, draw, stream_key
 
 
-def signs_of(seed: int, round_index: int, coordinates: int) -> NDArray[np.float64]:
-    """Returns the round's signs [P], 1 or -1: a function of seed and round.
-
-    Args:
-        seed: seed of the training.
-        round_index: the round.
-        coordinates: P.
-    """
+def signs_of(seed: int, round_index: int, coordinates: int) -> Float64Array:
+    """Returns the signs of a round, 1 or -1, [coordinates]."""
     return _signs(stream_key(seed, Stream.ROTATION), round_index, coordinates)
 
 
@@ -29,7 +21,7 @@ def _signs(key: Key, round_index: int, coordinates: int):
     signs = np.empty(coordinates)
     words = np.empty(4, np.uint64)
     for coordinate in range(coordinates):
-        # A draw has 128 bits, one per sign.
+        # A draw has 128 bits: one per sign.
         place = coordinate % 128
         if place == 0:
             words[0], words[1], words[2], words[3] = draw(key, 0, round_index, coordinate // 128)
@@ -40,10 +32,10 @@ def _signs(key: Key, round_index: int, coordinates: int):
 
 @njit(cache=True)
 def walsh_hadamard(values):
-    """Transforms values [P] in place, without normalising: twice gives P times the values."""
+    """Transforms values [P] in place, unnormalised: applying it twice multiplies by P."""
     half = 1
     while half < values.size:
-        # Each pass adds and subtracts pairs that lie half a block apart; then blocks double.
+        # Each pass adds and subtracts pairs that are half a block apart; then blocks double.
         for start in range(0, values.size, 2 * half):
             for place in range(start, start + half):
                 low, high = values[place], values[place + half]

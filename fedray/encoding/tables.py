@@ -1,6 +1,6 @@
-"""The tables `privacy.encoding`: how the updates of devices are sent and summed.
+"""The tables `privacy.encoding`: the encoding of updates for their sum.
 
-Encodings themselves are in the modules of their kinds, which load a compiler.
+The code of each kind is in its own module, because it loads a compiler.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -16,11 +16,11 @@ __all__ = [
 ]
 
 FIXED_POINT_BITS = 40
-"""Resolution of sums in fixed point: 2^40 steps per clip norm, or per unit of a loss, leave room
-for 2^22 devices in an int64 sum."""
+"""Resolution of sums in fixed point: with 2^40 steps per clip norm, or per unit of a loss, an int64
+sum holds 2^22 devices."""
 LEAST_DEVICE_VARIANCE = 0.25
-"""Least variance of the discrete noise of one device, squared steps: a condition of the theorem on
-their sum (Kairouz, Liu and Steinke 2021, Proposition 14)."""
+"""Least variance of one device's discrete noise, in squared steps, for which the theorem on sums
+holds (Kairouz, Liu and Steinke 2021, Proposition 14)."""
 _INFLATED_NORM = (
     "the inflated norm, which is the clip norm times sqrt(1 + 1 / s + d / (4 s^2) + "
     "sqrt(d) / (2 s^2)), with s the scale and d the model's parameters padded to a power of two"
@@ -28,19 +28,19 @@ _INFLATED_NORM = (
 
 
 class EncodingTable(Table):
-    """The table of an encoding: what audits and pages say of it."""
+    """Table of an encoding, with its description for audits and pages."""
 
     implementation: ClassVar[str]
-    """`module:name` of the encoding: called with this table and a `SumSetting`, it returns an
+    """The encoding as `module:name`: a callable of this table and a `SumSetting` that returns an
     `Encoding`."""
     adds_noise: ClassVar[bool] = False
     """Whether devices add the noise."""
     noise_is_relative_to: ClassVar[str] = "the clip norm"
-    """Norm that the noise multiplier multiplies: the largest addition of a device to a sum."""
+    """Unit of the noise multiplier: the largest contribution of a device to a sum."""
 
     @property
     def assumption(self) -> str:
-        """Note about the encoding for audits; may be empty."""
+        """Assumption of the encoding for audits, or an empty string."""
         return ""
 
 
@@ -54,13 +54,13 @@ class FixedPoint(EncodingTable):
 
 
 class ModularTable(EncodingTable):
-    """Base class of tables of secure aggregation."""
+    """Base of the encodings of secure aggregation."""
 
     noise_is_relative_to: ClassVar[str] = _INFLATED_NORM
     scale: Annotated[int, Field(ge=1, le=1 << 30)] = 1 << 16
-    """Steps that a clip norm is divided into: the paper's scale s times the clip norm."""
+    """Steps per clip norm: the paper's scale s times the clip norm."""
     modulus_bits: Annotated[int, Field(ge=1, le=62)] | None = None
-    """Sums are taken modulo 2^modulus_bits; none: modulo the least M that has room for the sum of
+    """Bits of the modulus, 2^modulus_bits. Default: the least modulus M that holds the sum of
     report_goal devices."""
 
     @property
@@ -91,18 +91,18 @@ class SecAgg(ModularTable):
 
 
 class DiscreteGaussian(ModularTable):
-    """Secure aggregation of updates to which devices have added discrete Gaussian noise (Kairouz,
-    Liu and Steinke 2021); see fedray/encoding/discrete_gaussian.py.
+    """Secure aggregation of updates with discrete Gaussian noise from devices (Kairouz, Liu and
+    Steinke 2021); see fedray/encoding/discrete_gaussian.py.
 
-    The mechanism must be `identity`: devices cannot add noise that is correlated between rounds.
+    The mechanism must be `identity`, because devices cannot correlate noise between rounds.
     """
 
     kind: Literal["discrete_gaussian"] = "discrete_gaussian"
-    """Sums modulo M of rounded updates and the devices' own noise."""
+    """Sums modulo M of rounded updates and of noise that devices add."""
     implementation: ClassVar[str] = "fedray.encoding.discrete_gaussian:DiscreteGaussianEncoding"
     adds_noise: ClassVar[bool] = True
     parameters: Annotated[int, Field(ge=1, le=1 << 40)]
-    """Parameters of the model; the privacy of discrete noise depends on how many there are."""
+    """Number of parameters of the model, on which the privacy of discrete noise depends."""
 
     @property
     def assumption(self) -> str:
@@ -121,4 +121,4 @@ AnyEncoding = Annotated[
     | Annotated[DiscreteGaussian, Tag("discrete_gaussian")],
     told_apart_by("kind", "fixed_point"),
 ]
-"""Tables of all encodings, distinguished by `kind`."""
+"""The union of all encodings' tables, by `kind`."""

@@ -1,16 +1,16 @@
-"""Published traces of devices, made sessions: those of FLASH (JSON) and of FedScale (a pickle).
+"""Reads published traces of devices as sessions: FLASH (JSON) and FedScale (a pickle).
 
 **FLASH** (Yang et al. 2021, "Characterizing Impacts of Heterogeneity in Federated Learning upon
 Large-Scale Smartphone Data"; PKU-Chengxu/FLASH, `user_behavior_tiny.json`): a JSON object of users,
 each with `messages`, a line "2020-01-30 00:09:32<tab>state" per change of state. A device is
-eligible while it charges, is on wifi and is idle. FLASH says that everybody may define what idle
-is; its own code takes a locked screen (models/timer.py).
+eligible while it charges, is on wifi and is idle. FLASH leaves the definition of idle to its users;
+its own code takes a locked screen (models/timer.py).
 
 **FedScale** (Lai et al. 2022; SymbioticLab/FedScale, `client_behave_trace`): a pickled dict of
 clients, each with `active` and `inactive`, the seconds at which its sessions start and end.
 
-A pickle is a program, and `pickle.load` runs it. `fedscale_pickle.py` reads it in a process of its
-own, within limits of time and memory, and refuses every pickle that names code.
+A pickle is a program, and `pickle.load` runs it. `fedscale_pickle.py` reads it in a separate
+process with limited time and memory, and refuses every pickle that names code.
 """
 
 import json
@@ -29,7 +29,7 @@ from fedray.base.regular_file import read_regular_file
 from fedray.imports.sessions import Sessions, joined_sessions
 
 Idle = Literal["screen-off", "locked"]
-"""When a device of FLASH is idle: its screen is off, or it is locked."""
+"""Definition of an idle device of FLASH: its screen is off, or it is locked."""
 _STATES = {
     "battery_charged_on": ("charging", True),
     "battery_charged_off": ("charging", False),
@@ -44,29 +44,28 @@ _STATES = {
     "screen_lock": ("locked", True),
     "screen_unlock": ("locked", False),
 }
-"""What each message of FLASH says; others, such as the battery's level, say nothing of it."""
+"""State that each message of FLASH changes, and its new value."""
 _IGNORED = ("battery_low", "battery_okay", "phone_off", "phone_on")
 MOST_BYTES = 2 << 30
-"""Largest file that is read, since it is read whole."""
+"""Largest file, since it is read whole."""
 _PICKLE_MEMORY = 1 << 30
-"""Bytes that a pickle's reader may use, beside sixteen times the size of the file."""
+"""Bytes for a pickle's reader, in addition to sixteen times the size of the file."""
 _PICKLE_SECONDS = 10
-"""Seconds that it may compute, beside two for each MiB of the file."""
+"""Seconds of computing, in addition to two for each MiB of the file."""
 _DAY = 86_400.0
 
 
 def read_flash(file: Path, idle: str = "screen-off") -> Sessions:
-    """The sessions of FLASH's devices, numbered in the file's order.
+    """Reads the sessions of FLASH's devices, numbered in the file's order.
 
-    Times have no zone, and are taken as local ones. The first midnight is that of the first
-    message.
+    Times have no zone and count as local times, from the midnight before the first message.
 
     Args:
-        file: the JSON.
+        file: the JSON file.
         idle: "screen-off" or "locked".
 
     Raises:
-        InputError: it is no such file, or has a message that cannot be read.
+        InputError: the file is of another kind, or has a message that cannot be read.
     """
     if idle not in get_args(Idle):
         raise InputError.of("idle", idle, f"is none of {', '.join(get_args(Idle))}")
@@ -94,15 +93,15 @@ def read_flash(file: Path, idle: str = "screen-off") -> Sessions:
 
 
 def read_fedscale(file: Path) -> Sessions:
-    """The sessions of FedScale's clients, numbered in the order of their ids.
+    """Reads the sessions of FedScale's clients, numbered in the order of their ids.
 
-    Sessions of a client that overlap are one, since a client is active in either.
+    Overlapping sessions of a client are joined, since it is active in either.
 
     Args:
         file: the pickle.
 
     Raises:
-        InputError: it cannot be read, or has anything but plain values.
+        InputError: the file cannot be read, or does not consist of plain values.
     """
     values = np.frombuffer(_read_apart(file), np.float64)
     device, start, end = values[1:].reshape(3, -1)
@@ -112,7 +111,7 @@ def read_fedscale(file: Path) -> Sessions:
 
 
 def _read_apart(file: Path) -> bytes:
-    """The output of fedscale_pickle.py for a file."""
+    """Output of fedscale_pickle.py for a file."""
     content = _content(file)
     # Values take up to sixteen times their bytes in the pickle; two seconds read several MiB.
     memory = _PICKLE_MEMORY + 16 * len(content)
@@ -137,7 +136,7 @@ def _read_apart(file: Path) -> bytes:
 
 
 def _flash_sessions(file: Path, user: str, messages: str, idle: str) -> list[tuple[float, float]]:
-    """The sessions of one user, seconds since 1970 by its own clock."""
+    """Sessions of one user, in seconds since 1970 by its own clock."""
     changes = list(_flash_changes(file, user, messages))
     # FLASH's messages of one second are in the order in which they were sent; a sort keeps it.
     changes.sort(key=lambda change: change[0])
@@ -157,7 +156,7 @@ def _flash_sessions(file: Path, user: str, messages: str, idle: str) -> list[tup
         elif since is not None:
             found.append((since, time))
             since = None
-    # What is on when the messages end is known to be on until the last of them.
+    # A device that is eligible at the end is known to be so only until the last message.
     if since is not None and changes[-1][0] > since:
         found.append((since, changes[-1][0]))
     return found
@@ -179,14 +178,13 @@ def _flash_changes(file: Path, user: str, messages: str) -> Iterator[tuple[float
         elif not state.endswith("%") and state not in _IGNORED:
             raise _refused(file, f"user {shown(user)} has the unknown state {shown(message)}")
         else:
-            # The message tells no state, but that the device was recorded until then.
+            # Without a state, the message shows that the device was recorded until then.
             yield (time, "", True)
 
 
 def _sessions(
     devices: int, device: NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]
 ) -> Sessions:
-    """Sorted and apart, from the midnight before the first on."""
     midnight = np.floor(start.min() / _DAY) * _DAY
     return Sessions(0, devices, *joined_sessions(device, start - midnight, end - midnight))
 

@@ -1,5 +1,4 @@
-"""How the round numbers of a log become ours, 0 .. n-1 in order of release: as they are, by their
-ranks, or by a list.
+"""Round numbers of a log and ours, 0 .. n-1 in order of release: equal, ranks, or places in a list.
 
 A log's numbers often have gaps: attempts that were abandoned, runs that were restarted. Min-sep
 counts released models, so a gap that is taken for a release makes two participations look further
@@ -8,13 +7,14 @@ apart than they were.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedray.base.errors import InputError
+from fedray.imports.log_files import DAMAGE, csv_names, open_csv, open_parquet
 from fedray.imports.log_times import TimeReader
 from fedray.trace.files import first_line
 from fedray.trace.imported import AS_THEY_ARE, BY_LIST, BY_RANK
@@ -23,38 +23,42 @@ MOST_ROUNDS = 2**32 - 1
 LARGEST_NUMBER = 10**18
 """Largest number of a round in a log."""
 MOST_SHOWN = 5
+REMEDY = (
+    "number the rounds that occur by `renumber=True`, or list those that released a model by "
+    "`rounds_file='released.csv'`"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRounds:
-    """The rounds that released a model, as a file lists them: those that are not listed released
-    nothing."""
+    """Rounds that released a model, from a file; all others released nothing."""
 
     numbers: NDArray[np.int64]
     """The log's numbers of the rounds, [n], distinct, in order of release."""
     seconds: NDArray[np.float64] | None
-    """When each was released, [n], not decreasing; None if the file has no times."""
+    """Time of each release, [n], not decreasing; None if the file has no times."""
     form: str
-    """What the times are, in words."""
+    """Form of the times, in words."""
 
 
 class Numbering:
-    """Takes the numbers of a log, batch by batch; knows ours once all have been seen.
+    """The relation between a log's round numbers and ours.
 
-    rounds: how many released a model, if that was said. has_ranks: whether ours are the ranks of
-        the numbers that occur.
+    Args:
+        rounds: number of rounds that released a model, if known.
+        has_ranks: whether our numbers are the ranks of those that occur.
+        released: the rounds of a rounds file, if there is one.
+
+    Raises:
+        InputError: the arguments contradict each other, or say nothing.
     """
 
     def __init__(
         self, rounds: int | None, has_ranks: bool, released: ReleasedRounds | None
     ) -> None:
         if rounds is not None and not 1 <= rounds <= MOST_ROUNDS:
-            raise InputError.of(
-                "rounds",
-                rounds,
-                f"must be from 1 to {MOST_ROUNDS}",
-                "it is how many rounds released a model",
-            )
+            rule = f"must be from 1 to {MOST_ROUNDS}"
+            raise InputError.of("rounds", rounds, rule, "it counts rounds that released a model")
         if has_ranks and released is not None:
             raise InputError(
                 "`renumber=True` and `rounds_file=FILE` both say which rounds released a model; "
@@ -66,211 +70,142 @@ class Numbering:
                 "`renumber=True` for all that occur in the log, or `rounds_file=FILE` for a list"
             )
         if released is not None and rounds not in (None, released.numbers.size):
-            raise InputError.of(
-                "rounds",
-                rounds,
-                f"is not the {released.numbers.size:,} rounds that the rounds file lists",
-                "leave the number out",
-            )
+            rule = f"is not the {released.numbers.size:,} rounds that the rounds file lists"
+            raise InputError.of("rounds", rounds, rule, "leave the number out")
         self.how = AS_THEY_ARE
         if has_ranks:
             self.how = BY_RANK
         elif released is not None:
             self.how = BY_LIST
         self.released = released
-        self.unreleased_rows = 0
-        """Rows in rounds that the list does not have."""
+        self.limit = LARGEST_NUMBER
+        """Rows with this round number or a larger one are refused."""
+        if rounds is not None and self.how == AS_THEY_ARE:
+            self.limit = rounds
         self._rounds = rounds
-        self._seen = np.empty(0, np.int64)
-        self._unreleased = np.empty(0, np.int64)
-        if released is not None:
-            # The list is in order of release, so numbers are looked up in a sorted copy.
-            self._order = np.argsort(released.numbers)
-            self._sorted = released.numbers[self._order]
 
-    @property
-    def type(self) -> pa.DataType:
-        """The type of the numbers that `staged` returns: 64 bits for those of the log, 32 for
-        ours."""
-        return pa.int64() if self.how == BY_RANK else pa.uint32()
+    def is_released(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[N]; whether each of a log's rounds [N] released a model."""
+        if self.released is None:
+            return np.ones(numbers.size, np.bool_)
+        return np.isin(numbers, self.released.numbers)
 
-    @property
-    def limit(self) -> int:
-        """The bound of round numbers: rows with this number, or one above, are refused as beyond
-        any round."""
-        if self.how == AS_THEY_ARE and self._rounds is not None:
-            return self._rounds
-        return LARGEST_NUMBER
+    def log_rounds(self, seen: NDArray[np.int64], log: str) -> NDArray[np.int64]:
+        """Returns the log's numbers of our rounds 0 .. n-1, [n].
 
-    def staged(self, numbers: NDArray[np.int64]) -> tuple[NDArray, NDArray[np.bool_] | None]:
-        """(numbers to be sorted by, which rows released something; None for all), of a log's
-        numbers [N] below `limit`."""
-        if self.how != BY_LIST:
-            # Distinct numbers are kept, so that memory grows with the rounds and not with the rows.
-            self._seen = _union(self._seen, numbers)
-            return (numbers if self.how == BY_RANK else numbers.astype(np.uint32)), None
-        # The minimum is for numbers above all that are listed, which have no place.
-        places = np.minimum(np.searchsorted(self._sorted, numbers), self._sorted.size - 1)
-        is_released = self._sorted[places] == numbers
-        if not is_released.all():
-            self.unreleased_rows += int((~is_released).sum())
-            self._unreleased = _union(self._unreleased, numbers[~is_released])
-            places = places[is_released]
-        ours = self._order[places]
-        self._seen = _union(self._seen, ours)
-        return ours.astype(np.uint32), None if is_released.all() else is_released
+        Args:
+            seen: distinct numbers of released rounds in the log, sorted.
+            log: name of the log in messages.
 
-    def finish(self, log: str) -> NDArray[np.int64]:
-        """The log's number of each of our rounds [n], or our own where they are the log's. Raises
-        InputError for gaps."""
-        if self.how == BY_LIST:
-            assert self.released is not None
+        Raises:
+            InputError: rounds are missing, or not as many as stated.
+        """
+        if self.released is not None:
             return self.released.numbers
-        if self.how == BY_RANK:
-            if self._rounds not in (None, self._seen.size):
-                raise InputError.of(
-                    "rounds",
-                    self._rounds,
-                    f"is not the {self._seen.size:,} rounds with participations in log {log!r}, "
-                    "which `renumber=True` counts",
-                    "leave the number out, or list the rounds that released a model by "
-                    "`rounds_file=FILE`",
-                )
-            return self._seen
-        assert self._rounds is not None
-        # All numbers are below `rounds`, so the count of distinct ones tells how many are missing.
-        empty = self._rounds - self._seen.size
-        if empty:
-            raise InputError(
-                f"log {log!r} has no participation in {empty:,} of the rounds 0 .. "
-                f"{self._rounds - 1} (such as "
-                f"{_listed(self.missing(), empty)}): if those released nothing, participations "
-                "look further apart than they are. "
-                "Number the rounds that occur by `renumber=True`, or list those that released a "
-                "model by `rounds_file='released.csv'`"
+        missing = 0 if self._rounds is None else self._rounds - seen.size
+        if missing and self.how == BY_RANK:
+            rule = f"is not the {seen.size:,} rounds with participations in log {log!r}"
+            remedy = (
+                "leave the number out, or list the rounds that released a model by "
+                "`rounds_file=FILE`"
             )
-        return self._seen
-
-    @property
-    def empty_rounds(self) -> int:
-        """How many of the listed rounds nobody of this log took part in; they released a model all
-        the same, and count."""
-        return self.released.numbers.size - self._seen.size if self.released is not None else 0
-
-    @property
-    def unreleased(self) -> str:
-        """The rounds of the log that the list does not have: how many, and some of them."""
-        return _listed(self._unreleased[:MOST_SHOWN].tolist(), self._unreleased.size)
-
-    def missing(self) -> list[int]:
-        """The first few of the rounds 0 .. rounds-1 in which the log has no participation, for
-        messages."""
-        assert self._rounds is not None
-        # Of so many first numbers at least MOST_SHOWN are missing, if as many are at all.
-        first = np.arange(min(self._rounds, self._seen.size + MOST_SHOWN))
-        return np.setdiff1d(first, self._seen)[:MOST_SHOWN].tolist()
+            raise InputError.of("rounds", self._rounds, rule, remedy)
+        if missing:
+            # At least MOST_SHOWN of so many first numbers are missing, or else all that are.
+            first = np.arange(min(self.limit, seen.size + MOST_SHOWN))
+            some = listed(np.setdiff1d(first, seen), missing)
+            raise InputError(
+                f"log {log!r} has no participation in {missing:,} of the rounds 0 .. "
+                f"{self.limit - 1} (such as {some}): if those released nothing, participations "
+                f"look further apart than they are; {REMEDY}"
+            )
+        return seen
 
 
-def read_released(
-    file: Path, table: pa.Table, round_column: str, time_column: str | None, times: TimeReader
+def listed(some: NDArray[np.int64], count: int) -> str:
+    """The first of some numbers, for messages; and how many there are in all, if more."""
+    shown = ", ".join(map(str, some[:MOST_SHOWN].tolist()))
+    return f"{shown}, ... {count:,} in all" if count > MOST_SHOWN else shown
+
+
+def read_rounds_file(
+    file: Path, separator: str, round_column: str, time_column: str | None, times: TimeReader
 ) -> ReleasedRounds:
-    """Reads the rounds that a table lists.
+    """Reads a list of rounds in order of release: one per line, or a CSV or Parquet file.
 
     Args:
-        file: where the table is from, for messages.
-        table: its rounds are in `round_column`, `round`, or its only column; its times, if it has
+        file: its path. The rounds are in `round_column`, `round`, or its only column; the times, if
             any, in `time_column` or `time`.
+        separator: character between columns of CSV.
         round_column: the log's column of the round.
         time_column: the log's column of times; None if it has none.
-        times: reads the times.
+        times: reader of the times.
 
     Raises:
-        InputError: unless rounds are distinct whole numbers in order.
+        InputError: the file cannot be read, or its rounds are not distinct whole numbers in order.
     """
+    if not file.is_file():
+        remedy = "name a file that lists the rounds that released a model"
+        raise InputError.of("rounds_file", str(file), "is not there", remedy)
+    try:
+        table = _table(file, separator)
+    except DAMAGE as error:
+        raise _refused(file, f"cannot be read ({first_line(error)})", "correct it") from None
     names = table.column_names
     # The log's own name comes first, then the usual one, then the only one.
-    round_name = next(
-        (name for name in (round_column, "round") if name in names),
-        names[0] if len(names) == 1 else None,
-    )
-    if round_name is None:
-        raise InputError.of(
-            "rounds_file",
-            str(file),
-            f"has the columns {', '.join(names[:20])}",
-            f"call that of the rounds {round_column!r} or 'round'",
-        )
-    if len(set(names)) < len(names):
-        raise InputError.of(
-            "rounds_file", str(file), "has two columns of one name", "rename one of them"
-        )
-    numbers = _whole(table.column(round_name).combine_chunks(), file)
-    time_name = next(
-        (name for name in (time_column, "time") if name in names and name != round_name), None
-    )
-    seconds, form = None, ""
-    if time_name is not None:
-        seconds = times.seconds(table.column(time_name).combine_chunks())
-        form = times.form
+    candidates = [name for name in (round_column, "round") if name in names]
+    candidates += names if len(names) == 1 else []
+    if not candidates:
+        rule = f"has the columns {', '.join(names[:20])}"
+        raise _refused(file, rule, f"call that of the rounds {round_column!r} or 'round'")
+    numbers = _whole(table.column(candidates[0]).combine_chunks(), file)
+    time_names = [name for name in (time_column, "time") if name in names]
+    time_names = [name for name in time_names if name != candidates[0]]
+    seconds = None
+    if time_names:
+        seconds = times.seconds(table.column(time_names[0]).combine_chunks())
     _check_order(numbers, seconds, file)
-    return ReleasedRounds(numbers, seconds, form)
+    return ReleasedRounds(numbers, seconds, times.form)
 
 
-def plain_list(file: Path) -> pa.Table | None:
-    """A file of one whole number per line, as a table; None if its first line is something else."""
-    try:
-        with file.open("rb") as lines:
-            first = next((line for line in lines if line.strip()), b"")
-            # No column is called by digits, so a first line of digits begins a plain list.
-            if not first.strip().removeprefix(b"-").isdigit():
-                return None
-            rest = [line.strip() for line in [first, *lines] if line.strip()]
-    except OSError as error:
-        raise InputError.of(
-            "rounds_file",
-            str(file),
-            f"cannot be read ({error.strerror})",
-            "name a CSV or Parquet file",
-        ) from None
-    wrong = next((line for line in rest if not line.removeprefix(b"-").isdigit()), None)
-    if wrong is not None:
-        raise InputError.of(
-            "rounds_file",
-            str(file),
-            f"begins with a number, so it has one per line, but one line is {wrong[:60]!r}",
-            "give it one number per line, or a first line with the columns' names",
-        )
-    # Text is what CSV gives too, so that both are cast and refused alike.
-    return pa.table({"round": pa.array([line.decode() for line in rest], pa.string())})
+def _table(file: Path, separator: str) -> pa.Table:
+    if file.suffix.lower() in (".parquet", ".pq"):
+        with open_parquet(file) as parquet:
+            _check_distinct(parquet.schema_arrow.names, file)
+            return parquet.read()
+    with file.open("rb") as lines:
+        first = next((line.strip() for line in lines if line.strip()), b"")
+    # No column is called by digits, so a first line of digits begins a plain list.
+    if first.removeprefix(b"-").isdigit():
+        return open_csv(file, ["round"], separator, header=["round"]).read_all()
+    names = csv_names(file, separator)
+    _check_distinct(names, file)
+    # As text: pyarrow would guess the types, and lose the offsets of times.
+    return open_csv(file, names, separator).read_all()
+
+
+def _check_distinct(names: list[str], file: Path) -> None:
+    if len(set(names)) < len(names):
+        raise _refused(file, "has two columns of one name", "rename one of them")
 
 
 def _whole(column: pa.Array, file: Path) -> NDArray[np.int64]:
     try:
+        if pa.types.is_string(column.type):
+            column = pc.utf8_trim_whitespace(column)  # pyright: ignore[reportAttributeAccessIssue]
         numbers = column.cast(pa.int64())
     except pa.ArrowException as error:
-        raise InputError.of(
-            "rounds_file", str(file), f"has rounds that are no whole numbers ({first_line(error)})"
-        ) from None
+        rule = f"has rounds that are no whole numbers ({first_line(error)})"
+        raise _refused(file, rule, "correct them") from None
     if not len(numbers):
-        raise InputError.of(
-            "rounds_file", str(file), "lists no round", "nothing was released that could be audited"
-        )
+        raise _refused(file, "lists no round", "nothing was released that could be audited")
     if numbers.null_count:
-        raise InputError.of(
-            "rounds_file",
-            str(file),
-            f"has {numbers.null_count:,} lines without a round",
-            "correct them",
-        )
+        raise _refused(file, f"has {numbers.null_count:,} lines without a round", "correct them")
     found = numbers.to_numpy(zero_copy_only=False)
-    if found.min() < 0 or found.max() >= LARGEST_NUMBER:
-        wrong = found.min() if found.min() < 0 else found.max()
-        raise InputError.of(
-            "rounds_file",
-            str(file),
-            f"has round {wrong}",
-            "rounds are numbers from 0 to 10^18, correct it",
-        )
+    wrong = found[(found < 0) | (found >= LARGEST_NUMBER)]
+    if wrong.size:
+        remedy = "rounds are numbers from 0 to 10^18, correct it"
+        raise _refused(file, f"has round {wrong[0]}", remedy)
     return found
 
 
@@ -280,35 +215,18 @@ def _check_order(
     """Rounds in the wrong order would give a wrong min-sep: numbers increase, or else times do."""
     distinct, counts = np.unique(numbers, return_counts=True)
     if distinct.size < numbers.size:
-        raise InputError.of(
-            "rounds_file",
-            str(file),
-            f"lists round {distinct[counts.argmax()]} more than once",
-            "drop repeats",
-        )
-    # Times show the order where there are any, and numbers may then be in any order.
+        rule = f"lists round {distinct[counts.argmax()]} more than once"
+        raise _refused(file, rule, "drop repeats")
+    # Numbers may be in any order if times show the order of release.
     falls = np.flatnonzero(np.diff(numbers if seconds is None else seconds) < 0)
     if falls.size:
         before, after = numbers[falls[0] : falls[0] + 2]
-        remedy = (
-            "sort the file by time"
-            if seconds is not None
-            else "sort it in order of release, or add a column 'time' that shows it"
-        )
-        raise InputError.of(
-            "rounds_file",
-            str(file),
-            f"must list rounds in order of release, but {after} comes after {before}",
-            f"{remedy}",
-        )
+        remedy = "sort the file by time"
+        if seconds is None:
+            remedy = "sort it in order of release, or add a column 'time' that shows it"
+        rule = f"must list rounds in order of release, but {after} comes after {before}"
+        raise _refused(file, rule, remedy)
 
 
-def _union(known: NDArray[np.int64], numbers: NDArray) -> NDArray[np.int64]:
-    # A batch has few distinct numbers, and only those need be sorted.
-    found: Any = pa.array(numbers).unique().to_numpy(zero_copy_only=False)
-    return np.union1d(known, found)
-
-
-def _listed(some: list[int], count: int) -> str:
-    shown = ", ".join(map(str, some[:MOST_SHOWN]))
-    return f"{shown}, ... {count:,} in all" if count > MOST_SHOWN else shown
+def _refused(file: Path, rule: str, remedy: str) -> InputError:
+    return InputError.of("rounds_file", str(file), rule, remedy)

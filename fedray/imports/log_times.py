@@ -1,18 +1,16 @@
-"""Times as logs have them, made seconds: ISO 8601 text, Parquet's timestamps, or Unix numbers.
+"""Times of logs, converted to seconds: ISO 8601 text, Parquet's timestamps, or Unix numbers.
 
-The first rows that have a time tell the form; every other row must be of that form. Nothing is
-guessed:
+The first rows with a time decide the form; every other row must have it. Nothing is guessed:
 
 * Text with an offset from UTC ("2026-03-01T12:00:00Z", "2026-03-01 12:00:00+02:00", "2026-03-01
   12:00:00 UTC") is exact.
-* Text without an offset, and timestamps without a zone, are local times of the time zone that is
-  given; without one they are taken as UTC, and reported as such. A local time that a change of
-  clocks gives twice, or leaves out, is refused.
-* Numbers are Unix times if they lie between 2000 and 2100 in exactly one of seconds, milliseconds,
-  microseconds and nanoseconds; the four ranges are apart. Other numbers need the unit, and may then
-  count from any start.
-* Text of any other form is read by its format, which must be given, and must name date and time of
-  day.
+* Text without an offset, and timestamps without a zone, are local times of the given time zone, or
+  of UTC if none is given, which the trace records. A local time that occurs twice, or never,
+  because clocks were changed is refused.
+* Numbers are Unix times if they lie between 2000 and 2100 in seconds, milliseconds, microseconds or
+  nanoseconds; the four ranges do not overlap. Other numbers need the unit, and may then count from
+  any moment.
+* Other text needs its format, which must contain the date and the time of day.
 * Dates without a time of day, and text with an offset in some rows only, are refused.
 """
 
@@ -31,7 +29,7 @@ from fedray.base.rounding import counted
 from fedray.trace.files import first_line
 
 RowName = Callable[[int], str]
-"""What messages call a row, by its place."""
+"""Gives the name of a row for messages, by its place."""
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
 EARLIEST, LATEST = 946_684_800.0, 4_102_444_800.0
 """2000 and 2100: Unix numbers without a given unit must lie between."""
@@ -40,22 +38,25 @@ ACCEPTED = (
     "such as 1772366400, and other text by its format, as by `time_format='%d.%m.%Y %H:%M'`"
 )
 _ISO_8601 = r"^\d{4}-\d{2}-\d{2}[ T]\d"
-"""How times in text begin, so that the order of day and month is known."""
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _NUMBERS = "numbers"
 _WITH_OFFSET, _WITHOUT = pa.timestamp("ns", "UTC"), pa.timestamp("ns")
+_FORMAT_EXAMPLE = "an example is '%d.%m.%Y %H:%M:%S'"
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 
 
 class TimeReader:
-    """Reads one column of times, batch by batch. Raises InputError for what cannot be told.
+    """Reads one column of times, batch by batch.
 
     Args:
-        where: what messages call the column.
-        unit: of numbers, one of UNITS; None where it is not known.
-        text_format: of text, by the directives of strptime; None for ISO 8601.
-        zone: of times without an offset, by its name in the time zone database; None for UTC.
+        where: name of the column in messages.
+        unit: unit of numbers, one of UNITS; None if unknown.
+        text_format: format of text, in directives of strptime; None for ISO 8601.
+        zone: time zone of times without an offset; None for UTC.
+
+    Raises:
+        InputError: unit, format or zone are unknown, or contradict each other.
     """
 
     def __init__(
@@ -68,12 +69,8 @@ class TimeReader:
         if unit is not None and unit not in UNITS:
             raise InputError.of("time_unit", unit, f"is none of {', '.join(UNITS)}")
         if unit is not None and text_format is not None:
-            raise InputError.of(
-                "time_unit",
-                unit,
-                f"is for numbers, and `time_format={text_format!r}` for text",
-                "leave one out",
-            )
+            rule = f"is for numbers, and `time_format={text_format!r}` for text"
+            raise InputError.of("time_unit", unit, rule, "leave one out")
         self._where = where
         self._parser = None if text_format is None else _TextParser(text_format)
         self._zone = zone
@@ -83,32 +80,36 @@ class TimeReader:
         self._has_given_unit = unit is not None
         self._text_type: pa.DataType | None = None
         self.form = ""
-        """What the times are, in words; empty before the first row."""
+        """Form of the times, in words; empty before the first row."""
 
-    def seconds(self, column: pa.Array, row_name: RowName | None = None) -> NDArray[np.float64]:
-        """The times of a `column` [N] as seconds, float64: since 1970-01-01 UTC, or as the numbers
-        count.
+    def seconds(
+        self, column: pa.Array, row_name: RowName = lambda place: f"row {place + 1}"
+    ) -> NDArray[np.float64]:
+        """Returns the times of a column [N] in seconds since 1970-01-01 UTC, or as numbers count.
 
-        The first column that is read settles the form, which all later ones must have. Raises
-        InputError; `row_name` says what messages call a row by its place.
+        Args:
+            column: the values; the first column read decides the form for all later ones.
+            row_name: gives the name of a row for messages.
+
+        Raises:
+            InputError: a value is missing, not of the form, or ambiguous.
         """
         if not len(column):
             return np.empty(0)
         if column.null_count:
-            named = _named(row_name, int(np.flatnonzero(column.is_null())[0]))
-            raise InputError(
-                f"{self._where} has rows without a time{named}; correct them, or leave "
-                "the times out: timers are then not checked. "
-                f"{ACCEPTED}"
+            place = int(np.flatnonzero(column.is_null())[0])
+            raise self._error(
+                f"rows without a time ({row_name(place)}); correct them, or leave the times out: "
+                f"timers are then not checked. {ACCEPTED}"
             )
         kind = column.type
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if self._parser is not None and not is_text:
+            given = f"`time_format={self._parser.text_format!r}`"
+            raise InputError(
+                f"{self._where} is of type {kind}, and {given} is for text; leave it out"
+            )
         if self._parser is not None:
-            if not is_text:
-                raise InputError(
-                    f"{self._where} is of type {kind}, and "
-                    f"`time_format={self._parser.text_format!r}` is for text; leave it out"
-                )
             return self._of_format(column, self._parser, row_name)
         if pa.types.is_timestamp(kind):
             return self._of_timestamps(column, "timestamps", row_name)
@@ -120,23 +121,19 @@ class TimeReader:
             return self._of_text(_COMPUTE.utf8_trim_whitespace(column), row_name)
         raise InputError(f"{self._where} is of type {kind}, which has no times. {ACCEPTED}")
 
-    def _of_text(self, text: pa.Array, row_name: RowName | None) -> NDArray[np.float64]:
-        # The first row settles whether the text is numbers, and later batches keep to it.
-        if (not self.form and _is_number(text[0].as_py())) or self.form.startswith(_NUMBERS):
+    def _of_text(self, text: pa.Array, row_name: RowName) -> NDArray[np.float64]:
+        if self.form.startswith(_NUMBERS) or (not self.form and _is_number(text[0].as_py())):
             try:
                 numbers = text.cast(pa.float64())
             except pa.ArrowException as error:
-                raise self._refused(first_line(error)) from None
+                raise self._doubt(first_line(error)) from None
             return self._of_numbers(numbers.to_numpy(zero_copy_only=False))
         # pyarrow would take a date for its midnight, up to a day away from the truth.
         is_short = _COMPUTE.less_equal(_COMPUTE.binary_length(text), len("2026-03-01"))
-        short = np.flatnonzero(is_short)
-        if short.size:
-            first = int(short[0])
-            values = f"{counted(short.size, 'value')} such as {shown(text[first].as_py())}"
-            raise self._refused(
-                f"{values}{_named(row_name, first)}, which is a date without a time of day, or no "
-                "time; correct or remove such rows"
+        if some := _some(text, is_short, row_name):
+            raise self._doubt(
+                f"{some}, which is a date without a time of day, or no time; correct or remove "
+                "such rows"
             )
         # pyarrow knows the letter Z, and not the word UTC.
         text = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
@@ -148,125 +145,95 @@ class TimeReader:
                 found = text.cast(kind)
             except pa.ArrowException as error:
                 # What follows is advice on functions of pyarrow.
-                problem = first_line(error).split(" If these")[0]
+                problem = first_line(error).split(" If these")[0].rstrip(".")
                 continue
             self._text_type = kind
             return self._of_timestamps(found, "ISO 8601", row_name)
-        others = np.flatnonzero(_COMPUTE.invert(_COMPUTE.match_substring_regex(text, _ISO_8601)))
-        if others.size:
-            first = int(others[0])
-            values = f"{counted(others.size, 'value')} such as {shown(text[first].as_py())}"
-            raise self._refused(f"{values}{_named(row_name, first)}, which is not ISO 8601")
-        raise self._refused(
-            f"neither all with an offset from UTC nor all without: {problem.rstrip('.')}"
-        )
+        is_other = _COMPUTE.invert(_COMPUTE.match_substring_regex(text, _ISO_8601))
+        if some := _some(text, is_other, row_name):
+            raise self._doubt(f"{some}, which is not ISO 8601")
+        raise self._doubt(f"neither all with an offset from UTC nor all without: {problem}")
 
     def _of_format(
-        self, text: pa.Array, parser: "_TextParser", row_name: RowName | None
+        self, text: pa.Array, parser: "_TextParser", row_name: RowName
     ) -> NDArray[np.float64]:
+        given = f"`time_format={parser.text_format!r}`"
         found = parser.parsed(text)
+        if some := _some(text, found.is_null(), row_name):
+            raise self._error(f"{some}, which is not of {given}; correct the format or the rows")
         what = f"text of the form {parser.text_format!r}"
-        wrong = np.flatnonzero(found.is_null())
-        if wrong.size:
-            first = int(wrong[0])
-            raise InputError(
-                f"{self._where} has {counted(wrong.size, 'value')} such as "
-                f"{shown(text[first].as_py())}{_named(row_name, first)}, which is not of "
-                f"`time_format={parser.text_format!r}`; correct the format or the rows"
-            )
         seconds = self._of_timestamps(found, what, row_name)
-        outside = np.flatnonzero((seconds < EARLIEST) | (seconds > LATEST))
-        if outside.size:
-            first = int(outside[0])
-            raise InputError(
-                f"{self._where} has {shown(text[first].as_py())}{_named(row_name, first)}, which "
-                f"`time_format={parser.text_format!r}` takes as a year before 2000 or after 2100; "
+        if some := _some(text, (seconds < EARLIEST) | (seconds > LATEST), row_name):
+            raise self._error(
+                f"{some}, which {given} takes as a year before 2000 or after 2100; "
                 "%y is a year of two digits, and %Y one of four"
             )
         return seconds
 
-    def _of_timestamps(
-        self, column: pa.Array, what: str, row_name: RowName | None
-    ) -> NDArray[np.float64]:
+    def _of_timestamps(self, column: pa.Array, what: str, row_name: RowName) -> NDArray[np.float64]:
         if self._has_given_unit:
-            raise InputError(
-                f"{self._where} has {what}, whose unit is known; `time_unit={self._unit!r}` is for "
-                "numbers, leave it out"
-            )
+            given = f"`time_unit={self._unit!r}`"
+            raise self._error(f"{what}, whose unit is known; {given} is for numbers, leave it out")
         if self._zone is not None:
             if column.type.tz:
                 raise self._without_zone(f"{what} with an offset from UTC")
             self.form = f"{what}, local times of {self._zone}"
             column = self._of_zone(column, self._zone, row_name)
+        elif column.type.tz:
+            self.form = f"{what} in UTC"
         else:
-            self.form = (
-                f"{what} in UTC"
-                if column.type.tz
-                else f"{what} without an offset from UTC, taken as UTC"
-            )
+            self.form = f"{what} without an offset from UTC, taken as UTC"
         ticks = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
         return ticks / _TICKS[column.type.unit]
 
-    def _of_zone(self, column: pa.Array, zone: str, row_name: RowName | None) -> pa.Array:
+    def _of_zone(self, column: pa.Array, zone: str, row_name: RowName) -> pa.Array:
         """The times in UTC of local times [N]."""
         first, last = _located(column, zone)
-        doubtful = np.flatnonzero(_COMPUTE.not_equal(first, last))
-        if doubtful.size:
-            row = int(doubtful[0])
-            raise InputError(
-                f"{self._where} has {counted(doubtful.size, 'time')} such as "
-                f"{shown(str(column[row].as_py()))}{_named(row_name, row)}, which clocks of "
-                f"{zone} showed twice or never, because they were changed; write the times with "
-                "their offset from UTC, or leave them out"
+        if some := _some(column, _COMPUTE.not_equal(first, last), row_name, "time"):
+            raise self._error(
+                f"{some}, which clocks of {zone} showed twice or never, because they were changed; "
+                "write the times with their offset from UTC, or leave them out"
             )
         return first
 
-    def _without_zone(self, what: str) -> InputError:
-        return InputError(
-            f"{self._where} has {what}; time_zone={self._zone!r} is for times without one, leave "
-            "it out"
-        )
-
     def _of_numbers(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         if not np.isfinite(values).all():
-            raise self._refused("a number that is not finite")
+            raise self._doubt("a number that is not finite")
         if self._zone is not None:
             raise self._without_zone("numbers, which count from a moment")
+        remedy = "say what the numbers are, as by `time_unit='seconds'`"
         if self._unit is None:
-            # The ranges of 2000 to 2100 in the four units are apart, so that at most one fits.
-            units = []
-            for unit, per_second in UNITS.items():
-                if EARLIEST <= values[0] / per_second <= LATEST:
-                    units.append(unit)
+            units = [unit for unit in UNITS if EARLIEST <= values[0] / UNITS[unit] <= LATEST]
             if not units:
-                raise self._refused(
-                    f"{values[0]:.15g}, which is a Unix time of 2000 to 2100 in no unit; say what "
-                    "the numbers are, as by `time_unit='seconds'`"
-                )
+                problem = f"{values[0]:.15g}, which is a Unix time of 2000 to 2100 in no unit"
+                raise self._doubt(f"{problem}; {remedy}")
             self._unit = units[0]
         seconds = values / UNITS[self._unit]
         if self._has_given_unit:
             self.form = f"{_NUMBERS}, {self._unit} as told"
             return seconds
         self.form = f"{_NUMBERS}, Unix {self._unit}"
-        outside = np.flatnonzero((seconds < EARLIEST) | (seconds > LATEST))
+        outside = values[(seconds < EARLIEST) | (seconds > LATEST)]
         if outside.size:
-            raise self._refused(
-                f"{values[outside[0]]:.15g} beside Unix {self._unit}; correct it, or say what the "
-                "numbers are, as by `time_unit='seconds'`"
-            )
+            problem = f"{outside[0]:.15g} beside Unix {self._unit}"
+            raise self._doubt(f"{problem}; correct it, or {remedy}")
         return seconds
 
-    def _refused(self, problem: str) -> InputError:
-        return InputError(
-            f"{self._where} has times that cannot be told for certain: {problem}. {ACCEPTED}"
-        )
+    def _error(self, problem: str) -> InputError:
+        return InputError(f"{self._where} has {problem}")
+
+    def _doubt(self, problem: str) -> InputError:
+        return self._error(f"times that cannot be told for certain: {problem}. {ACCEPTED}")
+
+    def _without_zone(self, what: str) -> InputError:
+        given = f"time_zone={self._zone!r}"
+        return self._error(f"{what}; {given} is for times without one, leave it out")
 
 
 class _TextParser:
-    """Reads text of one format. DuckDB does: others take the 31st of February for a day in March.
+    """Reads text of one format by DuckDB; pyarrow takes the 31st of February for a day in March.
 
-    Raises InputError for a format that names no date with a time of day.
+    Raises InputError for a format without a date and a time of day.
     """
 
     def __init__(self, text_format: str) -> None:
@@ -276,82 +243,70 @@ class _TextParser:
         self.text_format = text_format
         # Times belong to rows by their places, and a single thread keeps the order of rows.
         self._connection = connected({"threads": 1})
-        # What is written in the format must be read as the same hour of the same day.
+        # A moment written in the format must be read as the same hour of the same day.
         moment = pa.array([datetime.datetime(2026, 11, 23, 13)], pa.timestamp("us"))
-        query = "SELECT try_strptime(strftime(moment, $1), $1) FROM moments"
         try:
-            found = self._queried(query, moments=pa.table({"moment": moment}))
+            found = self._queried("try_strptime(strftime(value, $1), $1)", moment)
         # DuckDB's messages may cut a letter in two.
         except (duckdb.Error, UnicodeError) as error:
-            raise InputError.of(
-                "time_format",
-                text_format,
-                f"cannot be read ({first_line(error)})",
-                "an example is '%d.%m.%Y %H:%M:%S'",
-            ) from None
+            rule = f"cannot be read ({first_line(error)})"
+            raise InputError.of("time_format", text_format, rule, _FORMAT_EXAMPLE) from None
         # Counts of microseconds are compared, because with %z there is a zone that was not written.
         if found.cast(pa.int64()) != moment.cast(pa.int64()):
-            raise InputError.of(
-                "time_format",
-                text_format,
-                "does not name a date with a time of day",
-                "an example is '%d.%m.%Y %H:%M:%S'",
-            )
+            rule = "does not name a date with a time of day"
+            raise InputError.of("time_format", text_format, rule, _FORMAT_EXAMPLE)
 
     def parsed(self, text: pa.Array) -> pa.Array:
-        """The timestamps of text [N]; null where it is not of the format."""
-        return self._queried("SELECT try_strptime(text, $1) FROM log", log=pa.table({"text": text}))
+        """The timestamps of text [N]; null if it is not of the format."""
+        return self._queried("try_strptime(value, $1)", text)
 
-    def _queried(self, query: str, **tables: pa.Table) -> pa.Array:
-        """The only column of a query's answer."""
-        for name, table in tables.items():
-            self._connection.register(name, table)
-        answer = self._connection.sql(query, params=[self.text_format]).to_arrow_table()
-        return answer.column(0).combine_chunks()
+    def _queried(self, expression: str, values: pa.Array) -> pa.Array:
+        self._connection.register("given", pa.table({"value": values}))
+        answer = self._connection.sql(f"SELECT {expression} FROM given", params=[self.text_format])
+        return answer.to_arrow_table().column(0).combine_chunks()
 
 
 def _located(column: pa.Array, zone: str) -> tuple[pa.Array, pa.Array]:
-    """The earliest and the latest moments at which clocks of a zone show local times [N]. Raises
-    InputError for an unknown zone."""
+    """The earliest and the latest moments at which clocks of a zone show local times [N]."""
     try:
         first, last = (
             _COMPUTE.assume_timezone(column, zone, ambiguous=choice, nonexistent=choice)
             for choice in ("earliest", "latest")
         )
     except pa.ArrowException as error:
-        raise InputError.of(
-            "time_zone",
-            zone,
-            f"is not known ({first_line(error)})",
-            "name one such as 'Europe/Berlin'",
-        ) from None
+        rule = f"is not known ({first_line(error)})"
+        raise InputError.of("time_zone", zone, rule, "name one such as 'Europe/Berlin'") from None
     return first, last
 
 
-def _named(row_name: RowName | None, place: int) -> str:
-    """The row at a place, in brackets; empty where rows have no names."""
-    return "" if row_name is None else f" ({row_name(place)})"
+def _some(
+    values: pa.Array, is_wrong: pa.Array | NDArray, row_name: RowName, noun: str = "value"
+) -> str:
+    """Number of wrong values, and the first one with its row; empty text if all are right."""
+    wrong = np.flatnonzero(is_wrong)
+    if not wrong.size:
+        return ""
+    first = int(wrong[0])
+    value = shown(str(values[first].as_py()))
+    return f"{counted(wrong.size, noun)} such as {value} ({row_name(first)})"
 
 
 def shown_range(first: float, last: float) -> tuple[str, str]:
-    """Two times for reading, in one form: ISO 8601 in UTC if both lie within 2000 to 2100, else
-    seconds.
+    """Formats two times: ISO 8601 in UTC if both lie within 2000 to 2100, else seconds.
 
     Both have as many decimals as the one that needs more, six at most.
     """
     if not EARLIEST <= first <= last <= LATEST:
         return f"{first:.15g} s", f"{last:.15g} s"
-    microseconds = [round(1e6 * each) for each in (first, last)]
-    timespec = "microseconds"
-    # The shortest form is taken in which neither time loses a digit.
-    for length, name in ((1_000_000, "seconds"), (1_000, "milliseconds")):
-        if all(each % length == 0 for each in microseconds):
-            timespec = name
+    # Whole microseconds are taken, because a conversion of floats would round.
+    microseconds = np.array([round(1e6 * each) for each in (first, last)], "datetime64[us]")
+    shown_times = microseconds
+    for unit in ("s", "ms"):
+        shorter = microseconds.astype(f"datetime64[{unit}]")
+        if (shorter == microseconds).all():
+            shown_times = shorter
             break
-    # Whole microseconds are added to 1970, because fromtimestamp would round a float.
-    start = datetime.datetime.fromtimestamp(0, datetime.UTC)
-    moments = [start + datetime.timedelta(microseconds=each) for each in microseconds]
-    return moments[0].isoformat(timespec=timespec), moments[1].isoformat(timespec=timespec)
+    return f"{shown_times[0]}+00:00", f"{shown_times[1]}+00:00"
 
 
 def _is_number(text: str) -> bool:

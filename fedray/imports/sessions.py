@@ -1,11 +1,9 @@
-"""Files of sessions: when devices were eligible. They are written block by block, so that a
-population of any size fits in memory.
+"""Files of intervals in which devices were eligible, written block by block for any population.
 
-`replay` reads the columns device, start and end. The other forms are what tools of others can
-replay:
+`replay` reads the columns device, start and end. The other forms are for other tools:
 
 * `json`: `{"finish_time": T, "devices": {"0": [[start, end], ...], ...}}`, for programs that choose
-  clients by code of their own, as those of Flower and APPFL do: neither has a format for this.
+  clients by their own code, as with Flower and APPFL, which have no format for this.
 * `fedscale`: the dict that FedScale reads as `device_avail_file`, as JSON in place of its pickle:
   `{"0": {"duration": ..., "inactive": [...], "finish_time": T, "active": [...], "model": ""}}`.
   FedScale takes a device as active at t if active[i] <= t modulo finish_time <= inactive[i]
@@ -27,7 +25,7 @@ from fedray.trace.row_file import ROW_SUFFIXES, new_row_file, write_rows
 SessionForm = Literal["parquet", "csv", "json", "fedscale"]
 SUFFIXES: dict[str, SessionForm] = {**ROW_SUFFIXES, ".json": "json"}
 JOINED_SECONDS = 1.0
-"""Sessions that are no further apart are one."""
+"""Largest gap between sessions that are joined."""
 _SCHEMA = pa.schema(
     [
         pa.field("device", pa.int64(), nullable=False),
@@ -40,8 +38,8 @@ _SCHEMA = pa.schema(
 class Sessions(NamedTuple):
     """Sessions [S] of a block of devices, sorted by device and start, disjoint.
 
-    first_device, end_device: the devices of the block, those without a session included.
-    device: [S]; whose.
+    first_device, end_device: range of the block's devices, with or without sessions.
+    device: [S]; ids of the devices.
     start, end: [S]; seconds since the first midnight.
     """
 
@@ -53,26 +51,14 @@ class Sessions(NamedTuple):
 
 
 def form_of(file: Path, form: str | None) -> SessionForm:
-    """The form of a file of sessions.
-
-    Args:
-        file: its name, whose suffix tells the form unless one is given.
-        form: what was asked for; None for nothing.
-
-    Raises:
-        InputError: the suffix tells nothing, or there is no such form.
-    """
+    """Returns the given form of a file, or else the form of its suffix. Raises InputError."""
     if form is None:
         found = SUFFIXES.get(file.suffix.lower())
         if found is None:
-            raise InputError.of(
-                "sessions",
-                str(file),
-                f"has a suffix that is none of {', '.join(SUFFIXES)}",
-                "name the file so, or say its format",
-            )
+            rule = f"has a suffix that is none of {', '.join(SUFFIXES)}"
+            raise InputError.of("sessions", str(file), rule, "name the file so, or say its format")
         return found
-    # The loop tells the type checker that what is returned is one of the forms.
+    # The loop shows the type checker that the result is one of the forms.
     for each in get_args(SessionForm):
         if form == each:
             return each
@@ -82,16 +68,16 @@ def form_of(file: Path, form: str | None) -> SessionForm:
 def write_sessions(
     blocks: Iterable[Sessions], file: Path, form: SessionForm, finish_seconds: float
 ) -> int:
-    """Writes sessions, whole or not at all.
+    """Writes a complete file of sessions, or none.
 
     Args:
-        blocks: of devices, in order.
-        file: where to; what was there is replaced.
-        form: of the file.
-        finish_seconds: after which tools that repeat the sessions begin anew.
+        blocks: sessions of blocks of devices, in order.
+        file: path of the file, which is replaced.
+        form: form of the file.
+        finish_seconds: period after which tools that repeat the sessions begin again.
 
     Returns:
-        How many sessions there are.
+        Number of sessions.
 
     Raises:
         InputError: the file cannot be written.
@@ -106,26 +92,25 @@ def write_sessions(
 def joined_sessions(
     device: NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Sessions sorted by device and start, of which those of a device are apart.
+    """Sorts sessions by device and start, and joins those less than JOINED_SECONDS apart.
 
     Args:
-        device: [S]; whose, in any order.
-        start: [S], seconds.
-        end: [S], seconds; after the start.
+        device: [S]; ids of the devices, in any order.
+        start: [S]; seconds.
+        end: [S]; seconds, after the start.
 
     Returns:
-        (device, start, end) of what is left: sessions that overlap, or lie no more than
-        JOINED_SECONDS apart, are one, as they are for `replay`.
+        (device, start, end) of the joined sessions, as `replay` has them.
     """
     order = np.lexsort((start, device))
     device, start, end = device[order], start[order], end[order]
-    # Device by device on one line, with room between, so that one running maximum does for all.
+    # Devices follow each other on one line, with room between, so that one maximum does for all.
     room = float(end.max(initial=0.0) - start.min(initial=0.0)) + 2.0 * JOINED_SECONDS
     latest = np.maximum.accumulate(end + room * device)
     is_new = np.ones(device.size, np.bool_)
     is_new[1:] = start[1:] + room * device[1:] > latest[:-1] + JOINED_SECONDS
     first = np.flatnonzero(is_new)
-    # A session may hold the next ones whole, so the end is the latest of all that are joined.
+    # A session may contain the next ones, so the end is the latest of all that are joined.
     return device[first], start[first], np.maximum.reduceat(end, first)
 
 
@@ -140,7 +125,7 @@ def _write_json(
     total = 0
     head = "{"
     if form == "json":
-        # Devices are streamed, so what belongs to the whole file comes before them.
+        # Devices are streamed, so the keys of the whole file come before them.
         head = f'{{"finish_time": {json.dumps(finish_seconds)}, "devices": {{'
     between = "\n"
     stream.write(head)
@@ -154,7 +139,7 @@ def _write_json(
             if value is None:
                 continue
             stream.write(f'{between}"{device}": {json.dumps(value)}')
-            # JSON has no comma after the last entry, and nobody knows yet which one that is.
+            # JSON has no comma after the last entry, and it is not known yet which one that is.
             between = ",\n"
     stream.write("}\n" if form == "fedscale" else "}}\n")
     return total
@@ -163,10 +148,9 @@ def _write_json(
 def _fedscale_client(
     start: NDArray[np.float64], end: NDArray[np.float64], finish_seconds: float
 ) -> dict[str, object] | None:
-    """What FedScale reads of one client; None without a session, since it looks at the first."""
-    # FedScale goes on to the next session, and from the last one to the first, when it is asked at
-    # a time after `inactive`, which is less than finish_time. An end that no such time exceeds
-    # would leave the client at its last session for ever.
+    """FedScale's record of one client; None without a session, as FedScale reads the first."""
+    # FedScale moves to the next session, and from the last one to the first, when it is asked at a
+    # time after `inactive` and before finish_time. A session that ends later would never be left.
     last = finish_seconds - 2.0
     is_inside = start < last
     start, end = start[is_inside], np.minimum(end[is_inside], last)

@@ -168,7 +168,8 @@ class TaskCounts:
     def line(self, what: str) -> PartDone:
         """Describes the progress in a line such as "12 of 200 runs simulated, 8 running, 1 lost and
         begun again", with a text such as "runs simulated"."""
-        done, count = self.kept + self.done, self.kept + self.jobs
+        done = self.kept + self.done
+        count = self.kept + self.jobs
         parts = [f"{done} of {count} {what}"]
         if self.running:
             parts.append(f"{self.running} running")

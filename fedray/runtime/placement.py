@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from fedray.base.errors import InputError
 
@@ -47,59 +47,30 @@ class Placement:
     trainers: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("shards", "trainers"):
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise InputError.of(
-                    name, count, "must be at least 1", "leave it out for one per CPU"
-                )
-        if self.backend not in ("auto", "ray", "in-process"):
-            raise InputError.of(
-                "backend", self.backend, "is not one of 'auto', 'ray', 'in-process'"
-            )
-        if self.address is not None and self.backend == "in-process":
-            raise InputError.of(
-                "address",
-                self.address,
-                "needs `backend='ray'`",
-                "drop the address to run in-process",
-            )
-        if self.object_store_megabytes < 80:
-            raise InputError.of(
-                "object_store_megabytes",
-                self.object_store_megabytes,
-                "must be at least 80, Ray's minimum",
-            )
-        # This form refuses NaN too.
-        if not self.worker_timeout_seconds > 0:
-            raise InputError.of(
-                "worker_timeout_seconds",
-                self.worker_timeout_seconds,
-                "must be positive",
-                "600 is ten minutes",
-            )
-        if not self.checkpoint_seconds >= 0:
-            raise InputError.of(
-                "checkpoint_seconds",
-                self.checkpoint_seconds,
-                "must not be negative",
-                "0 saves after every window",
-            )
-        if self.most_restarts < 0:
-            raise InputError.of(
-                "most_restarts",
-                self.most_restarts,
-                "must not be negative",
-                "0 ends the run when an actor dies",
-            )
-        # Fractions share one GPU; the aggregator has no use for a second.
-        if not (0 <= self.aggregator_gpus < 1 or self.aggregator_gpus == 1):
-            raise InputError.of(
-                "aggregator_gpus",
-                self.aggregator_gpus,
-                "must be from 0 to 1",
-                "0 is the CPU, 1 a whole GPU",
-            )
+        has_shards = self.shards is None or self.shards >= 1
+        has_trainers = self.trainers is None or self.trainers >= 1
+        can_join = self.address is None or self.backend != "in-process"
+        memory = self.object_store_megabytes
+        timeout, between = self.worker_timeout_seconds, self.checkpoint_seconds
+        restarts, gpus = self.most_restarts, self.aggregator_gpus
+        backends = get_args(Backend)
+        per_cpu = "leave it out for one per CPU"
+        # Comparisons with NaN are false, so every rule refuses it. Fractions share one GPU; the
+        # aggregator has no use for a second.
+        rules = (
+            ("shards", has_shards, "must be at least 1", per_cpu),
+            ("trainers", has_trainers, "must be at least 1", per_cpu),
+            ("backend", self.backend in backends, f"is not one of {str(backends)[1:-1]}", ""),
+            ("address", can_join, "needs `backend='ray'`", "drop the address to run in-process"),
+            ("object_store_megabytes", memory >= 80, "must be at least 80, Ray's minimum", ""),
+            ("worker_timeout_seconds", timeout > 0, "must be positive", "600 is ten minutes"),
+            ("checkpoint_seconds", between >= 0, "must not be negative", "0 saves every window"),
+            ("most_restarts", restarts >= 0, "must not be negative", "0 allows no restart"),
+            ("aggregator_gpus", 0 <= gpus <= 1, "must be from 0 to 1", "0 is the CPU, 1 a GPU"),
+        )
+        for name, holds, rule, remedy in rules:
+            if not holds:
+                raise InputError.of(name, getattr(self, name), rule, remedy)
 
     def resolved(self, train_seconds: Callable[[], float] | None = None) -> Self:
         """Replaces the backend "auto" by "ray" or "in-process".

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from fedray.base.errors import RunFailed
@@ -159,7 +159,8 @@ class ThreadWorker(InProcessWorker):
         # The interpreter aborts if it ends while a thread is in torch's C++ code.
         if self._thread.is_alive():
             # A SystemExit ends the thread at its next line of Python, without a message.
-            thread, error = ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(SystemExit)
+            thread = ctypes.c_ulong(self._thread.ident or 0)
+            error = ctypes.py_object(SystemExit)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
             self._thread.join(timeout=END_SECONDS)
 
@@ -240,10 +241,10 @@ def cluster_nodes() -> list[Node]:
         for each in ray.nodes()
         if each["Alive"]
     ]
-    found = sorted((node for node in nodes if node.cpus > 0.0), key=lambda node: node.name)
+    found = [node for node in nodes if node.cpus > 0.0]
     if not found:
         raise RunFailed("the cluster has no node with a CPU; start one with `ray start`")
-    return found
+    return sorted(found, key=lambda node: node.name)
 
 
 def cluster_gpus() -> float:
@@ -267,10 +268,7 @@ class RayWorker:
     is_elsewhere = True
 
     def __init__(
-        self,
-        spec: ActorSpec,
-        placement: Placement,
-        catch_up: Callable[[], None] | None,
+        self, spec: ActorSpec, placement: Placement, catch_up: Callable[[], None] | None
     ) -> None:
         self.restarts = 0
         self._spec = spec
@@ -311,51 +309,39 @@ class RayWorker:
 
         ray.kill(self._actor)
 
-    def again(
-        self,
-        restarts: int,
-        method: str,
-        arguments: tuple[Any, ...],
-        loss: str,
-        keeps: bool,
-    ) -> "RayAnswer":
+    def again(self, lost: "RayAnswer", loss: str) -> "RayAnswer":
         """Repeats a call whose answer was lost.
 
         Args:
-            restarts: `self.restarts` when the call was made.
-            method: name of the method.
-            arguments: arguments of the call.
+            lost: the lost answer.
             loss: fate of the actor ("died (...)", "did not answer within 600 s").
-            keeps: whether `call_and_keep` made the call.
 
         Raises:
             RunFailed: the worker is lost for good; the class is that of `spec.lost`.
         """
-        # The first of several calls whose answers were lost together restarts the worker.
-        if restarts == self.restarts:
+        # The first of several answers that were lost together restarts the worker.
+        if lost.restarts == self.restarts:
             self._loss = loss
             # Only the caller can restore the state.
             if self._catch_up is None:
                 raise self._spec.lost(f"{self._spec.who} {loss}")
             self.restart()
             self._catch_up()
-        call = self.call_and_keep if keeps else self.call
-        return call(method, *arguments)
+        call = self.call if lost.kept is None else self.call_and_keep
+        return call(lost.method, *lost.arguments)
 
     def _answer(
-        self,
-        reference: Any,
-        kept: Any,
-        method: str,
-        arguments: tuple[Any, ...],
+        self, reference: Any, kept: Any, method: str, arguments: tuple[Any, ...]
     ) -> "RayAnswer":
-        repeat = _Repeat(self, self.restarts, method, arguments, keeps=kept is not None)
         return RayAnswer(
             reference=reference,
             kept=kept,
             start=self._started,
             timeout_seconds=self._placement.worker_timeout_seconds,
-            repeat=repeat,
+            worker=self,
+            restarts=self.restarts,
+            method=method,
+            arguments=arguments,
         )
 
     def _start(self, cpus: float, node: str | None) -> None:
@@ -370,9 +356,8 @@ class RayWorker:
         options = remote.options(
             num_cpus=cpus, num_gpus=spec.gpus, scheduling_strategy=where, max_restarts=0
         )
-        self._actor: Any = options.remote(
-            spec.name, spec.tags, spec.gpus > 0, spec.make, *spec.arguments
-        )
+        # Ray resolves references only among the arguments of the call itself.
+        self._actor: Any = options.remote(replace(spec, arguments=()), *spec.arguments)
         # The first answer of an actor shows that it is up.
         self._started = _Start(self._actor.load.remote())
 
@@ -380,20 +365,11 @@ class RayWorker:
 class _ActorBody:
     """Runs the object in the actor's process."""
 
-    def __init__(
-        self,
-        name: str,
-        tags: Mapping[str, str],
-        has_gpu: bool,
-        make: Callable[..., Any],
-        *arguments: Any,
-    ) -> None:
+    def __init__(self, spec: ActorSpec, *arguments: Any) -> None:
         # Ray leaves GPUs visible to actors that reserve none; torch has not looked yet.
-        if not has_gpu:
+        if spec.gpus == 0.0:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        self._name = name
-        self._tags = dict(tags)
-        self._make = make
+        self._spec = spec
         self._arguments = arguments
         self._object: Any = None
         self._gauges: dict[str, Any] = {}
@@ -401,7 +377,7 @@ class _ActorBody:
     def load(self) -> None:
         """Makes the object. If that fails, the first call tries again and raises the error."""
         if self._object is None:
-            self._object = self._make(*self._arguments)
+            self._object = self._spec.make(*self._arguments)
 
     def call(self, method: str, *arguments: Any) -> Any:
         self.load()
@@ -418,9 +394,10 @@ class _ActorBody:
             if name not in self._gauges:
                 from ray.util.metrics import Gauge
 
-                full_name = f"fedray_{self._name.lower()}_{name}"
-                self._gauges[name] = Gauge(full_name, description, tuple(self._tags))
-                self._gauges[name].set_default_tags(self._tags)
+                full_name = f"fedray_{self._spec.name.lower()}_{name}"
+                tags = dict(self._spec.tags)
+                self._gauges[name] = Gauge(full_name, description, tuple(tags))
+                self._gauges[name].set_default_tags(tags)
             self._gauges[name].set(value)
 
 
@@ -440,20 +417,6 @@ class _Start:
 
 
 @dataclass(frozen=True, slots=True)
-class _Repeat:
-    """Call to repeat, with the restarts of its worker when it was made."""
-
-    worker: RayWorker
-    restarts: int
-    method: str
-    arguments: tuple[Any, ...]
-    keeps: bool
-
-    def after(self, loss: str) -> "RayAnswer":
-        return self.worker.again(self.restarts, self.method, self.arguments, loss, self.keeps)
-
-
-@dataclass(frozen=True, slots=True)
 class RayAnswer:
     """Pending answer of an actor.
 
@@ -461,14 +424,18 @@ class RayAnswer:
     kept: ObjectRef of the part that stays with the actor, or None.
     start: start of the actor.
     timeout_seconds: time after which an actor without an answer is taken to hang.
-    repeat: the call.
+    worker, method, arguments: the call.
+    restarts: restarts of the worker when the call was made.
     """
 
     reference: Any
     kept: Any
     start: _Start
     timeout_seconds: float
-    repeat: _Repeat
+    worker: RayWorker
+    restarts: int
+    method: str
+    arguments: tuple[Any, ...]
 
     def result(self) -> Any:
         """Waits for the answer, and repeats the call if the actor is lost.
@@ -500,6 +467,7 @@ class RayAnswer:
             if is_lost and error.object_ref_hex != self.reference.hex():
                 raise ArgumentLost(str(error)) from None
             # Only the first of Ray's many lines gives the reason.
-            reason = " ".join(str(error).split("\n\t")[0].split())
+            first_line, _, _ = str(error).partition("\n\t")
+            reason = " ".join(first_line.split())
             loss = f"died ({reason})"
-        return self.repeat.after(loss).result()
+        return self.worker.again(self, loss).result()

@@ -115,7 +115,7 @@ def _others_table(entries: Sequence[Entry]) -> Table:
 
 
 def bound_text(privacy: Privacy) -> str:
-    """What the bound of a run that is under way is, and what it follows from."""
+    """The bound on the privacy spent by a run under way, with its reason."""
     if privacy.rho is None and privacy.epsilon is None:
         return f"No bound of the privacy spent is known: {privacy.reason}."
     return (
@@ -126,7 +126,7 @@ def bound_text(privacy: Privacy) -> str:
 
 
 def state_text(entry: Entry) -> str:
-    """The state, with the age of the last word where nothing else is known."""
+    """The state; of a run elsewhere, with the age of its last word."""
     if entry.state != "elsewhere" or entry.told is None:
         return entry.state
     return f"elsewhere, {duration(entry.told)} ago"
@@ -144,12 +144,12 @@ def _of(done: int | None, count: int | None) -> str:
 
 
 def _printable(name: str) -> str:
-    """A name of a file without what a terminal would obey."""
+    """The name of a file without control characters, which a terminal would obey."""
     return name if name.isprintable() else ascii(name)
 
 
 def _if(text_of: Callable[[_Value], str], value: _Value | None) -> str:
-    """The text of what is known."""
+    """The text of a known value; empty for None."""
     return "" if value is None else text_of(value)
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.rng import Key, Stream, draw, exponential, normal, stream_key
 from fedray.scenario import Scenario
 from fedray.wire.messages import ClockSettings
@@ -61,11 +61,8 @@ def _next_setting(clocks, device, number, time):
 
 @njit(cache=True, nogil=True)
 def reached_by_clock(
-    clocks: ClockChanges,
-    device_ids: NDArray[np.uint64],
-    since: NDArray[np.float64],
-    until: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    clocks: ClockChanges, device_ids: UInt64Array, since: Float64Array, until: Float64Array
+) -> Float64Array:
     """Returns the times at which the clocks of devices show the end of a wait.
 
     Args:
@@ -89,7 +86,8 @@ def reached_by_clock(
             time, size = _next_setting(clocks, device, number, time)
             number += 1
         # `ahead` is the total time by which the clock was set forward since the wait began.
-        left_at, ahead = since[asked], 0.0
+        left_at = since[asked]
+        ahead = 0.0
         while True:
             # The clock shows the end earlier by that much, but not before it was set.
             over = max(left_at, until[asked] - ahead)
@@ -104,9 +102,9 @@ def reached_by_clock(
 
 def settings_between(
     clocks: ClockChanges,
-    device_ids: NDArray[np.uint64],
-    begin_times: NDArray[np.float64],
-    end_times: NDArray[np.float64],
+    device_ids: UInt64Array,
+    begin_times: Float64Array,
+    end_times: Float64Array,
 ) -> ClockSettings:
     """Lists the settings of clocks in (begin, end], in order of device and time.
 
@@ -121,7 +119,8 @@ def settings_between(
 @njit(cache=True, nogil=True)
 def _settings_between(clocks, device_ids, begin_times, end_times):
     # The compiler infers the types of empty lists from these.
-    whose, times = [np.uint64(0) for _ in range(0)], [0.0 for _ in range(0)]
+    whose = [np.uint64(0) for _ in range(0)]
+    times = [0.0 for _ in range(0)]
     sizes = [0.0 for _ in range(0)]
     for asked in range(device_ids.size):
         number = 1

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, UInt8Array, UInt32Array, UInt64Array
 from fedray.base.rng import Key, Stream, draw, share_at, stream_key
 from fedray.scenario import Scenario
 from fedray.scenario.population import DeviceClass
@@ -24,7 +24,7 @@ class DeviceClasses(NamedTuple):
     """
 
     key: Key
-    edges: NDArray[np.float64]
+    edges: Float64Array
 
     @classmethod
     def of(cls, scenario: Scenario) -> "DeviceClasses":
@@ -35,7 +35,8 @@ class DeviceClasses(NamedTuple):
 
 def classes_of(scenario: Scenario) -> tuple[DeviceClass, ...]:
     """Returns the classes of a scenario [K], by default one that changes nothing."""
-    return scenario.population.classes or (DeviceClass(name="all", share=1.0),)
+    everything = DeviceClass(name="all", share=1.0)
+    return scenario.population.classes or (everything,)
 
 
 @njit(forceinline=True)
@@ -44,12 +45,12 @@ def class_of(key, edges, device):
     # A single class needs no draw.
     if edges.size == 1:
         return 0
-    word, _, _, _ = draw(key, device, 0, 0)
+    word = draw(key, device, 0, 0)[0]
     return share_at(edges, word)
 
 
 @njit(cache=True, nogil=True)
-def classes_on(classes: DeviceClasses, device_ids: NDArray[np.uint64]) -> NDArray[np.uint8]:
+def classes_on(classes: DeviceClasses, device_ids: UInt64Array) -> UInt8Array:
     """Returns the positions [N] of the classes of devices [N]."""
     found = np.empty(device_ids.size, np.uint8)
     for asked in range(device_ids.size):
@@ -59,13 +60,13 @@ def classes_on(classes: DeviceClasses, device_ids: NDArray[np.uint64]) -> NDArra
 
 def counts_by_class(
     classes: DeviceClasses,
-    device_ids: NDArray[np.uint64],
-    rounds: NDArray[np.uint32],
-    outcomes: NDArray[np.uint8],
+    device_ids: UInt64Array,
+    rounds: UInt32Array,
+    outcomes: UInt8Array,
 ) -> ClassCounts:
     """Counts participations by class in columns [S] of a trace, in order of device and time."""
     size = classes.edges.size
-    selected = np.bincount(classes_on(classes, device_ids), minlength=size)
+    selected_class = classes_on(classes, device_ids)
     is_accepted = outcomes == Outcome.ACCEPTED
     device_ids = device_ids[is_accepted]
     numbers = rounds[is_accepted].astype(np.int64)
@@ -85,7 +86,7 @@ def counts_by_class(
     np.minimum.at(least, gap_class, gaps[is_gap])
     np.maximum.at(most, own_class, counts)
     return ClassCounts(
-        selected=selected,
+        selected=np.bincount(selected_class, minlength=size),
         participations=participations.astype(np.int64),
         devices=np.bincount(own_class, minlength=size),
         least_gap=np.where(least < no_gap, least, 0),

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.rng import Key, Stream, draw, exponential, stream_key
 from fedray.scenario import Scenario
+from fedray.wire.clocks import ClockChanges, settings_between
 from fedray.wire.messages import Losses
 
 
@@ -42,13 +43,13 @@ class HistoryLosses(NamedTuple):
 @njit(forceinline=True)
 def _next_loss(losses, device, number, time):
     """Returns the time of a loss, by its number (from 0) and the time of the one before."""
-    word, _, _, _ = draw(losses.key, device, number, 0)
+    word = draw(losses.key, device, number, 0)[0]
     return time + losses.mean_seconds * exponential(word)
 
 
 def first_loss_after(
-    losses: HistoryLosses, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
-) -> NDArray[np.float64]:
+    losses: HistoryLosses, device_ids: UInt64Array, times: Float64Array
+) -> Float64Array:
     """Returns the first loss of each device after a time.
 
     Args:
@@ -63,8 +64,8 @@ def first_loss_after(
 
 
 def last_loss_before(
-    losses: HistoryLosses, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
-) -> NDArray[np.float64]:
+    losses: HistoryLosses, device_ids: UInt64Array, times: Float64Array
+) -> Float64Array:
     """Returns the last loss of each device up to a time, or -infinity; see `first_loss_after`."""
     return _losses_around(losses, device_ids, times)[0]
 
@@ -76,10 +77,12 @@ def _losses_around(losses, device_ids, times):
     after = np.empty(device_ids.size)
     for asked in range(device_ids.size):
         # Each loss follows from the one before, so the walk begins with the first.
-        time, number = _next_loss(losses, device_ids[asked], 0, 0.0), 1
+        device = device_ids[asked]
+        time = _next_loss(losses, device, 0, 0.0)
+        number = 1
         while time <= times[asked]:
             before[asked] = time
-            time = _next_loss(losses, device_ids[asked], number, time)
+            time = _next_loss(losses, device, number, time)
             number += 1
         after[asked] = time
     return before, after
@@ -87,9 +90,9 @@ def _losses_around(losses, device_ids, times):
 
 def losses_between(
     losses: HistoryLosses,
-    device_ids: NDArray[np.uint64],
-    begin_times: NDArray[np.float64],
-    end_times: NDArray[np.float64],
+    device_ids: UInt64Array,
+    begin_times: Float64Array,
+    end_times: Float64Array,
 ) -> Losses:
     """Lists the losses of devices in (begin, end], in order of device and time.
 
@@ -98,20 +101,7 @@ def losses_between(
         device_ids: [S], sorted.
         begin_times, end_times: [S]; finite, seconds since start.
     """
-    return Losses(*_losses_between(losses, device_ids, begin_times, end_times))
-
-
-@njit(cache=True, nogil=True)
-def _losses_between(losses, device_ids, begin_times, end_times):
-    # The compiler infers the types of empty lists from these.
-    lost = [np.uint64(0) for _ in range(0)]
-    lost_times = [0.0 for _ in range(0)]
-    for asked in range(device_ids.size):
-        time, number = _next_loss(losses, device_ids[asked], 0, 0.0), 1
-        while time <= end_times[asked]:
-            if time > begin_times[asked]:
-                lost.append(device_ids[asked])
-                lost_times.append(time)
-            time = _next_loss(losses, device_ids[asked], number, time)
-            number += 1
-    return np.array(lost, np.uint64), np.array(lost_times, np.float64)
+    # Losses are events like the settings of a clock, at addresses of their own stream.
+    events = ClockChanges(losses.key, losses.mean_seconds, size_seconds=0.0)
+    found = settings_between(events, device_ids, begin_times, end_times)
+    return Losses(found.device_ids, found.times)

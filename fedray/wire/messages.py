@@ -10,6 +10,16 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import (
+    BoolArray,
+    Float32Array,
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    UInt8Array,
+    UInt32Array,
+    UInt64Array,
+)
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.scenario.clipping import Clip
 
@@ -87,14 +97,14 @@ class Settlement:
     NO_ROUND: ClassVar[int] = -1
     attempt: int
     round_index: int
-    device_ids: NDArray[np.uint64]
-    check_in_times: NDArray[np.float64]
-    report_times: NDArray[np.float64]
-    outcomes: NDArray[np.uint8]
-    reopen_times: NDArray[np.uint32]
-    remembers_round: NDArray[np.bool_]
-    forget_times: NDArray[np.uint32]
-    versions: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    device_ids: UInt64Array
+    check_in_times: Float64Array
+    report_times: Float64Array
+    outcomes: UInt8Array
+    reopen_times: UInt32Array
+    remembers_round: BoolArray
+    forget_times: UInt32Array
+    versions: UInt32Array = field(default_factory=lambda: np.empty(0, np.uint32))
     task: int = 0
 
     @property
@@ -110,31 +120,24 @@ class Settlement:
         return not self.is_of_uploads and (has_accepted or not self.device_ids.size)
 
     @property
-    def has_arrived(self) -> NDArray[np.bool_]:
+    def has_arrived(self) -> BoolArray:
         """Whether each report arrived before the attempt closed [S], committed or not."""
         # A device cannot know that its report was not used, so both count for it.
         return (self.outcomes == Outcome.ACCEPTED) | (self.outcomes == Outcome.ABANDONED)
 
     def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
         """Returns the rows of devices in [first_device, end_device), as views."""
-        # The rows of a range lie together, because rows are sorted by device. A view keeps the whole
-        # message in memory: whoever stores rows copies them.
+        # Rows are sorted by device, so those of a range are adjacent. A view keeps the whole
+        # message in memory, so rows are copied when they are stored.
         bounds = np.array([first_device, end_device], dtype=np.uint64)
         begin, end = np.searchsorted(self.device_ids, bounds)
         if end - begin == self.device_ids.size:
             return self
-        return replace(
-            self,
-            device_ids=self.device_ids[begin:end],
-            check_in_times=self.check_in_times[begin:end],
-            report_times=self.report_times[begin:end],
-            outcomes=self.outcomes[begin:end],
-            reopen_times=self.reopen_times[begin:end],
-            remembers_round=self.remembers_round[begin:end],
-            # Unused columns are empty, and so are their slices.
-            forget_times=self.forget_times[begin:end],
-            versions=self.versions[begin:end],
-        )
+        one_value = ("attempt", "round_index", "task")
+        columns = [each.name for each in fields(self) if each.name not in one_value]
+        # Unused columns are empty, and so are their slices.
+        rows = {name: getattr(self, name)[begin:end] for name in columns}
+        return replace(self, **rows)
 
 
 def settlements_of_devices(
@@ -189,17 +192,17 @@ class CheckIns:
     task_censuses: census of each task; empty unless there are several.
     """
 
-    device_ids: NDArray[np.uint64]
-    times: NDArray[np.float64]
-    interval_ends: NDArray[np.float64]
-    fixed_seconds: NDArray[np.float32]
-    training_seconds: NDArray[np.float32]
-    upload_seconds: NDArray[np.float32]
-    last_rounds: NDArray[np.int32]
-    timer_seconds: NDArray[np.float64]
-    contributions: NDArray[np.uint32]
+    device_ids: UInt64Array
+    times: Float64Array
+    interval_ends: Float64Array
+    fixed_seconds: Float32Array
+    training_seconds: Float32Array
+    upload_seconds: Float32Array
+    last_rounds: Int32Array
+    timer_seconds: Float64Array
+    contributions: UInt32Array
     census: "Census"
-    open_times: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    open_times: Float64Array = field(default_factory=lambda: np.empty(0))
     task_censuses: tuple["Census", ...] = ()
 
     @classmethod
@@ -242,13 +245,8 @@ class Census:
     spent_eligible: int = 0
 
     def __add__(self, other: "Census") -> "Census":
-        return Census(
-            self.eligible + other.eligible,
-            self.open_eligible + other.open_eligible,
-            self.free_eligible + other.free_eligible,
-            self.listed + other.listed,
-            self.spent_eligible + other.spent_eligible,
-        )
+        names = [each.name for each in fields(self)]
+        return Census(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
 NO_CHECK_INS = CheckIns(
@@ -281,7 +279,7 @@ class TrainOrder:
     """
 
     round_index: int
-    groups: Sequence[NDArray[np.uint64]]
+    groups: Sequence[UInt64Array]
     clip: Clip | None = None
     version: int | None = None
     weight: float = 1.0
@@ -445,9 +443,9 @@ class DeviceMeasures:
     sums: sums of numerators and of weights by metric, [U, 2]; their ratio is the metric.
     """
 
-    device_ids: NDArray[np.uint64]
-    examples: NDArray[np.int64]
-    sums: Mapping[str, NDArray[np.float64]]
+    device_ids: UInt64Array
+    examples: Int64Array
+    sums: Mapping[str, Float64Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,11 +516,11 @@ class ClassCounts(NamedTuple):
     most: most participations of a device.
     """
 
-    selected: NDArray[np.int64]
-    participations: NDArray[np.int64]
-    devices: NDArray[np.int64]
-    least_gap: NDArray[np.int64]
-    most: NDArray[np.int64]
+    selected: Int64Array
+    participations: Int64Array
+    devices: Int64Array
+    least_gap: Int64Array
+    most: Int64Array
 
     def __add__(self, other: "ClassCounts") -> "ClassCounts":  # pyright: ignore[reportIncompatibleMethodOverride]
         """Adds the counts of two disjoint sets of devices."""
@@ -541,8 +539,8 @@ class ClassCounts(NamedTuple):
 class Losses(NamedTuple):
     """Losses [L] of devices' histories, in order of device and time (seconds since start)."""
 
-    device_ids: NDArray[np.uint64]
-    times: NDArray[np.float64]
+    device_ids: UInt64Array
+    times: Float64Array
 
 
 class ClockSettings(NamedTuple):
@@ -553,9 +551,9 @@ class ClockSettings(NamedTuple):
     seconds: seconds by which each clock was set forward; negative for back.
     """
 
-    device_ids: NDArray[np.uint64]
-    times: NDArray[np.float64]
-    seconds: NDArray[np.float64]
+    device_ids: UInt64Array
+    times: Float64Array
+    seconds: Float64Array
 
 
 @dataclass(frozen=True, slots=True)

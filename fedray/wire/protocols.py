@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Float32Array
 from fedray.runtime.workers import Pending
 from fedray.scenario.clipping import Clip
 from fedray.wire.messages import (
@@ -89,7 +89,7 @@ class Trainer(Protocol):
         """Returns the task's metrics of parameters [D] on held-out data."""
         ...
 
-    def initial_parameters(self) -> Pending[NDArray[np.float32]]:
+    def initial_parameters(self) -> Pending[Float32Array]:
         """Returns the model's initial parameters [D], a function of the scenario."""
         ...
 
@@ -97,7 +97,7 @@ class Trainer(Protocol):
 class Aggregator(Protocol):
     """Keeps the model, the noise and the server optimiser."""
 
-    def start(self, parameters: NDArray[np.float32]) -> Pending[tuple[Clip, Kept]]:
+    def start(self, parameters: Float32Array) -> Pending[tuple[Clip, Kept]]:
         """Sets the initial parameters [D]. Returns the clipping of the first round, and a handle of
         the parameters."""
         ...

@@ -1,4 +1,4 @@
-"""The accountants: each turns an event into epsilon at a delta, or refuses it.
+"""The accountants: each computes epsilon at a delta from an event, or refuses the event.
 
 To add one: ARCHITECTURE.md, "To add".
 """
@@ -20,28 +20,24 @@ ACCOUNTANTS: dict[str, Callable[[Event, float], float]] = {
     "renyi": renyi_epsilon,
     "moments": moments_epsilon,
 }
-"""By name; whichever of the first comes first and takes an event gives its least epsilon, or nearly
-so."""
+"""Accountants by name, in order of preference: the first one that accepts an event gives nearly its
+least epsilon."""
 
 
 class Spent(NamedTuple):
-    """An epsilon, and who found it."""
+    """An epsilon and its accountant."""
 
     epsilon: float
-    """At the delta that was asked for."""
+    """Epsilon at the given delta."""
     accountant: str
-    """A name of `ACCOUNTANTS`."""
+    """Key of `ACCOUNTANTS`."""
 
 
 def epsilon_of(event: Event, delta: float) -> Spent:
-    """Returns the epsilon of the first accountant that takes an event: the best proven here.
-
-    Args:
-        event: the release.
-        delta: from 1e-30 to below 1.
+    """Returns the epsilon of the first accountant that accepts an event, the best one proven here.
 
     Raises:
-        EventRefused: no accountant takes it; the message is the first one's.
+        EventRefused: no accountant accepts the event; the message is that of the first one.
         InputError: delta is impossible.
     """
     refusal: EventRefused | None = None
@@ -55,7 +51,7 @@ def epsilon_of(event: Event, delta: float) -> Spent:
 
 
 def every_epsilon_of(event: Event, delta: float) -> dict[str, float | str]:
-    """By accountant, the epsilon of an event at a delta, or why it is refused."""
+    """Returns the epsilon of every accountant by name, or the reason for its refusal."""
     found: dict[str, float | str] = {}
     for name, epsilon in ACCOUNTANTS.items():
         try:

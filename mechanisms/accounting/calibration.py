@@ -1,4 +1,4 @@
-"""From a target to a noise multiplier: the least z that meets a privacy target."""
+"""Calibration: the least noise multiplier z that meets a privacy target."""
 
 import math
 from collections.abc import Callable
@@ -10,30 +10,28 @@ from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOI
 from fedray.mechanisms.accounting.zcdp import rho_of
 
 PRECISION = 1e-7
-"""Relative; the answer is rounded up by as much."""
+"""Relative precision; the noise multiplier is rounded up by this much."""
 
 
 def check_one_target(epsilon: float | None, rho: float | None) -> None:
     """Raises InputError unless exactly one of the two is given."""
     if (epsilon is None) == (rho is None):
-        raise InputError(
-            "exactly one target must be given, epsilon or rho; each determines the noise multiplier"
-        )
+        raise InputError("exactly one target must be given; give epsilon or rho")
 
 
 def noise_multiplier_for(
     sensitivity: float, delta: float, *, epsilon: float | None = None, rho: float | None = None
 ) -> float:
-    """Returns the least z, rounded up, at which one Gaussian of that sensitivity meets a target.
+    """Returns the least z, rounded up, at which one Gaussian of a sensitivity meets a target.
 
     Args:
         sensitivity: sensitivity at contributions of norm 1.
         delta: delta of epsilon.
-        epsilon: largest permitted epsilon at delta. Give this or rho.
-        rho: largest permitted rho.
+        epsilon: largest epsilon allowed at delta. Give this or rho.
+        rho: largest rho allowed.
 
     Raises:
-        InputError: both or neither target is given, or no noise multiplier meets it.
+        InputError: both or neither target are given, or no noise multiplier meets the target.
     """
     check_one_target(epsilon, rho)
     if rho is not None:
@@ -43,10 +41,10 @@ def noise_multiplier_for(
 
 
 def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
-    """z = s / sqrt(2 rho), rounded up. Raises InputError."""
+    """Returns z = s / sqrt(2 rho), rounded up. Raises InputError."""
     if not 0 < rho < math.inf:
         raise InputError.of(
-            "rho", rho, "must be positive and finite", "0 would need noise without end"
+            "rho", rho, "must be positive and finite", "0 would need infinite noise"
         )
     z = sensitivity / math.sqrt(2.0 * rho)
     if not LEAST_NOISE_MULTIPLIER <= z <= MOST_NOISE_MULTIPLIER:
@@ -55,18 +53,17 @@ def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
             rho,
             f"needs the noise multiplier {z:g}, outside {LEAST_NOISE_MULTIPLIER:g} to "
             f"{MOST_NOISE_MULTIPLIER:g}",
-            "less is no guarantee, more leaves nothing to learn",
+            "less gives no guarantee, more leaves nothing to learn",
         )
-    while rho_of(Gaussian(sensitivity=sensitivity, noise_multiplier=z)) > rho:  # by an ulp
+    # Rounding may leave z an ulp too small.
+    while rho_of(Gaussian(sensitivity=sensitivity, noise_multiplier=z)) > rho:
         z = math.nextafter(z, math.inf)
     return z
 
 
 def noise_multiplier_for_epsilon(sensitivity: float, epsilon: float, delta: float) -> float:
-    """The least z, rounded up, at which one Gaussian of that sensitivity has at most that epsilon.
-
-    Raises InputError.
-    """
+    """Returns the least z, rounded up, at which one Gaussian of a sensitivity has at most a given
+    epsilon. Raises InputError."""
     if not 0 < sensitivity < math.inf:
         raise InputError.of(
             "sensitivity",
@@ -89,24 +86,23 @@ def largest_sensitivity(
     rho: float | None = None,
     epsilon: float | None = None,
 ) -> float:
-    """Returns the largest sensitivity of one Gaussian that meets targets.
-
-    It is the last float that meets the stricter of two targets.
+    """Returns the largest sensitivity of one Gaussian that meets the targets: the next float does
+    not meet them.
 
     Args:
         noise_multiplier: z.
         delta: delta of epsilon.
-        rho: largest permitted rho; None for any.
-        epsilon: largest permitted epsilon at delta; None for any.
+        rho: largest rho allowed, or None.
+        epsilon: largest epsilon allowed at delta, or None.
 
     Raises:
-        InputError: the targets are impossible, or missing.
+        InputError: a target is impossible, or both are None.
     """
     if rho is None and epsilon is None:
-        raise InputError("rho=None and epsilon=None: nothing is asked for; give one of them")
-    for what, most in (("rho", rho), ("epsilon", epsilon)):
+        raise InputError("rho=None and epsilon=None; give at least one of them")
+    for target, most in (("rho", rho), ("epsilon", epsilon)):
         if most is not None and not 0 < most < math.inf:
-            raise InputError.of(what, most, "must be positive and finite", "0 permits no release")
+            raise InputError.of(target, most, "must be positive and finite", "0 permits no release")
 
     def is_allowed(sensitivity: float) -> bool:
         event = Gaussian(noise_multiplier=noise_multiplier, sensitivity=sensitivity)
@@ -117,7 +113,8 @@ def largest_sensitivity(
     low, high = 0.0, noise_multiplier
     while is_allowed(high):
         low, high = high, 2.0 * high
-    while low < (middle := 0.5 * (low + high)) < high:  # until no float is between them
+    # Bisection ends when no float is between the bounds.
+    while low < (middle := 0.5 * (low + high)) < high:
         low, high = (middle, high) if is_allowed(middle) else (low, middle)
     return low
 
@@ -125,17 +122,17 @@ def largest_sensitivity(
 def least_noise_multiplier(
     epsilon_of: Callable[[float], float], epsilon: float, start: float = 1.0
 ) -> float:
-    """A z with epsilon_of(z) <= epsilon, and hardly more than the least. Raises InputError.
+    """Returns nearly the least z with epsilon_of(z) <= epsilon. Raises InputError.
 
     Args:
-        epsilon_of: epsilon of a noise multiplier, as accounted. Where it decreases, z is within
-            `PRECISION` of the least; where it wobbles, z may be more, but its epsilon never is.
-        epsilon: the target, above 0.
-        start: where the search begins.
+        epsilon_of: accountant, a function of the noise multiplier. If it decreases, z is within
+            `PRECISION` of the least; if not, z may be larger, but always meets the target.
+        epsilon: target, above 0.
+        start: first noise multiplier of the search.
     """
     if not 0 < epsilon < math.inf:
         raise InputError.of(
-            "epsilon", epsilon, "must be positive and finite", "0 would need noise without end"
+            "epsilon", epsilon, "must be positive and finite", "0 would need infinite noise"
         )
     low = high = start
     while epsilon_of(high) > epsilon:
@@ -157,15 +154,16 @@ def least_noise_multiplier(
             )
         low, high = max(low / 2.0, LEAST_NOISE_MULTIPLIER), low
     z, step = _root(lambda z: epsilon_of(z) - epsilon, low, high), PRECISION / 2
-    # The root may lie just below the least sufficient value, and noise is only rounded up.
+    # The root may be slightly too small, and noise is only ever rounded up.
     while z < high and epsilon_of(z) > epsilon:
         z, step = min(high, z * (1.0 + step)), 2.0 * step
     return z
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    from scipy.optimize import brentq  # 0.5 s to import, and every run imports this file
+    # Imported here, because it takes 0.5 s and every run imports this file.
+    from scipy.optimize import brentq
 
     found = brentq(function, low, high, xtol=low * PRECISION / 4)
-    assert isinstance(found, float), "brentq gives a number unless asked for more"
+    assert isinstance(found, float), "brentq returns a float unless full_output is set"
     return found

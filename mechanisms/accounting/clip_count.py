@@ -1,18 +1,18 @@
-"""Adaptive clipping: joint privacy of the sums of updates and of the counts by which the clip norm
-follows a quantile.
+"""Adaptive clipping: joint privacy of the sums of updates and of the counts from which the clip
+norm follows a quantile.
 
-Each device sends, with its update, whether that is no longer than an estimate (b = 1) or longer
-(0). The server counts b - 1/2, and 0 for a device that is zeroed out or has no examples, so one
-contribution changes the count by at most 1/2. A device that sent an update of zeros would count as
-short and change the count by 1, which is not the zero-out that is accounted for here.
+Each device sends a bit with its update: b = 1 if the update is no longer than the estimate, else 0.
+The server sums b - 1/2, and adds 0 for a device that is zeroed out or has no examples, so one
+contribution changes the count by at most 1/2. (An update of zeros would count as short and change
+the count by 1; that is not the zero-out accounted for here.)
 
-Counts go through the same matrix C as sums, with noise of standard deviation sigma_b. A round's
-contribution, each part divided by its noise, is a vector of squared norm at most 1 / z_u^2 + 1 / (2
-sigma_b)^2, z_u the noise multiplier of the sums; so both releases together are one mechanism of
-noise multiplier z, 1 / z^2 = 1 / z_u^2 + 1 / (2 sigma_b)^2 (Andrew et al. 2021, Theorem 1), with
-C's own sensitivity. The clip norm does not enter, as noise is measured by it; it may follow from
-the earlier counts, because the mechanisms are Gaussian and adaptive (Denisov et al. 2022, Theorem
-2.1), as long as it is constant between two restarts of C.
+Counts use the same matrix C as sums, with noise of standard deviation sigma_b. Divided by its
+noise, a round's contribution has squared norm at most 1 / z_u^2 + 1 / (2 sigma_b)^2, with z_u the
+noise multiplier of the sums. So both releases together are one mechanism with C's sensitivity and
+noise multiplier z, 1 / z^2 = 1 / z_u^2 + 1 / (2 sigma_b)^2 (Andrew et al. 2021, Theorem 1). The
+clip norm cancels, as noise is relative to it. It may depend on earlier counts, because the
+mechanisms are Gaussian and adaptive (Denisov et al. 2022, Theorem 2.1), as long as it is constant
+between two restarts of C.
 """
 
 import math
@@ -22,18 +22,17 @@ from fedray.mechanisms.accounting.events import Composed, StrategyRelease
 from fedray.mechanisms.accounting.limits import check_noise_multiplier
 
 COUNTS = "count of short updates"
-"""Second release of a round of adaptive clipping, beside the sum of its updates."""
+"""Query that a round of adaptive clipping releases in addition to the sum of updates."""
 
 
 def count_noise_multiplier(count_noise: float) -> float:
-    """2 sigma_b: noise of standard deviation sigma_b over the 1/2 that one contribution changes."""
+    """Returns 2 sigma_b: standard deviation over the change of 1/2 by one contribution."""
     return 2.0 * count_noise
 
 
 def update_noise_multiplier(noise_multiplier: float, count_noise: float) -> float:
-    """Returns z_u, the noise multiplier of the sums of updates that leaves z for both releases.
-
-    z_u = (z^-2 - (2 sigma_b)^-2)^(-1/2) (Andrew et al. 2021, Theorem 1).
+    """Returns z_u = (z^-2 - (2 sigma_b)^-2)^(-1/2), the noise multiplier of the sums of updates
+    (Andrew et al. 2021, Theorem 1).
 
     Args:
         noise_multiplier: z of both releases together.
@@ -48,19 +47,18 @@ def update_noise_multiplier(noise_multiplier: float, count_noise: float) -> floa
         raise InputError.of(
             "noise_multiplier",
             noise_multiplier,
-            f"with count_noise={count_noise:g}: both releases together have less noise than "
-            f"the count alone, whose noise multiplier is 2 count_noise = {of_counts:g}",
+            f"must be below 2 count_noise = {of_counts:g}, the noise multiplier of the count",
             f"raise count_noise above {noise_multiplier / 2:g}, or lower the noise multiplier",
         )
-    # In this form nothing overflows or cancels, whatever the sizes.
+    # This form never overflows or cancels.
     return noise_multiplier / math.sqrt(1.0 - (noise_multiplier / of_counts) ** 2)
 
 
 def with_counts(release: StrategyRelease, count_noise: float) -> Composed:
-    """Returns the sums of updates and the counts that together are as private as one release.
+    """Splits a release into sums of updates and counts that are together as private.
 
-    The counts share the strategy of the sums. rho is that of `release`, for every pattern of
-    participation; if G has no negative entries it is exact, as all contributions may be aligned.
+    The counts have the strategy of the sums. rho is that of `release`, for every pattern of
+    participation; it is exact if G has no negative entries, as all contributions may be aligned.
 
     Args:
         release: release with z, the noise multiplier of both together.

@@ -1,13 +1,13 @@
 """Events: immutable, complete descriptions of releases, and the only input of accountants.
 
-An event states the noise, the query, the largest part of a device in it, the sampling of devices,
-and the composition of releases. It states no epsilon: `accountants.py` turns events into privacy.
-An accountant refuses an event for which it has no theorem.
+An event states the query and its noise, the largest contribution of a device, the sampling of
+devices, and the composition of releases. It does not contain epsilon: `accountants.py` computes
+privacy from events. An accountant refuses an event for which it has no theorem.
 
-Adjacency, everywhere: zero-out of one device. Everything that the device contributed is replaced by
-zero, and nothing else changes. With Poisson sampling its privacy loss is that of add-or-remove.
+Adjacency is zero-out of one device everywhere: all its contributions are replaced by zero, and
+nothing else changes. With Poisson sampling, the privacy loss is that of add-or-remove.
 
-Noise is measured as a multiplier: its standard deviation over the largest norm of one contribution
+A noise multiplier is the standard deviation of the noise over the largest norm of one contribution
 of a device, which is the clip norm of an update. Sensitivities are at contributions of norm 1.
 """
 
@@ -41,15 +41,15 @@ from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 
 MOST_SENSITIVITY = 1e148
-"""Beyond, no noise multiplier leaves an epsilon that is a number."""
+"""Above this sensitivity, epsilon is not finite at any noise multiplier."""
 MOST_COUNT = 2**53
-"""Most repetitions, rounds, devices and coordinates: whole numbers that floats hold."""
+"""Most repetitions, rounds, devices and coordinates: integers that floats represent exactly."""
 SUMMED_TERMS = 1 << 16
-"""Terms of tau that are summed; beyond, each is bounded by the last that was summed."""
+"""Terms of tau to sum; each later term is bounded by the last one summed."""
 LEAST_DEVICE_VARIANCE = 0.25
-"""Least variance of discrete Gaussian noise that is summed over devices, by the theorem."""
+"""Least variance of discrete Gaussian noise of one device for which the theorem on sums holds."""
 UPDATES = "sum of clipped updates"
-"""Query of a round, unless an event states another."""
+"""Default query of a round."""
 
 
 class EventRefused(InputError):
@@ -57,17 +57,17 @@ class EventRefused(InputError):
 
 
 class Event(Explained, ABC):
-    """Something that was released. A frozen value; as JSON, its `kind` and its fields."""
+    """A release: a frozen value whose JSON is its `kind` and its fields."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
     )
 
     kind: str
-    """Which event."""
+    """Kind of event."""
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object, which `read_event` reads."""
+        """Returns one JSON object, which `read_event` reads."""
         return self.model_dump(mode="json")
 
 
@@ -77,23 +77,23 @@ class GaussianEvent(Event):
     @property
     @abstractmethod
     def mu(self) -> float:
-        """Sensitivity over the noise's standard deviation."""
+        """Sensitivity over the standard deviation of the noise."""
 
     @property
     @abstractmethod
     def noise_at_unit_sensitivity(self) -> float:
-        """The noise's standard deviation over the sensitivity, 1 / mu; infinite at sensitivity
+        """Standard deviation of the noise over the sensitivity, 1 / mu; infinite at sensitivity
         0."""
 
 
 class _ScaledGaussian(GaussianEvent):
     noise_multiplier: float
-    """z, the noise's standard deviation over the largest norm of a contribution, 0.01 to 1e6."""
+    """z, standard deviation of the noise over the largest norm of a contribution, 0.01 to 1e6."""
 
     @property
     @abstractmethod
     def scale(self) -> float:
-        """The sensitivity at contributions of norm 1."""
+        """Sensitivity at contributions of norm 1."""
 
     @property
     def mu(self) -> float:
@@ -116,7 +116,7 @@ class Gaussian(_ScaledGaussian):
     kind: Literal["gaussian"] = "gaussian"  # pyright: ignore[reportIncompatibleVariableOverride]
     """One release with normal noise."""
     sensitivity: Annotated[float, Field(ge=0, lt=MOST_SENSITIVITY)] = 1.0
-    """s, the largest change of the vector by one device, in contributions of norm 1."""
+    """s, largest change of the vector by one device, at contributions of norm 1."""
 
     @property
     def scale(self) -> float:
@@ -124,7 +124,6 @@ class Gaussian(_ScaledGaussian):
 
 
 def _strategy_of(value: Any, info: ValidationInfo) -> Any:
-    """Returns the strategy of a document; a strategy stays as it is."""
     if not isinstance(value, dict):
         return value
     try:
@@ -134,10 +133,10 @@ def _strategy_of(value: Any, info: ValidationInfo) -> Any:
 
 
 class StrategyRelease(_ScaledGaussian):
-    """The stream C X + z N(0, I) of a strategy C over some rounds, and all that is computed of it.
+    """The stream C X + z N(0, I) of a strategy C over some rounds, and everything computed from it.
 
-    The sensitivity is that of the recorded patterns of a trace, or that of every pattern which a
-    participation permits. `under` and `of_patterns` compute it.
+    `of_patterns` computes the sensitivity of the recorded patterns of a trace, `under` that of all
+    patterns that a participation permits.
     """
 
     kind: Literal["strategy-release"] = "strategy-release"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -145,14 +144,14 @@ class StrategyRelease(_ScaledGaussian):
     strategy: Annotated[SerializeAsAny[Strategy], BeforeValidator(_strategy_of)]
     """C, whose noise is correlated between rounds."""
     rounds: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
-    """n, rounds that were released."""
+    """n, number of rounds released."""
     sensitivity: Sensitivity
-    """s at contributions of norm 1, what proves it, and a pattern that attains its lower bound."""
+    """s at contributions of norm 1, its proof, and a pattern that attains its lower bound."""
     participation: MinSep | None = None
-    """The patterns of which it is the sensitivity: (b, k); none for the recorded patterns of
-    devices, of which none has a larger one."""
+    """The (b, k) of the patterns that have at most this sensitivity; None for the recorded patterns
+    of devices."""
     query: str = UPDATES
-    """Query of a round, before the noise."""
+    """Name of the release of a round, before the noise."""
 
     @property
     def scale(self) -> float:
@@ -176,16 +175,10 @@ class StrategyRelease(_ScaledGaussian):
         noise_multiplier: float,
         query: str = UPDATES,
     ) -> Self:
-        """Returns the stream under every pattern that a participation permits.
-
-        Args:
-            strategy: C.
-            participation: (n, b, k).
-            noise_multiplier: z.
-            query: query of a round, before the noise.
+        """Returns the stream with the sensitivity of all patterns that a participation permits.
 
         Raises:
-            InputError: a setting is impossible, or no theorem gives the sensitivity.
+            InputError: the setting is impossible, or no theorem gives the sensitivity.
         """
         return cls(
             strategy=strategy,
@@ -205,18 +198,8 @@ class StrategyRelease(_ScaledGaussian):
         noise_multiplier: float,
         query: str = UPDATES,
     ) -> Self:
-        """Returns the stream of recorded patterns, each the rounds of a device in order.
-
-        Args:
-            strategy: C.
-            patterns: patterns of the devices; the most sensitive one decides.
-            rounds: n.
-            noise_multiplier: z.
-            query: query of a round, before the noise.
-
-        Raises:
-            InputError: a setting is impossible.
-        """
+        """Returns the stream with the largest sensitivity of recorded patterns, each the rounds of
+        a device in order. Raises InputError."""
         sensitivities = PatternSensitivities(strategy, rounds)
         found = [sensitivities.exact(np.asarray(each, np.int64)) for each in patterns]
         return cls(
@@ -229,12 +212,11 @@ class StrategyRelease(_ScaledGaussian):
 
 
 class GaussianSum(GaussianEvent):
-    """One sum of a number per device, with normal noise: a count, such as that of clipped updates.
+    """One sum of a number per device, with normal noise, such as the count of clipped updates.
 
-    A count of flags 0 or 1 is released as the sum of flag - 1/2, which has the bound 1/2 (Andrew et
-    al. 2021, Theorem 1); the number of devices is not secret. A stream of counts that shares the
-    strategy of the updates is a `StrategyRelease`, whose noise multiplier is the standard deviation
-    over the bound.
+    A count of flags 0 or 1 is released as the sum of flag - 1/2, with bound 1/2 (Andrew et al.
+    2021, Theorem 1); the number of devices is public. A stream of counts with the strategy of the
+    updates is a `StrategyRelease`, whose noise multiplier is the standard deviation over the bound.
     """
 
     kind: Literal["gaussian-sum"] = "gaussian-sum"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -244,7 +226,7 @@ class GaussianSum(GaussianEvent):
     bound: Annotated[float, Field(gt=0)] = 0.5
     """Largest absolute value of a device's number."""
     query: str = "number of clipped updates"
-    """The sum."""
+    """Name of the sum."""
 
     @property
     def mu(self) -> float:
@@ -261,40 +243,41 @@ class GaussianSum(GaussianEvent):
 
 
 class DiscreteGaussianSum(Event):
-    """One sum of integer vectors, to which every device adds discrete Gaussian noise of its own.
+    """One sum of integer vectors, to which every device adds its own discrete Gaussian noise.
 
-    Sums of discrete Gaussians are nearly, but not exactly, discrete Gaussians: `tau` is what that
-    costs (Kairouz, Liu, Steinke 2021, Proposition 14). With one device it is the central discrete
-    Gaussian mechanism, and costs nothing (Canonne, Kamath, Steinke 2020).
+    A sum of discrete Gaussians is nearly, but not exactly, a discrete Gaussian; `tau` is the cost
+    (Kairouz, Liu, Steinke 2021, Proposition 14). It is 0 for one device, the central discrete
+    Gaussian mechanism (Canonne, Kamath, Steinke 2020).
     """
 
     kind: Literal["discrete-gaussian-sum"] = "discrete-gaussian-sum"  # pyright: ignore[reportIncompatibleVariableOverride]
     """A sum with discrete Gaussian noise from every device."""
     sensitivity: Annotated[float, Field(gt=0)]
-    """Largest L2 norm of a device's integer vector, in steps of the integers."""
+    """Largest L2 norm of a device's integer vector, in steps."""
     device_variance: Annotated[float, Field(gt=0)]
     """Variance of the noise that one device adds to a coordinate, in squared steps."""
     devices: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
-    """Devices whose noise is in the sum: those that reported, not all selected."""
+    """Number of devices that reported, whose noise is in the sum."""
     dimension: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
-    """d, coordinates of the vectors."""
+    """d, number of coordinates of the vectors."""
 
     @property
     def noise_at_unit_sensitivity(self) -> float:
-        """Standard deviation of the sum's noise over the sensitivity."""
+        """Standard deviation of the noise of the sum over the sensitivity."""
         return math.sqrt(self.devices * self.device_variance) / self.sensitivity
 
     @property
     def variance_ratio(self) -> float:
-        """The sum's variance over the squared sensitivity."""
+        """Variance of the noise of the sum over the squared sensitivity."""
         return self.noise_at_unit_sensitivity**2
 
     @property
     def tau(self) -> float:
-        """10 sum_{k=1}^{n-1} exp(-2 pi^2 sigma^2 k / (k + 1)), rounded up: 0 for one device."""
+        """10 sum_{k=1}^{n-1} exp(-2 pi^2 sigma^2 k / (k + 1)), rounded up; 0 for one device."""
         k = np.arange(1, min(self.devices, SUMMED_TERMS + 1))
         terms = np.exp(-2.0 * math.pi**2 * self.device_variance * k / (k + 1))
-        beyond = self.devices - 1 - k.size  # terms fall as k grows
+        # Terms decrease in k, so the last one summed bounds the rest.
+        beyond = self.devices - 1 - k.size
         return 10.0 * float(terms.sum() + beyond * terms.min(initial=1.0))
 
     @model_validator(mode="after")
@@ -303,53 +286,53 @@ class DiscreteGaussianSum(Event):
         if self.devices > 1 and self.device_variance < LEAST_DEVICE_VARIANCE:
             raise ValueError(
                 f"device_variance={self.device_variance:g} must be at least "
-                f"{LEAST_DEVICE_VARIANCE:g} where several devices add noise, which the theorem of "
-                "their sum needs; use finer steps"
+                f"{LEAST_DEVICE_VARIANCE:g} for a sum over several devices; use finer steps"
             )
         return self
 
 
 class PoissonSampled(Event):
-    """An event on a sample in which every device is with the same probability, independently."""
+    """An event on a Poisson sample, which has each device independently with the same
+    probability."""
 
     kind: Literal["poisson-sampled"] = "poisson-sampled"  # pyright: ignore[reportIncompatibleVariableOverride]
     """An event on a Poisson sample."""
     probability: Annotated[float, Field(gt=0, le=1)]
-    """q, with which a device is in the sample."""
+    """q, probability that a device is in the sample."""
     event: "AnyEvent"
-    """Release of the sample; several releases are all of the same sample."""
+    """Release from the sample; several releases are all from the same sample."""
 
 
 class Repeated(Event):
-    """The same event several times, with fresh noise and fresh samples; each may depend on the
-    earlier ones."""
+    """The same event several times, with fresh noise and fresh samples, possibly chosen
+    adaptively."""
 
     kind: Literal["repeated"] = "repeated"  # pyright: ignore[reportIncompatibleVariableOverride]
     """An event, several times."""
     event: "AnyEvent"
-    """The repeated event."""
+    """The event to repeat."""
     count: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
-    """Number of repetitions."""
+    """Number of times."""
 
 
 class Composed(Event):
-    """Several events, with independent noise; each may depend on the earlier ones."""
+    """Several events with independent noise, possibly chosen adaptively."""
 
     kind: Literal["composed"] = "composed"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Several events."""
     events: Annotated[tuple["AnyEvent", ...], Field(strict=False, min_length=1)]
-    """In order of their release."""
+    """Events in order of release."""
 
 
 class PostProcessed(Event):
-    """A computation on an event's release, and on no other data of the devices."""
+    """A computation on an event's release that uses no other data of devices."""
 
     kind: Literal["post-processed"] = "post-processed"  # pyright: ignore[reportIncompatibleVariableOverride]
     """A computation on a release."""
     event: "AnyEvent"
     """The release."""
     computation: str
-    """The computation in words."""
+    """The computation, in words."""
 
 
 AnyEvent = Annotated[
@@ -375,13 +358,13 @@ def read_event(document: Any, directory: str | Path = ".") -> Event:
 
     Args:
         document: result of `Event.to_json`.
-        directory: folder of the strategies' matrices, named by their content or their `file`.
+        directory: directory of the matrices of strategies, named by content or by `file`.
 
     Raises:
         InputError: it does not describe an event, or a matrix is missing.
     """
     try:
-        # As JSON, since only there a list may be a tuple, and an object a dataclass.
+        # Strict validation accepts lists as tuples, and objects as dataclasses, only in JSON.
         content = json.dumps(document)
         return _ADAPTER.validate_json(content, context={"directory": Path(directory)})
     except ValidationError as error:

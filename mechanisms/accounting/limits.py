@@ -1,4 +1,4 @@
-"""The ranges of noise multipliers and deltas in which a figure of privacy means something."""
+"""Ranges of noise multipliers and deltas for which privacy figures are meaningful."""
 
 from fedray.base.errors import InputError
 
@@ -7,18 +7,18 @@ LEAST_DELTA = 1e-30
 
 
 def check_noise_multiplier(noise_multiplier: float) -> None:
-    """Raises InputError outside 0.01 to 1e6: below, no guarantee is left that means anything."""
+    """Raises InputError unless the noise multiplier is from 0.01 to 1e6."""
     if not LEAST_NOISE_MULTIPLIER <= noise_multiplier <= MOST_NOISE_MULTIPLIER:
         raise InputError.of(
             "noise_multiplier",
             noise_multiplier,
             f"must be from {LEAST_NOISE_MULTIPLIER:g} to {MOST_NOISE_MULTIPLIER:g}",
-            "less is no guarantee, more leaves nothing to learn",
+            "less gives no guarantee, more leaves nothing to learn",
         )
 
 
 def check_delta(delta: float) -> None:
-    """Raises InputError outside [1e-30, 1)."""
+    """Raises InputError unless delta is in [1e-30, 1)."""
     if not LEAST_DELTA <= delta < 1:
         raise InputError.of(
             "delta",

@@ -1,6 +1,6 @@
-"""The moments accountant as first published, for tables of 2016 to 2018.
+"""The moments accountant as first published, for comparison with tables of 2016 to 2018.
 
-It is an upper bound, and the loosest here: only integer orders up to 32, and the first conversion,
+It is the loosest upper bound here: it uses integer orders up to 32 only, and the first conversion,
 epsilon = min over lambda of (moment(lambda) + log(1 / delta)) / lambda (Abadi et al. 2016, Theorem
 2; McMahan et al. 2018).
 """
@@ -37,7 +37,7 @@ def moments_epsilon(event: Event, delta: float) -> float:
 
 
 def _moments(event: Event) -> NDArray[np.float64]:
-    """log E[e^(lambda L)] of the privacy loss L, [32]."""
+    """Returns log E[e^(lambda L)] of the privacy loss L, [32]."""
     match event:
         case PoissonSampled() if event.probability < 1.0:
             return _sampled_moments(event.probability, sampled_noise(event))
@@ -52,8 +52,9 @@ def _moments(event: Event) -> NDArray[np.float64]:
 
 
 def _sampled_moments(probability: float, noise: float) -> NDArray[np.float64]:
-    """log sum_j binom(a, j) (1 - q)^(a-j) q^j e^(j (j-1) / (2 z^2)), a = lambda + 1."""
-    from scipy.special import gammaln, logsumexp  # 0.2 s to import
+    """Returns log sum_j binom(a, j) (1 - q)^(a-j) q^j e^(j (j-1) / (2 z^2)), a = lambda + 1."""
+    # Imported here, because it takes 0.2 s.
+    from scipy.special import gammaln, logsumexp
 
     moments = []
     for a in (LAMBDAS + 1).tolist():

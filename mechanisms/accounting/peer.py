@@ -1,4 +1,4 @@
-"""Our events as events of Google's dp_accounting, so that another tool can check a figure."""
+"""Conversion of events to those of Google's dp_accounting, an independent check of figures."""
 
 import math
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def peer_event(event: Event) -> "DpEvent":
-    """Returns the equivalent event of dp_accounting, to be composed there.
+    """Returns the equivalent event of dp_accounting.
 
-    A strategy's stream is one Gaussian of its sensitivity, since dp_accounting has no event for
-    correlated noise. Discrete Gaussian noise is an event of its rho.
+    A strategy's stream becomes one Gaussian with its sensitivity, since dp_accounting has no event
+    for correlated noise. Discrete Gaussian noise becomes an event with its rho.
 
     Raises:
         EventRefused: the event is unknown.
@@ -36,8 +36,7 @@ def peer_event(event: Event) -> "DpEvent":
 
     match event:
         case GaussianEvent():
-            # At sensitivity 0 nothing is revealed, and the noise at unit sensitivity would be
-            # infinite.
+            # At sensitivity 0 nothing is released, and noise_at_unit_sensitivity is infinite.
             if event.mu == 0.0:
                 return peer.NoOpDpEvent()
             return peer.GaussianDpEvent(event.noise_at_unit_sensitivity)
@@ -54,34 +53,30 @@ def peer_event(event: Event) -> "DpEvent":
             return peer.ComposedDpEvent([peer_event(each) for each in event.events])
         case _:
             raise EventRefused(
-                f"event {event.kind!r} has no event of dp_accounting that is as private; describe "
-                "the release by the events of mechanisms/accounting/events.py"
+                f"event {event.kind!r} has no equivalent in dp_accounting; describe the release by "
+                "the events of mechanisms/accounting/events.py"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class PeerFigures:
-    """Figures of dp_accounting for an event, by its own composition."""
+    """Figures of an event from dp_accounting's own composition."""
 
     event: str
-    """Its event, as Python writes it."""
+    """Repr of the event of dp_accounting."""
     rho: float | None
     """Half the Renyi divergence of order 2; None for sampled events, which have no zCDP."""
     pld_epsilon: float | None
-    """By its loss distributions, a pessimistic estimate; None if it has none for the event, or none
-    that is finite at so small a delta."""
+    """Epsilon by loss distributions, a pessimistic estimate; None if they do not support the event,
+    or are too coarse for delta."""
     renyi_epsilon: float
-    """By Renyi DP."""
+    """Epsilon by Renyi DP."""
     version: str
     """Version of dp_accounting."""
 
 
 def peer_figures(event: Event, delta: float) -> PeerFigures:
     """Composes an event with dp_accounting.
-
-    Args:
-        event: the release.
-        delta: delta of the epsilons.
 
     Raises:
         EventRefused: the event is unknown.
@@ -93,7 +88,7 @@ def peer_figures(event: Event, delta: float) -> PeerFigures:
     from dp_accounting.rdp import RdpAccountant
 
     losses = PLDAccountant(value_discretization_interval=_interval(event))
-    # Its distributions are cut off, so that a delta below the cut has no epsilon.
+    # Its distributions are truncated, so a delta below the truncated mass has no epsilon.
     epsilon = math.inf
     if losses.supports(composed):
         epsilon = float(losses.compose(composed).get_epsilon(delta))
@@ -107,7 +102,7 @@ def peer_figures(event: Event, delta: float) -> PeerFigures:
 
 
 def _interval(event: Event) -> float:
-    """To which losses are rounded: 1e-4, and more where there would be millions of them."""
+    """Returns the grid of losses: 1e-4, or coarser to avoid millions of points."""
     try:
         return max(1e-4, mu_of(event) / 1e3)
     except EventRefused:
@@ -115,14 +110,14 @@ def _interval(event: Event) -> float:
 
 
 def _peer_rho(event: Event) -> float | None:
-    """Half the Renyi divergence of order 2, from the epsilon that follows from it."""
+    """Returns half the Renyi divergence of order 2."""
     try:
         rho_of(event)
     except EventRefused:
         return None
     from dp_accounting.rdp import RdpAccountant
 
-    # The peer only reports epsilons; with one order and delta the divergence follows.
+    # dp_accounting returns only epsilons; with a single order, epsilon determines the divergence.
     order, log_delta = 2.0, -600.0
     accountant = RdpAccountant(orders=[order]).compose(peer_event(event))
     epsilon = float(accountant.get_epsilon(math.exp(log_delta)))

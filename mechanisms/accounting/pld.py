@@ -1,7 +1,7 @@
 """Privacy loss distributions: the tightest epsilon of events with Poisson sampling.
 
-Events without sampling are one Gaussian, whose curve is closed (`gdp.py`). Of one kind of sampled
-Gaussian, repeated, `composition.py` gives an upper bound that is tight however small delta is.
+Events without sampling are one Gaussian, with a closed form (`gdp.py`). For one kind of sampled
+Gaussian, repeated, `composition.py` computes an upper bound that is tight for every delta.
 """
 
 from collections import Counter
@@ -21,13 +21,12 @@ from fedray.mechanisms.accounting.limits import check_delta, check_noise_multipl
 
 
 def pld_epsilon(event: Event, delta: float) -> float:
-    """Returns an upper bound on epsilon at `delta`; exact without sampling.
-
-    `composed_epsilon` states how close it is with sampling.
+    """Returns an upper bound on epsilon at `delta`, exact without sampling. For its tightness with
+    sampling see `composed_epsilon`.
 
     Raises:
-        EventRefused: the event has several kinds of sampled Gaussians, sampled ones beside others,
-            or a release that is not Gaussian.
+        EventRefused: the event has several kinds of sampled Gaussians, sampled and other releases,
+            or is not Gaussian.
         InputError: delta is impossible.
     """
     check_delta(delta)
@@ -50,8 +49,7 @@ def _of_steps(probability: float, noise: float, count: int, delta: float) -> flo
 
 
 def _sampled_steps(event: Event) -> Counter[tuple[float, float]] | None:
-    """Returns the repetitions of each (probability, noise at sensitivity 1), or None without
-    sampling."""
+    """Counts each (probability, noise at sensitivity 1); None if nothing is sampled."""
     match event:
         case PoissonSampled():
             return Counter({(event.probability, sampled_noise(event)): 1})
@@ -69,8 +67,8 @@ def _sampled_steps(event: Event) -> Counter[tuple[float, float]] | None:
                 return None
             if len(sampled) < len(parts):
                 raise EventRefused(
-                    "an event of Poisson-sampled steps and of others that are not sampled: the "
-                    "accountant pld composes one kind; take the accountant renyi"
+                    "an event with sampled and other steps: the accountant pld composes one kind; "
+                    "take the accountant renyi"
                 )
             return sum(sampled, Counter())
         case _:

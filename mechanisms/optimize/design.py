@@ -1,9 +1,9 @@
-"""One entry for every kind of mechanism: builds it, optimizes it for a participation, or finds it
-in the cache.
+"""Entry point for every kind of mechanism: builds it, optimises it for a participation, or reads it
+from the cache.
 
-The cache (`$XDG_CACHE_HOME/fedray/designs`, else `~/.cache/fedray/designs`) is keyed by every input
-and by the computing code. An entry holds that key and a digest of the mechanism; an entry with
-others, or with an invalid mechanism, is computed again.
+The cache (`$XDG_CACHE_HOME/fedray/designs`, else `~/.cache/fedray/designs`) is keyed by a digest of
+all inputs, the code and its libraries. An entry has its key and a digest of the mechanism; an entry
+that does not match or is not a valid mechanism is recomputed.
 """
 
 import hashlib
@@ -32,34 +32,30 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FOLLOWING_KINDS: tuple[Kind, ...] = ("tree", "tree-full", "identity", "band-fhu", "bisr")
-"""Kinds that a setting determines in closed form, without an optimiser."""
+"""Kinds with a closed form for every setting."""
 DEFAULT_BUFFERS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class MechanismRequest:
-    """A request for a mechanism: its kind and its purpose. None takes the kind's default."""
+    """A kind of mechanism and its setting. None means the default of the kind."""
 
     kind: Kind
-    """Which kind; KINDS has them all."""
+    """One of KINDS."""
     participation: MinSep
-    """(n, b, k) that the mechanism is for."""
+    """(n, b, k) to optimise for."""
     buffers: int | None = None
-    """Buffers of a BLT; by default DEFAULT_BUFFERS."""
+    """Number of buffers of a BLT; default: DEFAULT_BUFFERS."""
     bands: int | None = None
-    """Bands of a banded kind, by default min_sep; of band-fhu and bisr, by default the number of
-    least loss."""
+    """Number of bands; default: min_sep, or the number of least loss for band-fhu and bisr."""
     objective: Objective | None = None
-    """Which loss is minimised; by default "max" for a BLT and "rms" for others, as in their
-    papers."""
+    """Loss to minimise; default: "max" for a BLT and "rms" for others, as in their papers."""
     targets: tuple[Target, ...] = ()
-    """Outcomes that a BLT is to be good at, in place of one participation."""
+    """Weighted outcomes to optimise a BLT for, instead of one participation."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InputError.of(
-                "kind", self.kind, "is unknown", f"the kinds are {', '.join(KINDS)}"
-            )
+            raise InputError.of("kind", self.kind, "is unknown", f"choose from {', '.join(KINDS)}")
         if self.buffers is not None and self.kind != "blt":
             raise InputError.of(
                 "buffers", self.buffers, "is only for a blt", f"leave it out for {self.kind}"
@@ -68,12 +64,8 @@ class MechanismRequest:
         if self.bands is not None and not has_bands:
             raise InputError.of("bands", self.bands, f"is not for {self.kind}", "leave it out")
         if self.bands is not None and not 1 <= self.bands <= self.participation.rounds:
-            raise InputError.of(
-                "bands",
-                self.bands,
-                f"must be from 1 to `rounds={self.participation.rounds}`",
-                "there are no more diagonals",
-            )
+            rule = f"must be from 1 to `rounds={self.participation.rounds}`"
+            raise InputError.of("bands", self.bands, rule)
         if self.objective not in (None, "max", "rms"):
             raise InputError.of("objective", self.objective, "must be max or rms")
         if self.targets and self.kind != "blt":
@@ -84,8 +76,7 @@ class MechanismRequest:
 
     @property
     def used_objective(self) -> Objective:
-        """The objective given, or the one that the kind's paper minimises: "max" for a BLT and
-        "rms" for others."""
+        """The objective given, or the default of the kind."""
         return self.objective or ("max" if self.kind == "blt" else "rms")
 
 
@@ -95,27 +86,29 @@ def cached_mechanism(
     on_progress: Progress | None = None,
     on_warning: Progress = warnings.warn,
 ) -> Strategy:
-    """Runs `optimize_mechanism`, with results kept in `directory` under a digest of all inputs; a
-    cache that cannot be written is skipped.
+    """Returns the strategy of a request, from the cache if possible; see `optimize_mechanism`.
 
-    A damaged entry, or one of another request, is computed again and replaced; `on_warning` is
-    called.
+    A damaged entry, or one of another request, causes a warning and is recomputed. If the cache
+    cannot be written, the result is not cached.
+
+    Args:
+        request: the kind and its setting.
+        directory: directory of the cache.
+        on_progress: receives progress lines.
+        on_warning: receives warnings.
     """
     digest = _digest(request)
     path = directory / f"{digest}.json"
-    # A cache is a convenience: any problem with it is reported, and the mechanism is made again.
     try:
         content = read_kept(path, digest)
         if content is not None:
             return _strategy_of(content, directory)
     except ValueError as error:
         reason = " ".join(str(error).split())[:200]
-        on_warning(
-            f"the cached mechanism {str(path)!r} {reason}; it cannot be used and is computed anew"
-        )
+        on_warning(f"the cached mechanism {str(path)!r} {reason}; recomputing it")
     is_ended_early = False
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         nonlocal is_ended_early
         try:
             if on_progress:
@@ -124,8 +117,9 @@ def cached_mechanism(
             is_ended_early = True
             raise
 
-    strategy = optimize_mechanism(request, tell)
-    if is_ended_early:  # another call may find a better one
+    strategy = optimize_mechanism(request, report)
+    # A search to its end may find a better mechanism, so this one is not cached.
+    if is_ended_early:
         return strategy
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -138,12 +132,12 @@ def cached_mechanism(
 
 @lru_cache(maxsize=16)
 def made_mechanism(request: MechanismRequest, directory: Path | None) -> Strategy:
-    """Returns the strategy of a request, for studies that repeat requests.
+    """Returns the strategy of a request, for studies that need the same ones repeatedly. The
+    process remembers the last results.
 
     Args:
-        request: the request.
-        directory: directory of `cached_mechanism`; None to neither keep nor use kept results. The
-            last strategies are remembered in this process in either case.
+        request: the kind and its setting.
+        directory: directory of the cache, or None for no cache.
     """
     if directory is None:
         return optimize_mechanism(request)
@@ -151,9 +145,9 @@ def made_mechanism(request: MechanismRequest, directory: Path | None) -> Strateg
 
 
 def _strategy_of(content: bytes, directory: Path) -> Strategy:
-    """The strategy of an entry of the cache. Raises InputError."""
+    """Reads an entry of the cache. Raises InputError."""
     try:
-        # A matrix is held to the digest that the entry names.
+        # This also compares a matrix with the digest in the entry.
         return strategy_of(json.loads(content), directory)
     except ValidationError as error:
         message = error.errors(include_url=False)[0]["msg"]
@@ -161,29 +155,30 @@ def _strategy_of(content: bytes, directory: Path) -> Strategy:
 
 
 def default_cache() -> Path:
-    """Returns the folder of `fedray optimize` results, which may be removed at any time."""
+    """Returns the directory in the user's cache for results of `fedray optimize`; it may be removed
+    at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / "designs"
 
 
 def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None = None) -> Strategy:
-    """Returns the strategy of a request; the same request gives the same one.
+    """Returns the strategy of a request, deterministically.
 
     Args:
-        request: the request.
-        on_progress: called with a line now and then during a search. If it raises StopIteration,
-            the best result so far is returned.
+        request: the kind and its setting.
+        on_progress: receives progress lines of the search. If it raises StopIteration, the search
+            ends and the best result so far is returned.
 
     Raises:
         InputError: the request is impossible.
-        OptimizationFailed: no result validates.
+        OptimizationFailed: no result of the search is valid.
     """
     participation = request.participation
     objective = request.used_objective
     bands = request.bands
     if bands is None:
-        # As many bands as keep the columns of one device orthogonal.
+        # The most bands for which the columns of one device are orthogonal.
         bands = min(participation.min_sep, participation.rounds)
-    # The optimisers are imported where they are used: scipy's takes 0.3 s to import, jax 0.8 s.
+    # Optimisers are imported when used: scipy.optimize takes 0.3 s, jax 0.8 s.
     match request.kind:
         case "identity":
             return Identity()
@@ -222,8 +217,8 @@ def _best_bands(
     objective: Objective,
     on_progress: Progress | None,
 ) -> BandFHU | BISR:
-    """The mechanism of least loss: the best of 24 spaced geometrically, then steps that halve until
-    neither neighbour is better."""
+    """Returns the mechanism of least loss: the best of 24 geometrically spaced numbers of bands,
+    then improved by steps that halve until neither neighbour is better."""
     known: dict[int, float] = {}
 
     def value(bands: int) -> float:
@@ -235,7 +230,7 @@ def _best_bands(
         return known[bands]
 
     n = participation.rounds
-    # Many bands differ little from one more, so that few large numbers are tried.
+    # With many bands one more changes little, so few large numbers are tried.
     geometric = {min(n, max(1, round(n ** (place / 23)))) for place in range(24)}
     grid = sorted(geometric | {min(n, participation.min_sep)})
     try:
@@ -247,16 +242,16 @@ def _best_bands(
             if nearer == best:
                 step //= 2
             best = nearer
-    # The search was ended by its listener, so the best that was tried so far is taken.
     except StopIteration:
+        # `on_progress` ended the search.
         best = min(known, key=known.__getitem__)
     return kind(bands=best)
 
 
 def _digest(request: MechanismRequest) -> str:
-    """Digest of the request, of the code that optimises, and of the libraries it uses."""
+    """Returns a digest of the request, the optimisers' code and their libraries."""
     tools = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "jax")}
-    # Other code may find another mechanism, so that entries of older code are not used.
+    # Entries of other code are not used, because it may have found another mechanism.
     files = sorted(Path(__file__).parent.glob("*.py"))
     code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     inputs = {**asdict(request), "objective": request.used_objective, "code": code, "tools": tools}

@@ -1,4 +1,4 @@
-"""The objective of an optimization: one participation, or weighted outcomes."""
+"""Objectives and targets of optimisations: one participation, or weighted outcomes."""
 
 import math
 from collections.abc import Callable
@@ -13,30 +13,25 @@ from fedray.mechanisms.files import read_json
 from fedray.mechanisms.participation import MinSep
 
 Objective = Literal["max", "rms"]
-"""Which loss: of the worst round, or root mean square over rounds."""
+"""Loss to minimise: that of the worst round, or the root mean square over rounds."""
 Progress = Callable[[str], None]
-"""Hears a line about how far a search is. It may raise StopIteration to end the search: then the
-best that was found so far is taken, validated as any other."""
+"""Receiver of progress lines. If it raises StopIteration, the search ends with its best result so
+far, validated like any other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One outcome to be good at, and its weight among others; losses are averaged by their
-    logarithms."""
+    """One outcome of a weighted optimisation, which minimises the mean of the log losses."""
 
     participation: MinSep
     """(n, b, k) of the outcome."""
     weight: float = 1.0
-    """Relative to the weights of the other outcomes; positive."""
+    """Positive weight, relative to those of the other outcomes."""
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < math.inf:
-            raise InputError.of(
-                "weight",
-                self.weight,
-                "of a target must be positive and finite",
-                "leave out what does not count",
-            )
+            rule = "of a target must be positive and finite"
+            raise InputError.of("weight", self.weight, rule, "leave such targets out")
 
 
 class _TargetEntry(BaseModel):
@@ -49,14 +44,14 @@ class _TargetEntry(BaseModel):
 
 
 def read_targets(path: Path) -> tuple[Target, ...]:
-    """Returns the outcomes in a targets file.
+    """Reads a targets file.
 
     Args:
-        path: a JSON list of objects with rounds, min_sep, max_participations, and weight (default
-            1).
+        path: path of a JSON list of objects with rounds, min_sep, max_participations and,
+            optionally, weight (default 1).
 
     Raises:
-        InputError: the file cannot be read, is not such a list, or is empty.
+        InputError: the file cannot be read, has another form, or is empty.
     """
     try:
         entries = TypeAdapter(list[_TargetEntry]).validate_python(read_json(path, "targets file"))
@@ -64,9 +59,8 @@ def read_targets(path: Path) -> tuple[Target, ...]:
         problem = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in problem["loc"]) or "the file"
         raise InputError(
-            f"targets file {str(path)!r}: {where}: {problem['msg']}; it must be a list of objects "
-            "with rounds, min_sep, "
-            "max_participations and, if wanted, weight"
+            f"targets file {str(path)!r}: {where}: {problem['msg']}; give a list of objects with "
+            "rounds, min_sep, max_participations and, optionally, weight"
         ) from None
     if not entries:
         raise InputError(f"targets file {str(path)!r} is an empty list; name at least one outcome")

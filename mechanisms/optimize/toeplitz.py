@@ -1,9 +1,9 @@
 """Optimises the coefficients of a banded Toeplitz strategy (McKenna 2024, "Scaling up the banded
 matrix factorization mechanism").
 
-The loss needs the power series of 1 / c, by Newton's iteration with FFTs, O(n log n); its gradient
-is a convolution. Gradients are JAX's, in float64, by L-BFGS from the square root of the prefix sum.
-Results are checked by forward substitution.
+The loss needs the power series of 1 / c, by Newton's iteration with FFTs in O(n log n); its
+gradient is a convolution. L-BFGS with JAX gradients in float64 starts from the square root of the
+prefix sum. Results are checked by forward substitution.
 """
 
 import math
@@ -12,9 +12,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.loss import loss
@@ -31,37 +31,31 @@ def optimize_toeplitz(
     objective: Objective = "rms",
     on_progress: Progress | None = None,
 ) -> Toeplitz:
-    """Returns the Toeplitz strategy of `bands` coefficients, c_0 = 1, of least loss; validated by
-    the slow path.
+    """Returns the banded Toeplitz strategy of least loss, c_0 = 1, validated by the slow path.
 
-    With more bands than min-sep, coefficients must not increase, so that the sensitivity is that of
-    McMahan, Xu, Zhang 2024, Theorem 3.1.
+    With more bands than min-sep, coefficients are constrained not to increase, so that McMahan, Xu,
+    Zhang 2024, Theorem 3.1 gives the sensitivity.
 
     Args:
         participation: (n, b, k) of the loss.
-        bands: number of coefficients, c_0 included, from 1 to n.
-        objective: the loss: root mean square over rounds, or of the worst round.
-        on_progress: called with a line at every step of the search.
+        bands: number of coefficients, including c_0, from 1 to n.
+        objective: loss to minimise.
+        on_progress: receives a line for every step of the search.
 
     Raises:
         InputError: the bands are not within 1 to n.
-        OptimizationFailed: the result does not validate.
+        OptimizationFailed: the result is not valid.
     """
     if not 1 <= bands <= participation.rounds:
-        raise InputError.of(
-            "bands",
-            bands,
-            f"must be from 1 to `rounds={participation.rounds}`",
-            "there are no more coefficients",
-        )
+        raise InputError.of("bands", bands, f"must be from 1 to `rounds={participation.rounds}`")
     if bands == 1:
         return Toeplitz(coefficients=(1.0,))
-    # float64 only within this block: it is a global setting of jax, and users may have their own.
+    # float64 only in this block, because it is a global setting of jax that users may set too.
     with jax.enable_x64(True):
         log_loss = partial(_log_loss, participation=participation, objective=objective)
         compiled = jax.jit(jax.value_and_grad(log_loss))
 
-        def value_and_gradient(p: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        def value_and_gradient(p: Float64Array) -> tuple[float, Float64Array]:
             value, gradient = compiled(p)
             return float(value), np.asarray(gradient, np.float64)
 
@@ -69,10 +63,11 @@ def optimize_toeplitz(
             if on_progress:
                 on_progress(f"loss {math.exp(intermediate_result.fun):.6f}")
 
-        # Held coefficients are searched by the logarithms of their ratios, which are at most 0.
+        # If coefficients must not increase, the variables are the logarithms of their ratios,
+        # which are at most 0.
         is_held = bands > participation.min_sep
+        # The square root of the prefix sum is nearly optimal.
         start = BandFHU(bands=bands).first_column(bands)
-        # The search begins at the square root of the prefix sum, which is nearly the best.
         first_point = np.diff(np.log(start)) if is_held else start[1:]
         bound = (LEAST_LOG_RATIO, 0.0) if is_held else (None, None)
         result = minimize(
@@ -86,7 +81,7 @@ def optimize_toeplitz(
         )
         coefficients = np.asarray(_coefficients(jnp.asarray(result.x), is_held))
     if is_held:
-        # Rounding in the exponentials must not make one larger than the one before it.
+        # Rounding in the exponentials must not make a coefficient increase.
         coefficients = np.minimum.accumulate(coefficients)
     strategy = Toeplitz(coefficients=tuple(coefficients.tolist()))
     _validate(strategy, float(result.fun), participation, objective)
@@ -99,8 +94,7 @@ def _validate(
     measured = loss(strategy, participation)
     value = math.log(measured.max_loss if objective == "max" else measured.rms_loss)
     is_as_claimed = abs(value - claimed) < 1e-7
-    is_consistent = measured.rms_loss <= measured.max_loss * (1 + 1e-12)
-    if not (measured.sensitivity.is_exact and is_as_claimed and is_consistent):
+    if not (measured.sensitivity.is_exact and is_as_claimed):
         raise OptimizationFailed(
             f"the optimum claims a log loss of {claimed:.9g}, the slow path finds {value:.9g} "
             f"({measured.sensitivity.theorem}); use at most min-sep bands"
@@ -108,37 +102,37 @@ def _validate(
 
 
 def _coefficients(p, is_held: bool):
-    """c, [bands]: 1 and p, or with p <= 0 the logarithms of c_i / c_(i-1)."""
+    """Returns c, [bands], from p: c_1, c_2, ..., or if held the logarithms of c_i / c_(i-1)."""
     return jnp.concatenate([jnp.ones(1), jnp.exp(jnp.cumsum(p)) if is_held else p])
 
 
 def _log_loss(p, *, participation: MinSep, objective: Objective):
-    """log(sensitivity x error)."""
     n = participation.rounds
     b = participation.min_sep
     k = participation.max_participations
-    # There are p.size + 1 bands, so this is whether they are more than min-sep.
+    # There are p.size + 1 bands.
     is_held = p.size >= b
     c = _coefficients(p, is_held)
     starts = b * np.arange(k)
     if not is_held:
-        # Starts are at least as far apart as there are bands, so columns do not overlap: c_i
-        # counts once for each column that has not ended with the run by then.
+        # With at most min-sep bands columns do not overlap: c_i counts once for each column that
+        # has a row i before the end of the run.
         within = (np.arange(c.size)[:, None] < n - starts).sum(axis=1)
         squared_sensitivity = jnp.sum(within * c**2)
     else:
 
         def with_column(j, total):
-            # "drop" leaves out what would lie beyond the last round.
+            # "drop" ignores rows after the last round.
             rounds = j * b + np.arange(c.size)
             return total.at[rounds].add(c, mode="drop")
 
-        # Column after column, in memory of n whatever bands and k are.
+        # One column at a time, in O(n) memory for any number of bands and any k.
         column = jax.lax.fori_loop(0, k, with_column, jnp.zeros(n))
         squared_sensitivity = jnp.sum(column**2)
     padded = jnp.zeros(n).at[: c.size].set(c)
     beta = jnp.cumsum(_inverse_series(padded))
-    # beta_i is in the error of every round from i on (McMahan, Xu, Zhang 2024, Proposition 3.3).
+    # beta_i is part of the error of every round from i on (McMahan, Xu, Zhang 2024, Proposition
+    # 3.3).
     i = np.arange(n)
     weights = 1.0 if objective == "max" else (n - i) / n
     squared_error = jnp.sum(weights * beta**2)
@@ -147,11 +141,11 @@ def _log_loss(p, *, participation: MinSep, objective: Objective):
 
 @jax.custom_vjp
 def _inverse_series(c):
-    """The first n coefficients of 1 / c(x), c_0 = 1: g <- g (2 - c g) doubles the correct ones."""
+    """Returns the first n coefficients of 1 / c(x), c_0 = 1. Each step of Newton's iteration, g <-
+    g (2 - c g), doubles the number of correct coefficients."""
     n = c.size
     g = jnp.ones(1)
     while g.size < n:
-        # Each step of Newton's doubles the coefficients that are correct.
         size = min(2 * g.size, n)
         correction = -_product(c[:size], g, size)
         padded = jnp.concatenate([g, jnp.zeros(size - g.size)])
@@ -165,7 +159,7 @@ def _inverse_forward(c):
 
 
 def _inverse_backward(d, cotangent):
-    """d changes by -(d d) dc: the adjoint is a correlation with d d."""
+    # The derivative of d = 1 / c is -(d d) dc, whose adjoint is a correlation with d d.
     n = d.size
     square = _product(d, d, n)
     return (-_product(cotangent[::-1], square, n)[::-1],)
@@ -175,8 +169,8 @@ _inverse_series.defvjp(_inverse_forward, _inverse_backward)
 
 
 def _product(a, b, size: int):
-    """The first `size` coefficients of a(x) b(x)."""
-    # Room for the whole product: a shorter transform would wrap its end onto its start.
+    """Returns the first `size` coefficients of a(x) b(x)."""
+    # A transform shorter than the product would wrap its end onto its start.
     length = 1 << (a.size + b.size - 1).bit_length()
     transformed = jnp.fft.rfft(a, length) * jnp.fft.rfft(b, length)
     return jnp.fft.irfft(transformed, length)[:size]

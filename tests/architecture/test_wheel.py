@@ -119,8 +119,9 @@ def test_a_missing_extra_is_one_line_with_the_command_that_installs_it(
 
 def test_every_extra_is_known_to_the_message_and_to_the_installer() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    modules = {"pillow": "PIL", "protobuf": "google"}
     installed = {
-        extra: {"PIL" if name.startswith("pillow") else name.partition(">")[0] for name in names}
+        extra: {modules.get(name.partition(">")[0], name.partition(">")[0]) for name in names}
         for extra, names in project["optional-dependencies"].items()
         # No code of fedray imports what `cluster` brings.
         if extra not in ("all", "cluster", "docs", "dev")

@@ -484,6 +484,6 @@ def test_shards_share_out_every_device_on_part_edges(devices: int, shards: int) 
 
 
 def test_a_shard_that_could_not_number_its_devices_is_refused() -> None:
-    with pytest.raises(InputError, match="shards=1 are too few"):
+    with pytest.raises(InputError, match="shards=1 must leave each shard at most"):
         shard_ranges(2**33, 1)
     assert len(shard_ranges(2**33, 3)) == 3

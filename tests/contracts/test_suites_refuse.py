@@ -9,6 +9,7 @@ import pytest
 import torch
 from small_tasks import CASES, EXAMPLES, TEXT, VECTORS, RandomExamples, made
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.data import contract as of_data
 from fedray.clients.data.source import FIRST_HELD_OUT, Field
 from fedray.clients.tasks import contract as of_tasks
@@ -242,6 +243,12 @@ def test_a_task_without_examples_for_the_suite_is_told_so() -> None:
 
     with pytest.raises(AssertionError, match=r"devices \[0, 1, 7"):
         MEANS(make)
+
+
+def test_losses_without_gradients_are_named_as_the_mistake() -> None:
+    change = losses(lambda right, own, batch: right(own, batch).detach())
+    with pytest.raises(ScenarioError, match="losses have no gradients"):
+        SLOPES(wrong_task(change))
 
 
 def gives(change: Callable[..., Any], fields: Mapping[str, Field] = VECTORS) -> Callable:

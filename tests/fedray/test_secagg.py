@@ -383,7 +383,7 @@ def test_an_update_that_was_not_clipped_is_refused() -> None:
     encoding = made(SecAgg(), 100, 1, 0)
     values = np.full((1, 100), 5.0, np.float32)
     updates = ClippedUpdates(0, np.zeros(1, np.uint64), values, np.ones(1))
-    with pytest.raises(ValueError, match="longer than clip_norm=1 in spite of its factor"):
+    with pytest.raises(ValueError, match="longer than clip_norm=1 despite its factor"):
         encoding.encode_into(encoding.zero_sum(), updates, 1.0)
 
 

@@ -296,7 +296,7 @@ def test_four_audits_that_write_one_page_leave_one_whole_page(tmp_path: Path) ->
 
 def test_six_writers_of_one_mechanism_leave_a_whole_one(tmp_path: Path) -> None:
     from fedray.mechanisms.files import read_strategy, write_strategy
-    from fedray.mechanisms.matrix import Matrix
+    from fedray.mechanisms.matrix_files import Matrix
 
     made = [Matrix.from_matrix(np.eye(50) * (number + 1), "m.npy") for number in range(6)]
 

@@ -334,7 +334,7 @@ def test_a_damaged_or_foreign_cache_entry_is_computed_anew_with_a_warning(
             path.write_bytes(b"\xff\xfe{")
     assert cached_mechanism(request, tmp_path, on_warning=warned.append) == found
     assert len(warned) == 1
-    assert "cannot be used and is computed anew" in warned[0]
+    assert "recomputing it" in warned[0]
     assert cached_mechanism(request, tmp_path, on_warning=warned.append) == found  # replaced
     assert len(warned) == 1
 
@@ -387,9 +387,9 @@ def test_the_number_of_bands_found_is_that_of_least_loss(kind) -> None:
     ("arguments", "rule"),
     [
         ({"kind": "forest"}, "kind='forest' is unknown"),
-        ({"kind": "tree", "buffers": 2}, "only a blt has buffers"),
-        ({"kind": "blt", "bands": 2}, "has no bands to choose"),
-        ({"kind": "banded", "bands": 31}, "bands=31 must be from 1 to rounds=30"),
+        ({"kind": "tree", "buffers": 2}, "buffers=2 is only for a blt"),
+        ({"kind": "blt", "bands": 2}, "bands=2 is not for blt"),
+        ({"kind": "banded", "bands": 31}, "bands=31 must be from 1 to `rounds=30`"),
         ({"kind": "banded", "objective": "mean"}, "must be max or rms"),
         (
             {"kind": "tree", "targets": (Target(MinSep(30, 10, 3)),)},
@@ -420,7 +420,7 @@ def test_numbers_of_buffers_that_make_no_sense_are_refused(buffers: int) -> None
             '[{"rounds": 5, "min_sep": 1, "max_participations": 1, "weight": -1}]',
             "weight=-1.0 of a target must be positive",
         ),
-        ('{"rounds": 5}', "must be a list"),
+        ('{"rounds": 5}', "give a list of objects"),
     ],
 )
 def test_targets_that_make_no_sense_are_refused(text: str, rule: str, tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_a_state_is_loaded_once_and_only_into_the_same_plan() -> None:
     noise.next_noise()
     state = noise.state_dict()
     with pytest.raises(
-        fedray.InputError, match="^next_step=1 is not 0: noise was drawn here already"
+        fedray.InputError, match="^next_step=1 is not 0: this object already gave noise"
     ):
         noise.load_state_dict(state)
     for changed in ({"clip_norm": 0.6}, {"steps": 44}, {"strategy": fedray.Tree()}):

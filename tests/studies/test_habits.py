@@ -357,7 +357,7 @@ def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Pa
     ("content", "columns", "options", "problem"),
     [
         ("device,start,end\na,1,2\n", {}, {}, "no unit; say what"),
-        ("device,start\na,1\n", {}, {}, "end_column='end' is the name of 0 columns"),
+        ("device,start\na,1\n", {}, {}, "end_column='end' is not a column of log"),
         ("device,start,end\na,,2\n", {"time_unit": "seconds"}, {}, "empty cell"),
         ("device,start,end\na,3,2\n", {"time_unit": "seconds"}, {}, "starts before it ends"),
         ("device,start,end\n", {"time_unit": "seconds"}, {}, "no rows"),

@@ -95,7 +95,7 @@ def test_an_imported_log_has_the_log_s_patterns(
         patch.setattr("fedray.imports.importer.NAMES_PER_GROUP", group)
         patch.setattr("fedray.trace.imported.NAMES_PER_GROUP", group)
         patch.setattr("fedray.imports.importer.BATCH_ROWS", 7)
-        patch.setattr("fedray.imports.log.BATCH_ROWS", 7)
+        patch.setattr("fedray.imports.log_files.BATCH_ROWS", 7)
         trace = import_log(
             log,
             "dev",
@@ -144,7 +144,7 @@ def test_ranks_and_repeats_are_what_counting_by_hand_gives(
     numbers = sorted({number for _, number in rows})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedray.imports.importer.PART_ROWS", part_rows)
-        patch.setattr("fedray.imports.log.BATCH_ROWS", 7)
+        patch.setattr("fedray.imports.log_files.BATCH_ROWS", 7)
         patch.setattr("fedray.imports.importer.BATCH_ROWS", 7)
         trace = import_log(
             log, "dev", "round", None, folder / "trace", renumber=True, repeats=repeats

@@ -166,7 +166,7 @@ BAD_LISTS = {
         "round,time\n3,2026-03-02T00:00:00Z\n4,2026-03-01T00:00:00Z\n",
         "but 4 comes after 3; sort the file by time",
     ),
-    "word": ("3\nfour\n", "but one line is b'four'"),
+    "word": ("3\nfour\n", "has rounds that are no whole numbers"),
     "word in csv": ("round\n3\nfour\n", "has rounds that are no whole numbers"),
     "negative": ("-3\n4\n", "has round -3"),
     "empty": ("", "Empty CSV file"),
@@ -236,6 +236,21 @@ def test_rounds_out_of_range_are_never_left_out(log) -> None:
     assert "leave_out_invalid" not in str(refused.value)
     assert "renumber=True" in str(refused.value)
     assert not log("dev,round\na,0\na,1\nb,2\nc,\n", 3, leave_out_invalid=True).is_complete
+
+
+def test_a_log_without_any_usable_row_is_refused_although_invalid_rows_may_be_left_out(
+    log, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"has no participation \(2 rows"):
+        log("dev,round\n,1\na,\n", renumber=True, leave_out_invalid=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+
+
+def test_a_rounds_file_with_two_columns_of_one_name_is_refused(log, tmp_path: Path) -> None:
+    """It is not known which of them has the rounds."""
+    (tmp_path / "released.csv").write_text("round,round\n0,1\n1,0\n")
+    with pytest.raises(InputError, match="has two columns of one name"):
+        log("dev,round\na,0\n", rounds_file=tmp_path / "released.csv")
 
 
 REPEATED_LOG = "dev,round\na,0\na,3\na,3\nb,1\nb,2\nb,2\nb,2\n"
@@ -685,10 +700,10 @@ def test_repeated_rows_last_from_their_first_to_their_last_time(
     rows = "a,0,5\na,0,1\na,0,9\na,0,4\na,1,20\nb,0,3\nb,1,31\nb,1,30\n"
     told = {"time_column": "at", "time_unit": "seconds", "repeats": repeats}
     for size in (1, 2, 3, 5, 100):
-        batches = importer._sorted
+        batches = importer._Staged.sorted
         monkeypatch.setattr(
-            importer,
-            "_sorted",
+            importer._Staged,
+            "sorted",
             lambda *args, batches=batches, size=size: (
                 batch.slice(start, size)
                 for batch in batches(*args)
@@ -778,7 +793,7 @@ def test_a_header_that_is_not_utf8_is_one_line(tmp_path: Path, fedray_command) -
 
 
 def test_newlines_in_quotes_across_blocks_are_part_of_the_value(log, monkeypatch) -> None:
-    monkeypatch.setattr("fedray.imports.log.BLOCK_BYTES", 64)
+    monkeypatch.setattr("fedray.imports.log_files.BLOCK_BYTES", 64)
     lines = "".join(f'"line\none of\n{place}",{place}\n' for place in range(50))
     trace = log("dev,round\n" + lines, 50)
     assert sorted(index for _, index in rows_of(trace)) == list(range(50))
@@ -792,7 +807,7 @@ def test_names_of_files_that_are_not_utf8_are_one_line(tmp_path: Path) -> None:
         pytest.skip("this file system has no such names")
     with pytest.raises(InputError, match="name that is not UTF-8"):
         import_log(tmp_path / name, "dev", "round", 1, tmp_path / "t")
-    with pytest.raises(InputError, match="name that is not UTF-8"):
+    with pytest.raises(InputError, match="path that is not UTF-8"):
         import_log(tmp_path / "log.csv", "dev", "round", 1, tmp_path / os.fsdecode(b"t\xff"))
 
 

@@ -449,7 +449,7 @@ def test_the_commands_write_what_they_say(tmp_path: Path, capsys) -> None:
         ([*again, "--kind", "fedscale", "--idle", "locked"], "is for FLASH"),
         ([*again, "--kind", "flash"], "no JSON"),
         ([*population, "--format", "xml"], "is none of parquet, csv, json, fedscale"),
-        ([*population, "--devices", "401"], "must be from 1 to the 400"),
+        ([*population, "--devices", "401"], "must be from 1 to 400"),
     ):
         with pytest.raises(InputError, match=problem):
             app(bad, standalone_mode=False)

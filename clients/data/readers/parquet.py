@@ -33,21 +33,21 @@ from fedray.scenario.data import ParquetData
 
 SUFFIXES = (".parquet",)
 _SORT_MEMORY = "1GiB"
+# Rows of a row group of the copy: a client is read by whole groups.
 _GROUP_ROWS = 4096
-"""Rows of a row group of the copy: a client is read by whole groups."""
 MOST_GROUP_BYTES = (1 << 31) - 1
 """Most bytes of the columns of a row group in memory. Parquet stores equal values once, so a small
 file can have more of them than the memory."""
 MOST_NAME_BYTES = 4096
 """Most bytes of a client's name."""
+# An example takes at least a bit of its file.
 _MOST_ROWS_PER_BYTE = 8
-"""An example takes at least a bit of its file."""
+# Room on disk for sorting: this many sizes of the files, and at least these bytes.
 _MOST_SORTED_SHARE, _LEAST_SORTED_LIMIT = 100, 1 << 30
-"""Room on disk for sorting: this many sizes of the files, and at least these bytes."""
+# Image formats that are decoded. Others, such as PostScript, are programs.
 _PICTURES = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
-"""Image formats that are decoded. Others, such as PostScript, are programs."""
+# Errors that pyarrow raises for a damaged file.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, NotImplementedError, MemoryError)
-"""Errors that pyarrow raises for a damaged file."""
 # Type checkers do not see functions of this module, which are made when it is loaded.
 _COMPUTE: Any = pc
 

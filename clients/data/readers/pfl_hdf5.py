@@ -24,14 +24,14 @@ from fedray.clients.data.readers.reader import (
 from fedray.scenario.data import PflHdf5Data
 
 _NO_SPLITS = ("metadata",)
+# Fewest texts to read in one call: a call takes as long as a hundred texts.
 _TEXTS_AT_ONCE = 64
-"""Fewest texts to read in one call: a call takes as long as a hundred texts."""
+# Largest compressed chunk, bytes: deflate can make it a thousand times as large.
 _MOST_COMPRESSED_CHUNK = 4 << 20
-"""Largest compressed chunk, bytes: deflate can make it a thousand times as large."""
+# HDF5's numbers of the filters that keep the size: shuffle and checksum.
 _NOT_PACKING = (2, 3)
-"""HDF5's numbers of the filters that keep the size: shuffle and checksum."""
+# Errors that h5py raises for a damaged file.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
-"""Errors that h5py raises for a damaged file."""
 
 
 class PflHdf5(ClientFile):

@@ -45,8 +45,8 @@ MOST_EXAMPLE_BYTES = 64 << 20
 """Most bytes of a serialized example."""
 MOST_UNPACKED_SHARE = 100
 """Most sizes of a compressed file in the decompressed one. EMNIST's has 20."""
+# Size up to which any file may be decompressed: an empty database is nearly all zeros.
 _LEAST_UNPACKED_LIMIT = 64 << 20
-"""Size up to which any file may be decompressed: an empty database is nearly all zeros."""
 
 
 class TffSqlite(ClientFile):

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from fedray.clients.data.readers.tf_example import decode_example, decode_plainly
-
-pytestmark = pytest.mark.xdist_group("tf_example")  # compiled by one process
+from fedray.clients.data.readers.tf_example import decode_example
 
 ALL = ("a", "b", "c")
 BYTES = bytes.fromhex("0a0f 0a0d 0a0161 1208 0a06 0a0168 0a0169")
@@ -60,38 +58,25 @@ def test_no_cut_and_no_other_byte_is_anything_but_a_value_error(content: bytes) 
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    "content",
     [
-        ("0b", "wire type 3"),
-        ("0001", "number 0"),
-        ("0a" + "ff" * 11, "more than 10 bytes"),
-        ("08ffff", "ends beyond"),
-        ("0801", "a number stands"),
-        ("0a0d0a0b0a0162120612040a020000", "2 bytes are no whole number of floats"),
+        "0b",  # a group that does not end
+        "0001",  # a field with the number 0
+        "0a" + "ff" * 11,  # a size of more than 10 bytes
+        "08ffff",  # a varint that does not end
+        "0a0d0a0b0a0162120612040a020000",  # two bytes in place of a float
     ],
 )
-def test_what_is_wrong_is_said(content: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_malformed_bytes_are_a_value_error(content: str) -> None:
+    with pytest.raises(ValueError, match="parsing message"):
         decode_example(bytes.fromhex(content), ALL)
 
 
-@pytest.mark.slow
-def test_compiled_code_and_its_slow_twin_agree_on_damage() -> None:
-    """On 20,000 changed messages: the same features, or both a ValueError."""
-    draws = np.random.default_rng(1)
-    base = np.frombuffer(BYTES + PACKED_FLOATS + PACKED_INTEGERS + PLAIN_FLOATS, np.uint8)
-    refused = 0
-    for _ in range(20_000):
-        changed = base.copy()
-        places = draws.integers(0, base.size, draws.integers(1, 4))
-        changed[places] = draws.integers(0, 256, places.size)
-        content = changed[: draws.integers(1, base.size + 1)].tobytes()
-        results = []
-        for decode in (decode_example, decode_plainly):
-            try:
-                results.append({key: repr(value) for key, value in decode(content, ALL).items()})
-            except ValueError:
-                results.append(None)
-        assert results[0] == results[1], content.hex()
-        refused += results[0] is None
-    assert 5_000 < refused < 19_900
+def test_a_varint_in_place_of_a_list_is_an_unknown_field() -> None:
+    """As the specification has it: the feature is then missing, and the reader refuses the row."""
+    assert decode_example(bytes.fromhex("0801"), ALL) == {}
+
+
+def test_of_a_key_that_comes_twice_the_last_value_counts() -> None:
+    again = BYTES.replace(b"h", b"x").replace(b"i", b"y")
+    assert decode_example(BYTES + again, ALL) == {"a": [b"x", b"y"]}

@@ -1,0 +1,242 @@
+"""Files of a log: CSV or Parquet, one or a directory of them, read batch by batch.
+
+CSV is read as text. Only an empty cell is missing, since a device may be called NA or null.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+
+from fedray.base.errors import InputError
+from fedray.trace.files import first_line
+
+BATCH_ROWS = 1 << 20
+BLOCK_BYTES = 16 << 20
+"""Bytes of CSV read at once; no value may be longer."""
+DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError)
+"""Errors of pyarrow for files that cannot be read."""
+_FORMATS = {
+    ".csv": "csv",
+    ".gz": "csv",
+    ".bz2": "csv",
+    ".zst": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_DELIMITERS = {"tab": "\t", "\\t": "\t"}
+_SEPARATORS = (";", "\t", ",", "|")
+
+
+class LogFiles:
+    """The columns of a log that an import reads.
+
+    Args:
+        path: a file, or a directory of files of one format, read in order of their names.
+        columns: names of the columns, each with the argument that gives it.
+        file_format: csv or parquet; by the suffix if None.
+        delimiter: character between columns of CSV; a comma if None.
+
+    Raises:
+        InputError: the files cannot be read, or lack a column.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        columns: Mapping[str, str],
+        file_format: str | None,
+        delimiter: str | None,
+    ) -> None:
+        self._shown = f"log {shown_path(path)}"
+        self._files = _files_of(path)
+        self._separator = separator_of(delimiter)
+        self._is_csv = _format_of(self._files[0], file_format) == "csv"
+        if delimiter is not None and not self._is_csv:
+            raise InputError.of(
+                "delimiter", delimiter, f"is for CSV, and {self._shown} is Parquet", "leave it out"
+            )
+        with self._readable():
+            schema = self._schema(self._files[0])
+            self._check_names(schema.names, columns)
+        self.types = {name: schema.field(name).type for name in columns}
+        """Types of the columns in the first file; those of the others are equal."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yields the rows in order. Raises InputError if a file is damaged or differs in types."""
+        names = list(self.types)
+        for file in self._files:
+            with self._readable():
+                if self._is_csv:
+                    yield from open_csv(file, names, self._separator)
+                    continue
+                with open_parquet(file) as parquet:
+                    self._check_types(file, parquet.schema_arrow)
+                    for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=names):
+                        # Files keep the order of their own columns.
+                        yield batch.select(names)
+
+    def _schema(self, file: Path) -> pa.Schema:
+        if not self._is_csv:
+            with open_parquet(file) as parquet:
+                return parquet.schema_arrow
+        names = csv_names(file, self._separator)
+        return pa.schema([pa.field(name, pa.string()) for name in names])
+
+    def _check_names(self, names: Sequence[str], columns: Mapping[str, str]) -> None:
+        for column, argument in columns.items():
+            count = names.count(column)
+            if count > 1:
+                rule = f"is the name of {count} columns of {self._shown}"
+                raise InputError.of(argument, column, rule, "rename one of them")
+            if not count:
+                hint = _separator_hint(self._files[0], self._separator) if self._is_csv else ""
+                remedy = f"it has {', '.join(names[:20])[:400]}{hint}"
+                rule = f"is not a column of {self._shown}"
+                raise InputError.of(argument, column, rule, remedy)
+
+    def _check_types(self, file: Path, schema: pa.Schema) -> None:
+        names = set(schema.names)
+        found = {name: schema.field(name).type if name in names else None for name in self.types}
+        if found != self.types:
+            raise InputError(
+                f"log {shown_path(file)} has the columns {', '.join(self.types)} as "
+                f"{list(map(str, found.values()))}, {shown_path(self._files[0])} as "
+                f"{list(map(str, self.types.values()))}; bring all files to one form"
+            )
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except DAMAGE as error:
+            problem = first_line(error)
+            raise InputError(f"{self._shown} cannot be read ({problem}); correct it") from None
+
+
+def open_csv(
+    file: Path, columns: Sequence[str], separator: str, header: Sequence[str] = ()
+) -> arrow_csv.CSVStreamingReader:
+    """Opens a CSV file, whose compression follows from its suffix, to be read block by block.
+
+    Args:
+        file: its path.
+        columns: names of the columns to read, as text; all, of guessed types, if empty.
+        separator: character between columns.
+        header: names of all columns, if the first line does not have them.
+
+    Raises:
+        InputError: the first block cannot be read.
+    """
+    try:
+        return arrow_csv.open_csv(
+            file,
+            read_options=arrow_csv.ReadOptions(block_size=BLOCK_BYTES, column_names=header),
+            # Quoted text may have line breaks.
+            parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=dict.fromkeys(columns, pa.string()),
+                include_columns=columns,
+                null_values=[""],
+                strings_can_be_null=True,
+            ),
+        )
+    except DAMAGE as error:
+        hint = _separator_hint(file, separator)
+        raise InputError(
+            f"{shown_path(file)} cannot be read as CSV ({first_line(error)}{hint}); correct it"
+        ) from None
+
+
+def csv_names(file: Path, separator: str) -> list[str]:
+    """Returns the names in the first line of a CSV file. Raises InputError."""
+    schema = open_csv(file, [], separator).schema
+    try:
+        # pyarrow decodes the names only here.
+        return schema.names
+    except UnicodeError as error:
+        raise InputError(
+            f"{shown_path(file)} cannot be read: its first line is not UTF-8 "
+            f"({first_line(error)}); convert it, as by iconv"
+        ) from None
+
+
+def open_parquet(file: Path) -> pq.ParquetFile:
+    """Opens a Parquet file. Raises InputError."""
+    try:
+        # Without this the whole file would be read ahead.
+        return pq.ParquetFile(file, pre_buffer=False)
+    except DAMAGE as error:
+        raise InputError(
+            f"{shown_path(file)} cannot be read as Parquet ({first_line(error)}); correct it"
+        ) from None
+
+
+def separator_of(delimiter: str | None) -> str:
+    """Returns the character that a `delimiter` names. Raises InputError."""
+    separator = _DELIMITERS.get(delimiter or ",", delimiter or ",")
+    # pyarrow takes one byte, which must be neither a quote nor the end of a line.
+    if len(separator) != 1 or separator in '"\r\n' or not separator.isascii():
+        raise InputError.of("delimiter", delimiter, "must be one character, such as ';' or tab")
+    return separator
+
+
+def shown_path(path: Path) -> str:
+    """A path in quotes, for messages; bytes that are not UTF-8 are escaped."""
+    return repr(str(path))
+
+
+def _separator_hint(file: Path, separator: str) -> str:
+    """Names another separator if only that one occurs in the first line of a CSV file."""
+    try:
+        with pa.input_stream(str(file)) as stream:
+            first = stream.read(1 << 12).split(b"\n")[0].decode("utf-8", "replace")
+    except DAMAGE:
+        return ""
+    found = max(_SEPARATORS, key=first.count)
+    if separator in first or found not in first:
+        return ""
+    name = "tab" if found == "\t" else found
+    return f"; its first line has no {separator!r}, but delimiter={name!r} would part it"
+
+
+def _files_of(path: Path) -> list[Path]:
+    shown = f"log {shown_path(path)}"
+    if path.is_file():
+        return [_utf8(path)]
+    if not path.is_dir():
+        raise InputError(f"{shown} is not there; name a CSV or Parquet file, or a directory")
+    # Other files are ignored, such as those that mark an export as complete.
+    named = [file for file in path.rglob("*") if file.suffix.lower() in _FORMATS]
+    # Only regular files: a pipe would wait for a writer.
+    found = sorted(file for file in named if file.is_file())
+    formats = Counter(_FORMATS[file.suffix.lower()] for file in found)
+    if not found:
+        raise InputError(f"{shown} holds no .csv or .parquet file; name another directory")
+    if len(formats) > 1:
+        raise InputError(f"{shown} holds both CSV and Parquet files; keep those of one format")
+    return [_utf8(file) for file in found]
+
+
+def _utf8(file: Path) -> Path:
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"log {shown_path(file)} has a name that is not UTF-8, and cannot be opened; rename it"
+        ) from None
+    return file
+
+
+def _format_of(file: Path, given: str | None) -> str:
+    found = given or _FORMATS.get(file.suffix.lower())
+    if found not in ("csv", "parquet"):
+        raise InputError(
+            f"the suffix of log {shown_path(file)} does not say its format; give "
+            "`file_format='csv'` or `file_format='parquet'`"
+        )
+    return found
