@@ -116,14 +116,14 @@ class Slots(NamedTuple):
         Args:
             is_taken: [slots of `used`]; whether each device is meant.
         """
-        count = is_taken.size
-        places, stays = self.places[:count].copy(), np.flatnonzero(~is_taken)
+        freed, stays = self.used[is_taken], np.flatnonzero(~is_taken)
         # A sorted list is a heap.
-        stays = stays[np.argsort(self.times[stays], kind="stable")]
-        left, freed = stays.size, places[is_taken]
-        self.times[:left], self.places[:left] = self.times[stays], places[stays]
-        self.free[self.counts[0] :][: freed.size] = freed
-        self.counts[:] = self.counts[0] + freed.size, left
+        order = stays[np.argsort(self.times[stays], kind="stable")]
+        places = self.places[order]
+        self.times[: order.size], self.places[: order.size] = self.times[order], places
+        free, now_free = self.counts[0], self.counts[0] + freed.size
+        self.free[free:now_free] = freed
+        self.counts[:] = now_free, order.size
         return freed
 
 
