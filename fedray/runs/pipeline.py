@@ -42,22 +42,22 @@ def run_scenario(
     The trace is that of `simulate`; the trained run, which `train` would give too, is in it.
 
     Args:
-        scenario: what is run.
-        placement: where; may change the wall clock alone.
+        scenario: scenario to run.
+        placement: where it runs; may change only the wall clock.
         out: a new directory for the trace; by default one under runs/.
-        on_progress: is told how far simulation and training are.
-        on_start: is called when the shards are there.
+        on_progress: called with the progress of simulation and training.
+        on_start: called when the shards are there.
 
     Raises:
-        FedrayError: as `simulate` and `train`. After a checkpoint, `resume_run` goes on.
+        FedrayError: as `simulate` and `train`. After a checkpoint, `resume_run` continues.
     """
-    # Reading the data may take minutes, so what needs none of it is refused first.
+    # Reading the data may take minutes, so this check comes first.
     check_sustainable(scenario)
-    # What decides the placement may train devices, which need their data.
+    # To decide the placement, devices may be trained, which need their data.
     build_index(scenario, on_progress)
     time_of_devices = DeviceTime(scenario)
     placement = _resolved(scenario, placement, time_of_devices)
-    # Too little memory is told before a directory is made.
+    # Too little memory is reported before a directory is made.
     simulation.check_memory(scenario, placement)
     directory = Path(out) if out is not None else new_directory(scenario.name)
     if not scenario.training.enabled:
@@ -77,17 +77,17 @@ def resume_run(
     *,
     trust_code: bool = False,
 ) -> Trace:
-    """Goes on with a run from its last checkpoint: simulation, training, or both.
+    """Continues a run from its last checkpoint: simulation, training, or both.
 
     Args:
-        directory: the `out` of the run.
-        placement: where it goes on.
-        scenario: what it was started with; may be left out.
-        on_progress: is told how far simulation and training are.
-        trust_code: as in `resume`.
+        directory: `out` of the run.
+        placement: where it continues.
+        scenario: scenario of the run; may be left out.
+        on_progress: called with the progress of simulation and training.
+        trust_code: see `resume`.
 
     Raises:
-        CheckpointError: there is nothing to go on with.
+        CheckpointError: there is no unfinished run.
         FedrayError: as `run_scenario`.
     """
     # The trace is whole, so only the training can be left.
@@ -201,7 +201,7 @@ def _resolved(
 
 
 def _predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime) -> float:
-    """How long a simulation and its training take, one after the other, in this process."""
+    """Predicted seconds of a simulation and its training, one after the other, in this process."""
     # Of buffered rounds as well: over_selection then has its default, and stands for the drop-outs.
     selected = scenario.rounds.count * scenario.rounds.selection_target
     # Measured: 60 rounds of the quickstart, 8,450 devices selected in each, take 3 CPU seconds.
@@ -236,7 +236,7 @@ def _live(
     time_of_devices: DeviceTime,
     is_resumed: bool = False,
 ) -> Iterator[tuple[LiveTraining, Placement]]:
-    """Within: a cluster, a training, and the placement that others in that cluster take."""
+    """Starts a cluster and a training in it; yields them and the placement of other workers."""
     with _hint(directory), cluster(placement):
         # Whoever starts workers within finds the cluster that is up; an address would be refused.
         inside = dataclasses.replace(placement, address=None)
@@ -249,11 +249,11 @@ def _live(
 
 @contextlib.contextmanager
 def _hint(directory: Path) -> Iterator[None]:
-    """Within: an error after the trace became whole says how to go on with the training."""
+    """Adds to an error that is raised after the trace is whole how to resume the training."""
     try:
         yield
     except (FedrayError, KeyboardInterrupt) as error:
-        # Until the trace is whole, the simulation says how to go on.
+        # Until the trace is whole, the simulation says how to resume.
         if isinstance(error, InputError) or not (directory / RUN_FILE).exists():
             raise
         raise with_resume_hint(error, directory) from None

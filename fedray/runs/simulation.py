@@ -44,12 +44,12 @@ from fedray.wire.messages import (
 from fedray.wire.protocols import History
 
 CommitListener = Callable[[int, NDArray[np.uint64], NDArray[np.uint32]], None]
-"""Is told the number of every committed round in order, its accepted devices [A], sorted, and the
-version of the model that each of them started from [A]; empty unless rounds are buffered."""
+"""Called with every committed round in order: its number, its accepted devices [A], sorted, and the
+version of the model from which each of them started [A]; empty unless rounds are buffered."""
 
 BYTES_PER_DEVICE = 5
-"""A shard needs at least so many bytes for each device: the timer, once most devices have taken
-part. While check-ins are enumerated, a day's intervals come on top."""
+"""Least memory of a shard for each device: the timer, once most devices have taken part. While
+check-ins are enumerated, a day's intervals come on top."""
 
 
 def simulate(
@@ -62,17 +62,17 @@ def simulate(
 ) -> Trace:
     """Simulates a scenario and writes its trace. No model is trained: see `fedray.train`.
 
-    The trace is a function of the scenario alone. A run whose devices do not suffice, or whose
+    The trace is a function of the scenario only. A run whose devices do not suffice, or whose
     privacy budget is spent (`privacy.stop_at`), ends early; its trace says so in `run["ended"]`.
-    Shards are started anew when they die or hang.
+    Shards are started again when they die or hang.
 
     Args:
-        scenario: what is simulated.
-        placement: where; may change the wall clock, never the trace.
+        scenario: scenario to simulate.
+        placement: where it runs; may change the wall clock, never the trace.
         out: a new directory for the trace; by default one under runs/.
-        on_progress: is told how far the run is after every attempt at a round.
-        on_start: is called when the shards are there.
-        on_commit: is told who was accepted in every committed round.
+        on_progress: called with the progress after every attempt at a round.
+        on_start: called when the shards are there.
+        on_commit: called with the accepted devices of every committed round.
 
     Raises:
         Starved: not even one round was committed.
@@ -81,8 +81,8 @@ def simulate(
         ShardLost: a shard was lost too often.
         RunFailed: a file cannot be written.
 
-    What was reached by the last checkpoint is kept beside `out` then, for `resume`. Without a
-    checkpoint nothing is left behind.
+    The last checkpoint is then kept beside `out`, for `resume`. Without a checkpoint nothing is
+    left behind.
     """
     return Trace.open(_begin(scenario, placement, out, on_progress, on_start, on_commit))
 
@@ -145,19 +145,19 @@ def resume(
     *,
     trust_code: bool = False,
 ) -> Trace:
-    """Goes on with a simulation from its last checkpoint: the trace is that of an undisturbed one.
+    """Continues a simulation from its last checkpoint: the trace is that of an undisturbed one.
 
     Args:
-        directory: the `out` of the simulation.
-        placement: where it goes on; shards and cluster may be others than before.
-        scenario: what it was started with; may be left out.
-        on_progress: is told how far the run is.
-        on_commit: is told who was accepted in every committed round, from the first one on.
+        directory: `out` of the simulation.
+        placement: where it continues; shards and cluster may be others than before.
+        scenario: scenario of the simulation; may be left out.
+        on_progress: called with the progress.
+        on_commit: called with the accepted devices of every committed round, from the first one.
         trust_code: whether the code of a custom availability or task, which lies in the
-            directory, may be run where `scenario` is not given.
+            directory, may be run if `scenario` is not given.
 
     Raises:
-        CheckpointError: there is nothing to go on with, or `scenario` is another one.
+        CheckpointError: there is no unfinished run, or `scenario` is another one.
         InputError: the code is not trusted.
         FedrayError: as `simulate`.
     """
@@ -198,19 +198,18 @@ def read_unfinished_scenario(
     scenario: Scenario | SeveralTasks | None,
     kind: type[_Kind] = Scenario,
 ) -> tuple[Path, _Kind, str]:
-    """Finds what there is of an unfinished run.
+    """Finds an unfinished run.
 
     Args:
-        directory: the `out` of the run.
-        scenario: what it is thought to be a run of; None to take what is found.
-        kind: whether it is a run of one task or of several.
+        directory: `out` of the run.
+        scenario: expected scenario; None for any.
+        kind: type of the expected scenario, of one task or of several.
 
     Returns:
         The partial directory, the scenario that it keeps, and the run's identity.
 
     Raises:
-        CheckpointError: there is no unfinished run, or it is of another scenario than the one
-            given.
+        CheckpointError: there is no unfinished run, or it is of another scenario.
     """
     partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
     has_several = "tasks" in document["scenario"]
@@ -241,8 +240,8 @@ def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> Non
     """Checks that this machine has the memory that the shards' timers take.
 
     Args:
-        scenario: says how many devices there are.
-        placement: where they are simulated. Of a cluster that is joined nothing is known.
+        scenario: scenario whose devices they are.
+        placement: where they are simulated. The memory of a cluster that is joined is not known.
 
     Raises:
         InputError: the machine has too little.
@@ -311,7 +310,7 @@ class _Simulation:
             if on_start is not None:
                 on_start()
             coordinator = coordinator_of(self._scenario, shards)
-            # A run that goes on tells shards and listeners what was settled before.
+            # In a resumed run, shards and listeners must hear of earlier settlements.
             if state:
                 self._take_up(state, coordinator, shards)
             self._shards = sum(shard.shards for shard in shards)
@@ -323,7 +322,7 @@ class _Simulation:
     def _take_up(
         self, state: dict[str, NDArray], coordinator: RoundLoop, shards: Sequence[ShardWorker]
     ) -> None:
-        """Tells the shards, and whoever listens to commits, of all that was settled before."""
+        """Sends earlier settlements to the shards, and earlier commits to their listener."""
         coordinator.load(state)
         for settlement, accepted in _commits_before(self._journal, shards):
             coordinator.remember(settlement.task, accepted)
@@ -433,20 +432,20 @@ class _Simulation:
 
 @contextlib.contextmanager
 def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
-    """Within: what is made may fail. After a checkpoint it is kept, and the error says how to go
-    on; nothing is kept of a run without a round.
+    """Keeps the directory of a run that fails after a checkpoint; the error then says how to resume
+    it. A run that starved without a round keeps nothing.
 
     Args:
-        writer: makes it.
+        writer: writer of the directory.
     """
     try:
         yield
     except Starved:
-        # The run would starve again, so there is nothing to go on for.
+        # The run would starve again if it was resumed.
         writer.discard()
         raise
     except (FedrayError, KeyboardInterrupt) as error:
-        # Without a checkpoint nothing is kept, so there is nothing to go on with.
+        # Without a checkpoint nothing is kept that could be resumed.
         if not writer.can_be_resumed:
             raise
         raise with_resume_hint(error, writer.directory) from None
@@ -455,11 +454,11 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
 def _commits_before(
     journal: Journal, shards: Sequence[ShardWorker]
 ) -> Iterator[tuple[Settlement, NDArray[np.uint64]]]:
-    """Tells the shards of all that was settled before, and gives what was committed.
+    """Sends the settlements of a journal to the shards, and yields the committed rounds.
 
     Args:
-        journal: has it.
-        shards: of the population.
+        journal: earlier settlements.
+        shards: shards of the population.
 
     Yields:
         The settlements of committed rounds in order, with their accepted devices [A].
@@ -482,15 +481,15 @@ def _commits_before(
 
 
 def _columns_so_far(records: Sequence[RoundRecord]) -> dict[str, list[float]]:
-    """What progress files tell of the committed rounds among the `records` of a run, by which a
-    watcher bounds the privacy spent (fedray/audit/so_far.py)."""
+    """Columns of the committed rounds among the `records` of a run, from which the reader of a
+    progress file bounds the privacy spent (fedray/audit/so_far.py)."""
     committed = [record for record in records if record.is_committed]
     names = ("opened", "started", "closed", "accepted")
     return {name: [getattr(each, name) for each in committed] for name in names}
 
 
 def _classes_document(scenario: Scenario, counts: ClassCounts | None) -> dict[str, Any]:
-    """What run.json says of each class of devices."""
+    """Keys of run.json about the classes of devices."""
     if counts is None:
         return {}
     # The columns of all classes become a row for each class.
@@ -526,8 +525,8 @@ def _parts_of(
     Args:
         shards: shards of the population.
         task: place of the task in the scenario.
-        partial: where the parts are written, if the shards see it.
-        token: by which they know it.
+        partial: directory for the parts, if the shards see it.
+        token: token of its writer, by which shards recognise it.
     """
     # A shard numbers the parts of all tasks in one row, task after task.
     waiting = [
@@ -556,12 +555,12 @@ def _shards_of(
     placement: Placement,
     history: History,
 ) -> Iterator[list[ShardWorker]]:
-    """Within: the shards are there; they are closed at the end.
+    """Starts the shards of a scenario, and closes them at the end.
 
     Args:
-        scenario: whose devices they hold.
+        scenario: scenario whose devices they hold.
         placement: where they run.
-        history: what was settled before, for a shard that is started anew.
+        history: earlier settlements, for a shard that is started again.
     """
     with contextlib.ExitStack() as stack:
         cpus = stack.enter_context(cluster(placement))

@@ -25,7 +25,7 @@ from fedray.base.atomic import sync_directory, write_whole
 from fedray.base.errors import CheckpointError, RunFailed
 
 CHECKPOINTS = "checkpoints"
-VERSION = 11
+VERSION = 12
 NPZ_DAMAGE = (
     OSError,
     ValueError,

@@ -116,29 +116,41 @@ class Slots(NamedTuple):
         Args:
             is_taken: [slots of `used`]; whether each device is meant.
         """
-        count = is_taken.size
-        places, stays = self.places[:count].copy(), np.flatnonzero(~is_taken)
+        freed, stays = self.used[is_taken], np.flatnonzero(~is_taken)
         # A sorted list is a heap.
-        stays = stays[np.argsort(self.times[stays], kind="stable")]
-        left, freed = stays.size, places[is_taken]
-        self.times[:left], self.places[:left] = self.times[stays], places[stays]
-        self.free[self.counts[0] :][: freed.size] = freed
-        self.counts[:] = self.counts[0] + freed.size, left
+        order = stays[np.argsort(self.times[stays], kind="stable")]
+        places = self.places[order]
+        self.times[: order.size], self.places[: order.size] = self.times[order], places
+        free, now_free = self.counts[0], self.counts[0] + freed.size
+        self.free[free:now_free] = freed
+        self.counts[:] = now_free, order.size
         return freed
 
 
-def empty_table(entries: int, kind: np.dtype) -> NDArray[np.void]:
+def table_of(
+    entries: int,
+    kind: np.dtype,
+    old: NDArray[np.void] | None = None,
+    stays: NDArray[np.bool_] | None = None,
+) -> NDArray[np.void]:
     """A hash table of devices with room for some entries.
 
     Args:
         entries: most devices that it will have.
-        kind: of an entry; it has a field `device_id`.
+        kind: dtype of an entry; it has a field `device_id`.
+        old: records to copy, a table or a list of entries; None for none.
+        stays: [records of old]; records that are copied; None for all.
     """
     # A third to two thirds full: a larger table would be searched faster, but less of it would
     # stay in the cache.
     size = 1 << max(6, (3 * entries // 2).bit_length())
     table = np.zeros(size, kind)
     table["device_id"] = EMPTY
+    # No round has the number -1.
+    for name in {"last_round", "accepted_round"} & set(kind.names or ()):
+        table[name] = -1
+    if old is not None:
+        _carry_over(old, table, np.ones(old.size, np.bool_) if stays is None else stays)
     return table
 
 
@@ -165,7 +177,7 @@ def find(table, device):
     """The device's slot in the table, or the empty slot where it belongs.
 
     Args:
-        table: of `empty_table`.
+        table: result of `table_of`.
         device: its id.
     """
     # Multiplicative hashing by 2^64 over the golden ratio (Knuth 1998, section 6.4).
@@ -177,14 +189,7 @@ def find(table, device):
 
 
 @njit(cache=True, nogil=True)
-def carry_over(old, new, stays):
-    """Copies entries from one table to another.
-
-    Args:
-        old: the records; a table or a list of entries.
-        new: the table; it has room for them.
-        stays: [records of old]; which are copied.
-    """
+def _carry_over(old, new, stays):
     for slot in range(old.size):
         if stays[slot]:
             place = find(new, old[slot].device_id)

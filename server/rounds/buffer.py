@@ -29,15 +29,14 @@ from fedray.server.rounds.arrivals import (
     EMPTY,
     Arrivals,
     Slots,
-    carry_over,
     columns_of,
-    empty_table,
     entries_of,
     find,
     next_time,
     pop,
     pop_slot,
     push,
+    table_of,
 )
 from fedray.server.rounds.rounds import FateModel, fate, outages_of
 from fedray.trace.checkpoints import prefixed, under
@@ -201,7 +200,7 @@ class Buffer:
         self._training = Slots.of(rules.concurrency, _STARTED)
         room = max(_LEAST_ROOM, rules.concurrency)
         self._ended = _Ended(np.zeros(2, np.int64), np.zeros(room, _STARTED))
-        self._table = _table(64)
+        self._table = table_of(64, _ENTRY)
         self._arrivals = Arrivals.of(NO_CHECK_INS)
         self._window = NO_WINDOW
         self._round_index = 0
@@ -216,9 +215,8 @@ class Buffer:
         """
         stays = _stays(self._table, window.number, window.start_time, self._round_index)
         # Whoever checks in may get an entry: the table never grows within a window.
-        table = _table(int(stays.sum()) + check_ins.device_ids.size)
-        carry_over(self._table, table, stays)
-        self._table = table
+        most_entries = int(stays.sum()) + check_ins.device_ids.size
+        self._table = table_of(most_entries, _ENTRY, self._table, stays)
         self._arrivals = Arrivals.of(check_ins)
         self._window = window
 
@@ -306,8 +304,7 @@ class Buffer:
         """
         self._round_index, in_buffer = state["counts"].tolist()
         entries = entries_of(under("entries.", state), _ENTRY)
-        self._table = _table(entries.size)
-        carry_over(entries, self._table, np.ones(entries.size, np.bool_))
+        self._table = table_of(entries.size, _ENTRY, entries)
         training = entries_of(under("training.", state), _STARTED)
         size = self._rules.concurrency
         self._training = Slots.of(size, _STARTED, training, by="end_time")
@@ -345,13 +342,6 @@ class Buffer:
         contributions = rows["contributions"] + is_accepted.astype(np.uint32)
         _note(self._table, rows["device_id"], reopen_times, last_rounds, contributions)
         self._settled.append(_Settled(rows, reopen_times, remembers, forget_times))
-
-
-def _table(entries: int) -> NDArray[np.void]:
-    table = empty_table(entries, _ENTRY)
-    table["last_round"] = -1
-    table["accepted_round"] = -1
-    return table
 
 
 def _joined(parts: list[NDArray], kind: type) -> NDArray:

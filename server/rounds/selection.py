@@ -28,15 +28,14 @@ from fedray.server.rounds.arrivals import (
     EMPTY,
     Arrivals,
     Slots,
-    carry_over,
     columns_of,
-    empty_table,
     entries_of,
     find,
     next_time,
     pop,
     pop_slot,
     push,
+    table_of,
 )
 from fedray.server.rounds.rounds import RoundRules, Selected
 from fedray.trace.checkpoints import prefixed, under
@@ -169,7 +168,7 @@ class Selection:
         self._by_task = np.zeros(len(rules), np.int64)
         """How many devices wait for each task."""
         self._waiting = Slots.of(int(self._rules.rooms.sum()), _WAITING)
-        self._table = _table(64)
+        self._table = table_of(64, _ENTRY)
         self._most_entries = 0
         """Entries that the table may have before the next window."""
         self._arrivals = Arrivals.of(NO_CHECK_INS, len(rules))
@@ -189,7 +188,7 @@ class Selection:
         stays = _stays(self._table, window.number, window.start_time, tasks > 1)
         # Every device that checks in may get an entry.
         self._most_entries = int(stays.sum()) + check_ins.device_ids.size
-        self._table = _table(self._most_entries, self._table, stays)
+        self._table = table_of(self._most_entries, _ENTRY, self._table, stays)
         self._arrivals = Arrivals.of(check_ins, tasks)
         self._window = window
         # Devices that still wait have no row in this window's list: theirs were in the last one.
@@ -296,7 +295,7 @@ class Selection:
             self._most_entries += device_ids.size
             if 3 * self._most_entries // 2 >= self._table.size:
                 is_used = self._table["device_id"] != EMPTY
-                self._table = _table(2 * self._most_entries, self._table, is_used)
+                self._table = table_of(2 * self._most_entries, _ENTRY, self._table, is_used)
         next_window = self._window.number + 1
         _note(
             self._table,
@@ -345,7 +344,7 @@ class Selection:
             state: result of `state` of a selection with the same rules.
         """
         entries = entries_of(under("entries.", state), _ENTRY)
-        self._table = _table(entries.size, entries, np.ones(entries.size, np.bool_))
+        self._table = table_of(entries.size, _ENTRY, entries)
         waiting = entries_of(under("waiting.", state), _WAITING)
         self._waiting = Slots.of(self._waiting.free.size, _WAITING, waiting, by="interval_end")
         # Their rows were those of lists that are gone.
@@ -359,17 +358,6 @@ def _offer_key(seed: int, task: int) -> tuple[int, int]:
     """The key of a task's draws, as `fedray.base.rng.stream_key` makes that of a stream."""
     word = stream_seed(seed, Stream.OFFER, task)
     return word & 0xFFFFFFFF, word >> 32
-
-
-def _table(
-    entries: int, old: NDArray[np.void] | None = None, stays: NDArray[np.bool_] | None = None
-) -> NDArray[np.void]:
-    """A table with room for some entries, and those entries of an old one that stay."""
-    table = empty_table(entries, _ENTRY)
-    table["last_round"] = -1
-    if old is not None:
-        carry_over(old, table, stays)
-    return table
 
 
 @njit(inline="always")

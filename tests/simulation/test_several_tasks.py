@@ -230,6 +230,7 @@ def test_a_task_that_ends_early_leaves_the_devices_to_the_others(small, tmp_path
     assert digests(resume_tasks(tmp_path / "i", HERE)) == digests(run)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_when_a_task_starves_has_the_same_traces(
     small, tmp_path: Path
 ) -> None:
@@ -248,6 +249,17 @@ def test_a_run_that_is_resumed_when_a_task_starves_has_the_same_traces(
     with pytest.raises(KeyboardInterrupt):
         simulate_tasks(named, often, tmp_path / "i", interrupt)
     assert digests(resume_tasks(tmp_path / "i", HERE)) == digests(run)
+
+
+@pytest.mark.slow
+def test_the_trace_of_each_task_counts_its_classes_of_devices(small, tmp_path: Path) -> None:
+    classes = "population.classes=[{name='old',share=0.3},{name='new',share=0.7}]"
+    tasks = {"a": {"rounds": {"count": 3}}, "b": {"rounds": {"count": 2}}}
+    run = simulate_tasks(several(small(classes), **tasks), HERE, tmp_path / "t")
+    for trace in run.traces.values():
+        assert [each["name"] for each in trace.run["classes"]] == ["old", "new"]
+        taken = sum(each["participations"] for each in trace.run["classes"])
+        assert taken == trace.outcome_counts()["accepted"]
 
 
 def test_nothing_is_left_where_no_task_commits_a_round(small, tmp_path: Path) -> None:
