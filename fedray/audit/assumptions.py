@@ -1,4 +1,4 @@
-"""What the figures of an audit rest on, in plain words. Every audit prints this."""
+"""Assumptions behind the figures of an audit, in plain words. Every audit prints them."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from fedray.trace.imported import Assumption, ImportedTrace
 
 UNSEEN = "cannot be seen in a trace"
 ASSUMED = "assumed; " + UNSEEN
-"""Of what is true or not of a deployment, whatever its trace shows."""
+"""Source of assumptions about the deployment that no trace can show."""
 _OF_EVERY_AUDIT = "assumed, or not accounted for, in every audit; " + UNSEEN
 _RUN = "the scenario that was run"
 
@@ -41,7 +41,7 @@ _OF_DEVICES = {
     _FLOATING: "Noise is drawn by the devices, exactly and in whole numbers; every accepted device "
     "is taken to add its own.",
 }
-"""What takes the place of some of these where devices add the noise."""
+"""Replacements of some of these if the devices add the noise."""
 _OF_COUNTS = {
     _ADJACENCY: "Adjacency: one unit's updates are replaced by zeros (zero-out), and a unit that "
     "is zeroed out counts as one half in the counts of short updates.",
@@ -64,7 +64,7 @@ SCALED_NOISE_OF_SURPLUS = (
     "signal-to-noise ratio is that of the round's full cohort. The privacy stated is that of the "
     "full cohort with full noise; this simulation's own model has no such guarantee."
 )
-"""Where rounds keep more reports than the goal."""
+"""If rounds keep more reports than the goal."""
 
 COUNTED = (
     "The clip norm follows a quantile of the updates' norms, so the count of short updates of "
@@ -83,8 +83,7 @@ BUFFERED = (
     "was sent the model. Min-sep counts buffers. A device has at most one report in a buffer. "
     "{weights}"
 )
-"""Where devices start as they come. Noise and clip norm are those of the round that uses a
-report."""
+"""If devices start as they come. Noise and clip norm are those of the round that uses a report."""
 UNWEIGHTED = "All reports count alike."
 WEIGHTED = (
     "Each clipped update was scaled by a function of its staleness alone, at most 1. The observed "
@@ -96,7 +95,7 @@ STORED = (
     "over. That program is trusted with the uploads, draws them as its schedule says, and takes "
     "one upload of a device in a window. Times of participations are those of the uploads."
 )
-"""Where the server stores uploads."""
+"""If the server stores uploads."""
 
 STOPPED = (
     "privacy.stop_at ended the run, or would have, by the rounds in which devices were accepted. "
@@ -121,13 +120,12 @@ FILTERED = (
 def assumptions_of(
     scenario: Scenario | None, trace: ImportedTrace | None
 ) -> tuple[Assumption, ...]:
-    """What the figures of an audit rest on, a sentence each with its source: those of every audit,
-    then those of this one.
+    """Returns the assumptions of an audit, a sentence each with its source: first those of every
+    audit.
 
     Args:
-        scenario: of a run of ours; None for a log.
-        trace: an imported log, whose reading rests on assumptions of its own; None for a run of
-            ours.
+        scenario: scenario of a run of ours; None for a log.
+        trace: an imported log, which has assumptions of its own; None for a run of ours.
     """
     if trace is not None:
         unit = Assumption(
@@ -155,7 +153,7 @@ def assumptions_of(
     return (
         unit,
         *_of_every_audit(replaced),
-        # A text is empty where the scenario does not have what it is about.
+        # A text is empty if the scenario lacks its subject.
         *(Assumption(text, _RUN) for text in texts if text),
         Assumption(released, "the seed that the trace records"),
         *_of_training(scenario),
@@ -163,7 +161,7 @@ def assumptions_of(
 
 
 def _of_every_audit(replaced: Mapping[str, str]) -> tuple[Assumption, ...]:
-    """Those of every audit, with other sentences in place of some."""
+    """Returns the assumptions of every audit, some of them replaced."""
     # They keep their places, because statements take the first three of an audit by place.
     adjacency, central, *others = (replaced.get(text, text) for text in OF_EVERY_AUDIT)
     return (

@@ -1,9 +1,8 @@
-"""The audit of a trace: participation, exact sensitivities, and the privacy that follows, with what
-it rests on.
+"""The audit of a trace: participation, exact sensitivities, the privacy that follows, and its
+assumptions.
 
-An audit states three guarantees side by side (fedray/audit/guarantees.py): what was observed, what
-was enforced, and what is claimed. It compares mechanisms by their error at equal privacy, never by
-their noise multipliers.
+An audit states three guarantees side by side (fedray/audit/guarantees.py): observed, enforced, and
+claimed. It compares mechanisms by their error at equal privacy, never by their noise multipliers.
 """
 
 from collections.abc import Sequence
@@ -76,15 +75,13 @@ DEFAULT_DELTA = 1e-10
 class MechanismAudit(Document):
     """One mechanism on this trace.
 
-    is_own: whether it is the run's own mechanism, or the one that is claimed.
-    noise_multiplier: z; None where neither the trace nor the caller says how much noise there was.
-    noise: the same, or the least that devices added themselves in a round of this trace.
-    permitted: the same, or the least that the rules permit devices to add in a round.
-    trace: sensitivity of this trace, with the device that attains it; exact or an upper bound, as
-        it says.
-    binding_device: what that device is called.
-    observed_limits: the guarantee of every pattern with the min-sep and participations that this
-        trace shows.
+    is_own: whether it is the run's own mechanism, or the claimed one.
+    noise_multiplier: z; None if neither the trace nor the caller states the noise.
+    noise: the same, or the least noise that devices added in a round of this trace.
+    permitted: the same, or the least noise that the rules permit devices to add in a round.
+    trace: sensitivity of this trace, with its device; exact or an upper bound, as it says.
+    binding_device: name of that device.
+    observed_limits: guarantee of every pattern with the min-sep and participations of this trace.
     observed, enforced, claimed: the three guarantees.
     """
 
@@ -101,9 +98,9 @@ class MechanismAudit(Document):
     enforced: NotInJson[Guarantee]
     claimed: NotInJson[Guarantee]
     sampled: Guarantee | None = None
-    """What Poisson samples of stored uploads add; None of a trace that was not sampled so."""
+    """Effect of Poisson samples of stored uploads; None for a trace without such samples."""
     filtered: Guarantee | None = None
-    """What a filter adds that excludes devices at their budget; None of a run without one."""
+    """Effect of a filter that excludes devices at their budget; None for a run without one."""
 
     @property
     def name(self) -> InJson[str]:
@@ -127,7 +124,7 @@ class MechanismAudit(Document):
 
 
 class ClassShare(TypedDict):
-    """How the devices of a class took part, as a run records it."""
+    """Participation of the devices of a class, as a run records it."""
 
     name: str
     """Name of the class."""
@@ -153,7 +150,7 @@ class Release(NamedTuple):
     """One release of a round."""
 
     query: str
-    """What was released."""
+    """The released quantity."""
     noise_multiplier: float
     """Its noise multiplier."""
     rho: float
@@ -162,30 +159,30 @@ class Release(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditedEncoding:
-    """How updates were sent, and what their noise is measured by."""
+    """How updates were sent, and the unit of their noise."""
 
     table: InPlace[AnyEncoding]
     least_noise: DeviceNoise | None
-    """The round with the least noise, on which observed figures rest; None where the server adds
-    the noise."""
+    """The round with the least noise, on which observed figures rest; None if the server adds the
+    noise."""
     least_permitted_noise: DeviceNoise | None
     """The least noise that the rules permit a round, on which enforced and claimed figures rest;
-    None where the server adds the noise."""
+    None if the server adds the noise."""
 
     @property
     def kind(self) -> InJson[str]:
-        """Kind of the encoding; it has those of the next keys that its table has."""
+        """Kind of the encoding; the next keys are present if its table has them."""
         return self.table.kind
 
     @property
     def noise_is_relative_to(self) -> InJson[str]:
-        """What the noise multiplier is measured by."""
+        """Unit of the noise multiplier."""
         return self.table.noise_is_relative_to
 
 
 @dataclass(frozen=True)
 class Audit(DrawnResult):
-    """What a trace shows. Printed, it is a table; `to_json` has the same figures unrounded."""
+    """The audit of a trace. Printed, it is a table; `to_json` has the same figures unrounded."""
 
     TABLES: ClassVar[str] = "fedray.report.audits:audit_tables"
     FIGURES: ClassVar[str] = "fedray.report.figures:audit_figures"
@@ -195,45 +192,45 @@ class Audit(DrawnResult):
     digest: str
     """The trace's digest."""
     ended: str
-    """How the run ended: completed, or why it did not; "imported" for a log."""
+    """End of the run: completed, or the reason why it is not; "imported" for a log."""
     patterns: NotInJson[Patterns]
     """Every device's rounds."""
     mechanisms: tuple[MechanismAudit, ...]
     """Mechanisms that are asked about; empty for a log of which no mechanism is known."""
     findings: tuple[Finding, ...]
-    """What was found of each statement of the claim; empty if there was none."""
+    """Finding on each statement of the claim; empty without a claim."""
     incompleteness: str
     """Why an imported log is not complete, as a sentence; empty if it is."""
     left_out: tuple[LeftOut, ...]
-    """Rows of an imported log that are no participation."""
+    """Rows of an imported log that are not participations."""
     filtered_rows: int
     """Rows of an imported log that did not meet the conditions of the import."""
     violations: Violations | None
-    """Participations of a run that its own rules exclude; None where all devices keep the rules,
-    and of a log, which has none."""
+    """Participations of a run that its own rules exclude; None if all devices keep the rules, and
+    for a log, which has none."""
     exclusions: Exclusions | None
-    """Devices that a filter excluded; None of a run without one, and of a log."""
+    """Devices that a filter excluded; None for a run without a filter, and for a log."""
     scenario: NotInJson[Scenario | None]
-    """What was run; None for an imported log."""
+    """Scenario of the run; None for an imported log."""
     claim: NotInJson[Claim | None]
-    """What was claimed; None without a claim."""
+    """The claim, or None."""
     rests_on: NotInJson[tuple[Assumption, ...]]
-    """What the figures rest on, in plain words, each with where it comes from."""
+    """Assumptions behind the figures, in plain words, each with its source."""
     classes: NotInJson[tuple[Any, ...]]
-    """How the devices of each class took part, as the run recorded it; empty where the population
-    has no classes, and of a log."""
+    """Participation of the devices of each class, as the run recorded it; empty without classes,
+    and for a log."""
     utility_note: ClassVar[InJson[str]] = NOT_COMPARABLE
     """Why mechanisms are not compared by their noise multipliers."""
 
     @property
     def class_shares(self) -> Annotated[tuple[ClassShare, ...], Key("classes")]:
-        """How the devices of each class took part, as the run recorded it; empty if the population
-        has no classes, and for a log."""
+        """Participation of the devices of each class, as the run recorded it; empty without
+        classes, and for a log."""
         return self.classes
 
     @property
     def assumptions(self) -> InJson[tuple[str, ...]]:
-        """What the figures rest on, in plain words."""
+        """Assumptions behind the figures, in plain words."""
         return tuple(each.text for each in self.rests_on)
 
     @property
@@ -241,8 +238,8 @@ class Audit(DrawnResult):
         """Whether the claim passes: every statement that could be checked holds, and at least one
         could.
 
-        A claimed rho or epsilon that could not be checked is no pass. A log never shows mechanism
-        and noise multiplier, so those alone do not decide. True without a claim.
+        A claimed rho or epsilon that could not be checked does not pass. A log never shows
+        mechanism and noise multiplier, so these do not decide by themselves. True without a claim.
         """
         verdicts = {finding.statement: finding.verdict for finding in self.findings}
         if any(verdicts.get(statement) is Verdict.UNCHECKED for statement in SPENT_STATEMENTS):
@@ -252,7 +249,7 @@ class Audit(DrawnResult):
 
     @property
     def verdicts(self) -> dict[str, Summary]:
-        """How the claim fared in privacy and in participation; empty without a claim."""
+        """Verdicts on privacy and on participation; empty without a claim."""
         privacy = [each for each in self.findings if each.statement in PRIVACY_STATEMENTS]
         participation = [each for each in self.findings if each not in privacy]
         summaries = {
@@ -263,7 +260,7 @@ class Audit(DrawnResult):
 
     @property
     def claim_sentence(self) -> InJson[str]:
-        """How the claim fared, in words: one verdict on privacy, one on participation."""
+        """Verdicts in words: one on privacy, one on participation."""
         return "; ".join(summary.text for summary in self.verdicts.values())
 
     @property
@@ -320,7 +317,7 @@ class Audit(DrawnResult):
 
     @cached_property
     def device_privacy(self) -> DevicePrivacy | None:
-        """What the devices got of the first mechanism; computed when first asked for. None without
+        """Privacy of the devices under the first mechanism; computed on first use. None without
         noise."""
         if not self._has_noise:
             return None
@@ -369,8 +366,8 @@ class Audit(DrawnResult):
 
     @property
     def utility_basis(self) -> Guarantee | None:
-        """The guarantee of the first mechanism at whose participation and rho mechanisms are
-        compared; None where there is none."""
+        """Guarantee of the first mechanism, at whose participation and rho mechanisms are compared,
+        or None."""
         if not self._has_noise:
             return None
         used = self.mechanisms[0]
@@ -379,8 +376,8 @@ class Audit(DrawnResult):
 
     @property
     def releases(self) -> tuple[Event, ...]:
-        """What the run released in each round, one by one, at the observed sensitivity of its own
-        mechanism; empty where sums of updates are all."""
+        """Releases of each round, one by one, at the observed sensitivity of the run's own
+        mechanism; empty if only sums of updates are released."""
         released = [each.observed.event for each in self.mechanisms if each.is_own]
         return released[0].events if released and isinstance(released[0], Composed) else ()
 
@@ -390,7 +387,7 @@ class Audit(DrawnResult):
 
     @property
     def events(self) -> tuple[ReleasedEvent, ...]:
-        """What was released, for every mechanism and each of its guarantees; none without noise."""
+        """Releases of every mechanism under each of its guarantees; empty without noise."""
         named = [
             (mechanism, name, guarantee)
             for mechanism in self.mechanisms
@@ -402,7 +399,7 @@ class Audit(DrawnResult):
                 ("sampled", mechanism.sampled),
                 ("filtered", mechanism.filtered),
             )
-            # There is no such guarantee where nothing is sampled or filtered.
+            # Without sampling or a filter these guarantees are None.
             if guarantee is not None
         ]
         return tuple(
@@ -441,7 +438,7 @@ class Audit(DrawnResult):
 
     @property
     def participations_per_device(self) -> InJson[dict[int, int]]:
-        """How many devices took part so many times; the keys are the numbers of times."""
+        """Number of devices by their number of participations."""
         return self.participation_histogram()
 
     @property
@@ -451,8 +448,8 @@ class Audit(DrawnResult):
 
     @property
     def released(self) -> Annotated[list[Release], Key("releases")]:
-        """What the run released in each round, one by one, at the observed sensitivity of its own
-        mechanism; empty where sums of updates are all."""
+        """Releases of each round, one by one, at the observed sensitivity of the run's own
+        mechanism; empty if only sums of updates are released."""
         keys = {"query", "noise_multiplier"}
         return [
             Release(**each.model_dump(include=keys), rho=rho_of(each)) for each in self.releases
@@ -474,13 +471,13 @@ class Audit(DrawnResult):
 
     @property
     def fared(self) -> Annotated[dict[Annotated[str, "kind"], Summary] | None, Key("verdicts")]:
-        """How a claim fared in `privacy` and in `participation`, as far as it says something of
-        them; None without a claim."""
+        """Verdicts on `privacy` and on `participation`, if the claim states them; None without a
+        claim."""
         return self.verdicts or None
 
     @property
     def encoding(self) -> InJson[AuditedEncoding | None]:
-        """How updates were sent, and what their noise is measured by; None for a log."""
+        """How updates were sent, and the unit of their noise; None for a log."""
         if self.scenario is None:
             return None
         # Only noise that devices add depends on the number of them.
@@ -509,7 +506,7 @@ class Audit(DrawnResult):
         return {**self.to_json(), **json_of(later)}
 
     def participation_json(self) -> dict[str, int | None]:
-        """What the trace shows of participation, as in `to_json`."""
+        """Observed participation, as in `to_json`."""
         return {
             "rounds": self.rounds,
             "devices": self.devices,
@@ -544,20 +541,20 @@ def audit_trace(
     """Audits a trace, opened or by path; against a claim if one is given.
 
     Args:
-        trace: of ours or imported.
-        noise_multiplier: instead of the run's own.
-        delta: of epsilon, instead of the run's own; 1e-10 for logs.
-        mechanism: one or several, all audited, instead of the run's own.
-        claim: names mechanism, noise multiplier and delta itself.
+        trace: a run of ours or an imported log.
+        noise_multiplier: replaces the run's own.
+        delta: delta of epsilon, replaces the run's own; 1e-10 for logs.
+        mechanism: one or several, all audited, in place of the run's own.
+        claim: a claim, with mechanism, noise multiplier and delta of its own.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
-        encoding: of the updates of a run, instead of the run's own.
+        encoding: encoding of a run's updates, replaces the run's own.
 
-    An imported log without a mechanism shows its participation alone, and without a noise
-    multiplier no rho or epsilon.
+    An imported log without a mechanism only shows its participation, and without a noise multiplier
+    no rho or epsilon.
 
     Raises:
-        InputError: for impossible figures.
-        TraceError: for what cannot be read.
+        InputError: a figure is impossible.
+        TraceError: the trace cannot be read.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     scenario = _scenario_of(opened) if isinstance(opened, Trace) else None
@@ -567,7 +564,7 @@ def audit_trace(
         scenario = scenario.model_copy(update={"privacy": privacy})
     used = _Used.of(opened, scenario, claim, mechanism, noise_multiplier, delta)
     patterns = read_patterns(opened)
-    # Without a participation there is no largest sensitivity.
+    # Without a participation no largest sensitivity exists.
     if not patterns.device_ids.size:
         probability = scenario.rounds.sampling_probability if scenario is not None else None
         # Poisson samples spend by their probability, whoever was drawn.
@@ -602,7 +599,7 @@ def audit_trace(
             for strategy in used.strategies
         ]
         exclusions = None
-        # How a server sampled or excluded devices is known of our own runs alone.
+        # Only our own runs record sampling and exclusions by the server.
         if scenario is not None and isinstance(opened, Trace):
             exclusions = exclusions_of(opened, scenario, patterns)
             mechanisms = [
@@ -630,7 +627,7 @@ def audit_trace(
             )
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError.caused_by(error) from None
-    # What follows takes back what the trace, the log or the noise does not support.
+    # Withdraws figures that the trace, the log or the noise does not support.
     broken = [
         each.statement
         for each in findings
@@ -674,7 +671,7 @@ def _rests_on(
 ) -> tuple[Assumption, ...]:
     own: list[Assumption] = []
     if mechanisms:
-        # Limits are the same for all mechanisms, so those of the first speak for all.
+        # Limits are the same for all mechanisms, so the first has those of all.
         first = mechanisms[0]
         rules = "the claim" if scenario is None else "the scenario's rules"
         named = (
@@ -701,7 +698,7 @@ def _rests_on(
 
 
 def other_tasks(trace: Trace | ImportedTrace) -> tuple[Assumption, ...]:
-    """What is to be said of a task whose devices took part in others too."""
+    """Returns the assumption of a task whose devices also took part in other tasks."""
     # Only the trace of one task of several has this table.
     if not isinstance(trace.run.get("task"), dict):
         return ()
@@ -714,8 +711,8 @@ def other_tasks(trace: Trace | ImportedTrace) -> tuple[Assumption, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """What the figures are computed for. strategies: the run's own or claimed one first, where
-    there is one. count_noise: that of the run, if its own mechanism and noise are meant."""
+    """Subject of the figures. strategies: the run's own or claimed one first, if any. count_noise:
+    that of the run, if its own mechanism and noise are used."""
 
     strategies: tuple[Strategy, ...]
     own: Strategy | None
@@ -724,7 +721,7 @@ class _Used:
     count_noise: float | None = None
 
     def server_noise_of(self, strategy: Strategy) -> ServerNoise | None:
-        """The server's noise under one of the strategies; None where it is not known."""
+        """Returns the server's noise under one of the strategies, or None if it is unknown."""
         if self.noise_multiplier is None:
             return None
         return ServerNoise(
@@ -772,8 +769,8 @@ class _Used:
             scenario.privacy.noise_multiplier,
         ):
             return used
-        # Counts of short updates belong to the noise of the run; another mechanism or multiplier is
-        # a question about sums alone.
+        # Counts of short updates belong to the noise of the run; another mechanism or multiplier
+        # only concerns sums.
         return replace(used, count_noise=scenario.count_noise)
 
 
@@ -883,7 +880,7 @@ def _refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit
 
 
 def _conditional(mechanism: MechanismAudit, log: ImportedTrace) -> MechanismAudit:
-    """What is called enforced rests on a claimed timer in a log, and on no row being left out."""
+    """Makes the enforced guarantee of a log conditional on its timer and on complete rows."""
     enforced = mechanism.enforced
     if enforced.sensitivity is None:
         return mechanism
@@ -907,7 +904,7 @@ def _not_this_run(mechanism: MechanismAudit) -> MechanismAudit:
 
 
 def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
-    """Whether the claimed participation is no tighter than what was enforced."""
+    """Returns whether the claimed participation is no tighter than the enforced one."""
     if claimed.participation is None or enforced.participation is None:
         return False
     a, b = claimed.participation, enforced.participation

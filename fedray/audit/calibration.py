@@ -1,5 +1,5 @@
-"""Noise for a target, by the participation of a trace: the least noise multiplier with which a run
-would have met an epsilon or rho, by what its rules enforce and by what was observed."""
+"""Noise for a target, by the participation of a trace: the least noise multipliers with which a run
+would have met an epsilon or rho, by its enforced rules and by the observed participation."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,17 +22,17 @@ KNOWN_AFTERWARDS = (
     "this noise multiplier follows from who took part, which is known only after the run, so it is "
     "no guarantee for a run to come"
 )
-"""Why no guarantee may rest on noise that is calibrated to what was observed."""
+"""Reason why no guarantee may rest on noise calibrated to the observed participation."""
 AT_OTHER_TIMES = (
     "The enforced limits are those of the recorded rounds. A run to come may have its rounds at "
     "other times, or more of them, and timers then allow other limits."
 )
-"""What is to be known of noise that is calibrated to what was enforced."""
+"""Condition of noise calibrated to the enforced rules."""
 OF_A_LOG = (
     "If a timer was in force, an audit of the log with a claim that names its timer_hours tells "
     "the limits which follow from it; noise is calibrated to these without a trace."
 )
-"""What can be done about a log, which does not show what was enforced."""
+"""Remedy for a log, which does not show its rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class CalibratedGuarantee(Document):
     """A guarantee of a trace with the noise that meets a target."""
 
     noise_multiplier: float | None
-    """The least noise multiplier with which the guarantee meets the target, rounded up by at most
-    1e-7 of itself; None where the sensitivity is not known."""
+    """Least noise multiplier with which the guarantee meets the target, rounded up by a relative
+    1e-7 at most; None if the sensitivity is unknown."""
     guarantee: InPlace[Guarantee]
     """The guarantee with that noise, at its sensitivity."""
 
@@ -59,20 +59,20 @@ class TraceCalibration(Result):
     strategy: Annotated[Strategy, Keys("kind parameters")]
     """The mechanism."""
     target_epsilon: float | None
-    """Largest epsilon allowed, at delta; None where rho is the target."""
+    """Largest epsilon allowed, at delta; None if rho is the target."""
     target_rho: float | None
-    """Largest rho (zCDP) allowed; None where epsilon is the target."""
+    """Largest rho (zCDP) allowed; None if epsilon is the target."""
     delta: float
     """delta of epsilon."""
     run_noise_multiplier: float | None
-    """The noise multiplier that the run had; None of another mechanism than its own, and of a log,
-    which does not tell."""
+    """Noise multiplier of the run; None for another mechanism than its own, and for a log, which
+    does not record it."""
     enforced: CalibratedGuarantee
     """For every run that the rules in force allow, given when the rounds were."""
     observed: CalibratedGuarantee
     """For this run as it happened; no guarantee for a run to come."""
     notes: tuple[str, ...]
-    """What else is to be known of these noise multipliers, in sentences."""
+    """Notes on these noise multipliers, in sentences."""
 
     def __repr__(self) -> str:
         target = f"rho {self.target_rho}"
@@ -94,23 +94,24 @@ def calibrate_trace(
     delta: float | None = None,
     mechanism: Strategy | None = None,
 ) -> TraceCalibration:
-    """The least noise multipliers with which a run would have had at most an epsilon or rho.
+    """Returns the least noise multipliers with which a run would have had at most an epsilon or
+    rho.
 
-    The sensitivities are those of `audit_trace`: that of every run which the rules in force allow,
-    and that of the recorded rounds of each device.
+    The sensitivities are those of `audit_trace`: that of every run under the rules in force, and
+    that of the recorded rounds of each device.
 
     Args:
-        trace: of a run or a log, open or by its directory.
-        epsilon: the most that is allowed, at delta. Give this or rho.
-        rho: the most that is allowed.
-        delta: of epsilon, instead of the run's own; a log has 1e-10.
-        mechanism: instead of the run's own; a log has none of its own.
+        trace: a run or a log, open or by its directory.
+        epsilon: largest permitted epsilon at delta. Give this or rho.
+        rho: largest permitted rho.
+        delta: delta of epsilon, replaces the run's own; a log has 1e-10.
+        mechanism: replaces the run's own; a log has none of its own.
 
     Raises:
-        InputError: for both or neither target, for targets that no noise meets, for a mechanism of
-            fewer rounds, without a mechanism or a committed round, and for noise that this does not
-            describe: that of devices, and with Poisson samples.
-        TraceError: for what cannot be read.
+        InputError: both or neither target is given, no noise meets it, the mechanism is missing or
+            has fewer rounds, no round was committed, or this does not describe the noise: noise of
+            devices, or Poisson samples.
+        TraceError: the trace cannot be read.
     """
     # An audit of a large trace takes a while, so what can be refused before is.
     check_one_target(epsilon, rho)
@@ -151,7 +152,8 @@ def calibrate_trace(
 
 
 def _check(audit: Audit) -> None:
-    """Refuses what has no noise multiplier that these sensitivities tell. Raises InputError."""
+    """Refuses traces whose noise multiplier these sensitivities do not determine. Raises
+    InputError."""
     named = f"trace {str(audit.path)!r}"
     if not audit.mechanisms:
         raise InputError(
@@ -165,7 +167,7 @@ def _check(audit: Audit) -> None:
             "what a round has of it depends on how many were accepted, so no noise multiplier is "
             "calibrated to it; audit the trace at noise multipliers of your choice"
         )
-    # Where sampling is proven to add nothing, the other guarantees are all there is.
+    # If sampling provably adds nothing, the other guarantees are complete.
     if audited.sampled is not None and audited.sampled.sensitivity is not None:
         assert audit.scenario is not None
         probability = audit.scenario.rounds.sampling_probability

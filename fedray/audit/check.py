@@ -109,7 +109,7 @@ def _limits(claim: Claim, trace: Trace | ImportedTrace, enforced: Limits) -> Lim
     limits = joined(enforced, claimed_limits(claim, trace), trace.committed_rounds)
     rules, participation = enforced.participation, limits.participation
     assert participation is not None
-    # The rules of a run of ours are known. What they do not ensure is no limit, whoever claims it.
+    # The rules of a run of ours are known. A claim beyond them is not a limit.
     if isinstance(trace, Trace) and rules is not None and participation.rounds == rules.rounds:
         return enforced
     return limits

@@ -1,4 +1,4 @@
-"""Limits on participation that follow from a claim, alone or together with enforced rules."""
+"""Limits on participation that follow from a claim, by itself or together with enforced rules."""
 
 from fedray.audit.claims import STATEMENTS, Claim
 from fedray.audit.guarantees import Limits, fitting
@@ -38,13 +38,14 @@ def _why_a_timer_says_nothing(trace: Trace | ImportedTrace) -> str:
 
 
 def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
-    """Returns what holds if both limits hold. Enforced limits speak of the recorded rounds, and are
-    no help for a claim of more.
+    """Returns the limits that hold if both limits hold. Enforced limits cover the recorded rounds,
+    and do not help a claim of more.
 
     Args:
-        enforced: what the rules in force allowed.
-        claimed: what somebody states.
-        rounds: how many were recorded; without any limits a device may take part in each of them.
+        enforced: limits of the rules in force.
+        claimed: limits of a claim.
+        rounds: number of recorded rounds; without any limits a device may take part in each of
+            them.
     """
     participation = claimed.participation
     if participation is None:

@@ -39,7 +39,7 @@ STATEMENTS: tuple[Statement, ...] = (
 
 
 class Claim(Table):
-    """A claim; what is None is not claimed."""
+    """A claim; statements that are None are not made."""
 
     refusal: ClassVar[type[InputError]] = InputError
 
@@ -83,9 +83,9 @@ class Claim(Table):
 
 
 def read_claim(path: str | Path) -> Claim:
-    """The claim that a TOML file at `path` makes.
+    """Returns the claim in a TOML file at `path`.
 
     A mechanism that the claim names by a file is read too, from a path relative to the claim's.
-    Raises InputError, in one line that names every problem, for a file that is no claim.
+    Raises InputError, in one line that names every problem.
     """
     return read_table_file(Claim, path, "claim")

@@ -1,5 +1,5 @@
-"""What each device got: the sensitivity, and so rho, of every device's own pattern; and a frontier
-tighter than one (b, k) pair."""
+"""Privacy of each device: the sensitivity, and so rho, of every device's own pattern; and a
+frontier tighter than one (b, k) pair."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -24,7 +24,7 @@ MOST_ENTRIES = 16
 """Entries of the frontier; were there more numbers of participations, neighbouring ones share an
 entry."""
 MOST_SPANS = 64
-"""Spans of an entry that are told."""
+"""Most spans of an entry that are shown."""
 MOST_BOUND = 2e8
 """Squares of the rounds, summed over the entries, of a frontier with a matrix: each entry takes 10
 s at 10,000 rounds."""
@@ -33,15 +33,15 @@ s at 10,000 rounds."""
 def device_sensitivities(
     strategy: Strategy, patterns: Patterns, sensitivities: PatternSensitivities | None = None
 ) -> PatternValues:
-    """The sensitivity of every device's own pattern, in order of device [P].
+    """Returns the sensitivity of every device's own pattern, in order of device [P].
 
     Args:
         strategy: the mechanism.
-        patterns: of the devices.
-        sensitivities: of this strategy over the patterns' rounds, where there are some already.
+        patterns: patterns of the devices.
+        sensitivities: existing sensitivities of this strategy over the patterns' rounds, if any.
 
     Returns:
-        Values are exact, or upper bounds where the strategy has negative Gram entries.
+        Values are exact, or upper bounds if the strategy has negative Gram entries.
     """
     sensitivities = sensitivities or PatternSensitivities(strategy, patterns.committed_rounds)
     values = np.empty(patterns.counts.size)
@@ -55,13 +55,12 @@ def device_sensitivities(
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """What a share of the devices that took part got, or better: their sensitivity and the rho that
-    follows from it."""
+    """Bounds for a share of the devices that took part: their sensitivity and its rho."""
 
     share: float
-    """Share of the devices whose privacy is no worse than this, from 0 to 1."""
+    """Share of the devices whose privacy is at least this good, from 0 to 1."""
     sensitivity: float
-    """What their sensitivities do not exceed, at clip norm 1."""
+    """Largest of their sensitivities, at clip norm 1."""
     rho: float
     """zCDP of that sensitivity."""
 
@@ -117,7 +116,7 @@ class FrontierEntry:
     most: int
     """Most participations of its devices."""
     devices: int
-    """How many devices have so many participations."""
+    """Number of devices with this many participations."""
     min_sep: int
     """b: least gap of these devices, in rounds."""
     spans: tuple[int, ...]

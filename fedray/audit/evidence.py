@@ -43,21 +43,21 @@ _SCHEMA = pa.schema(
     ]
 )
 _FORMULA = ("=", "+", "-", "@")
-"""What a cell begins with that programs for tables take for a formula."""
+"""First characters of a cell that spreadsheet programs take for a formula."""
 
 
 def check_evidence_file(file: str | Path, claim: Claim | None) -> RowForm:
-    """Checks that evidence can be asked for, before a trace is read for it.
+    """Checks that evidence can be requested, before a trace is read for it.
 
     Args:
-        file: where it is to be written.
-        claim: what is claimed; None for nothing.
+        file: path of the evidence.
+        claim: the claim, or None.
 
     Returns:
-        The form of the file, by its suffix.
+        Form of the file, by its suffix.
 
     Raises:
-        InputError: nothing is claimed of participation, the suffix tells no form, or the file
+        InputError: the claim states nothing about participation, the suffix is unknown, or the file
             exists.
     """
     path = Path(file)
@@ -89,19 +89,19 @@ def check_evidence_file(file: str | Path, claim: Claim | None) -> RowForm:
 def write_evidence(
     trace: Trace | ImportedTrace, audit: Audit, file: str | Path, show_devices: bool = False
 ) -> int:
-    """Writes a row for everything that breaks what a claim states about participation.
+    """Writes a row for everything that breaks a claim about participation.
 
-    The file is whole or not there. A CSV file's names that a program for tables could take for a
-    formula begin with an apostrophe; in Parquet, names are as they are.
+    The file is complete or absent. In a CSV file, names that spreadsheet programs could take for a
+    formula begin with an apostrophe; in Parquet, names are unchanged.
 
     Args:
-        trace: what was audited; it is read once more where a timer is broken.
-        audit: of that trace, with a claim.
+        trace: the audited trace; it is read once more if a timer is broken.
+        audit: its audit, with a claim.
         file: a new .csv, .parquet or .pq file.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
 
     Returns:
-        How many rows there are; 0 if no such statement is broken.
+        Number of rows; 0 if no such statement is broken.
 
     Raises:
         InputError: as `check_evidence_file`, or the file cannot be written.

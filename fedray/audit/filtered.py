@@ -1,4 +1,4 @@
-"""What a filter adds to the guarantees of a run that excludes devices at their privacy budget
+"""Effect of a filter on the guarantees of a run that excludes devices at their privacy budget
 (`privacy.at_limit`): the budget holds for every device in every run."""
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome
 
 ROUNDING = 1e-9
-"""Relative size of what sums of squares in another order may differ by."""
+"""Relative difference that sums of squares in another order may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class Exclusions(Document):
     rounds: NotInJson[NDArray[np.int64]]
     """The round from which each was excluded, in order [E]."""
     participations: float
-    """How many participations they had on average; 0 where none was excluded."""
+    """Mean number of their participations; 0 if no device was excluded."""
     of_others: float
-    """How many the other devices had that took part."""
+    """Mean number of participations of the other devices that took part."""
     came_back: int
-    """How many took part in that round or a later one, which a filter does not let them do."""
+    """Devices that took part in that round or a later one, which a filter prevents."""
 
     @property
     def devices(self) -> InJson[int]:
-        """How many were excluded."""
+        """Number of excluded devices."""
         return self.rounds.size
 
     @property
@@ -52,15 +52,15 @@ class Exclusions(Document):
 
 
 def exclusions_of(trace: Trace, scenario: Scenario, patterns: Patterns) -> Exclusions | None:
-    """Whom a run excluded, and how often they and others took part.
+    """Returns the devices that a run excluded, and the participations of them and of others.
 
     Args:
-        trace: of the run.
-        scenario: its own.
-        patterns: of the trace.
+        trace: trace of the run.
+        scenario: its scenario.
+        patterns: patterns of the trace.
 
     Returns:
-        None of a run without a filter.
+        None for a run without a filter.
     """
     if scenario.privacy.at_limit != "exclude":
         return None
@@ -101,23 +101,23 @@ def filtered(
     noise: Noise | None,
     delta: float,
 ) -> Guarantee | None:
-    """The guarantee of a filter: the budget, in every run.
+    """Returns the guarantee of a filter: the budget, in every run.
 
-    What a participation costs a device in later rounds is charged when it takes part. So the trace
-    is looked at over all `rounds.count` rounds, also where fewer were committed.
+    The cost of a participation in later rounds is charged when it happens. So the trace is checked
+    over all `rounds.count` rounds, even if fewer were committed.
 
     Args:
-        scenario: of the run.
-        patterns: of its trace.
-        exclusions: whom it excluded.
+        scenario: scenario of the run.
+        patterns: patterns of its trace.
+        exclusions: devices that it excluded.
         strategy: the mechanism.
-        noise: that was added.
-        delta: of epsilon.
+        noise: noise of the run.
+        delta: delta of epsilon.
 
     Returns:
-        None of a run without a filter, and of another mechanism or noise than the filter's. Where
-        the trace contradicts the filter, a guarantee without sensitivity and event, whose reason
-        says how.
+        None for a run without a filter, and for another mechanism or noise than the filter's. If
+        the trace contradicts the filter, a guarantee without sensitivity and event, with the
+        reason.
     """
     privacy, rounds = scenario.privacy, scenario.rounds.count
     own_noise = ServerNoise(privacy.noise_multiplier, scenario.count_noise)

@@ -9,18 +9,17 @@ from fedray.base.document import Document, InJson
 
 
 class Verdict(StrEnum):
-    """What the trace says of a statement of a claim; the values are the words that reports
-    print."""
+    """Verdict of the trace on a statement of a claim; values are the words in reports."""
 
     HOLDS = "holds"
     TRACE_ONLY = "holds for this trace only"
-    """The devices of this trace spent no more, but nothing that is claimed or enforced ensures it.
-    This is no pass."""
+    """The devices of this trace spent no more, but no claimed or enforced limit ensures it. It does
+    not pass."""
     BROKEN = "broken"
     UNPROVEN = "unproven"
     """Only an upper bound is known, and it is above the claim."""
     UNCHECKED = "unchecked"
-    """The trace does not have what it takes."""
+    """The trace lacks the data for a check."""
 
 
 SPENT_STATEMENTS = ("rho", "epsilon")
@@ -31,15 +30,15 @@ PRIVACY_STATEMENTS = (*NOISE_STATEMENTS, *SPENT_STATEMENTS)
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A device, the rounds in question, and what they show: why somebody can check a finding by
+    """A device, the rounds in question, and their meaning, so that a finding can be checked by
     hand."""
 
     device: str
-    """What the device is called."""
+    """Name of the device."""
     rounds: tuple[int, ...]
     """The rounds in question."""
     shows: str
-    """What the rounds show, in words."""
+    """Meaning of the rounds, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Finding(Document):
     statement: str
     """The key of the claim."""
     verdict: Verdict
-    """What became of the statement."""
+    """Verdict on the statement."""
     claimed: float | str | None
     """The figure that is claimed; of a mechanism its kind."""
     found: float | str | None
@@ -64,14 +63,13 @@ class Finding(Document):
     explanation: str
     """Why, in words."""
     broken_by: int = 0
-    """How many there are that break it: pairs, or devices."""
+    """Number of breaches: pairs, or devices."""
     evidence: tuple[Evidence, ...] = ()
-    """The worst of those that break it, or the binding one where it holds."""
+    """The worst breaches, or the binding case if the statement holds."""
 
     @property
     def evidence_note(self) -> InJson[str]:
-        """How many of those that break the statement are in `evidence`, as a sentence; empty if all
-        are."""
+        """Share of the breaches that `evidence` has, as a sentence; empty if it has all."""
         if self.broken_by <= len(self.evidence) or not self.evidence:
             return ""
         return f"the {len(self.evidence)} worst of {self.broken_by:,} follow"
@@ -79,8 +77,8 @@ class Finding(Document):
 
 @dataclass(frozen=True, slots=True)
 class Summary(Document):
-    """How the statements of one kind fared together: the worst verdict, and a sentence that names
-    who does not hold."""
+    """Verdict on the statements of one kind together: the worst, and a sentence that names the
+    failing ones."""
 
     verdict: Verdict
     """The worst of its statements."""
@@ -89,11 +87,11 @@ class Summary(Document):
 
     @classmethod
     def of(cls, what: str, findings: Sequence[Finding]) -> "Summary | None":
-        """The summary of one kind of statements; None where nothing of that kind is claimed.
+        """Returns the summary of one kind of statements, or None if none is claimed.
 
         Args:
             what: "privacy" or "participation".
-            findings: those of that kind.
+            findings: findings of that kind.
         """
         if not findings:
             return None

@@ -1,11 +1,9 @@
-"""Three guarantees of one run that are easily confused: what was observed, what was enforced, and
-what is claimed.
+"""Three guarantees of one run that are easily confused: observed, enforced, and claimed.
 
 * The *observed* guarantee is the exact sensitivity of this trace. It is a statement about one run.
-* The *enforced* guarantee holds for every pattern of participation that the rules in force allowed,
-  given when the rounds ran. It stays true when taking part depends on the models that were released
-  before.
-* The *claimed* guarantee follows from the participation that somebody states, whoever ensures it.
+* The *enforced* guarantee holds for every pattern of participation under the rules in force, at the
+  recorded times of the rounds. It stays true if participation depends on earlier released models.
+* The *claimed* guarantee follows from a stated participation, ensured or not.
 """
 
 import math
@@ -52,7 +50,7 @@ OBSERVED_CANNOT_BE_RESTED_ON = (
 )
 
 OBSERVED_LIMITS = "observed limits"
-"""What the guarantee is called that follows from the min-sep and participations of a trace."""
+"""Name of the guarantee that follows from the min-sep and participations of a trace."""
 REPEATED = (
     "a device contributed more than once to one round, and (min-sep, participations) figures "
     "assume at most once"
@@ -62,11 +60,11 @@ REPEATED = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The participation that a set of rules allows: (min-sep, max participations), and why.
+    """Participation that a set of rules allows: (min-sep, max participations), with a reason.
 
-    participation: None where nothing is known of the rules.
-    reason: one sentence; why it holds, or why there is none.
-    assumptions: what it rests on.
+    participation: None if the rules are unknown.
+    reason: why it holds, or why it is None; one sentence.
+    assumptions: assumptions behind it.
     """
 
     participation: MinSep | None
@@ -78,15 +76,15 @@ class Limits:
 class Guarantee(Document):
     """One of the three guarantees for one mechanism, that of Poisson samples, or that of a filter.
 
-    name: "observed", "enforced", "claimed", "sampled" or "filtered"; `scope` says what each is a
-        statement about.
-    participation: (b, k); of the observed guarantee, the one that the trace obeys.
-    sensitivity: at clip norm 1; None where it is not known, and `reason` says why.
-    event: what was released, for the accountants; None where the sensitivity is not known, or the
-        trace does not tell the noise and none was given. Then mu, rho and epsilon are None.
+    name: "observed", "enforced", "claimed", "sampled" or "filtered"; `scope` states the subject of
+        each.
+    participation: (b, k); for the observed guarantee, the one that the trace obeys.
+    sensitivity: sensitivity at clip norm 1; None if unknown, with the reason in `reason`.
+    event: the release, for the accountants; None if the sensitivity is unknown, or the noise is
+        neither recorded nor given. Then mu, rho and epsilon are None.
     may_rest_on: whether a DP guarantee may rest on it even if participation depends on released
         models.
-    reason: why it holds, or why it is not known, as a sentence.
+    reason: why it holds, or why it is unknown, as a sentence.
     """
 
     name: str
@@ -98,7 +96,7 @@ class Guarantee(Document):
     may_rest_on: bool
     reason: str
     assumptions: tuple[str, ...] = ()
-    """What the guarantee rests on, in sentences."""
+    """Assumptions behind the guarantee, in sentences."""
 
     @property
     def is_known(self) -> InJson[bool]:
@@ -107,7 +105,7 @@ class Guarantee(Document):
 
     @property
     def scope(self) -> InJson[str]:
-        """What the figures are a statement about."""
+        """Subject of the figures."""
         return SCOPES[self.name]
 
     @property
@@ -120,7 +118,7 @@ class Guarantee(Document):
 
     @property
     def rho(self) -> InJson[float | None]:
-        """zCDP: mu^2 / 2; None too for sampled events, of which none is proven."""
+        """zCDP: mu^2 / 2; also None for sampled events, for which no zCDP is proven."""
         try:
             return None if self.event is None else rho_of(self.event)
         except EventRefused:
@@ -133,7 +131,7 @@ class Guarantee(Document):
 
     @property
     def min_sep(self) -> InJson[int | None]:
-        """b; None where nobody takes part twice (k = 1), or where nothing is known."""
+        """b; None if no device takes part twice (k = 1), or if it is unknown."""
         participation = self.participation
         return (
             None
@@ -153,12 +151,12 @@ def observed(
     """Returns the guarantee of the trace itself.
 
     Args:
-        found: the sensitivity of the trace.
-        rounds: n, that released something.
+        found: sensitivity of the trace.
+        rounds: number of released rounds n.
         participation: (n, b, k) that the trace obeys; None if a device repeats a round.
         strategy: the mechanism.
-        noise: that was added; None where it is not known.
-        delta: of epsilon.
+        noise: noise of the run; None if unknown.
+        delta: delta of epsilon.
     """
     pattern = found.rounds
     scaled = ", each contribution scaled by the weight of its staleness" if found.weights else ""
@@ -194,10 +192,10 @@ def of_limits(
 
     Args:
         name: "observed", "enforced" or "claimed".
-        limits: the participation that is allowed, and why.
+        limits: the allowed participation, with its reason.
         strategy: the mechanism.
-        noise: that was added; None where it is not known.
-        delta: of epsilon.
+        noise: noise of the run; None if unknown.
+        delta: delta of epsilon.
         may_rest_on: whether a DP guarantee may rest on it if the sensitivity is known.
     """
     sensitivity, event, reason = None, None, limits.reason
@@ -229,14 +227,14 @@ def event_of(
     participation: MinSep | None,
     noise: Noise | None,
 ) -> Event | None:
-    """What was released of the rounds; None where the noise is not known.
+    """Returns the release of the rounds, or None if the noise is unknown.
 
     Args:
         strategy: the mechanism.
-        rounds: that were released.
-        sensitivity: of what is accounted for.
-        participation: for which it holds; None where it is that of single patterns.
-        noise: that was added.
+        rounds: number of released rounds.
+        sensitivity: sensitivity to account for.
+        participation: participation for which it holds; None if it belongs to single patterns.
+        noise: noise of the run.
     """
     if noise is None:
         return None
@@ -259,17 +257,17 @@ def enforced_limits(
     claimed_timer_hours: float | None,
     patterns: Patterns,
 ) -> Limits:
-    """What the rules that were in force allow, given when the rounds ran.
+    """Returns the limits of the rules in force, at the recorded times of the rounds.
 
-    Of our own traces the scenario knows the rules. A log knows none; where it has times, the timer
-    that a claim names is taken for enforced, and the result says so. Rules that a device of the
-    trace did not keep ensure nothing.
+    The scenario has the rules of our own traces. A log has none; if it has times, a claimed timer
+    is taken as enforced, and the result says so. Rules that a device of the trace did not keep
+    ensure nothing.
     """
     if isinstance(trace, ImportedTrace):
         limits = _limits_of_log(trace, claimed_timer_hours)
     else:
         assert scenario is not None
-        # An abandoned attempt released nothing and is no round.
+        # An abandoned attempt released nothing and is not a round.
         is_committed = trace.rounds["state"] == 0
         columns = (trace.rounds[name][is_committed] for name in ("opened", "started", "closed"))
         limits = limits_at(scenario, *columns)
@@ -294,12 +292,13 @@ def limits_at(
     started: NDArray[np.float64],
     closed: NDArray[np.float64],
 ) -> Limits:
-    """What the rules of a run of ours allow, if all devices kept them, given when its rounds ran.
+    """Returns the limits of the rules of a run of ours, if all devices kept them, at the times of
+    its rounds.
 
     Args:
-        scenario: of the run; says its rules.
-        opened, started, closed: of its committed rounds so far [n], seconds since start, as
-            `RoundRecord` has them; n > 0.
+        scenario: scenario of the run, with its rules.
+        opened, started, closed: times of its committed rounds so far [n], seconds since start, as
+            in `RoundRecord`; n > 0.
     """
     if scenario.rounds.uploads is not None:
         return _limits_of_uploads(scenario, opened)
@@ -356,10 +355,10 @@ def tightest(following: NDArray[np.int64], most: int | None = None) -> MinSep:
     """
     n = following.size
     rounds = np.arange(n)
-    # Where records of times overlap: the safe side.
+    # If records of times overlap: the safe side.
     following = np.minimum.accumulate(following[::-1])[::-1]
     inside = following < n
-    # Where nobody may return, b is n: no two rounds are further apart.
+    # If no device may return, b is n: no two rounds are further apart.
     b = int((following - rounds)[inside].min(initial=n))
     # To return as early as permitted gives the longest chain; see `allowed`.
     k, at = 1, int(following[0])
@@ -379,7 +378,7 @@ def _limits_of_run(
     rules = [rule for rule in in_force if not rule.unkept]
     # Only rules that all devices keep ensure anything; these are of times.
     waiting = [rule for rule in rules if rule.seconds]
-    # Where rounds select together, a device checks in before the start and reports after it.
+    # If rounds select together, a device checks in before the start and reports after it.
     times = started, started
     if scenario.rounds.buffer is not None:
         # Timers that start before a report may start when a device of the round does: when the
@@ -414,7 +413,8 @@ def _limits_of_run(
 
 
 def _limits_of_uploads(scenario: Scenario, opened: NDArray[np.float64]) -> Limits:
-    """What the schedule allows within a window, and the rules of participation between windows."""
+    """Returns the limits of the schedule within a window, and of the rules of participation between
+    windows."""
     uploads = scenario.rounds.uploads
     assert uploads is not None
     # Other schedules may draw an upload in every round of its window.
@@ -436,7 +436,7 @@ def _limits_of_uploads(scenario: Scenario, opened: NDArray[np.float64]) -> Limit
         else "the schedule lets an upload take part in every round of its window"
     )
     windows = np.unique(opened).size
-    # What rests on times here are the times of windows.
+    # Rules that rest on times here rest on the times of windows.
     named = "; ".join(rule.name.removesuffix(ROUND_TIMES) for rule in rules)
     # In a single window a device uploads once, so no rule between windows matters.
     if windows > 1:

@@ -15,11 +15,11 @@ from fedray.mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """Privacy spent once so many rounds had been released, as an audit of the trace so far would
-    have found."""
+    """Privacy spent after a number of released rounds, as an audit of the trace so far would have
+    found."""
 
     rounds: int
-    """How many rounds."""
+    """Number of rounds."""
     sensitivity: float
     """Sensitivity of the trace over these rounds, at clip norm 1."""
     sensitivity_is_exact: bool
@@ -33,18 +33,19 @@ class LedgerEntry:
 def privacy_over_rounds(
     strategy: Strategy, patterns: Patterns, noise: Noise, delta: float, entries: int = 12
 ) -> list[LedgerEntry]:
-    """Computes what had been spent at evenly spaced numbers of rounds, the last at the end.
+    """Computes the privacy spent at evenly spaced numbers of rounds, the last at the end.
 
     Args:
         strategy: the mechanism.
         patterns: every device's rounds.
-        noise: that was added.
-        delta: of epsilon.
-        entries: at how many numbers of rounds; fewer if there are fewer rounds.
+        noise: noise of the run.
+        delta: delta of epsilon.
+        entries: number of entries; fewer if there are fewer rounds.
     """
     n = patterns.committed_rounds
     ledger = []
-    # One table of G that grows with the rounds, so that all entries cost what the last one does.
+    # One table of G that grows with the rounds, so that all entries together cost as much as the
+    # last.
     sensitivities = PatternSensitivities(strategy, n, most_rounds=n)
     # Few rounds give equal numbers, and the first is 0 rounds, which spend nothing.
     numbers = np.unique(np.linspace(0, n, entries + 1).round().astype(int))

@@ -1,5 +1,4 @@
-"""How devices are called in what is printed: those of a log by a hash of their name, unless their
-names are asked for."""
+"""Shown names of devices: for a log a hash of their name, unless their names are requested."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +11,7 @@ from fedray.trace.reader import Trace
 class DeviceNames:
     """Names of a trace's devices.
 
-    A log's device is shown by `hashed_name`. Simulated devices belong to nobody and are shown by
-    their ids.
+    A log's device is shown by `hashed_name`. Simulated devices are shown by their ids.
     """
 
     trace: Trace | ImportedTrace
@@ -21,12 +19,12 @@ class DeviceNames:
     """Whether devices of a log are called as the log calls them."""
 
     def of(self, device_id: int) -> str:
-        """What the device `device_id` is called: its name in the log, or a hash of it where names
-        are not to be shown; its id in a run of ours."""
+        """Returns the shown name of the device `device_id`: in a log its name, or a hash of it; in
+        a run of ours its id."""
         return self.all_of([device_id])[0]
 
     def all_of(self, device_ids: Sequence[int]) -> list[str]:
-        """What devices are called, in their order, each as `of` gives it."""
+        """Returns the shown names of devices, in their order, each as `of` returns it."""
         names = self.trace.names_of(device_ids)
         if self.is_shown or not isinstance(self.trace, ImportedTrace):
             return names

@@ -1,10 +1,10 @@
-"""The noise of a run, as the accountants need it: the multiplier of the server's normal noise, or
-the noise that devices add, in a round with few of them.
+"""Noise of a run for the accountants: the multiplier of the server's normal noise, or the noise
+that devices add, in a round with few of them.
 
 Each accepted device adds an independent share of the noise. A sum with the noise of more devices is
 one with the noise of fewer plus independent noise, so the round with the fewest devices bounds the
-privacy loss of every round (post-processing). The fewest devices of a trace bound what was
-observed; only the fewest that the rules permit bound what is enforced or claimed.
+privacy loss of every round (post-processing). The fewest devices of a trace bound the observed
+figures; only the fewest that the rules permit bound the enforced and claimed ones.
 """
 
 import math
@@ -45,7 +45,7 @@ class DeviceNoise(Document):
         devices: int,
         round_index: int | None = None,
     ) -> "DeviceNoise":
-        """Returns the noise of a round with so many devices.
+        """Returns the noise of a round with `devices` devices.
 
         Args:
             table: encoding of the run.
@@ -76,7 +76,7 @@ class DeviceNoise(Document):
 
     @property
     def sentence(self) -> str:
-        """How much noise the round has, and which figures rest on it."""
+        """Noise of the round, and the figures that rest on it."""
         of_goal = f"{self.event.devices:,} of {self.report_goal:,}"
         noise = f"its noise has {shown_noise(self.noise_multiplier)} times the inflated norm as "
         noise += "standard deviation, and every round is accounted for as that one"
@@ -151,16 +151,16 @@ def permitted_noise(
 
 
 def released(noise: Noise, sensitivity: float) -> Event:
-    """What was released, for a device with a sensitivity at contributions of norm 1.
+    """Returns the release, for a device with a sensitivity at contributions of norm 1.
 
     Args:
-        noise: noise that was added.
-        sensitivity: sensitivity of the device; the root of the number of its contributions where
-            devices add the noise, which is independent.
+        noise: noise of the run.
+        sensitivity: sensitivity of the device; if the devices add the noise, which is independent,
+            the root of its number of contributions.
     """
     if not isinstance(noise, DeviceNoise):
         return Gaussian(noise_multiplier=noise.multiplier, sensitivity=sensitivity)
-    # Of independent noise, the squared sensitivity is the number of contributions.
+    # With independent noise, the squared sensitivity is the number of contributions.
     contributions = round(sensitivity**2)
     if not contributions:
         # A device that contributed nothing spent nothing, whatever the noise was.

@@ -1,4 +1,4 @@
-"""Who took part when: exact counts, gaps, min-sep and max participations of a trace."""
+"""Participation of a trace: exact counts, gaps, min-sep and max participations."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ share; fewer where each took part more than 32 times."""
 class Chosen(NamedTuple):
     """Devices [Q] with equally many participations c.
 
-    places: among all devices, [Q].
+    places: places among all devices, [Q].
     rounds: their patterns, [Q, c].
-    weights: by what each contribution was scaled, [Q, c]; None where none was.
+    weights: factor on each contribution, [Q, c]; None if all are 1.
     """
 
     places: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Patterns:
     rounds: NDArray[np.uint32]
     """Rounds of the participations, [A], in order of (device, round)."""
     weights: NDArray[np.float64] | None = None
-    """By what the contribution of each was scaled, [A], at most 1; None where none was."""
+    """Factor on each contribution, [A], at most 1; None if all are 1."""
 
     @property
     def participations(self) -> int:
@@ -88,7 +88,7 @@ class Patterns:
     def min_sep(self) -> int:
         """b: the least gap, in rounds.
 
-        It is the number of committed rounds if nobody took part twice, and 0 if a device
+        It is the number of committed rounds if no device took part twice, and 0 if a device
         contributed twice to a round.
         """
         return int(self._gaps_before().min(initial=self.committed_rounds))
@@ -97,8 +97,8 @@ class Patterns:
         """The gap before each participation, [A]; before a device's first, the number of committed
         rounds."""
         gaps = np.empty_like(self.rounds)
-        # Where one device's rounds end and the next one's begin, a difference means nothing, and
-        # unsigned numbers may wrap; the next line overwrites it.
+        # Differences across two devices mean nothing, and unsigned numbers may wrap; the next line
+        # overwrites them.
         np.subtract(self.rounds[1:], self.rounds[:-1], out=gaps[1:])
         gaps[self.starts] = self.committed_rounds
         return gaps
@@ -113,9 +113,9 @@ class Patterns:
         return self.first_rounds(np.flatnonzero(self.counts == count), count)
 
     def first_rounds(self, places: NDArray[np.int64], count: int) -> Iterator["Chosen"]:
-        """The first `count` participations of the devices at `places` [Q], who have as many or
-        more, in parts."""
-        # Parts of about as many rounds each, whatever the count is.
+        """Yields the first `count` participations of the devices at `places` [Q], which have at
+        least as many, in parts."""
+        # Parts of about equally many rounds each, whatever the count.
         step = max(1, min(CHUNK, 32 * CHUNK // count))
         for start in range(0, places.size, step):
             chosen = places[start : start + step]
@@ -124,8 +124,8 @@ class Patterns:
             yield Chosen(chosen, self.rounds[rows].astype(np.int64), weights)
 
     def so_far(self, numbers: Sequence[int]) -> Iterator["PatternsSoFar"]:
-        """The patterns as they were when so many rounds had been released, for each of some
-        `numbers` that rise. Each is good until the next is asked for."""
+        """Yields the patterns after each of the increasing `numbers` of released rounds. Each is
+        valid until the next."""
         gaps = self._gaps_before()
         owners = np.repeat(np.arange(self.counts.size), self.counts)
         counts = np.zeros_like(self.counts)
@@ -143,7 +143,7 @@ class PatternsSoFar(NamedTuple):
     """Patterns as they were before all rounds had been released."""
 
     whole: Patterns
-    """What they became."""
+    """The complete patterns."""
     committed_rounds: int
     """Rounds that had been released."""
     counts: NDArray[np.int64]
@@ -222,8 +222,7 @@ def _weights(part: Patterns) -> NDArray[np.float64]:
 
 
 def _weighting_of(trace: Trace | ImportedTrace) -> PolynomialWeighting | None:
-    """By what a run scaled updates, as a function of their staleness; None where all count
-    alike."""
+    """Returns the weighting of updates by their staleness, or None if all weights are equal."""
     if not isinstance(trace, Trace) or not trace.is_buffered:
         return None
     buffer = Buffer.model_validate(trace.scenario["rounds"].get("buffer"))

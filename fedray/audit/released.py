@@ -1,8 +1,7 @@
-"""What an audit says was released, as events that any accountant can read; and their file.
+"""Releases of an audit, as events that any accountant can read; and their file.
 
-The file is for those who check with a tool of their own. It has each event of ours, what our
-accountants make of it, the event of dp_accounting that it is there, and what dp_accounting makes of
-that.
+The file serves checks by other tools. It has each event of ours with the figures of our
+accountants, the equivalent event of dp_accounting, and its figures there.
 """
 
 from collections.abc import Sequence
@@ -26,19 +25,19 @@ FORMAT, VERSION = "fedray-events", 1
 
 @dataclass(frozen=True, slots=True)
 class ReleasedEvent:
-    """What one guarantee of an audit is computed of.
+    """Event behind one guarantee of an audit.
 
     mechanism: its kind.
     guarantee: "observed", "observed limits", "enforced" or "claimed".
-    scope: what the figures are a statement about.
-    delta: of epsilon.
+    scope: subject of the figures.
+    delta: delta of epsilon.
     """
 
     mechanism: str
     guarantee: str
     scope: str
     event: Event
-    """What was released."""
+    """The release."""
     delta: float
 
     def __repr__(self) -> str:
@@ -50,7 +49,7 @@ class ReleasedEvent:
 
     @property
     def rho(self) -> float | None:
-        """zCDP; None where none is proven."""
+        """zCDP, or None if none is proven."""
         try:
             return rho_of(self.event)
         except EventRefused:
@@ -85,9 +84,9 @@ def write_events(
     """Writes events, and beside them the matrices of their strategies, by their content.
 
     Args:
-        events: of an audit.
-        strategies: theirs.
-        digest: of the trace.
+        events: events of an audit.
+        strategies: their strategies.
+        digest: digest of the trace.
         file: the JSON file.
 
     Returns:
@@ -116,10 +115,11 @@ def write_events(
 
 
 def read_events(file: str | Path) -> tuple[ReleasedEvent, ...]:
-    """The events of a file that `fedray audit --events` wrote; their figures are computed anew.
+    """Returns the events of a file that `fedray audit --events` wrote; their figures are computed
+    again.
 
     Raises:
-        InputError: it is no such file, or the matrix of a strategy is not beside it.
+        InputError: it is not such a file, or the matrix of a strategy is missing beside it.
     """
     path = Path(file)
     document = read_json(path, "events")

@@ -42,15 +42,15 @@ _RESET = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule of participation; what it does not limit is 0 or None.
+    """A rule of participation; unlimited figures are 0 or None.
 
-    name: what it is, in words.
-    unkept: why devices may not keep it, in words; empty where they do.
-    seconds: that pass from what starts it in one round to the next check-in.
-    is_from_report: whether an accepted report starts them; else it is something in the round that
-        no trace records, but no sooner than the round's start.
+    name: the rule in words.
+    unkept: reason why devices may not keep it, in words; empty if they do.
+    seconds: time that passes from its start in one round to the next check-in.
+    is_from_report: whether an accepted report starts it; else an unrecorded event in the round
+        does, no sooner than the round's start.
     separation: least difference between the numbers of two rounds of a device.
-    most: participations of a device.
+    most: most participations of a device.
     """
 
     name: str
@@ -66,14 +66,14 @@ class Violations(Document):
     """Participations that the rules in force exclude, as far as a trace shows them.
 
     A wait that starts with an upload or a selection is counted from the start of the round, since
-    no trace records the upload: what is counted was too soon for certain.
+    no trace records the upload: a counted participation was certainly too soon.
 
     devices: devices with at least one of them.
-    participations: those that came too soon after an earlier one, or were too many.
-    after_loss: of these, those before which the device lost its history, after the earlier one.
+    participations: participations too soon after an earlier one, or too many.
+    after_loss: those of them before which the device lost its history, after the earlier one.
     losses: losses of history that the trace records.
-    after_clock_change: of the participations, those before which the device's clock was set
-        forward, after the earlier one.
+    after_clock_change: participations before which the device's clock was set forward, after the
+        earlier one.
     clock_changes: changes of clocks that the trace records, forward or back.
     """
 
@@ -162,27 +162,27 @@ POLICY_RULES: dict[str, Callable[[Any, Participation, str], Iterator[Rule]]] = {
     "swor": _period,
     "timer": _timer,
 }
-"""What each of `participation.policies` ensures, by its kind: functions of its table, the table
-`participation`, and why devices may not keep a rule that rests on their history."""
+"""Rules of each of `participation.policies`, by its kind: functions of its table, the table
+`participation`, and the reason why devices may not keep a rule that rests on their history."""
 
 
 def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
     """Counts the participations of a trace that its rules exclude.
 
     Args:
-        trace: of ours.
-        scenario: its own.
+        trace: a run of ours.
+        scenario: its scenario.
 
     Returns:
-        None where every rule is kept by all devices, so that there is nothing to look for.
+        None if all devices keep every rule, so that no search is needed.
     """
     rules = rules_of(scenario.participation)
-    # Where all devices keep all rules, no part need be read.
+    # If all devices keep all rules, no part needs to be read.
     if not any(rule.unkept for rule in rules):
         return None
     started = trace.rounds["started"][trace.rounds["state"] == 0]
     losses, clocks = trace.losses, trace.clock_changes
-    # A clock that is set back makes nobody come too soon.
+    # A clock that is set back brings no device too soon.
     forward = None if clocks is None else _rows(clocks, clocks["seconds"] > 0.0)
     devices, participations, after_loss, after_change = 0, 0, 0, 0
     for part in range(len(trace.run["parts"])):
@@ -192,7 +192,7 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
         for rule in rules:
             broken, begins = rows.breaking(rule)
             is_broken[broken] = True
-            # What explains a breach happened between the earlier participation and this one.
+            # The cause of a breach happened between the earlier participation and this one.
             between = rows.device_ids[broken], begins, rows.check_in_times[broken]
             if losses is not None:
                 is_after_loss[broken] |= _happened_between(losses, *between)
@@ -278,7 +278,7 @@ def _happened_between(
 def _count_until(
     events: dict[str, NDArray], device_ids: NDArray[np.uint64], times: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """How many events come before devices at times [B], in order of device and time."""
+    """Returns the number of events before devices at times [B], in order of device and time."""
     count = events["time"].size
     order = np.lexsort(
         (

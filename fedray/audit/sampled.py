@@ -1,4 +1,4 @@
-"""What Poisson samples of stored uploads add to the guarantees of a run."""
+"""Effect of Poisson samples of stored uploads on the guarantees of a run."""
 
 import numpy as np
 
@@ -13,29 +13,30 @@ from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome
 
 LEAST_PROBABILITY = 1e-12
-"""Of as many uploads as a round drew, or of a more extreme number: below it the rounds were not
-drawn as is stated."""
+"""Probability of drawing as many uploads as a round did, or a more extreme number, below which the
+stated sampling is rejected."""
 
 
 def sampled(
     trace: Trace, scenario: Scenario, strategy: Strategy, noise: Noise | None, delta: float
 ) -> Guarantee | None:
-    """The guarantee of Poisson samples of stored uploads, with the privacy that the sampling adds.
+    """Returns the guarantee of Poisson samples of stored uploads, with the amplification by
+    sampling.
 
     A device has at most one upload per window, and every round is of one window: so each of n
     rounds releases a Poisson-sampled Gaussian, and they compose (McMahan et al. 2018; the
     accountant is that of the event).
 
     Args:
-        trace: of a run.
-        scenario: its own.
+        trace: trace of a run.
+        scenario: its scenario.
         strategy: the mechanism.
-        noise: that was added.
-        delta: of epsilon.
+        noise: noise of the run.
+        delta: delta of epsilon.
 
     Returns:
-        None of a trace that was not sampled so. Where nothing is proven, a guarantee without
-        sensitivity and event, whose reason says why.
+        None for a trace that was not sampled so. If nothing is proven, a guarantee without
+        sensitivity and event, with the reason.
     """
     probability = scenario.rounds.sampling_probability
     if probability is None:
@@ -105,7 +106,7 @@ def _wrong_counts(trace: Trace, probability: float) -> str:
 
     is_committed = trace.rounds["state"] == 0
     drawn = trace.rounds["selected"][is_committed].astype(np.float64)
-    # Of stored uploads this column says how many were there to be drawn.
+    # With stored uploads this column is the number of uploads that could be drawn.
     held = trace.rounds["eligible_estimate"][is_committed].astype(np.float64)
     # Many rounds are looked at, and none may be refused by chance (Bonferroni).
     least = LEAST_PROBABILITY / max(1, drawn.size)

@@ -14,15 +14,15 @@ def following_rounds(
     upload_seconds: float,
     min_sep: int,
 ) -> NDArray[np.int64]:
-    """The first round in which a device can take part again after each round; n for none.
+    """Returns the first round in which a device can take part again after each round; n for none.
 
     Within a window its upload is drawn at least `min_sep` rounds later. The next upload starts
     `upload_seconds` after the earlier one or later, so it may be in the first window that ends
-    after the present one's start and that time. Every pair of rounds is looked at alone: a chain of
-    them may be longer than that of any device, never shorter.
+    after the present one's start and that time. Every pair of rounds is treated separately: a chain
+    of them may be longer than that of any device, never shorter.
 
     Args:
-        window_ends: [n]; when the upload window of each round ended, seconds since start.
+        window_ends: [n]; end of each round's upload window, seconds since start.
         window_seconds: length of a window.
         upload_seconds: least time between two uploads of a device.
         min_sep: least difference between two rounds of an upload.

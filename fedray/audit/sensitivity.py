@@ -42,7 +42,7 @@ class TraceSensitivity:
     rounds: tuple[int, ...]
     """The rounds of that device."""
     weights: tuple[float, ...] = ()
-    """By what its contributions were scaled; empty where no device's were."""
+    """Factors on its contributions; empty if all are 1."""
 
 
 def trace_sensitivity(
@@ -50,20 +50,19 @@ def trace_sensitivity(
     patterns: Patterns | PatternsSoFar,
     sensitivities: PatternSensitivities | None = None,
 ) -> TraceSensitivity:
-    """The largest sensitivity over all devices; of equal ones the first in order of (more
+    """Returns the largest sensitivity over all devices; of equal ones the first in order of (more
     participations, device id).
 
-    Devices are looked at by number of participations, most first. Devices with c participations
-    obey (b, c), so once its sensitivity is no larger than one already found, neither theirs nor
-    those of devices with fewer can be. (Weights are at most 1, so they change nothing of that. Of
-    whole matrices, of Toeplitz ones outside Theorem 3.1, and of many participations, the bound
-    under (b, k) costs more than looking at every device. Where no theorem gives it, every device is
-    looked at.)
+    Devices are checked by number of participations, most first. Devices with c participations obey
+    (b, c), so once its sensitivity is no larger than one already found, neither theirs nor those of
+    devices with fewer can be. (Weights are at most 1, so they do not change that. For whole
+    matrices, for Toeplitz ones outside Theorem 3.1, and for many participations, the bound under
+    (b, k) costs more than checking every device. If no theorem gives it, every device is checked.)
 
     Args:
         strategy: the mechanism.
         patterns: every device's rounds.
-        sensitivities: of this strategy over the patterns' rounds, where there are some already.
+        sensitivities: existing sensitivities of this strategy over the patterns' rounds, if any.
 
     Raises:
         InputError: a device took part more often than is audited with a matrix, or the strategy has
@@ -123,8 +122,8 @@ def _larger(
     values: PatternValues,
     certificates: int,
 ) -> tuple[TraceSensitivity, int]:
-    """The larger of what was found so far and these devices' largest, and how many certificates are
-    left."""
+    """Returns the larger of the result so far and these devices' largest, and the number of
+    certificates left."""
     rounds, weights = chosen.rounds, chosen.weights
     found, certificates = sensitivities.largest(rounds, weights, values, best.value, certificates)
     if found is None:

@@ -1,12 +1,13 @@
-"""The audit of several tasks on one population: each trace by itself, and what a device spent over
-all tasks together.
+"""The audit of several tasks on one population: each trace by itself, and the privacy that a device
+spent over all tasks together.
 
-Tasks add independent noise, and each may be chosen by what the others released. So the releases
-that hold a device's data compose: zCDP adds up (Bun and Steinke 2016, Lemma 1.7), and Gaussian
-mechanisms are one with mu^2 = mu_1^2 + mu_2^2 + ... (Dong, Roth, Su 2022, Corollary 3.3), for the
-device's own patterns. That is exact for normal noise where the sensitivities of its patterns are.
+Tasks add independent noise, and each may depend on the others' releases. So the releases with a
+device's data compose: zCDP adds up (Bun and Steinke 2016, Lemma 1.7), and Gaussian mechanisms are
+one with mu^2 = mu_1^2 + mu_2^2 + ... (Dong, Roth, Su 2022, Corollary 3.3), for the device's own
+patterns. That is exact for normal noise if the sensitivities of its patterns are.
+
 The largest over devices is the observed guarantee of the run. It is at most the sum over tasks of
-each one's largest, which may be of different devices; that sum is what enforced limits give.
+each one's largest, which may belong to different devices; enforced limits give that sum.
 """
 
 import math
@@ -36,12 +37,12 @@ ASSUMPTIONS = (
     "The tasks added independent noise: each drew its own by a seed of its own (training.seed).",
     "The attacker may see the released models of all tasks.",
 )
-"""What the composition rests on, beside what the audit of each task does."""
+"""Assumptions of the composition, beside those of each task's audit."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSpending:
-    """What one device spent in one task.
+    """Privacy that one device spent in one task.
 
     task: name of the task.
     rounds: rounds in which the device took part, in order.
@@ -59,25 +60,25 @@ class SpentShare(NamedTuple):
     """A share of the devices, and a privacy loss over all tasks that they do not exceed."""
 
     share: float
-    """Share of the devices whose privacy is no worse than this, from 0 to 1."""
+    """Share of the devices whose privacy is at least this good, from 0 to 1."""
     rho: float
     """rho (zCDP) that these devices do not exceed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Composition(Document):
-    """What devices spent over all tasks."""
+    """Privacy that devices spent over all tasks."""
 
     delta: float
     """delta of every epsilon here."""
     devices: int
     """Devices that took part in at least one task."""
     devices_by_tasks: tuple[int, ...]
-    """How many of them took part in 1, 2, .. tasks."""
+    """Number of them that took part in 1, 2, .. tasks."""
     worst_device: NotInJson[int]
     """The device that spent most; of several the one with the least id."""
     spent: NotInJson[tuple[TaskSpending, ...]]
-    """What that device spent in each task in which it took part."""
+    """Privacy that this device spent in each task in which it took part."""
     rho: NotInJson[float]
     """rho (zCDP) that the worst device spent: observed, for the recorded rounds of each device."""
     epsilon: NotInJson[float]
@@ -85,27 +86,27 @@ class Composition(Document):
     is_exact: NotInJson[bool]
     """Whether these are exact; False: they are upper bounds."""
     largest: NotInJson[Mapping[str, float]]
-    """The largest rho of a device in each task alone, by the task's name."""
+    """Largest rho of a device in each task by itself, by the task's name."""
     bound_rho: NotInJson[float]
     """Sum of the largest rho of each task: an upper bound, since these may be of different
     devices."""
     bound_epsilon: NotInJson[float]
     """The epsilon of that sum."""
     enforced_rho: NotInJson[float | None]
-    """The sum over tasks of the rho of their enforced limits; None where one of them has none."""
+    """Sum over tasks of the rho of their enforced limits; None if one of them has no limits."""
     enforced_epsilon: NotInJson[float | None]
     """The epsilon of that sum."""
     enforced_reason: NotInJson[str]
     """Why a guarantee may rest on the enforced sum, or why not: a sentence."""
     quantiles: tuple[SpentShare, ...]
-    """What devices spent over all tasks."""
+    """Privacy that devices spent over all tasks."""
     mean_rho: float
     """Mean rho over these devices."""
     curves: NotInJson[Mapping[str, tuple[float, ...]]]
     """rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 .. CURVE_STEPS: of
     each task by its name among the devices that took part in it, and of all together as ''."""
     observed_reason: ClassVar[str] = OBSERVED_CANNOT_BE_RESTED_ON
-    """Why no guarantee may rest on what was observed: a sentence."""
+    """Reason why no guarantee may rest on observed figures: a sentence."""
 
     @property
     def observed(
@@ -114,7 +115,7 @@ class Composition(Document):
         "Composition",
         Only("rho epsilon is_exact device=worst_device tasks=spent reason=observed_reason"),
     ]:
-        """What the device spent that spent most."""
+        """Privacy of the device that spent most."""
         return self
 
     @property
@@ -137,7 +138,7 @@ class Composition(Document):
 
 @dataclass(frozen=True, slots=True)
 class TasksAudit(Document):
-    """What the traces of several tasks show, and their composition over devices."""
+    """Audits of the traces of several tasks, and their composition over devices."""
 
     path: Annotated[Path, Key("run")]
     """Directory of the run."""
@@ -149,9 +150,9 @@ class TasksAudit(Document):
     without_rounds: tuple[str, ...]
     """The tasks that committed no round."""
     composition: Composition
-    """What devices spent over all tasks."""
+    """Privacy that devices spent over all tasks."""
     assumptions: ClassVar[InJson[tuple[str, ...]]] = ASSUMPTIONS
-    """What the composition rests on, beside the audit of each task."""
+    """Assumptions of the composition, beside the audit of each task."""
 
 
 def audit_tasks(run: TasksRun | str | Path, delta: float | None = None) -> TasksAudit:
@@ -159,12 +160,12 @@ def audit_tasks(run: TasksRun | str | Path, delta: float | None = None) -> Tasks
 
     Args:
         run: opened, or by path.
-        delta: of every epsilon, instead of each task's own; the composition has the least of
+        delta: delta of every epsilon, in place of each task's own; the composition has the least of
             these, which gives the largest epsilon.
 
     Raises:
-        InputError: for an impossible delta, or if nobody took part in any task.
-        TraceError: for what cannot be read.
+        InputError: delta is impossible, or no device took part in any task.
+        TraceError: a trace cannot be read.
     """
     opened = run if isinstance(run, TasksRun) else TasksRun.open(run)
     # A task without a committed round released nothing that could be audited.
@@ -186,7 +187,7 @@ def audit_tasks(run: TasksRun | str | Path, delta: float | None = None) -> Tasks
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What the devices [P] of one part of the traces spent over all tasks."""
+    """Privacy that the devices [P] of one part of the traces spent over all tasks."""
 
     device_ids: NDArray[np.uint64]
     rho: NDArray[np.float64]
@@ -195,7 +196,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _TaskPart:
-    """What the devices [Q] of one part of one task's trace spent in it."""
+    """Privacy that the devices [Q] of one part of one task's trace spent in it."""
 
     patterns: Patterns
     sensitivities: NDArray[np.float64]
@@ -204,7 +205,7 @@ class _TaskPart:
 
 
 class _Spending:
-    """What devices spent in one task, by the parts of its trace."""
+    """Privacy that devices spent in one task, by the parts of its trace."""
 
     def __init__(self, run: TasksRun, name: str, audit: Audit) -> None:
         self.used: MechanismAudit = audit.mechanisms[0]
@@ -268,7 +269,7 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
     largest = {name: _rho_of([event]) for name, event in at_most.items()}
     bound = list(at_most.values())
     events = [released(spendings[each.task].noise, each.sensitivity) for each in worst]
-    # Where sensitivities of devices are upper bounds, those of the audits may be closer ones.
+    # If sensitivities of devices are upper bounds, those of the audits may be tighter.
     if not is_exact and _rho_of(bound) < _rho_of(events):
         events = bound
     enforced = _enforced(audits, delta)
@@ -276,7 +277,7 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
     return Composition(
         delta=delta,
         devices=int(rho.size),
-        # Every device here took part in some task, so the count of none is left out.
+        # Every device here took part in some task, so the count of 0 tasks is left out.
         devices_by_tasks=tuple(np.bincount(tasks, minlength=len(audits) + 1)[1:].tolist()),
         worst_device=worst_device,
         spent=worst,
@@ -312,7 +313,7 @@ def _join(of_tasks: Sequence[_TaskPart]) -> _Part:
 
 
 def _spent_by(device: int, name: str, part: _TaskPart) -> Iterator[TaskSpending]:
-    """What a device spent in a task; nothing where it took no part."""
+    """Yields the privacy that a device spent in a task, if it took part."""
     patterns = part.patterns
     place = int(np.searchsorted(patterns.device_ids, np.uint64(device)))
     # searchsorted has a place also for a device that is not there.

@@ -1,9 +1,9 @@
-"""What a run has spent at most while it goes on, by its rules and the times of its rounds.
+"""Upper bound of the privacy that a run has spent so far, by its rules and the times of its rounds.
 
-Nobody knows yet who took part: that is exact in the audit of the finished trace. A bound is known
+Participation is unknown until the run ends, when the audit of the trace is exact. A bound is known
 at any time. It is the enforced guarantee (fedray/audit/guarantees.py) of the rounds so far: after n
-rounds the first n rows of the mechanism's matrix are released, and nothing that devices may have
-done under the rules spends more on these.
+rounds the first n rows of the mechanism's matrix are released, and no participation under the rules
+spends more on these.
 """
 
 from typing import NamedTuple
@@ -20,23 +20,24 @@ class RoundsSoFar(NamedTuple):
     """The committed rounds of a run so far, as `RoundRecord` has them; each [n], in order."""
 
     opened: NDArray[np.float64]
-    """When selection for each began, seconds since start."""
+    """Time at which selection for each began, seconds since start."""
     started: NDArray[np.float64]
-    """When each started, seconds since start."""
+    """Time at which each started, seconds since start."""
     closed: NDArray[np.float64]
-    """When each was committed, seconds since start."""
+    """Time at which each was committed, seconds since start."""
 
 
 def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
-    """An upper bound of what the rounds so far have spent, if every device kept the rules.
+    """Returns an upper bound of the privacy spent in the rounds so far, if every device kept the
+    rules.
 
     Args:
-        scenario: of the run.
+        scenario: scenario of the run.
         rounds: at least one.
 
     Returns:
-        The enforced guarantee. Where nothing is proven, its sensitivity is None, and its reason
-        says why.
+        The enforced guarantee. If nothing is proven, its sensitivity is None, and it has the
+        reason.
     """
     limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
     privacy = scenario.privacy

@@ -1,8 +1,8 @@
-"""A privacy statement that can be published, line by line, each with its evidence.
+"""A privacy statement to publish, line by line, each with its evidence.
 
 The order follows the reporting checklist of Ponomareva et al. 2023 ("How to DP-fy ML", section
-5.3.3): the setting, what is protected, how it was accounted for, the guarantee, and what it does
-not cover. A line that a trace cannot support says so.
+5.3.3): the setting, the protected unit, the accounting, the guarantee, and its limits. A line that
+a trace cannot support says so.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _THEOREMS = {
     "gdp": "the Gaussian mechanism, Balle and Wang 2018, Theorem 8",
     "zcdp": "rho alone, Canonne, Kamath and Steinke 2020, Corollary 13",
 }
-"""What the epsilon of an audit follows from, by the accountant that found it."""
+"""Basis of an audit's epsilon, by the accountant that found it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Line:
     says: str
     """The statement."""
     evidence: str
-    """What supports it."""
+    """Evidence of the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Statement(Result):
         return f"<Statement of {shown(self.title)}: {len(self.lines)} lines>"
 
     def to_markdown(self) -> str:
-        """The statement as a Markdown document with one table: what, what it says, and on what
+        """Returns the statement as a Markdown document with one table: subject, statement, and
         evidence."""
         heading = f"# Privacy statement: {_cell(self.title)}"
         lines = [heading, "", "| | Statement | Evidence |", "|---|---|---|"]
@@ -72,16 +72,15 @@ class Statement(Result):
 
 
 def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
-    """The statement of an audited trace, for the first mechanism of the audit.
+    """Returns the statement of an audited trace, for the first mechanism of the audit.
 
     The figures are those of the enforced guarantee, if it may be rested on. Else they are those of
-    the claimed one, of limits that follow from a claimed timer alone, or of the observed one,
+    the claimed one, of limits that follow from only a claimed timer, or of the observed one,
     whichever is known first, and the lines say which.
 
     Raises:
-        InputError: where no mechanism or no noise multiplier is known, where the log is not
-            complete, and where the claim names another mechanism or more noise than the run had:
-            then there is nothing to state.
+        InputError: there is nothing to state: no mechanism or no noise multiplier is known, the log
+            is not complete, or the claim names another mechanism or more noise than the run had.
     """
     if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
         raise InputError(
@@ -102,7 +101,7 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
             "so there is no such statement "
             f"to make; it should say {broken[0].should_say}"
         )
-    # The strongest statement that can be made: the observed guarantee is of this run alone.
+    # The strongest possible statement: the observed guarantee only covers this run.
     mechanism = audit.mechanisms[0]
     stated = mechanism.enforced
     if not stated.may_rest_on:
@@ -123,7 +122,7 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
 
 
 def _setting(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismAudit) -> list[Line]:
-    # `assumptions_of` gives these three first; the others are told at the end of the statement.
+    # `assumptions_of` returns these three first; the others end the statement.
     unit, adjacency, trust = audit.rests_on[:3]
     released = f"the model after each of {counted(audit.rounds, 'round')}"
     if isinstance(mechanism.observed.event, Composed):
@@ -149,7 +148,7 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     source = "given to the audit"
     if scenario is not None and mechanism.is_own:
         source = "the scenario that was run"
-    # Under a claim the audit computes with what is claimed, whatever was run.
+    # Under a claim the audit computes with the claimed figures, whatever was run.
     if audit.claim is not None:
         checked = "compared with the scenario below" if scenario is not None else UNSEEN
         source = f"the claim; {checked}"
@@ -179,7 +178,7 @@ def _participation(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -
     others = [
         f"{each.name}: {_limits_text(each) if each.participation else 'unknown'}"
         for each in mechanism.guarantees
-        # Without a claim there is no claimed participation to tell of.
+        # Without a claim the line has no claimed participation.
         if each is not stated and (each.name != "claimed" or audit.claim is not None)
     ]
     rests = {
@@ -271,7 +270,7 @@ def _guarantee(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> li
 
 def _verdicts(audit: Audit) -> list[Line]:
     return [
-        # The sentence begins with what it is about, which is the line's name here.
+        # The sentence begins with its subject, which is the line's name here.
         Line(f"The claim, {what}", summary.text.partition(": ")[2], _findings(audit, what))
         for what, summary in audit.verdicts.items()
     ]
@@ -290,7 +289,7 @@ def _limits(audit: Audit) -> list[Line]:
         Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN),
         _evaluation(audit.scenario),
         *_left_out(audit),
-        # The first three assumptions are told in the setting.
+        # The setting has the first three assumptions.
         *(Line("Not covered, and assumed", each.text, each.source) for each in audit.rests_on[3:]),
     ]
 
@@ -351,7 +350,7 @@ def _limits_text(guarantee: Guarantee) -> str:
     if participation is None:
         return "a unit may contribute more than once to a round, so no min-sep describes it"
     text = described(participation)
-    # The reason has what the claim states, from which tighter limits may follow.
+    # The reason has the stated claim, from which tighter limits may follow.
     return f"{text} ({guarantee.reason})" if guarantee.name == "claimed" else text
 
 

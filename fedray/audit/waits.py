@@ -1,4 +1,4 @@
-"""How long devices waited between two participations; what a timer is held against."""
+"""Waits of devices between two participations, against which a timer is checked."""
 
 from collections.abc import Iterator
 
@@ -13,15 +13,15 @@ Waits = Iterator[tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint3
 
 
 def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
-    """Every pair of consecutive participations of a device, part by part of the trace.
+    """Returns every pair of consecutive participations of a device, part by part of the trace.
 
     Each item is (seconds between [A], device ids [A], the two rounds [A, 2]). In a trace of ours
-    the seconds are those from the accepted report to the next check-in, which is what a timer
-    rules; rounds on the same upload have no wait between them. In a log they are those from the
-    last recorded time of a participation to the first of the next.
+    the seconds are those from the accepted report to the next check-in, which a timer rules; rounds
+    on the same upload have no wait between them. In a log they are those from the last recorded
+    time of a participation to the first of the next.
 
     Args:
-        trace: whose waits; memory is that of one part.
+        trace: the trace; memory is that of one part.
 
     Returns:
         None for a log that was imported without times.
@@ -32,7 +32,7 @@ def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
 
 
 def is_too_short(seconds: NDArray[np.float64], timer_hours: float) -> NDArray[np.bool_]:
-    """Which waits [A] a timer of so many hours excludes.
+    """Returns the waits [A] that a timer of this length excludes.
 
     Args:
         seconds: the waits, [A].
@@ -44,7 +44,7 @@ def is_too_short(seconds: NDArray[np.float64], timer_hours: float) -> NDArray[np
 def _of_run(trace: Trace) -> Waits:
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)
-        # An abandoned attempt accepts nobody, so every accepted report was released.
+        # An abandoned attempt accepts no report, so every accepted report was released.
         rows = np.flatnonzero(columns["outcome"] == Outcome.ACCEPTED)
         devices = columns["device_id"][rows]
         rounds = columns["round"][rows]
@@ -60,8 +60,8 @@ def _of_run(trace: Trace) -> Waits:
 def is_first_of_upload(
     device_ids: NDArray[np.uint64], check_in_times: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
-    """Which participations [A] are the first ones of what was uploaded. A device checks in once for
-    each, whether it is used in one round or, where uploads are stored, in several.
+    """Returns the participations [A] that are the first on their upload. A device checks in once
+    for each upload, whether it is used in one round or, if uploads are stored, in several.
 
     Args:
         device_ids: [A]; in order.
@@ -84,7 +84,7 @@ def _same_device(
     waits: NDArray[np.float64], devices: NDArray[np.uint64], rounds: NDArray[np.uint32]
 ) -> tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint32]]:
     """Without the pairs of rows that are of two devices."""
-    # Where the device changes, a difference of two rows means nothing.
+    # Differences across two devices mean nothing.
     is_same = devices[1:] == devices[:-1]
     pairs = np.column_stack([rounds[:-1], rounds[1:]])
     return waits[is_same], devices[1:][is_same], pairs[is_same]

@@ -1,1 +1,1 @@
-"""What is under a directory of runs, for `fedray watch` and `fedray status`."""
+"""The runs under a directory, for `fedray watch` and `fedray status`."""

@@ -47,7 +47,7 @@ LONGEST_DOCUMENT = 16 << 20
 LONGEST_KEPT = 1 << 20
 """Bytes of a document that is kept parsed."""
 MOST_ROUNDS, MOST_METRICS, LONGEST_TEXT = 1_000_000, 64, 200
-"""Limits of what files state: rounds of a run, metrics of a training, characters of a name."""
+"""Limits on the content of files: rounds of a run, metrics of a training, characters of a name."""
 SECONDS_FOR_BOUNDS = 10.0
 """Seconds that a listing waits for bounds of privacy; later listings have the slower ones."""
 SHARE_FOR_BOUNDS = 0.05
@@ -59,14 +59,14 @@ State = Literal["finished", "running", "elsewhere", "interrupted", "damaged"]
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """What a run has spent at most, while it goes on.
+    """Upper bounds of the privacy that a run has spent so far.
 
-    rho: an upper bound by the rules of participation and the times of the rounds so far; None
-        where nothing is proven, and `reason` says why.
+    rho: upper bound by the rules of participation and the times of the rounds so far; None if
+        nothing is proven, with the reason in `reason`.
     epsilon: the same as epsilon at `delta`.
     delta: delta of epsilon.
     rounds: committed rounds after which the bounds hold.
-    reason: what the bounds follow from, or why there are none.
+    reason: basis of the bounds, or the reason why they are missing.
     limit: the budget `privacy.stop_at` of the run, by figure; empty without one.
     """
 
@@ -80,11 +80,11 @@ class Privacy:
 
 @dataclass(frozen=True, slots=True)
 class TaskSoFar:
-    """One of several tasks of a run that is under way.
+    """One of several tasks of a run in progress.
 
-    done: rounds that are simulated.
-    count: rounds that there will be; None where that is not known.
-    privacy: what it has spent at most so far; None before its first round.
+    done: simulated rounds.
+    count: rounds in all, or None if unknown.
+    privacy: upper bound of the privacy spent so far; None before its first round.
     """
 
     done: int
@@ -94,39 +94,36 @@ class TaskSoFar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Something under the directory.
+    """An entry of the directory.
 
-    path: relative to the directory, with slashes; of what is unfinished, where it will be.
+    path: relative to the directory, with slashes; for an unfinished entry, its future path.
     kind: "run", a simulated run; "tasks", one of several tasks; "import", an imported log;
         "training", one apart from its trace; "sweep"; or "study", any other study.
-    state: "running" by a process of this machine; "elsewhere", by one of another machine, or of
-        a system that does not tell: only its last word is known; "interrupted", so that nobody
-        works at it; "damaged", so that it cannot be read.
-    name: name of the scenario; empty where there is none.
-    written: when it was finished, ISO 8601; empty before.
+    state: "running" by a process of this machine; "elsewhere", by one of another machine, or of a
+        system without /proc: only its last report is known; "interrupted", without a process;
+        "damaged", if it cannot be read.
+    name: name of the scenario; empty without one.
+    written: time of completion, ISO 8601; empty before.
     report: its page, relative to the directory; empty without one.
-    done: rounds that are simulated, or trained where nothing is simulated; None where that is
-        not known.
-    count: rounds that there will be; None where that is not known.
+    done: rounds simulated, or trained if nothing is simulated; None if unknown.
+    count: rounds in all, or None if unknown.
     trained: rounds that were trained; None without a training.
     simulated_seconds: seconds since the start of the simulated time.
-    eligible: an estimate of the devices that are eligible at the moment.
-    may_come: estimate of the eligible devices that no rule holds back at the moment.
+    eligible: estimated devices that are eligible at the moment.
+    may_come: estimated eligible devices that no rule holds back at the moment.
     train_loss: mean loss of the last trained round.
     evaluation: the last held-out metrics, by name.
-    privacy: what it has spent at most so far; None of what is not under way, and where there are
-        `tasks`.
-    tasks: the tasks of a run of several that is under way, by name; empty of others.
+    privacy: upper bound of the privacy spent so far; None if it is finished, or has `tasks`.
+    tasks: tasks of a run of several in progress, by name; else empty.
     shards: workers that simulate the population.
     trainers: workers that train devices.
-    wall_seconds: wall-clock seconds that it took, or has taken since it began or went on.
-    seconds_left: an estimate; None where it is not known.
-    told: seconds since the last word of what is under way.
-    trace_digest: digest of the trace, or of that which a training learned from.
+    wall_seconds: wall-clock seconds in all, or since it began or resumed.
+    seconds_left: an estimate, or None if unknown.
+    told: seconds since the last report of an entry in progress.
+    trace_digest: digest of the trace, or of a training's trace.
     model: the trained run, relative to the directory, for comparisons; empty without one.
-    resume: the command that goes on with what was interrupted; empty where nothing can.
-    note: what else there is to say, such as how a run ended, or why it has had no round for most of
-        a day.
+    resume: command that resumes an interrupted entry; empty if none can.
+    note: further remark, such as how a run ended, or why it has had no round for most of a day.
     """
 
     path: str
@@ -158,11 +155,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing(Document):
-    """What is under a directory.
+    """The entries of a directory.
 
     directory: its absolute path.
-    entries: what is under way first, then what was interrupted, then the rest, the latest first.
-    has_more: whether there is more than is listed.
+    entries: entries in progress first, then interrupted ones, then the rest, the latest first.
+    has_more: whether the directory has more than is listed.
     """
 
     directory: str
@@ -171,13 +168,13 @@ class Listing(Document):
 
 
 class Runs:
-    """The runs under a directory. What was parsed is kept as long as its file is the same.
+    """The runs under a directory. Parsed files are kept while they are unchanged.
 
     Args:
-        directory: under which runs are looked for.
+        directory: directory of the runs.
 
     Raises:
-        InputError: there is no such directory.
+        InputError: the directory does not exist.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -234,7 +231,7 @@ class Runs:
             return self._damaged(folder, "run", f"{type(error).__name__}: {error}")
 
     def _entry(self, folder: Path) -> Entry | None:
-        # The entry of its run tells of it, so that it has none of its own.
+        # The entry of its run covers it, so it has no entry of its own.
         if folder.name.endswith(LIVE_TRAINING) and self._belongs(folder):
             return None
         if folder.name.endswith(PARTIAL):
@@ -248,7 +245,7 @@ class Runs:
         return self._study(folder)
 
     def _belongs(self, training: Path) -> bool:
-        """Whether the training is that of a run beside it, and told with it."""
+        """Returns whether the training belongs to a run beside it, and is listed with it."""
         run = training.with_name(training.name.removesuffix(LIVE_TRAINING))
         partial = run.with_name(f"{run.name}{PARTIAL}")
         return (run / RUN_FILE).is_file() or (partial / UNFINISHED_FILE).is_file()
@@ -337,7 +334,7 @@ class Runs:
         )
 
     def _trained(self, folder: Path) -> dict[str, Any]:
-        """What an entry says of a trained run."""
+        """Returns the fields of an entry for a trained run."""
         document = self._document(folder / TRAINING_FILE)
         if not isinstance(document, dict):
             return {"note": f"{TRAINING}/{TRAINING_FILE} cannot be read"}
@@ -377,14 +374,14 @@ class Runs:
         training = read_progress(live)
         if training is None:
             return entry
-        # Simulation and training go on side by side: the slower one ends the run.
+        # Simulation and training run side by side: the slower one ends the run.
         both = (entry.seconds_left, training.seconds_left if entry.seconds_left else None)
         known = [seconds for seconds in both if seconds is not None]
         entry = replace(entry, seconds_left=max(known, default=None))
         return replace(entry, **_training_facts(training))
 
     def _with_progress(self, entry: Entry, partial: Path, told: Told | None, resumes: str) -> Entry:
-        """The entry with what a progress file says, and who is at work."""
+        """Returns the entry with the content of a progress file, and its process."""
         state = _state_of(told)
         resume = ""
         if state == "interrupted" and has_checkpoint(partial):
@@ -417,7 +414,7 @@ class Runs:
         )
 
     def _spent(self, partial: Path, scenario: dict[str, Any], told: Told) -> dict[str, Any]:
-        """What an entry says of the privacy of a simulation, or of each of its tasks."""
+        """Returns the fields of an entry for the privacy of a simulation or its tasks."""
         of_tasks = _table(told.facts, "tasks")
         if not of_tasks:
             rounds = _table(told.facts, "rounds")
@@ -437,7 +434,7 @@ class Runs:
     def _privacy(
         self, key: Path, partial: Path, tables: dict[str, Any], rounds: dict[str, Any]
     ) -> Privacy | None:
-        """The bound after the rounds that were told last, or after earlier ones where computing it
+        """Returns the bound after the last reported rounds, or after earlier ones if computing it
         takes long."""
         kept = self._bounds.get(key)
         done = _length(rounds)
@@ -464,7 +461,7 @@ class Runs:
 
     def _study(self, folder: Path) -> Entry | None:
         files = [folder / name for name in (RESULTS_FILE, PLAN_FILE)]
-        # A folder with neither results nor a plan is no study.
+        # A folder with neither results nor a plan is not a study.
         times = [file.lstat().st_mtime for file in files if file.is_file()]
         if not times:
             return None
@@ -520,7 +517,7 @@ _HERE = "{DIR}"
 class _Bound:
     privacy: Privacy
     next: float
-    """From when on it may be computed anew, of time.monotonic."""
+    """Time from which it may be computed again, of time.monotonic."""
 
 
 def _bound(partial: Path, tables: dict[str, Any], columns: dict[str, Any]) -> Privacy:
@@ -554,14 +551,14 @@ def _state_of(told: Told | None) -> State:
     if told is None or told.has_ended:
         return "interrupted"
     is_running = None if told.process is None else told.process.is_running()
-    # Only the machine on which a process runs can tell whether it still does.
+    # Only the machine on which a process runs knows whether it still runs.
     if is_running is None:
         return "elsewhere"
     return "running" if is_running else "interrupted"
 
 
 def _training_facts(told: Told) -> dict[str, Any]:
-    """What an entry says of a training that is under way."""
+    """Returns the fields of an entry for a training in progress."""
     evaluation = _table(told.facts, "evaluation")
     return {
         "trained": told.done,
@@ -641,7 +638,7 @@ def _is_of_run(folder: Path) -> bool:
 
 
 def _length(rounds: dict[str, Any]) -> int:
-    """How many rounds there are, by the first of their columns."""
+    """Returns the number of rounds, by the first of their columns."""
     opened = rounds.get("opened")
     return len(opened) if isinstance(opened, list) else 0
 

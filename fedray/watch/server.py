@@ -1,9 +1,10 @@
 """A server of one local page that follows the runs under a directory.
 
-It answers GET requests of this machine alone, and holds nothing that a new server would miss. It
-shows what is in files: the listing, pages called report.html, and comparisons of trained runs that
-it lists. What a page may load is said in its policy (Content-Security-Policy). Pages of runs may be
-of another's making, so they are shown in a sandbox that can ask this server for nothing.
+It only answers GET requests of this machine, and has no state that a new server would miss. It
+shows the content of files: the listing, pages called report.html, and comparisons of trained runs
+in the listing. The policy of a page (Content-Security-Policy) limits what it may load. Pages of
+runs may come from a stranger, so they are shown in a sandbox that cannot send requests to this
+server.
 """
 
 import contextlib
@@ -49,15 +50,15 @@ class WatchServer(socketserver.ThreadingTCPServer):
     """Serves the page of a directory's runs on this machine.
 
     Args:
-        runs: that are shown.
-        port: on which it listens; 0 for a free one.
+        runs: the runs.
+        port: port to listen on; 0 for a free one.
 
     Raises:
         InputError: the port is taken, or may not be used.
     """
 
     daemon_threads = True
-    # So that a new server can take the port of the one before, and pages go on.
+    # So that a new server can take the port of the one before, and open pages continue.
     allow_reuse_address = True
 
     def __init__(self, runs: Runs, port: int = 0) -> None:
@@ -82,11 +83,11 @@ class WatchServer(socketserver.ThreadingTCPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         return f"http://{LOOPBACK}:{self.server_port}/"
 
     def listing(self) -> Listing:
-        """What there is, as of half a second ago at most."""
+        """The listing, at most half a second old."""
         with self._lock:
             if self._listing is None or time.monotonic() - self._listed > LEAST_AGE:
                 self._listing = self.runs.list()
@@ -95,11 +96,11 @@ class WatchServer(socketserver.ThreadingTCPServer):
             return self._listing
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing: a browser that goes away in the middle of an answer is no mistake."""
+        """Stays silent: a browser that goes away in the middle of an answer is no mistake."""
 
 
 class _Refused(Exception):
-    """An answer other than what was asked for: its status and a line."""
+    """An error response: its status and a line."""
 
     def __init__(self, status: HTTPStatus, line: str) -> None:
         super().__init__(line)
@@ -153,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(HTTPStatus.FORBIDDEN, f"go to {self.server.address}")
 
     def _check_same_site(self) -> None:
-        """Refuses what a page of another site, or one in a sandbox, asks for."""
+        """Refuses requests of a page of another site, or of one in a sandbox."""
         # Browsers always say where a request comes from, and other programs say nothing.
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             raise _Refused(HTTPStatus.FORBIDDEN, f"go to {self.server.address}")
@@ -172,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
         """The content of a page below the directory."""
         directory = self.server.runs.directory
         path = inside(directory, name)
-        # Of all files below the directory, only pages are shown.
+        # Only pages are served, of all files below the directory.
         if path is not None and path.name == REPORT_FILE:
             with contextlib.suppress(OSError):
                 return read_regular_file(path, MOST_REPORT_BYTES, inside=directory)
@@ -196,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
             return comparison_page(compare_runs([path for path in paths if path], given))
         except FedrayError as error:
             raise _Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
-        # Comparisons need an extra, and whoever lacks it is told which one.
+        # Comparisons need an extra; the answer names it if it is missing.
         except ModuleNotFoundError as error:
             lacks = missing_extra(error)
             if lacks is None:
@@ -224,10 +225,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def inside(directory: Path, name: str) -> Path | None:
-    """The real path of what a name means below a directory; None if it is not below it.
+    """Returns the real path of a name below a directory, or None if it is not below it.
 
     Args:
-        directory: that may be shown.
+        directory: directory that may be shown.
         name: relative, with slashes; links in it are followed.
     """
     parts = PurePosixPath(name).parts

@@ -91,7 +91,7 @@ def shown_facts(entry: Entry) -> dict[str, str]:
         "trainers": _if("{:,}".format, entry.trainers),
         _WALL_TIME.get(entry.state, "running for"): _if(duration, entry.wall_seconds),
     }
-    # What is not known has an empty text, and no place in the table.
+    # Unknown values have an empty text, and no place in the table.
     return {name: text for name, text in facts.items() if text}
 
 
