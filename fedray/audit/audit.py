@@ -880,14 +880,19 @@ def _refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit
 
 
 def _conditional(mechanism: MechanismAudit, log: ImportedTrace) -> MechanismAudit:
-    """Makes the enforced guarantee of a log conditional on its timer and on complete rows."""
-    enforced = mechanism.enforced
+    """Makes the guarantees of a log conditional on its claimed timer and on complete rows."""
+    enforced, claimed = mechanism.enforced, mechanism.claimed
     if enforced.sensitivity is None:
         return mechanism
     reason = f"{enforced.reason}; it holds only if that timer was enforced, which a log cannot show"
     if log.incompleteness:
         reason += f". {log.incompleteness.rstrip('.')}"
-    return replace(mechanism, enforced=replace(enforced, may_rest_on=False, reason=reason))
+    return replace(
+        mechanism,
+        enforced=replace(enforced, may_rest_on=False, reason=reason),
+        # A claim rests on the enforced limits, so it rests on that timer too.
+        claimed=replace(claimed, may_rest_on=False),
+    )
 
 
 def _not_this_run(mechanism: MechanismAudit) -> MechanismAudit:

@@ -232,7 +232,7 @@ def test_a_log_without_a_claimed_epsilon_is_said_to_claim_none(
             "audit", str(tmp_path / "t"), "--claim", str(tmp_path / "claim.toml")
         )
         assert code == expected
-        assert says in " ".join(out.split())
+        assert says.lower() in " ".join(out.lower().split())
 
 
 def test_several_statements_that_fail_are_said_of_in_the_plural(run, tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_how_much_of_the_evidence_is_shown_is_said(run, tmp_path: Path, fedray_c
     assert (found.broken_by, len(found.evidence)) == (12, 10)
     assert found.evidence_note == "the 10 worst of 12 follow"
     _, out, _ = fedray_command("audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"))
-    assert "min_sep: the 10 worst of 12 follow" in out
+    assert "Of min_sep the 10 worst of 12 follow." in out
     assert by_statement(audit)["max_participations"].evidence_note == ""  # it holds
 
 
@@ -455,7 +455,7 @@ def test_the_command_checks_a_claim(run, tmp_path: Path, fedray_command) -> None
         str(tmp_path / "page.html"),
     )
     assert code == 1
-    assert "privacy: rho does not hold; participation: holds" in stdout
+    assert "Privacy: rho does not hold; participation: holds." in stdout
     assert stdout.endswith(f"page     {tmp_path / 'page.html'}\n")
     assert "rho does not hold" in (tmp_path / "page.html").read_text()
     code, _, stderr = fedray_command(
