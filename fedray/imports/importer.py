@@ -10,6 +10,7 @@ is refused.
 
 import contextlib
 import datetime
+import glob
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -156,7 +157,7 @@ def import_log(
         rows = _Staged(staged, folder, memory_mebibytes)
         log_rounds = _LogRounds(rows.rounds(), source)
         parts = _Parts(writer, source.schema.field("device").type, log_rounds, repeats)
-        for batch in rows.sorted(log_rounds.numbers):
+        for batch in rows.sorted():
             parts.add(batch)
             line = f"{parts.rows:,} of {source.staged_rows:,} rows sorted"
             on_progress(PartDone(line, parts.rows, source.staged_rows))
@@ -281,7 +282,7 @@ class _Staged:
     """The staged rows in DuckDB.
 
     Args:
-        file: Parquet file with the columns device, log_round and, if the log has times, time.
+        file: Parquet file with the columns device, round and, if the log has times, time.
         folder: directory for rows that memory does not hold.
         memory_mebibytes: memory of the sort.
     """
@@ -291,23 +292,20 @@ class _Staged:
         self._columns = pq.read_schema(file).names
 
     def rounds(self) -> pa.Table:
-        """log_round, first and last time of every round, in order of log_round."""
+        """round, first and last time of every round that occurs, in order of round."""
         time = "time" if "time" in self._columns else "NULL::DOUBLE"
         query = (
-            f"SELECT log_round, min({time}) AS first, max({time}) AS last FROM staged"
-            " GROUP BY log_round ORDER BY log_round"
+            f"SELECT round, min({time}) AS first, max({time}) AS last FROM staged"
+            " GROUP BY round ORDER BY round"
         )
-        return pa.Table.from_batches(self._batches(query, None))
+        return pa.Table.from_batches(self._batches(query))
 
-    def sorted(self, log_rounds: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows with places in `log_rounds` for log_round, sorted by all columns."""
-        columns = ", ".join(self._columns).replace("log_round", "round")
+    def sorted(self) -> Iterator[pa.RecordBatch]:
+        """Yields the rows sorted by all columns."""
         # Rows that are equal in all columns are the same, so the log's order does not matter.
-        query = f"SELECT {columns} FROM staged JOIN rounds USING (log_round) ORDER BY ALL"
-        places = np.arange(log_rounds.size, dtype=np.uint32)
-        return self._batches(query, pa.table({"log_round": log_rounds, "round": places}))
+        return self._batches("FROM staged ORDER BY ALL")
 
-    def _batches(self, query: str, rounds: pa.Table | None) -> Iterator[pa.RecordBatch]:
+    def _batches(self, query: str) -> Iterator[pa.RecordBatch]:
         # The import takes a tenth of a second.
         import duckdb
 
@@ -318,11 +316,9 @@ class _Staged:
         }
         try:
             with connected(settings) as connection:
-                connection.read_parquet(str(self._file)).create_view("staged")
-                if rounds is not None:
-                    # A table's size is known, so that the join holds it and not the log.
-                    connection.register("given", rounds)
-                    connection.execute("CREATE TEMP TABLE rounds AS FROM given")
+                # DuckDB takes names of files for patterns.
+                name = glob.escape(str(self._file))
+                connection.read_parquet(name).create_view("staged")
                 yield from connection.sql(query).to_arrow_reader(BATCH_ROWS)
         except (duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
             # DuckDB turns the user's Ctrl-C into an error of its own.
@@ -338,19 +334,19 @@ class _LogRounds:
     """Our rounds: their numbers in the log, and their times.
 
     Args:
-        seen: log_round, first and last time of the rounds that occur, sorted.
+        seen: staged round, first and last time of the rounds that occur, sorted.
         source: the log. Raises InputError if its rounds are not those that were stated.
     """
 
     def __init__(self, seen: pa.Table, source: Log) -> None:
-        numbers = seen["log_round"].to_numpy()
-        self.numbers = source.numbering.log_rounds(numbers, str(source.path))
+        staged = seen["round"].to_numpy()
+        self.numbers = source.numbering.log_rounds(staged, str(source.path))
         """[n]; the log's numbers of rounds 0 .. n-1."""
+        self._has_places = source.numbering.released is not None
         n = self.numbers.size
-        self.empty = n - numbers.size
+        self.empty = n - staged.size
         """Rounds without a participation in this log; they released a model too, and count."""
-        order = np.argsort(self.numbers)
-        places = order[np.searchsorted(self.numbers, numbers, sorter=order)]
+        places = self.places(staged)
         # First and last times of participations, and listed times; NaN if unknown.
         times = np.full((3, n), np.nan)
         times[0, places], times[1, places] = seen["first"].to_numpy(), seen["last"].to_numpy()
@@ -364,6 +360,12 @@ class _LogRounds:
         # Comparisons with NaN are false, so rounds without times are never out of order.
         self.out_of_order = int((last_times[1:] < first_times[:-1]).sum())
         """Rounds whose participations are all earlier than those of the round before."""
+
+    def places(self, staged: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """Our numbers of staged rounds [N]."""
+        if self._has_places:
+            return staged.astype(np.uint32)
+        return np.searchsorted(self.numbers, staged).astype(np.uint32)
 
     def write(self, file: Path) -> str:
         """Writes the rounds to a file of the trace, and returns the digest of its columns."""
@@ -409,7 +411,7 @@ class _Parts:
         if not batch.num_rows:
             return
         names = batch.column(0)
-        rounds = batch.column(1).to_numpy()
+        rounds = self._log_rounds.places(batch.column(1).to_numpy())
         # Rows come sorted, so a new device, and a repeated row, is known by the row before.
         is_new = np.ones(len(names), np.bool_)
         is_new[1:] = _COMPUTE.not_equal(names[1:], names[:-1])

@@ -150,12 +150,12 @@ class Log:
         _check_round_type(layout.round, self._types[layout.round])
         self._met: dict[str, dict[str, None]] = {column: {} for column in layout.conditions}
         """First few values of the columns of conditions."""
-        fields = [pa.field("device", self._device_type()), pa.field("log_round", pa.int64())]
+        fields = [pa.field("device", self._device_type()), pa.field("round", pa.int64())]
         fields += [pa.field("time", pa.float64())] if layout.time is not None else []
         self.schema = pa.schema(fields)
 
     def stage(self, file: Path) -> None:
-        """Writes device, log_round and time of the participations to a Parquet file.
+        """Writes device, round and time of the participations to a Parquet file.
 
         Raises:
             InputError: the log cannot be read.
@@ -241,7 +241,8 @@ class Log:
             example = Unused(reason, 0, devices[first], shown_value(rounds[first]))
             self.left_out.setdefault(reason, example).rows += places.size
             self.out_of_range += places.size if reason == beyond else 0
-        is_unreleased = is_left & ~self.numbering.is_released(numbers)
+        staged = self.numbering.staged(numbers)
+        is_unreleased = is_left & (staged < 0)
         if is_unreleased.any():
             self.unreleased_rows += int(is_unreleased.sum())
             found = np.unique(numbers[is_unreleased])
@@ -249,7 +250,7 @@ class Log:
         # Times of other rows are not read, so a wrong time there refuses nothing.
         places = np.flatnonzero(is_left & ~is_unreleased)
         chosen = pa.array(places)
-        columns = [devices.take(chosen), pa.array(numbers[places])]
+        columns = [devices.take(chosen), pa.array(staged[places])]
         if self.times is not None:
 
             def row_name(place: int) -> str:

@@ -83,18 +83,28 @@ class Numbering:
         if rounds is not None and self.how == AS_THEY_ARE:
             self.limit = rounds
         self._rounds = rounds
+        if released is not None:
+            self._order = np.argsort(released.numbers)
+            self._sorted = released.numbers[self._order]
 
-    def is_released(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[N]; whether each of a log's rounds [N] released a model."""
+    def staged(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns values in the order of our rounds, for a log's rounds [N]; -1 if not released.
+
+        They are places in the rounds file if there is one, else the log's numbers: ranks are known
+        only after the last row.
+        """
         if self.released is None:
-            return np.ones(numbers.size, np.bool_)
-        return np.isin(numbers, self.released.numbers)
+            return numbers
+        # The minimum is for numbers above all that are listed, which have no place.
+        places = np.searchsorted(self._sorted, numbers)
+        places = np.minimum(places, self._sorted.size - 1)
+        return np.where(self._sorted[places] == numbers, self._order[places], -1)
 
     def log_rounds(self, seen: NDArray[np.int64], log: str) -> NDArray[np.int64]:
         """Returns the log's numbers of our rounds 0 .. n-1, [n].
 
         Args:
-            seen: distinct numbers of released rounds in the log, sorted.
+            seen: distinct staged values, sorted.
             log: name of the log in messages.
 
         Raises:

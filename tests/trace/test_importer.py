@@ -330,6 +330,19 @@ def test_a_directory_of_files_is_one_log(tmp_path: Path) -> None:
         import_log(folder, "dev", "round", 5, tmp_path / "u")
 
 
+def test_an_output_whose_name_is_a_pattern_does_not_read_another_import_s_rows(
+    tmp_path: Path,
+) -> None:
+    """DuckDB takes *, ? and [ in names of files for patterns; another import may be unfinished."""
+    (tmp_path / "tz.partial").mkdir()
+    other = pa.table({"device": ["z"], "round": pa.array([0], pa.int64())})
+    pq.write_table(other, tmp_path / "tz.partial" / "staged.parquet")
+    log = write_log(tmp_path / "log", ["a", "b"], [0, 1], "strings")
+    for name in ("t*", "t?", "t[z]"):
+        trace = import_log(log, "dev", "round", 2, tmp_path / name)
+        assert patterns_by_name(trace) == {"a": [0], "b": [1]}
+
+
 def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     """Sorting would go wrong on it, and rounds with it."""
     names = pa.array([b"\xff\xfe", b"ok"], pa.binary())
