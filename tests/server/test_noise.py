@@ -10,7 +10,7 @@ import torch
 from example_mechanisms import MECHANISMS, ROUNDS
 from numpy.typing import NDArray
 
-from fedray.base.errors import CheckpointError, InputError
+from fedray.base.errors import AggregatorLost, CheckpointError, InputError
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.mechanisms import reference
 from fedray.mechanisms.participation import MinSep
@@ -298,11 +298,15 @@ def test_a_state_of_another_kind_of_device_is_refused(aggregator) -> None:
 
 def test_an_aggregator_without_a_gpu_of_its_own_sees_none(small, monkeypatch) -> None:
     """Whatever the node has. One that reserves a GPU is left what Ray gives it, and refuses to run where torch has none."""
-    from fedray.runtime.workers import _ActorBody
+    from fedray.runtime.workers import ActorSpec, _ActorBody
 
     def body_of(device: str) -> _ActorBody:
         scenario = small("training.enabled=true")
-        return _ActorBody("Aggregator", {}, device == "cuda", ModelAggregator, scenario, device)
+        gpus = float(device == "cuda")
+        spec = ActorSpec(
+            "Aggregator", "the aggregator", ModelAggregator, (), AggregatorLost, gpus=gpus
+        )
+        return _ActorBody(spec, scenario, device)
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     body = body_of("cuda")

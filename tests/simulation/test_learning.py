@@ -259,7 +259,7 @@ def test_a_users_code_is_trained_by_one_thread(trace: Trace, small, tmp_path: Pa
     (tmp_path / "slow.py").write_text(SLOW)
     own = f"training.task={{kind='custom', file='{tmp_path / 'slow.py'}'}}"
     scenario = small(*TRAINED, own, "rounds.count=8")
-    with pytest.raises(InputError, match=r"trainers=2 in one process.*train on Ray"):
+    with pytest.raises(InputError, match=r"trainers=2 must be 1 in one process.*train on Ray"):
         train(trace, scenario, Placement(backend="in-process", trainers=2), tmp_path / "m")
     assert not (tmp_path / "m").exists()
     alone = train(trace, scenario, Placement(backend="in-process"), tmp_path / "m")
