@@ -1,8 +1,8 @@
 """ShardHost: the shards of one node, on threads. Plain Python; clients/workers.py puts it on Ray.
 
-The server sends a host one message per window, and gets one list of check-ins, so that what the
-server does grows with the nodes and not with the shards. Compiled code of a shard runs without
-Python's global lock, so that threads work side by side.
+The server sends a host one message per window, and gets one list of check-ins, so that the server's
+work grows with the nodes and not with the shards. Compiled code of a shard runs without Python's
+global lock, so that threads work side by side.
 """
 
 import dataclasses
@@ -34,11 +34,11 @@ class ShardHost:
     """Shards of neighbouring ranges of devices as one shard: it answers as `PopulationShard` does.
 
     Args:
-        scenario: whose devices they are.
+        scenario: source of the devices.
         ranges: the devices [first, end) of every shard; each begins where the one before ends.
-        threads: how many shards work at once; 1 for none beside the caller's thread.
+        threads: shards that work at once; 1 for none beside the caller's thread.
 
-    busy_seconds: wall-clock time of calls for windows; what goes on between calls is not in it.
+    busy_seconds: wall-clock time of calls for windows, without the time between calls.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ShardHost:
         self._written: dict[int, Future[ShardPart]] = {}
 
     def prepare(self, order: CheckInOrder) -> None:
-        """See `PopulationShard.prepare`. With threads it goes on after this has returned."""
+        """See `PopulationShard.prepare`. With threads it continues after this has returned."""
         if self._pool is None:
             begun = time.perf_counter()
             for shard in self._shards:
@@ -130,8 +130,8 @@ class ShardHost:
         return self._written.pop(part).result()
 
     def use(self) -> ShardUse:
-        """What the shards have used so far."""
-        # Linux tells the peak in KiB.
+        """Use of resources by the shards so far."""
+        # Linux reports the peak in KiB.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return ShardUse(
             self.first_device,
@@ -143,7 +143,7 @@ class ShardHost:
         )
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """Descriptions and values of what a cluster's monitoring shows of a node's shards."""
+        """Returns descriptions and values for a cluster's monitoring of a node's shards."""
         use = self.use()
         return {
             "rows": ("Rows of the trace that a node's shards hold", use.rows),
@@ -159,13 +159,13 @@ class ShardHost:
             return self._shards[place].write_part(own_part, partial, token)
 
     def _finish_preparing(self) -> None:
-        """Waits for what `prepare` has begun; raises what it raised."""
+        """Waits for the work of `prepare`; raises its error."""
         prepared, self._prepared = self._prepared, []
         for future in prepared:
             future.result()
 
     def _of_each(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """What calls give, in their order."""
+        """Returns the results of calls, in their order."""
         if self._pool is None:
             return [call() for call in calls]
         return [future.result() for future in [self._pool.submit(call) for call in calls]]

@@ -53,8 +53,7 @@ from fedray.wire.messages import (
 )
 
 KNOWN_BYTES = 160 * 2**20
-"""Memory of a shard for what stays the same of devices, so that it need not be drawn at every
-listing."""
+"""Memory of a shard for the constant data of devices, so that it is not drawn at every listing."""
 
 WORK_BYTES = 96 * 2**20
 """Most memory of a shard for how long its devices work. A device checks in several times, and what
@@ -67,7 +66,7 @@ _WHOLE_BLOCK = np.arange(BLOCK_DEVICES, dtype=np.uint16)
 class _Listed:
     """Check-ins of a window in order of (time, device), and the work of their devices.
 
-    first: of all intervals that were looked at.
+    first: first check-ins of all intervals looked at.
     entries: [A]; positions of the check-ins among them.
     fixed_seconds, training_seconds: [A]; see `fedray.clients.latency.work_seconds`.
     """
@@ -91,7 +90,7 @@ class _Listed:
 class _Prepared:
     """Check-ins of a window as far as they are known before the one in progress is settled.
 
-    order: for which they were drawn.
+    order: order for which they were drawn.
     listed: the check-ins.
     """
 
@@ -99,8 +98,8 @@ class _Prepared:
     listed: _Listed
 
     def is_for(self, order: CheckInOrder) -> bool:
-        """Whether an order is the same but for what has been settled since."""
-        # These two change while the window is prepared, and neither decides what was drawn for it.
+        """Returns whether an order is the same except for later settlements."""
+        # These two change while the window is prepared, and neither affects its draws.
         mine = replace(self.order, settlements=(), rounds=())
         return mine == replace(order, settlements=(), rounds=())
 
@@ -108,20 +107,20 @@ class _Prepared:
 class PopulationShard:
     """Devices [first_device, end_device) of a scenario.
 
-    Its state is what devices remember that took part (when their timer opens; if rounds must be
-    separated, their last round; if participations are capped, how many they had; if histories are
-    lost, when that is), the intervals of the period while check-ins are enumerated, and the rows
-    for the trace, on disk. Everything else is derived. Windows are asked for in order; the present
-    one may be asked for again.
+    Its state is the memory of devices that took part (the time at which their timer opens; if
+    rounds must be separated, their last round; if participations are capped, their number; if
+    histories are lost, the time of that), the intervals of the period while check-ins are
+    enumerated, and the rows for the trace, on disk. Everything else is derived. Windows are
+    requested in order; the present one may be requested again.
 
-    What a device says of itself is what it remembers at its first check-in of a window.
+    A device reports its memory at its first check-in of a window.
 
     Args:
-        scenario: whose devices they are.
+        scenario: source of the devices.
         first_device: the first of them, where a block begins.
         end_device: the end of them.
-        like: a shard of the same devices whose scenario has no rules of participation; what both
-            know of the devices is then held once.
+        like: a shard of the same devices whose scenario has no rules of participation; their common
+            data is then held once.
     """
 
     def __init__(
@@ -153,29 +152,29 @@ class PopulationShard:
         self._losses = HistoryLosses.of(scenario)
         self._clocks = ClockChanges.of(scenario)
         self._young_seconds = participation.young_history_seconds
-        """How long a device waits after its history began."""
+        """Seconds that a device waits after its history began."""
         self._can_be_young_again = self._young_seconds > 0 and participation.forgets_noticeably
         self._open_times = DeviceMap(end_device - first_device)
-        """When each device's timer opens, whole seconds since start."""
+        """Time at which each device's timer opens, whole seconds since start."""
         self._last_rounds = DeviceMap(end_device - first_device)
         """Last round + 1; filled only where rounds must be separated."""
         self._contributions = DeviceMap(end_device - first_device)
         """Reports that arrived in time; filled only where they are capped."""
         self._forgotten = DeviceMap(end_device - first_device)
-        """How many of them were before the last loss of the device's history."""
+        """Number of them before the last loss of the device's history."""
         self._forget_times = DeviceMap(end_device - first_device)
-        """When each device loses what it remembers, whole seconds; 0 for never."""
+        """Time at which each device loses its memory, whole seconds; 0 for never."""
         self._remembered = Remembered(self._open_times, self._last_rounds, self._forget_times)
         self._members: dict[int, tuple[NDArray[np.uint16], Any]] = {}
         self._known_room = KNOWN_BYTES
         devices = end_device - first_device
         self._known_work = np.zeros((devices, 2), np.float32) if 8 * devices <= WORK_BYTES else None
-        """Fixed and training seconds of the work of devices; 0 as long as they were not drawn. A
-        device's two lie together, because they are read together, from all over the memory. Pages
-        that nobody has written take none."""
+        """Fixed and training seconds of the work of devices; 0 until they are drawn. A device's two
+        are adjacent, because they are read together, from all over the memory. Unwritten pages take
+        no memory."""
         self._prepared: _Prepared | None = None
         self._moved: list[NDArray[np.int64]] = []
-        """Devices, by their positions, whose timers were started since `_listed` was last told."""
+        """Positions of devices whose timers were started since the last report to `_listed`."""
         self._listed: ListedIntervals | None = None
         sample = like._census if like else CensusSample.of(scenario, self._eligibility, end_device)
         if self._least_examples:
@@ -186,11 +185,10 @@ class PopulationShard:
         self._parts = part_ranges(scenario.device_ids, first_device, end_device)
 
     def prepare(self, order: CheckInOrder) -> None:
-        """Does ahead what can be done for a window before the one in progress is settled. It
-        changes no answer.
+        """Prepares a window before the one in progress is settled. It changes no answer.
 
         Args:
-            order: for the window, without settlements.
+            order: order of the window, without settlements.
         """
         self._prepared = self._prepare(order)
 
@@ -210,27 +208,28 @@ class PopulationShard:
         return self._answer(self._trusted(listed), self._take_census(order))
 
     def check_ins_at(self, first: FirstCheckIns, order: CheckInOrder) -> CheckIns:
-        """What the shard's devices say at check-ins that were listed elsewhere, whether or not the
-        rules of this scenario admit them: `open_times` says from when on they do.
+        """Returns the reports of the shard's devices at check-ins that were listed elsewhere,
+        whether or not the rules of this scenario admit them: `open_times` has the times from which
+        they do.
 
         Args:
             first: the check-ins [A], in order of (time, device).
-            order: for the window, whose settlements were applied.
+            order: order of the window, whose settlements were applied.
         """
         listed = self._with_work(first, np.arange(first.local.size))
         answer = self._answer(listed, self._take_census(order))
         return replace(answer, open_times=self._admission_times(first.local, first.times))
 
     def open_times_of(self, device_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
-        """When the timers of some of the shard's devices [S] open, whole seconds since start; 0
-        where none was started."""
+        """Returns the times at which the timers of some devices [S] open, whole seconds since
+        start; 0 if none was started."""
         return self._open_times.get((device_ids - np.uint64(self.first_device)).astype(np.int64))
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
         """Starts timers and keeps the rows for the trace.
 
         Args:
-            settlements: in order of attempt; those that were applied before are passed over.
+            settlements: settlements in order of attempt; earlier ones are skipped.
         """
         for settlement in settlements:
             if settlement.attempt <= self._settled:
@@ -256,8 +255,8 @@ class PopulationShard:
             is_lost = self._has_forgotten(
                 counted, settlement.check_in_times[settlement.has_arrived]
             )
-            # Maps keep the largest value of each device, so a count cannot go back to zero. What
-            # was lost is kept as a count of its own, and `_counts` subtracts it.
+            # Maps keep the largest value of each device, so a count cannot go back to zero. Lost
+            # participations are a count of their own, which `_counts` subtracts.
             lost = counted[is_lost]
             self._forgotten.raise_to(lost, self._contributions.get(lost))
             counts = self._contributions.get(counted) + np.uint32(1)
@@ -275,7 +274,7 @@ class PopulationShard:
     def _has_forgotten(
         self, local: NDArray[np.int64], times: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
-        """Whether devices, by their positions, have lost at a time [S] what they remembered."""
+        """Returns whether devices, by their positions, have lost their memory at a time [S]."""
         if not self._losses.happen:
             return np.zeros(local.size, np.bool_)
         forget_times = self._forget_times.get(local)
@@ -339,7 +338,7 @@ class PopulationShard:
             return _Listed(first, entries, *self._work_of(local))
         work = self._known_work.take(local, axis=0)
         fixed, training = work[:, 0].copy(), work[:, 1].copy()
-        # What takes no time at all counts as unknown, and is computed every time.
+        # Work that takes no time at all counts as unknown, and is computed every time.
         unknown = np.flatnonzero((fixed == 0.0) & (training == 0.0))
         if unknown.size:
             fixed[unknown], training[unknown] = self._work_of(local[unknown])
@@ -379,12 +378,13 @@ class PopulationShard:
         return joined(listed)
 
     def _members_of(self, block: int) -> tuple[NDArray[np.uint16], Any]:
-        """Devices of a block that may ever take part, as ids less the block's first, and what is
-        known of their availability: the first blocks' is kept, as far as KNOWN_BYTES go."""
+        """Returns the devices of a block that may ever take part, as ids less the block's first,
+        and their constant availability data: that of the first blocks is kept, up to KNOWN_BYTES.
+        """
         if block in self._members:
             return self._members[block]
         end = min(block + BLOCK_DEVICES, self.end_device)
-        # Where all devices are usable, blocks share one array instead of 128 KiB each.
+        # If all devices are usable, blocks share one array instead of 128 KiB each.
         is_everybody = self._devices.usable_share == 1.0
         members = (
             _WHOLE_BLOCK[: end - block] if is_everybody else usable_among(self._devices, block, end)
@@ -392,7 +392,7 @@ class PopulationShard:
         if self._least_examples:
             members = members[self._have_data(members + np.uint64(block))]
         known, size = None, members.size * self._availability.bytes_to_know
-        # Blocks that find no room left have the same things drawn anew at every listing.
+        # Blocks beyond the memory have their data drawn at every listing.
         if 0 < size <= self._known_room:
             known = self._availability.known_of(members + np.uint64(block))
             self._known_room -= size
@@ -400,14 +400,14 @@ class PopulationShard:
         return members, known
 
     def _have_data(self, device_ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Whether devices have as many examples as a policy asks for."""
+        """Returns whether devices have as many examples as a policy requires."""
         return self._data.examples_on(device_ids) >= self._least_examples
 
     def _trust_times(
         self, local: NDArray[np.uint32], times: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """When the history that devices have at a time [S] is old enough, seconds since start; 0
-        for those that are there from the start and have lost none."""
+        """Returns the times at which the history that devices have at a time [S] is old enough,
+        seconds since start; 0 for devices that exist from the start and have lost none."""
         device_ids = local + np.uint64(self.first_device)
         trusted = np.zeros(local.size)
         if not self._presence.is_everybody_always:
@@ -440,7 +440,7 @@ class PopulationShard:
 
     def _thin(self, order: CheckInOrder) -> "_Prepared":
         """From candidates; cheap tests come first."""
-        # Who was moved is heard only while intervals are listed, so the list would be out of date.
+        # Moves are only recorded while intervals are listed, so the list would be out of date.
         self._forget_listed()
         local, times = draw_candidates(
             self._devices, self._presence, self._process(order), self.end_device
@@ -515,7 +515,8 @@ class PopulationShard:
     def _counts(
         self, local: NDArray[np.int64], has_forgotten: NDArray[np.bool_]
     ) -> NDArray[np.uint32]:
-        """How many reports that arrived in time devices remember, by their positions [S]."""
+        """Returns the remembered numbers of reports that arrived in time, by positions of devices
+        [S]."""
         counts = self._contributions.get(local) - self._forgotten.get(local)
         return np.where(has_forgotten, np.uint32(0), counts)
 
@@ -557,14 +558,14 @@ class PopulationShard:
         return losses_between(self._losses, *_spans_of(columns))
 
     def _clock_settings_of(self, columns: dict[str, NDArray]) -> ClockSettings | None:
-        """When clocks of these devices were set, in the same time."""
+        """Returns the settings of these devices' clocks in the same time."""
         if not self._clocks.happen:
             return None
         return settings_between(self._clocks, *_spans_of(columns))
 
     @property
     def part_count(self) -> int:
-        """How many parts of the trace it holds."""
+        """Number of its parts of the trace."""
         return len(self._parts)
 
     @property
@@ -580,6 +581,6 @@ def _spans_of(
     device_ids, times = columns["device_id"], columns["checkin_time"]
     # Rows are sorted by device, so a device's first row is where the id changes.
     first = np.flatnonzero(np.diff(device_ids, prepend=np.uint64(2**64 - 1)))
-    # It is cut to as many as there are devices, because a part may have no rows at all.
+    # Cut to the number of devices, because a part may have no rows at all.
     last = np.append(first[1:], device_ids.size)[: first.size] - 1
     return device_ids[first], times[first], times[last]

@@ -45,8 +45,8 @@ class TasksShard:
         self._process.prepare(_of_process(order))
 
     def check_ins(self, order: CheckInOrder) -> CheckIns:
-        """Applies the order's settlements, then lists its window's first check-ins, with what the
-        devices say to each task."""
+        """Applies the order's settlements, then lists its window's first check-ins, with the
+        devices' reports to each task."""
         self.settle(order.settlements)
         found = self._process.check_ins(_of_process(order))
         local = (found.device_ids - np.uint64(self.first_device)).astype(np.uint32)
@@ -84,8 +84,8 @@ class TasksShard:
         """Starts timers and keeps the rows for the traces.
 
         Args:
-            settlements: in order of attempt. Those of one attempt, which may start timers of
-                several tasks, come together.
+            settlements: settlements in order of attempt. Those of one attempt, which may start
+                timers of several tasks, come together.
         """
         for settlement in settlements:
             self._tasks[settlement.task].settle([settlement])
@@ -112,7 +112,7 @@ class TasksShard:
 
     @property
     def part_count(self) -> int:
-        """How many parts of the traces it holds."""
+        """Number of its parts of the traces."""
         return len(self._tasks) * self._parts
 
     @property
@@ -133,7 +133,7 @@ def shard_of(
 
 
 def _of_process(order: CheckInOrder) -> CheckInOrder:
-    """The order without what is of single tasks, so that what was prepared for it stays good."""
+    """Returns the order without fields of single tasks, so that preparations stay valid."""
     return replace(order, rounds=(0,), settlements=())
 
 

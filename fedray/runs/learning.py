@@ -1,11 +1,11 @@
-"""Learning: what a model learns from a trace, under a noise mechanism.
+"""Training of a model on a trace, under a noise mechanism.
 
-Who takes part does not depend on what is learned. So a model is trained from a trace: the accepted
-devices of round t are the cohort of step t. `train` reads a finished trace; `LiveTraining` is told
-the rounds of a simulation as they are committed, and gives the same model, bit for bit.
+Participation does not depend on training. So a model is trained on a trace: the accepted devices of
+round t are the cohort of step t. `train` reads a finished trace; `LiveTraining` gets the rounds of
+a simulation as they are committed, and gives the same model, bit for bit.
 
     TRAINED.partial/
-      unfinished.json                 what is trained
+      unfinished.json                 the scenario and the trace
       checkpoints/NUMBER-DIGEST.npz   the last two checkpoints: the loop's whole state
 """
 
@@ -75,33 +75,34 @@ def train(
     `privacy`.
 
     Args:
-        trace: of `simulate`; of a log there are no devices that hold data.
-        scenario: what is trained, on which data, and under which mechanism; by default what the
-            trace was simulated with. Its other tables must be those of the trace.
-        placement: where; may change the wall clock alone, but for the kind of aggregator_gpus.
+        trace: trace of `simulate`; the devices of a log hold no data.
+        scenario: source of data, training and mechanism; by default the trace's own. Its other
+            tables must be those of the trace.
+        placement: where it runs; only changes the wall clock, except for the kind of
+            aggregator_gpus.
         out: a new directory; by default one under runs/.
-        on_progress: is told how far the training is, after every round.
-        is_resumed: whether to go on from the last checkpoint of a training that was to be `out`.
+        on_progress: called with the progress after every round.
+        is_resumed: whether to continue from the last checkpoint of a training with this `out`.
         trust_code: whether the code of a custom task that came with the trace may be run.
 
     Raises:
-        InputError: the scenario is of another population, `out` cannot be used, or the code is
-            not trusted.
-        CheckpointError: there is nothing to go on with, or it is another training's.
+        InputError: the scenario has another population, `out` cannot be used, or the code is not
+            trusted.
+        CheckpointError: there is no such unfinished training.
         AggregatorLost, TrainerLost: a worker was lost too often.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     value = _scenario_to_train(opened, scenario)
-    # Code that came with a trace may be somebody else's.
+    # Code that came with a trace may come from a stranger.
     if not trust_code:
         value.demand_trust_of_training()
     # The trace of a log has no scenario, and was refused for it.
     assert isinstance(opened, Trace)
     directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
-    # Data that was never read is read here once, where its progress can be told.
+    # Unread data is read here once, so that its progress is shown.
     build_index(value, on_progress)
     time_of_devices = DeviceTime(value)
-    # How long the training takes decides whether it is worth starting Ray.
+    # The length of the training decides whether it is worth starting Ray.
     here = resolved(
         placement or Placement(), value, lambda: predicted_seconds(value, time_of_devices)
     )
@@ -118,13 +119,13 @@ def train(
 
 
 def scenario_of(trace: Trace | ImportedTrace) -> Scenario:
-    """What a trace was simulated with.
+    """Returns the scenario of a trace.
 
     Args:
-        trace: of a simulation.
+        trace: trace of a simulation.
 
     Raises:
-        InputError: the trace is of a log.
+        InputError: the trace is a log.
     """
     if isinstance(trace, ImportedTrace):
         raise InputError(
@@ -144,13 +145,13 @@ def finish_training(
     *,
     trust_code: bool = False,
 ) -> TrainedRun:
-    """Trains the model of a run whose trace is whole, from its last checkpoint if there is one.
+    """Trains the model of a run whose trace is complete, from its last checkpoint if there is one.
 
     Args:
-        trace: of the run.
-        placement: where.
-        on_progress: is told how far the training is.
-        scenario: what the run was started with. Its code is the user's own.
+        trace: trace of the run.
+        placement: where it runs.
+        on_progress: called with the progress.
+        scenario: scenario of the run's start. Its code is the user's own.
         trust_code: whether the code of a custom task that came with the trace may be run.
 
     Raises:
@@ -174,12 +175,12 @@ def finish_training(
 
 
 class DeviceTime:
-    """How long a device of a scenario trains, which is measured at most once.
+    """Training time of a device of a scenario, measured at most once.
 
-    A placement that is decided here is on this machine, so what decided it is told to the user too.
+    A placement decided here is on this machine, so the user sees the reason too.
 
     Args:
-        scenario: what is trained.
+        scenario: the scenario.
 
     group: devices that are timed at once.
     """
@@ -207,12 +208,12 @@ class DeviceTime:
 def resolved(
     placement: Placement, scenario: Scenario, seconds_here: Callable[[], float]
 ) -> Placement:
-    """A placement whose backend is "ray" or "in-process"; see Placement.resolved.
+    """Returns a placement whose backend is "ray" or "in-process"; see Placement.resolved.
 
     Args:
-        placement: as the user gave it.
-        scenario: what is simulated, trained, or both.
-        seconds_here: how long that takes in this process; is asked only where it decides.
+        placement: the user's placement.
+        scenario: scenario to simulate, train, or both.
+        seconds_here: returns the time in this process; only called if it decides.
     """
     if not scenario.training.enabled or trains_as_fast_here(scenario):
         return placement.resolved()
@@ -220,14 +221,12 @@ def resolved(
 
 
 def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = None) -> float:
-    """How long a training takes in this process, by training some of its devices here.
+    """Returns the seconds of a training in this process, over all rounds, by training some of its
+    devices here. No result depends on it.
 
     Args:
-        scenario: what is trained.
-        time_of_devices: of the scenario; keeps what is measured. None: it is not needed again.
-
-    Returns:
-        Seconds, of all rounds. No result depends on it.
+        scenario: the scenario.
+        time_of_devices: times of the scenario, which keeps the measurement; None to discard it.
     """
     here = Placement(backend="in-process")
     trainers = start_trainers(scenario.for_trainers(), here, cpus=1)
@@ -240,16 +239,13 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
 
 
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
-    """The cohorts of all committed rounds, in order.
+    """Yields (round, its cohort, sorted by id) for all committed rounds, in order.
 
-    The trace is read part by part; what is held is the cohorts alone.
+    The trace is read part by part; only the cohorts are held.
 
     Args:
-        trace: of the rounds.
-        scenario: says how many of the accepted devices are trained.
-
-    Yields:
-        (round, its cohort, sorted by id).
+        trace: trace of the rounds.
+        scenario: source of the number of devices to train.
     """
     rounds = trace.rounds
     # State 0 is committed; abandoned attempts have no cohort.
@@ -287,18 +283,18 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
 
 
 class LiveTraining:
-    """Trains the rounds of a simulation while it goes on, in a thread of its own.
+    """Trains the rounds of a simulation in progress, in a thread of its own.
 
-    A context. `add` is told what is committed; `finish` waits until all is trained.
+    A context. `add` takes committed rounds; `finish` waits until all are trained.
 
     Args:
-        scenario: what is simulated and trained.
-        placement: where.
-        trace_directory: where the trace will be; the trained run will be in it.
-        is_resumed: whether the simulation goes on from a checkpoint. The training then goes on
+        scenario: scenario of simulation and training.
+        placement: where it runs.
+        trace_directory: future directory of the trace; the trained run will be in it.
+        is_resumed: whether the simulation continues from a checkpoint. The training then continues
             from its own, if there is one.
-        on_progress: is told how far the training is, from the thread.
-        time_of_devices: of the scenario, where it was measured for the placement.
+        on_progress: called with the progress, from the thread.
+        time_of_devices: times of the scenario, if measured for the placement.
     """
 
     def __init__(
@@ -348,7 +344,7 @@ class LiveTraining:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # What is still in the queue is not trained, whether all went well or not.
+        # Rounds still in the queue are not trained, after success or failure.
         self._is_over = True
         self._rounds.put(None)
         self._thread.join()
@@ -373,10 +369,10 @@ class LiveTraining:
         Args:
             round_index: rounds come in order.
             accepted_device_ids: [A], sorted.
-            versions: of the model that each was sent [A]; empty unless rounds are buffered.
+            versions: model version of each [A]; empty unless rounds are buffered.
 
         Raises:
-            FedrayError: what the thread raised since.
+            FedrayError: error of the thread.
         """
         self._raise()
         places = cohort_places(self._scenario, round_index, accepted_device_ids.size)
@@ -390,10 +386,10 @@ class LiveTraining:
         """Waits until every round is trained, and puts the trained run into the trace.
 
         Args:
-            trace: what was simulated, whole by now.
+            trace: the complete trace.
 
         Raises:
-            FedrayError: what the thread raised.
+            FedrayError: error of the thread.
         """
         self._rounds.put(None)
         # In short steps, so that an interrupt is heard.
@@ -442,7 +438,7 @@ class _Training:
             self._loop.load(state)
         self._description = trainers[0].describe().result()
         rounds_left = scenario.rounds.count - self._loop.next_round
-        # An estimate trains some devices, so it is made only for somebody who hears it.
+        # An estimate trains some devices, so it is only made if a listener wants it.
         if on_progress is not None and rounds_left:
             on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
         # The time of the estimate is not that of the training.
@@ -450,11 +446,11 @@ class _Training:
         self._last_checkpoint = self._begun
         writer.progress.begin("training", self._loop.next_round, scenario.rounds.count)
         self._seconds_of_rounds: list[float] = []
-        """How long each round took, of those since this began or went on."""
+        """Seconds of each round since this began or resumed."""
 
     def train(self, round_index: int, cohort: Cohort) -> None:
         """Trains a round, unless that was done before the last checkpoint."""
-        # A simulation that goes on tells all of its rounds again, from the first.
+        # A resumed simulation reports all of its rounds again, from the first.
         if round_index < self._loop.next_round:
             return
         # A live training also waits for its rounds, so its whole time would not do.
@@ -476,7 +472,7 @@ class _Training:
         self.writer.progress.tell(loop.next_round, lambda: self._facts(progress))
 
     def _facts(self, progress: TrainingProgress) -> dict[str, Any]:
-        """What the progress file tells of a training beside its rounds."""
+        """Returns the figures of a training's progress file beside its rounds."""
         evaluation = progress.evaluation
         measures = {} if evaluation is None else evaluation.metrics
         return {
@@ -513,13 +509,13 @@ class _Training:
         return TrainedRun.open(path)
 
     def _seconds_per_round(self) -> float | None:
-        """The median, since the first round compiles; None where no round was left to train."""
+        """Returns the median, since the first round compiles; None without any round."""
         seconds = self._seconds_of_rounds
         return round(statistics.median(seconds), 6) if seconds else None
 
 
 def _encoding_figures(scenario: Scenario, dimension: int) -> dict[str, Any]:
-    """What the encoding is for a model of D parameters, as training.json records it."""
+    """Returns the encoding's figures for a model of D parameters, as training.json records them."""
     table = scenario.privacy.encoding
     encoding = encoding_of(table, scenario.sum_setting(dimension))
     return {
@@ -574,7 +570,7 @@ def _training(
         writer = stack.enter_context(
             TrainedRunWriter(directory, is_resumed=is_resumed, partial=partial)
         )
-        # A training that goes on has its files and its identity in the directory.
+        # A resumed training has its files and its identity in the directory.
         if not is_resumed:
             run = write_unfinished(partial, scenario.to_document())
             for table in scenario.training_files:
@@ -587,7 +583,7 @@ def _training(
         if is_resumed:
             state = checkpoints.newest()
         cpus = stack.enter_context(cluster(placement))
-        # What is pushed on the stack last is closed first: workers before their cluster.
+        # The last context on the stack is closed first: workers before their cluster.
         aggregator = start_aggregator(scenario.for_aggregator(), placement)
         stack.callback(aggregator.worker.close)
         trainers = start_trainers(scenario.for_trainers(), placement, cpus)
@@ -615,7 +611,7 @@ def _estimate(
     rounds: int,
     time_of_devices: DeviceTime,
 ) -> TrainingEstimate:
-    """How long so many rounds take these trainers, by what some devices take the first one."""
+    """Returns the time of so many rounds for these trainers, measured on some devices."""
     sample = scenario.trained_devices
     accepted = scenario.rounds.report_goal
     group = time_of_devices.group
@@ -640,7 +636,7 @@ def _rehearse(trainer: TrainerWorker) -> None:
 
 
 def _loads_of(scenario: Scenario) -> Loads | None:
-    """What devices cost where they train for different times; None where they do not."""
+    """Returns the costs of devices if their training times differ, or None."""
     client = scenario.training.client
     # Steps by number take every device as long, epochs and one gradient of all examples do not.
     is_even = isinstance(client, FedAvg) and client.epochs is None
@@ -652,7 +648,7 @@ def _loads_of(scenario: Scenario) -> Loads | None:
 
 
 def _live_partial(trace_directory: Path) -> Path:
-    """Where the model of a run is made while its trace may not be whole yet: beside the trace."""
+    """Returns the directory of a model while its trace may be incomplete: beside the trace."""
     return partial_directory(trace_directory.with_name(f"{trace_directory.name}.training"))
 
 
@@ -660,7 +656,7 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
     """The trace's own scenario, with the tables that may differ as they are given."""
     kept = scenario_of(trace)
     given = kept if scenario is None else scenario
-    # Tables with every default are compared, so that what is left out counts as its default.
+    # Tables with every default are compared, so that a missing key counts as its default.
     before = kept.to_tables()
     after = given.to_tables()
     for table in after.keys() | before.keys():
@@ -684,7 +680,7 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
                 f"{_as_table(was)}; a budget ends a simulation or excludes its devices, and a "
                 "training takes the rounds of its trace: leave it as it is, or simulate anew"
             )
-    # With training enabled, what is trained is validated too.
+    # With training enabled, the training tables are validated too.
     trained = given.with_overrides("training.enabled=true")
     trained_tables = {name: getattr(trained, name) for name in TRAINED_TABLES}
     # Whatever decides who takes part stays that of the trace.

@@ -100,7 +100,7 @@ def resume_run(
         kept.demand_trust()
     time_of_devices = DeviceTime(kept)
     placement = _resolved(kept, placement, time_of_devices)
-    # A directory in the making is named after what it becomes.
+    # An unfinished directory is named after its result.
     out = partial.with_name(partial.name.removesuffix(".partial"))
     if not kept.training.enabled:
         return resume(out, placement, scenario, on_progress, trust_code=trust_code)
@@ -163,7 +163,7 @@ def resume_tasks(
     """
     if is_of_tasks(directory):
         found = TasksRun.open(directory)
-        # Where all traces are whole, only trainings can be left.
+        # If all traces are complete, only trainings can be left.
         if not _untrained(found):
             raise _nothing_left(found.path)
     else:
@@ -202,11 +202,12 @@ def _resolved(
 
 def _predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime) -> float:
     """Predicted seconds of a simulation and its training, one after the other, in this process."""
-    # Of buffered rounds as well: over_selection then has its default, and stands for the drop-outs.
+    # This also holds for buffered rounds: over_selection then has its default, and stands for the
+    # drop-outs.
     selected = scenario.rounds.count * scenario.rounds.selection_target
     # Measured: 60 rounds of the quickstart, 8,450 devices selected in each, take 3 CPU seconds.
     simulated = 2.0 + 5e-6 * selected + 5e-7 * scenario.device_ids
-    # Where the answer is known already, no device need be trained to find it.
+    # If the answer is known already, no device needs to be trained to find it.
     if simulated >= RAY_START_SECONDS:
         return simulated
     return simulated + learning.predicted_seconds(scenario, time_of_devices)

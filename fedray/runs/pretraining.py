@@ -76,7 +76,7 @@ def pretrain(
         raise InputError.of(
             "out", str(out), "lies in no directory", f"make {str(file.parent)!r} first"
         )
-    # Code of both tables may be somebody else's.
+    # Code of both tables may come from a stranger.
     if not trust_code:
         scenario.demand_trust_of_training()
         if isinstance(pretraining.data, PythonFile):
@@ -97,7 +97,7 @@ def pretrain(
             f"the parameters are not finite after {pretraining.steps} steps with learning_rate="
             f"{pretraining.learning_rate:g}; lower it"
         )
-    # The file bears what it was trained on, since it may travel without anything else.
+    # The file records its training data, since it may travel by itself.
     provenance = {"fedray.runs.pretraining": json.dumps(pretraining.model_dump(mode="json"))}
     content = model_content(parameters, pretrainer.description.shapes, provenance)
     write_whole(file, content, f"out={str(out)!r}", InputError)

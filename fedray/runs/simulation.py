@@ -122,7 +122,7 @@ def _begin(
     on_start: Callable[[], None] | None,
     on_commit: CommitListener | None = None,
 ) -> Path:
-    """Runs a simulation from its start; the directory of what it wrote."""
+    """Runs a simulation from its start; returns the directory of its output."""
     check_sustainable(scenario)
     placement = (placement or Placement()).resolved()
     check_memory(scenario, placement)
@@ -175,11 +175,11 @@ def resume_any(
     *,
     trust_code: bool,
 ) -> Path:
-    """Continues a simulation of one task or several; see `resume`. Returns the directory of what it
-    wrote."""
+    """Continues a simulation of one task or several; see `resume`. Returns the directory of its
+    output."""
     partial, kept, run = read_unfinished_scenario(directory, scenario, kind)
     placement = (placement or Placement()).resolved()
-    # Code that lies in the directory may be somebody else's.
+    # Code in the directory may come from a stranger.
     if scenario is None and not trust_code:
         kept.demand_trust()
     check_memory(kept, placement)
@@ -271,7 +271,7 @@ def contents_of(scenario: Scenario) -> Iterator[tuple[str, bytes]]:
 
 
 def save_contents(scenario: Scenario, writer: PartialDirectory) -> None:
-    """Writes the files that a `scenario` names by their content into what a `writer` makes."""
+    """Writes the files that a `scenario` names by content into the directory of a `writer`."""
     for name, content in contents_of(scenario):
         writer.save_content(name, content)
 
@@ -375,7 +375,7 @@ class _Simulation:
     def _write_traces(
         self, writer: TasksWriter, coordinator: RoundLoop, shards: Sequence[ShardWorker]
     ) -> Path:
-        """Writes the trace of every task into a folder of its name, then what they are together."""
+        """Writes the trace of every task into a folder of its name, then their common document."""
         traces: dict[str, Trace] = {}
         for place, task in enumerate(self._tasks):
             with TraceWriter(writer.partial / task.name) as own:

@@ -37,7 +37,7 @@ def check_sustainable(scenario: Scenario | SeveralTasks) -> None:
 def why_unsustainable(scenario: Scenario) -> str | None:
     """Why no run of a scenario can commit all of its rounds, in one line; None if one might."""
     privacy = scenario.privacy
-    # A budget may end the run long before its last round, and that is no failure.
+    # A budget may end the run long before its last round, which is not a failure.
     if privacy.stop_at is not None and privacy.at_limit == "stop":
         return None
     return next(_reasons(scenario), None)

@@ -25,7 +25,7 @@ from fedray.scenario.scenario import NAME_PATTERN, Scenario, read_tables
 OVERRIDDEN = ("rounds", "participation", "latency", "data", "training", "privacy")
 """Tables of the scenario of which a task may have keys of its own."""
 TASK_BITS = 6
-"""Bits of a number that tells tasks apart, beside the bits of a device's id."""
+"""Bits of a task's number, beside the bits of a device's id."""
 MOST_TASKS = 1 << TASK_BITS
 """Most tasks of a scenario: a check-in looks at each of them."""
 RESERVED_NAMES = ("checkpoints", "journal", "lock", "report.html", "token")
@@ -47,8 +47,8 @@ _TIME_RULES = (
 
 
 class FederatedTask(Table):
-    """One of several tasks: when it starts, its part of the devices, and what is its own of the
-    scenario's tables."""
+    """One of several tasks: its start, its share of the devices, and its own keys of the scenario's
+    tables."""
 
     starts_days: Annotated[float, Field(ge=0, le=3660)] = 0.0
     """Days from the start of the run to the time at which its first round may select devices."""
@@ -59,7 +59,7 @@ class FederatedTask(Table):
     """Tasks of one group share one timer: a contribution to one of them counts for all. None: the
     task has its own."""
     rounds: dict[str, Any] = Field(default_factory=dict)
-    """Keys of the table `rounds` that are its own; each has those of the scenario otherwise."""
+    """Keys of the table `rounds` that are its own; the others are the scenario's."""
     participation: dict[str, Any] = Field(default_factory=dict)
     """Keys of the table `participation` that are its own."""
     latency: dict[str, Any] = Field(default_factory=dict)
@@ -76,10 +76,10 @@ class FederatedTask(Table):
 class TaskScenario:
     """A task, and the whole scenario that it would be if it had the devices for itself.
 
-    name: of the task, and of the folder of its trace.
-    starts_days: when its first round may select devices, days since start.
-    weight: its part of the devices that several tasks would take.
-    timer_group: the group whose timer it shares; None where it has its own.
+    name: name of the task, and of the folder of its trace.
+    starts_days: earliest start of its first selection, days since start.
+    weight: its share of the devices that several tasks would take.
+    timer_group: group with a shared timer; None for a timer of its own.
     scenario: the common tables, with its own keys in place of theirs.
     """
 
@@ -96,13 +96,13 @@ class TaskScenario:
 
     @property
     def starts_seconds(self) -> float:
-        """When its first round may select devices, seconds since start."""
+        """Earliest start of its first selection, seconds since start."""
         return 86_400.0 * self.starts_days
 
     def to_document(self) -> dict[str, Any]:
         """As recorded: its own keys, digest and tables."""
         own: dict[str, Any] = {"starts_days": self.starts_days, "weight": self.weight}
-        # The key is left out where there is no group, and `of_document` reads it so.
+        # The key is left out without a group, and `of_document` reads it so.
         if self.timer_group is not None:
             own["timer_group"] = self.timer_group
         return {**own, **self.scenario.to_document()}
@@ -110,11 +110,11 @@ class TaskScenario:
 
 @dataclass(frozen=True, slots=True)
 class SeveralTasks:
-    """Several tasks on one population: their traces are a function of this value alone.
+    """Several tasks on one population: their traces are a function of this value.
 
-    name: of the scenario.
+    name: name of the scenario.
     description: one sentence for people.
-    tasks: in the order of the file.
+    tasks: tasks in the order of the file.
     """
 
     name: str
@@ -123,12 +123,12 @@ class SeveralTasks:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the tasks, in order."""
+        """Names of the tasks, in order."""
         return tuple(task.name for task in self.tasks)
 
     @property
     def common(self) -> Scenario:
-        """A scenario whose population, availability, seed and server are those of all tasks."""
+        """Scenario with the common population, availability, seed and server of all tasks."""
         return self.tasks[0].scenario
 
     @property
@@ -179,15 +179,15 @@ class SeveralTasks:
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any], source: str, directory: Path) -> Self:
-        """The inverse of `to_document`.
+        """Returns the tasks of a document; the inverse of `to_document`.
 
         Args:
-            document: as recorded.
-            source: names it in messages.
-            directory: where the files lie that it names by their digests.
+            document: the recorded document.
+            source: its name in messages.
+            directory: folder of the files that it names by their digests.
 
         Raises:
-            ScenarioError: it is of no release that this one reads.
+            ScenarioError: this release does not read it.
         """
         try:
             recorded = document["scenario"]
@@ -230,15 +230,15 @@ class SeveralTasks:
     def from_tables(
         cls, tables: dict[str, Any], source: str = "scenario", directory: Path = Path()
     ) -> Self:
-        """Several tasks from nested dicts, as a TOML parser gives them.
+        """Returns several tasks from nested dicts, as a TOML parser returns them.
 
         Args:
-            tables: the nested dicts.
-            source: names them in messages.
-            directory: where the files that they name are looked for.
+            tables: nested dicts.
+            source: their name in messages.
+            directory: folder of the files that they name.
 
         Raises:
-            ScenarioError: they are no tasks, or tasks that cannot share devices.
+            ScenarioError: they are not tasks, or tasks that cannot share devices.
         """
         # What stands outside of `tasks` holds for every task that does not say otherwise.
         common = {key: value for key, value in tables.items() if key != "tasks"}

@@ -1,1 +1,1 @@
-"""How rounds are formed: coordinators, selection, closing, pace, budgets."""
+"""Formation of rounds: coordinators, selection, closing, pace, budgets."""

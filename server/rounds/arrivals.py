@@ -15,7 +15,7 @@ from fedray.base.rng import address_within, draw, exponential
 from fedray.wire.messages import CheckIns
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
-"""The device id of an entry that is nobody's."""
+"""Device id of an unused entry."""
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 
@@ -26,10 +26,11 @@ class Arrivals(NamedTuple):
 
     counts: [rows of the list that have come, entries of the heap]. It is an array, because compiled
         code changes it, and a tuple's own numbers are fixed.
-    next_times, next_rows: the heap [A]; a row has at most one entry, because its device checks in
-        again only after its last check-in was dealt with.
+    next_times, next_rows: the heap [A]; a row has at most one entry, because its device only checks
+        in again after its last check-in was processed.
+
     The other columns are those of `fedray.wire.messages.CheckIns`: [A, T] from fixed_seconds on,
-    for T tasks, or [0, T] where a column is left out.
+    for T tasks, or [0, T] for an unused column.
     """
 
     device_ids: NDArray[np.uint64]
@@ -160,11 +161,11 @@ def columns_of(records: NDArray[np.void]) -> dict[str, NDArray]:
 
 
 def entries_of(columns: dict[str, NDArray], kind: np.dtype) -> NDArray[np.void]:
-    """The inverse of `columns_of`.
+    """Returns the records of columns; the inverse of `columns_of`.
 
     Args:
-        columns: by field.
-        kind: of a record; it has a field `device_id`.
+        columns: columns by field.
+        kind: type of a record; it has a field `device_id`.
     """
     records = np.zeros(columns["device_id"].size, kind)
     for name in kind.names or ():
@@ -198,14 +199,14 @@ def _carry_over(old, new, stays):
 
 @njit(forceinline=True)
 def next_time(return_key, window, device, end, free_time):
-    """The next check-in of a device after it is free; infinity if it does not come in time.
+    """Returns the next check-in of a device after it is free; infinity if it does not come in time.
 
     Args:
-        return_key: of the draws.
-        window: the present one.
+        return_key: key of the draws.
+        window: the present window.
         device: its id.
-        end: of its interval, seconds since start.
-        free_time: from when on it may be taken, seconds since start.
+        end: end of its interval, seconds since start.
+        free_time: time from which it may be taken, seconds since start.
     """
     until = min(end, window.ask_until_time)
     if free_time >= until or window.check_ins_per_hour == 0.0:

@@ -9,10 +9,10 @@ from fedray.scenario import Scenario
 
 
 class Budget:
-    """Decides from who was accepted so far, and in the next round, whether that round may be
-    committed: whether the worst device stays within `privacy.stop_at`.
+    """Decides whether the next round may be committed: whether the worst device stays within
+    `privacy.stop_at`.
 
-    It is a decision on participation alone, which is not protected; no update is looked at.
+    It depends only on participation, which is not protected; it reads no update.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -50,23 +50,23 @@ class Budget:
 
 
 def filter_of(scenario: Scenario) -> SensitivityFilter | None:
-    """The filter of a scenario that excludes devices at their limit (`privacy.at_limit`); None of
-    others.
+    """Returns the filter of a scenario that excludes devices at their limit (`privacy.at_limit`),
+    or None.
 
     It is a privacy filter for each device (Rogers, Roth, Ullman and Vadhan 2016; Feldman and Zrnic
     2021, individual filters). Row t of the release is sum_i C[t, i] X_i + z N(0, I) with fresh
     noise (Denisov et al. 2022), so a device with the rounds pi changes it by at most (sum_{i in pi}
-    C[t, i]) clip norms, given all that was released before. The squares of these changes sum up to
+    C[t, i]) clip norms, given all earlier releases. The squares of these changes sum up to
     s_N(pi)^2. The filter keeps that below the limit in every possible run. So the whole release is
-    at worst a Gaussian mechanism of that sensitivity, also if taking part depends on models that
-    were released before (fully adaptive composition; Smith and Thakurta 2022 for Gaussian DP).
+    at worst a Gaussian mechanism of that sensitivity, even if participation depends on earlier
+    released models (fully adaptive composition; Smith and Thakurta 2022 for Gaussian DP).
 
-    Two things differ from the individual filters of Feldman and Zrnic. There a step costs what a
-    device's own gradient costs, which is secret, and so is who was excluded. Here it costs the clip
-    norm for whoever takes part: exclusion follows from the device's own participations and the
-    round's number alone, and is the same if the device's updates are replaced by zeros. So nothing
-    is learned of data from who was excluded. And noise is correlated here, so a participation costs
-    something in all later rounds: it is charged for all of them at once.
+    Two things differ from the individual filters of Feldman and Zrnic. There a step costs as much
+    as a device's own gradient, which is secret, and so are the exclusions. Here it costs the clip
+    norm for every participant: exclusion follows only from the device's own participations and the
+    round's number, and is the same if the device's updates are replaced by zeros. So exclusions
+    reveal nothing about data. And noise is correlated here, so a participation has a cost in all
+    later rounds: it is charged for all of them at once.
 
     The server's ledger decides, not the history that devices keep: a device that has lost its
     history is held to the limit all the same.

@@ -45,7 +45,7 @@ from fedray.wire.messages import NO_CHECK_INS, NO_WINDOW, CheckIns, Outcome, Set
 
 EXHAUSTED, RELEASED = 0, 1
 _UNSETTLED = 2
-"""How `Buffer.advance` ends; and, inside the kernel alone, that devices must be settled first."""
+"""Results of `Buffer.advance`; and, only inside the kernel, the need to settle devices first."""
 _ACCEPTED = np.uint8(Outcome.ACCEPTED)
 _LATE = np.uint8(Outcome.LATE)
 _DROPPED = np.uint8(Outcome.DROPPED)
@@ -70,13 +70,13 @@ _ENTRY = np.dtype(
 )
 """An entry of the hash table of devices that the shards' lists do not account for.
 
-busy_until: it trains until then.
-reopen_time: the timer opens then.
+busy_until: end of its training.
+reopen_time: time at which the timer opens.
 known_from: first window whose lists account for timer, last round and contributions.
-last_round: that it remembers; -1 for none.
+last_round: last round that it remembers; -1 for none.
 accepted_round: last round that accepted its report; -1 for none.
 contributions: accepted reports.
-is_unsettled: it has started, and what it remembers of that is not decided yet.
+is_unsettled: whether it has started, and its memory of that is not decided yet.
 """
 _STARTED = np.dtype(
     [
@@ -106,12 +106,11 @@ class BufferRules:
 
     report_goal: accepted reports of a buffer.
     concurrency: most devices that train at once.
-    max_staleness: of an accepted report.
-    timer_seconds: how long a device keeps away after its timer starts, where it does not say so
-        itself.
-    policies: what devices remember of an attempt.
-    fates: how attempts go for devices.
-    outages: [O, 2]; start and end of each, seconds since start, in order and apart.
+    max_staleness: largest staleness of an accepted report.
+    timer_seconds: time that a device keeps away after its timer starts, unless it states its own.
+    policies: memory of devices after an attempt.
+    fates: distribution of the course of attempts.
+    outages: [O, 2]; start and end of each, seconds since start, in order and disjoint.
     """
 
     report_goal: int
@@ -144,8 +143,7 @@ class BufferRules:
 
 
 class _Rules(NamedTuple):
-    """What compiled code needs of `BufferRules`; separation and return_key as in
-    server/rounds/selection.py."""
+    """`BufferRules` for compiled code; separation and return_key as in selection.py."""
 
     report_goal: int
     concurrency: int
@@ -168,8 +166,8 @@ class _Ended(NamedTuple):
 
 
 class _Settled(NamedTuple):
-    """Devices [S] of the present buffer whose attempt is over, and what they remember of it; the
-    columns are those of `fedray.wire.messages.Settlement`."""
+    """Devices [S] of the present buffer whose attempt is over, and their memory of it; the columns
+    are those of `fedray.wire.messages.Settlement`."""
 
     rows: NDArray[np.void]
     reopen_times: NDArray[np.uint32]
@@ -178,11 +176,12 @@ class _Settled(NamedTuple):
 
 
 class Buffer:
-    """The server's view of who trains, who is not free, and what is in the present buffer.
+    """The server's view of the devices that train, of those that are not free, and of the present
+    buffer.
 
     Args:
-        rules: of the rounds.
-        return_key: of the draws of next check-ins.
+        rules: rules of the rounds.
+        return_key: key of the draws of next check-ins.
     """
 
     def __init__(self, rules: BufferRules, return_key: Key) -> None:
@@ -207,7 +206,7 @@ class Buffer:
         self._settled: list[_Settled] = []
 
     def start_window(self, check_ins: CheckIns, window: Window) -> None:
-        """Goes on to a window; forgets what its lists account for.
+        """Moves to a window; forgets entries that its lists account for.
 
         Args:
             check_ins: the window's first check-ins.
@@ -221,7 +220,7 @@ class Buffer:
         self._window = window
 
     def advance(self) -> tuple[int, float]:
-        """Goes on until the buffer is full (RELEASED) or the window ends (EXHAUSTED).
+        """Continues until the buffer is full (RELEASED) or the window ends (EXHAUSTED).
 
         Returns:
             Which of the two, and its time, seconds since start.
@@ -246,7 +245,7 @@ class Buffer:
                 return status, time
 
     def release(self) -> Settlement:
-        """Empties the full buffer, and goes on to the next one: a version is released.
+        """Empties the full buffer, and moves to the next one: a version is released.
 
         Returns:
             Every device whose attempt ended while the buffer was filled, in order of (device,
@@ -255,8 +254,8 @@ class Buffer:
         """
         settled, self._settled = self._settled, []
         rows = np.concatenate([each.rows for each in settled])
-        # By device and not in order of time: the trace is sorted so, and the order must not tell
-        # how often Python settled.
+        # By device, not in order of time: the trace is sorted so, and the order must not reveal how
+        # often Python settled.
         order = np.lexsort((rows["start_time"], rows["device_id"]))
         forget_times = np.concatenate([each.forget_times for each in settled])
         rows = rows[order]
@@ -297,10 +296,10 @@ class Buffer:
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Takes up a state.
+        """Restores a state.
 
         Args:
-            state: what the `state` of a buffer with the same rules gave.
+            state: result of `state` of a buffer with the same rules.
         """
         self._round_index, in_buffer = state["counts"].tolist()
         entries = entries_of(under("entries.", state), _ENTRY)
@@ -322,7 +321,7 @@ class Buffer:
             return
         is_accepted = rows["outcome"] == _ACCEPTED
         has_reported = is_accepted | (rows["outcome"] == _LATE)
-        # The server aborts no upload but those of stale reports, which it turns away.
+        # The server only aborts uploads of stale reports, which it rejects.
         is_lost_on_the_way = ~has_reported & (rows["upload_time"] < rows["end_time"])
         attempt = Attempt(
             started=rows["start_time"],
@@ -423,7 +422,7 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
         # listed yet.
         if slot_counts[1] > 0 and end_times[0] <= time and end_times[0] < window.end_time:
             done = records[places[0]]
-            # The room for those that ended is full. Python settles them, and calls again.
+            # The room for ended attempts is full. Python settles them, and calls again.
             if counts_of_ended[0] == ended_records.size:
                 return _UNSETTLED, done.end_time
             if done.outcome == _ACCEPTED:
@@ -441,7 +440,7 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
             if counts_of_ended[1] == rules.report_goal:
                 return RELEASED, end_time
             continue
-        # All check-ins come before the window's end, so that none is left.
+        # All check-ins come before the window's end, so none is left.
         if time >= window.end_time:
             return EXHAUSTED, window.end_time
         row = next_rows[0] if is_next else counts[0]
@@ -453,7 +452,7 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
             if entry.busy_until > time:
                 free_time = entry.busy_until
             elif entry.is_unsettled:
-                # The check-in stays where it is until it is known what the device remembers.
+                # The check-in stays in place until the device's memory is known.
                 return _UNSETTLED, time
             elif entry.reopen_time > time:
                 free_time = entry.reopen_time
@@ -470,8 +469,8 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
             is_near = last_round >= 0 and round_index - last_round < rules.separation
             is_in_buffer = has_entry and entry.accepted_round == round_index
             if not is_near and not is_in_buffer and slot_counts[0] > 0:
-                # What the device says counts; where the lists say nothing, all keep the timer,
-                # uploads do not matter and nobody counts.
+                # The device's own values count; if the lists have none, all keep the timer, uploads
+                # do not matter and nothing is counted.
                 contributions = np.uint32(0)
                 if reports.size:
                     contributions = max(entry.contributions, reports[row, 0])
@@ -486,7 +485,8 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
                 started.contributions = contributions
                 fixed = np.float64(fixed_seconds[row, 0])
                 trains = np.float64(training_seconds[row, 0])
-                # A device may start several times in a window, so its window alone is no address.
+                # A device may start several times in a window, so its window is not an address by
+                # itself.
                 address = address_within(time, window.start_time, window.end_time)
                 words = draw(fate_key, device, window.number, address)
                 fails = failure_probabilities[class_of(class_key, class_edges, device)]
@@ -496,8 +496,7 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
                 entry.device_id = device
                 entry.busy_until = started.end_time
                 entry.is_unsettled = True
-                # No list accounts for it before its buffer is released, and nobody knows when that
-                # is.
+                # No list accounts for it before its buffer is released, at an unknown time.
                 entry.known_from = _NOT_YET
                 entry.contributions = contributions
                 free_time = started.end_time
@@ -511,7 +510,7 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
 
 @njit(forceinline=True)
 def _down_until(outages, time):
-    """When the outage is over in which a moment lies; -1 where there is none."""
+    """Returns the end of the outage at a moment; -1 without an outage."""
     for outage in range(outages.shape[0]):
         if outages[outage, 0] <= time < outages[outage, 1]:
             return outages[outage, 1]
@@ -520,7 +519,8 @@ def _down_until(outages, time):
 
 @njit(forceinline=True)
 def _decide(started, work_seconds, failure_seconds, interval_end, outages):
-    """When a device that starts will be done, and how; as server/rounds/rounds.py resolves it."""
+    """Returns the end and the outcome of a device's attempt; as server/rounds/rounds.py resolves
+    it."""
     report_time = started.start_time + work_seconds
     failure_time = started.start_time + failure_seconds
     # A server that is down takes no report, and a report is not sent again: the device fails then.

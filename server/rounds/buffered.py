@@ -22,11 +22,11 @@ from fedray.wire.protocols import Shard
 class BufferedCoordinator(RoundLoop):
     """Forms rounds of buffered reports.
 
-    Devices that still train when the last buffer is released are in no row of the trace.
+    Devices that still train when the last buffer is released have no row in the trace.
 
     Args:
-        scenario: says the rounds and their rules.
-        shards: of the population, in order of their devices.
+        scenario: source of the rounds and their rules.
+        shards: shards of the population, in order of their devices.
     """
 
     def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:

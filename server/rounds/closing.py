@@ -13,11 +13,11 @@ from fedray.scenario.rounds import AtLeastClosing, GoalClosing, Rounds
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """How a round closed.
+    """End of a round.
 
     is_committed: whether enough reports came before the deadline.
-    time: when it closed, seconds since start.
-    has_arrived: [S]; whether each report arrived in time; those are kept if it was committed.
+    time: time at which it closed, seconds since start.
+    has_arrived: [S]; whether each report arrived in time; these are kept if it was committed.
     """
 
     is_committed: bool
@@ -26,7 +26,7 @@ class Closing:
 
 
 class ClosingRule(Protocol):
-    """When a round closes."""
+    """Decides when a round closes."""
 
     @property
     def report_goal(self) -> int:
@@ -50,10 +50,10 @@ class ClosingRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AtGoal:
-    """A round closes with its report_goal-th report and keeps exactly so many; without as many it
-    is abandoned at the deadline. Equal report times count in order of device id.
+    """A round closes with its report_goal-th report and keeps exactly report_goal reports; with
+    fewer it is abandoned at the deadline. Equal report times count in order of device id.
 
-    report_goal: the reports.
+    report_goal: number of reports.
     """
 
     report_goal: int
@@ -72,7 +72,7 @@ class AtGoal:
         # A partition finds the goal-th time without sorting the others.
         closed = float(np.partition(report_times, self.report_goal - 1)[self.report_goal - 1])
         first = report_times < closed
-        # Reports at the very time of closing: only as many as the goal still lacks.
+        # Of the reports at the very time of closing, only as many count as the goal still lacks.
         ties = np.flatnonzero(report_times == closed)
         first[ties[: self.report_goal - int(np.count_nonzero(first))]] = True
         return Closing(True, closed, first)
@@ -80,12 +80,12 @@ class AtGoal:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """A round stays open for some time, and keeps all reports that come before it closes. Where its
+    """A round stays open for some time, and keeps all reports that come before it closes. If its
     goal is not met by then it closes with the report that meets it, or is abandoned at the
     deadline.
 
     report_goal: reports without which it is abandoned.
-    open_seconds: how long it stays open, from its start.
+    open_seconds: time that it stays open, from its start.
     """
 
     report_goal: int

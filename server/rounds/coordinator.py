@@ -1,12 +1,13 @@
 """The round loop: shards list check-ins window by window, and the coordinator forms the rounds of
 one federated task, or of several that share the devices (Bonawitz et al. 2019, sections 2 and 4).
+
 `RoundLoop` is common to all modes of rounds; `Coordinator` selects the devices of a round together;
 server/rounds/buffered.py starts them as they come.
 
 Selection of the next round overlaps the reporting of the present one. A shard lists a window
-without knowing what the window will decide: the coordinator remembers that itself, and sends it
-along when it asks for the next window. Check-ins are listed once for all tasks;
-server/rounds/selection.py decides which device waits for which task.
+without knowing its decisions: the coordinator remembers them, and sends them along when it asks for
+the next window. Check-ins are listed once for all tasks; server/rounds/selection.py decides which
+device waits for which task.
 """
 
 from collections.abc import Iterator, Sequence
@@ -168,8 +169,7 @@ class RoundLoop:
         self.tasks[task].remember(accepted_device_ids)
 
     def finish(self) -> None:
-        """Tells the shards what they have not heard yet; is called once, when no more rounds are
-        wanted."""
+        """Sends the shards the remaining settlements; called once, after the last round."""
         self._shards.tell_now()
 
     def state(self) -> dict[str, NDArray]:
@@ -186,7 +186,7 @@ class RoundLoop:
         return state
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Takes up a state. The shards must have been told of every settlement before it.
+        """Restores a state. The shards must have every settlement before it.
 
         Args:
             state: result of `state`.
@@ -232,7 +232,7 @@ class RoundLoop:
             task.enter(window, census)
 
     def _next_window(self) -> None:
-        """Makes the next window the present one; ends all tasks if there is none."""
+        """Makes the next window the present one; ends all tasks if it is the last."""
         number = self._window.number + 1
         time = number * self._pace.window_seconds
         for place, task in enumerate(self.tasks):
@@ -291,8 +291,8 @@ class CohortTask(TaskRounds):
             self.filter.add(accepted_device_ids)
 
     def ready_time(self, record: RoundRecord) -> float:
-        """When the round after an attempt may start, seconds since start: an abandoned one may be
-        tried again at once."""
+        """Returns the time at which the round after an attempt may start, seconds since start: an
+        abandoned one may be tried again at once."""
         minutes = self.scenario.rounds.min_minutes_between
         if minutes is None or not record.is_committed:
             return record.closed
@@ -347,7 +347,7 @@ class Coordinator(RoundLoop):
                     self._send_away(task, self._selection.down_until)
                 continue
             task = self.tasks[place]
-            # Before devices are counted, so that no round is formed of those that may not be in it.
+            # Before devices are counted, so that no round is formed of excluded ones.
             excluded = self._exclude(task, time)
             return excluded or self._close(task, status, time)
 
@@ -394,8 +394,8 @@ class Coordinator(RoundLoop):
         reporting = resolve_reporting(
             selected, fates, time, attempt, task.round_index, task.rules, task.place
         )
-        # The budget decides before anybody is told, because a refused round ends as an abandoned
-        # one.
+        # The budget decides before any shard is informed, because a refused round ends as an
+        # abandoned one.
         if reporting.is_committed and not task.may_commit(reporting.accepted_device_ids):
             reporting = withheld(reporting)
         settlements = self._settle(task, selected, reporting)

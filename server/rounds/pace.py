@@ -1,9 +1,9 @@
 """Pace steering: how often, and until when in a window, devices are asked to check in (Bonawitz et
-al. 2019, section 2.3); and by which of the two samplers the shards draw the check-ins, by predicted
-cost. Functions of the scenario and of the census alone.
+al. 2019, section 2.3); and the choice between the two samplers of check-ins, by predicted cost.
+Functions of only the scenario and the census.
 
 Both samplers draw the same process, but not the same draws of it. So the predicted costs, which
-choose between them, are part of what makes a trace, as the seed is: they are constants, never
+choose between them, are part of a trace's definition, like the seed: they are constants, never
 measured at run time, and run.json records their version.
 """
 
@@ -21,14 +21,15 @@ COSTS_VERSION = 1
 """Version of the three costs below. Whoever changes one of them raises it: another choice of
 sampler is another trace."""
 ENUMERATED_DEVICE_COST = 700.0
-"""The cost of enumeration: to list one device's eligible intervals over one period. Costs are
-relative; one machine took so many nanoseconds."""
+"""Cost of enumeration: listing one device's eligible intervals over one period. Costs are relative;
+on one machine they were nanoseconds."""
 CANDIDATE_COST = 450.0
 """The cost of thinning: one candidate on a usable device."""
 UNUSABLE_CANDIDATE_COST = 40.0
 """The cost of thinning: one candidate on a device that is not usable."""
 QUIET_LOCAL_HOUR = 14.0
-"""Periods of enumeration end then, local time of the largest zone: the fewest intervals go on."""
+"""Local hour of the largest zone at which periods of enumeration end: the fewest intervals are in
+progress."""
 
 
 class Pace:
@@ -50,7 +51,7 @@ class Pace:
         self.listed_from = 0.0
         self.listed_until = 0.0
         windows_per_day = round(86_400.0 / self.window_seconds)
-        # Most devices live there, so that its nights decide how many intervals go on.
+        # Most devices live there, so its nights decide how many intervals are in progress.
         largest = max(scenario.population.time_zones, key=lambda zone: zone.share)
         quiet_hour = (QUIET_LOCAL_HOUR - largest.utc_offset_hours) % 24.0
         self._windows_per_day = windows_per_day
@@ -59,22 +60,22 @@ class Pace:
         self.is_small = any(_is_small(each) for each in scenarios)
 
     def census_only(self) -> CheckInOrder:
-        """The order that asks for the first window's census, and for nobody to come."""
+        """Returns the order for the first window's census, which asks no device to come."""
         return CheckInOrder(
             window=Window(0, 0.0, self.window_seconds, self.window_seconds, 0.0),
-            # Thinning costs nothing where nobody is asked, but some models can only be enumerated.
+            # Thinning costs nothing if no device is asked, but some models can only be enumerated.
             is_enumerated=not self._scenario.availability.can_be_thinned,
             list_from_time=0.0,
             list_until_time=self._period_end(0),
         )
 
     def order(self, window: int, census: Census, wanted: Sequence[int | None]) -> CheckInOrder:
-        """The order for a window, without settlements and rounds.
+        """Returns the order for a window, without settlements and rounds.
 
         Args:
             window: its number.
             census: census of the window before.
-            wanted: of each task, the devices that could take part in it at the start of the window
+            wanted: for each task, the devices that could take part in it at the start of the window
                 before; None for a task that wants none.
         """
         start = window * self.window_seconds
@@ -114,10 +115,11 @@ class Pace:
         rate_per_hour: float,
         census: Census,
     ) -> bool:
-        """Whether the window's check-ins are enumerated: until the period's end, once it is begun.
+        """Returns whether the window's check-ins are enumerated: until the period's end, once it is
+        begun.
 
-        What is predicted is the rest of the period at the present rate; blocks are alike, so that
-        it holds for each of them.
+        The prediction is the rest of the period at the present rate; blocks are alike, so it holds
+        for each of them.
         """
         # The intervals of this period are listed already, so drawing from them costs little.
         if start < self.listed_until:
@@ -178,11 +180,11 @@ def _is_small(scenario: Scenario) -> bool:
 
 
 def _rate_of(scenario: Scenario, free_eligible: int) -> float:
-    """Check-ins per device and hour: those of the devices that may take part are a small
-    multiple of what rounds at full speed could select.
+    """Returns the check-ins per device and hour: those of the devices that may take part are a
+    small multiple of the selections of rounds at full speed.
 
-    Devices whose last round is too near are asked at the same rate, since only they know that;
-    they are turned away.
+    Devices whose last round is too near are asked at the same rate, since only they know it; they
+    are turned away.
 
     Args:
         free_eligible: devices that may take part, at the start of the window before.
@@ -196,13 +198,13 @@ def _rate_of(scenario: Scenario, free_eligible: int) -> float:
     work_seconds = latency.fixed_seconds + latency.train_seconds * factor
     busy_seconds = latency.slowdown * work_seconds
     demand_per_hour = rounds.wanted_at_once * 3600.0 / busy_seconds
-    # Nobody may be free at all; the largest rate bounds what follows from that.
+    # No device at all may be free; the largest rate bounds the result.
     per_device = rounds.pace_multiple * demand_per_hour / max(1, free_eligible)
     return min(rounds.max_checkins_per_hour, per_device)
 
 
 class Samplers:
-    """How many windows were drawn by enumeration and by thinning."""
+    """Number of windows drawn by enumeration and by thinning."""
 
     def __init__(self) -> None:
         self._windows = {True: 0, False: 0}

@@ -1,5 +1,4 @@
-"""Reservoir sampling: a round draws its devices among those that wait, instead of taking who came
-first."""
+"""Reservoir sampling: a round draws its devices among those that wait."""
 
 import numpy as np
 from numba import njit
@@ -11,14 +10,14 @@ from fedray.base.rng import Key, draw
 def drawn_cohort(
     key: Key, device_ids: NDArray[np.uint64], attempt: int, size: int
 ) -> NDArray[np.bool_]:
-    """Draws devices without replacement, all sets of so many alike: those with the least draws at
-    the addresses (device, attempt).
+    """Draws devices without replacement, all sets of the size equally likely: those with the least
+    draws at the addresses (device, attempt).
 
     Args:
-        key: of the draws.
-        device_ids: [W]; who waits.
-        attempt: number of the attempt, which counts abandoned ones too.
-        size: how many are drawn; at most W.
+        key: key of the draws.
+        device_ids: [W]; waiting devices.
+        attempt: number of the attempt, abandoned ones included.
+        size: number of devices to draw; at most W.
 
     Returns:
         Whether each is drawn [W].

@@ -24,12 +24,13 @@ from fedray.wire.messages import NEVER, Outcome, Settlement
 
 
 class FateModel(NamedTuple):
-    """What compiled code needs to draw how an attempt goes for a device.
+    """Distribution of the course of a device's attempt, for compiled code.
 
-    key: of the draws.
+    key: key of the draws.
     speed_within: log-standard deviation of the training time between rounds of one device.
-    classes: of the devices.
-    failure_probabilities: [K]; that a device of each class fails for a reason of its own.
+    classes: classes of the devices.
+    failure_probabilities: [K]; probability that a device of each class fails for a reason of its
+        own.
     """
 
     key: Key
@@ -70,12 +71,11 @@ class RoundRules:
     least_to_start: devices that must wait for it to start after the selection timeout.
     selection_timeout_seconds: longest wait for them.
     report_timeout_seconds: longest wait for the reports.
-    timer_seconds: how long a device keeps away after its timer starts, where it does not say so
-        itself.
-    closing: when a round closes.
-    policies: what devices remember of a round, so that they keep away from later ones.
-    fates: how attempts go for devices.
-    outages: [O, 2]; start and end of each, seconds since start, in order and apart.
+    timer_seconds: time that a device keeps away after its timer starts, unless it states its own.
+    closing: closing rule of a round.
+    policies: memory of devices after a round, by which they keep away from later ones.
+    fates: distribution of the course of attempts.
+    outages: [O, 2]; start and end of each, seconds since start, in order and disjoint.
     """
 
     selection_target: int
@@ -111,15 +111,15 @@ class RoundRules:
 class Selected:
     """The devices a round starts with, sorted by device id; [S] each.
 
-    device_ids: who they are.
-    check_in_times: when each checked in, seconds since start.
-    interval_ends: when each stops being eligible, seconds since start.
+    device_ids: the devices.
+    check_in_times: time of each check-in, seconds since start.
+    interval_ends: time at which each stops being eligible, seconds since start.
     fixed_seconds, training_seconds: the device's own parts of its work; see
         `fedray.wire.messages.CheckIns`.
-    upload_seconds: of the fixed ones, those of the upload, which comes last; 0 where no policy
-        counts uploads.
-    timer_seconds: how long each waits before it may be selected again.
-    contributions: reports that arrived in time so far; 0 where they are not counted.
+    upload_seconds: the upload's part of the fixed ones, which comes last; 0 if no policy counts
+        uploads.
+    timer_seconds: wait of each before it may be selected again.
+    contributions: reports that arrived in time so far; 0 if they are not counted.
     list_rows: rows of the present window's list; -1 for devices that have waited longer.
     """
 
@@ -144,10 +144,10 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """How an attempt goes for its devices [S], if they stay eligible; seconds since selection.
+    """Course of an attempt of devices [S], if they stay eligible; seconds since selection.
 
-    work_seconds: until the device reports.
-    failure_seconds: until it fails for a reason of its own; infinity for no failure.
+    work_seconds: time until the device reports.
+    failure_seconds: time until it fails for a reason of its own; infinity for no failure.
     """
 
     work_seconds: NDArray[np.float64]
@@ -156,16 +156,16 @@ class Fates:
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """What became of a round.
+    """Result of a round.
 
     is_committed: whether the goal was met before the deadline.
-    closed: when the round closed, seconds since start.
+    closed: time at which the round closed, seconds since start.
     reported: devices that reported at all, late ones included.
-    accepted_device_ids: [A], sorted; none of a round that was abandoned.
-    settlement: what the shards are told.
-    busy_until: [S]; when each device is done with the round, one way or another, seconds since
-        start.
-    attempted: how it went, as policies see it.
+    accepted_device_ids: [A], sorted; empty for an abandoned round.
+    settlement: message to the shards.
+    busy_until: [S]; time at which each device is done with the round, one way or another, seconds
+        since start.
+    attempted: the attempt, as policies see it.
     """
 
     is_committed: bool
@@ -178,14 +178,12 @@ class Reporting:
 
 
 def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
-    """Draws when the selected would report, and whether and when they fail, at addresses (device,
-    attempt).
+    """Draws the reports and failures of the selected, at addresses (device, attempt).
 
     Args:
         selected: [S] devices.
-        attempt: number of the attempt, which counts abandoned ones too: a round that is tried again
-            has other fates.
-        model: of the scenario.
+        attempt: number of the attempt, abandoned ones included: a repeated round has other fates.
+        model: model of the scenario.
     """
     return Fates(
         *_draw_fates(
@@ -211,13 +209,13 @@ def _draw_fates(device_ids, fixed, training, attempt, model):
 
 @njit(forceinline=True)
 def fate(speed_within, failure_probability, words, fixed, training):
-    """(seconds until a device reports, seconds until it fails for a reason of its own; infinity if
-    it does not).
+    """Returns (seconds until a device reports, seconds until it fails for a reason of its own, or
+    infinity).
 
     Args:
-        speed_within: of the fate model.
-        failure_probability: of the device.
-        words: drawn for the device and its attempt.
+        speed_within: value of the fate model.
+        failure_probability: probability for the device.
+        words: draws of the device and its attempt.
         fixed: seconds that do not vary between attempts.
         training: seconds of training, which vary.
     """
@@ -238,18 +236,18 @@ def resolve_reporting(
     rules: RoundRules,
     task: int = 0,
 ) -> Reporting:
-    """Closes a round, as the closing rule says, and settles what its devices remember.
+    """Closes a round by the closing rule, and settles the memory of its devices.
 
     A device reports when its work is done, unless it fails or stops being eligible before, or the
     server is down then, which counts as a failure. Reports after closing are late.
 
     Args:
         selected: [S] devices.
-        fates: theirs, [S].
-        started: when the round started, seconds since start.
+        fates: their fates, [S].
+        started: start of the round, seconds since start.
         attempt: number of the attempt.
-        round_index: the round that is attempted.
-        rules: of the scenario.
+        round_index: the attempted round.
+        rules: rules of the scenario.
         task: place of the round's task in the scenario.
     """
     report_times, failure_times = lost_in_outages(
@@ -260,26 +258,26 @@ def resolve_reporting(
     reports = ~fails & (report_times <= selected.interval_ends)
     deadline = started + rules.report_timeout_seconds
 
-    # Who neither reports nor fails is away when its interval ends.
+    # A device that neither reports nor fails is away when its interval ends.
     free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
-    # What would have come after a device left or failed never comes.
+    # Later events of a device that left or failed never happen.
     report_times = np.where(reports, report_times, np.inf)
     closing = rules.closing.close(report_times, started, deadline)
     if closing.is_committed:
         arrived = int(np.count_nonzero(closing.has_arrived))
-        # What trains is a sample of at least so many.
+        # The training devices are a sample of at least this many.
         assert arrived >= rules.closing.report_goal, f"a committed round kept {arrived} reports"
 
     # In this order: a device that reports has not failed, and one on time has reported.
     outcomes = np.full(reports.size, Outcome.DROPPED, np.uint8)
     outcomes[fails] = Outcome.FAILED
     outcomes[reports] = Outcome.LATE
-    # The device cannot tell the two apart: in either case its report arrived in time.
+    # The device cannot distinguish the two: in either case its report arrived in time.
     kept = Outcome.ACCEPTED if closing.is_committed else Outcome.ABANDONED
     outcomes[closing.has_arrived] = kept
 
     upload_times = started + fates.work_seconds - selected.upload_seconds
-    # The server aborts the uploads that go on when the round closes.
+    # The server aborts the uploads in progress when the round closes.
     is_lost_on_the_way = ~reports & (upload_times < free) & (free < closing.time)
     attempted = Attempt(
         started=started,
@@ -341,11 +339,12 @@ def without_commit(settlement: Settlement) -> Settlement:
 def exclusion(
     excluded: Selected, attempt: int, round_index: int, *, keeps_losses: bool
 ) -> Settlement:
-    """What becomes of devices that are not selected, now or later, whatever they remember.
+    """Returns the settlement of devices that are not selected, now or later, whatever they
+    remember.
 
     Args:
-        excluded: [S]; who they are.
-        attempt: number of the attempt, of which there is no other settlement.
+        excluded: [S]; the devices.
+        attempt: number of the attempt, which has no other settlement.
         round_index: the round that is being formed.
         keeps_losses: whether devices may lose their history.
     """

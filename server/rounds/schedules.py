@@ -17,14 +17,15 @@ from fedray.scenario.uploads import CyclicSchedule, PoissonSchedule
 
 
 class Schedule(Protocol):
-    """Who of the uploads of a window takes part in a round."""
+    """Decides which uploads of a window take part in a round."""
 
     def start_window(self, window: int, device_ids: NDArray[np.uint64]) -> None:
         """Takes the uploads of a window, by their devices [U], sorted, each once."""
         ...
 
     def eligible(self, round_index: int) -> NDArray[np.int64]:
-        """The uploads that may take part in a round, as sorted places among those of the window."""
+        """Returns the uploads that may take part in a round, as sorted places among those of the
+        window."""
         ...
 
     def least_eligible(self) -> int:
@@ -32,16 +33,16 @@ class Schedule(Protocol):
         ...
 
     def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
-        """Those of the eligible uploads that are drawn for an attempt, sorted places too."""
+        """Returns the eligible uploads drawn for an attempt, as sorted places."""
         ...
 
 
 class Cyclic:
-    """Groups of the same size, whose turn it is one after the other.
+    """Groups of equal size that take turns.
 
     Args:
-        seed: of the draws.
-        groups: how many; the least difference between two rounds of an upload.
+        seed: seed of the draws.
+        groups: number of groups; the least difference between two rounds of an upload.
         drawn: uploads of a round, without replacement.
     """
 
@@ -65,7 +66,7 @@ class Cyclic:
         self._order = np.argsort(words, kind="stable")
 
     def eligible(self, round_index: int) -> NDArray[np.int64]:
-        """See `Schedule`. What is left over by equal groups is in none."""
+        """See `Schedule`. The uploads left over by equal groups are in none."""
         size = self._order.size // self._groups
         # By the number of the round, not of the attempt: a round that is repeated draws from the
         # same group.
@@ -87,8 +88,8 @@ class Poisson:
     """Every upload, with the same probability and independently.
 
     Args:
-        seed: of the draws.
-        probability: q; what is drawn has it rounded down to whole 2^-64.
+        seed: seed of the draws.
+        probability: q; the draws round it down to whole 2^-64.
     """
 
     @classmethod
@@ -115,17 +116,17 @@ class Poisson:
 
     def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
         """See `Schedule`."""
-        # The address has the attempt: what a failed attempt drew tells nothing of the next draw.
+        # The address has the attempt: the draws of a failed attempt reveal nothing about the next.
         words = _words(self._key, self._device_ids[eligible], attempt)
         return eligible[_happens(words, self._probability)]
 
 
 class Unresolved:
-    """Which of the uploads that were drawn cannot be read.
+    """Drawn uploads that cannot be read.
 
     Args:
-        seed: of the draws.
-        share: probability of that.
+        seed: seed of the draws.
+        share: their probability.
     """
 
     def __init__(self, seed: int, share: float) -> None:

@@ -43,7 +43,7 @@ from fedray.wire.messages import NO_CHECK_INS, NO_WINDOW, CheckIns, Window
 
 EXHAUSTED, FULL, TIMED_OUT, DOWN = 0, 1, 2, 3
 _READY = 4
-"""How `Selection.advance` ends; and, inside the kernel only, that a round may start now."""
+"""Results of `Selection.advance`; and, only inside the kernel, that a round may start now."""
 
 _ENTRY = np.dtype(
     [
@@ -91,11 +91,11 @@ _COLUMNS = (_WAITING.names or ())[:-1]
 
 
 class _Rules(NamedTuple):
-    """Rules of the tasks that compiled code needs, [T] each.
+    """Rules of the tasks for compiled code, [T] each.
 
     targets: devices of a task that must wait at once.
     rooms: devices that may wait for a task at once, at least as many.
-    timers: timer of all devices where the lists do not say how long each waits, seconds.
+    timers: timer of all devices if the lists do not state each one's wait, seconds.
     separations: least difference between the numbers of two rounds of a device; 0 for none.
     weights: see `fedray.scenario.several_tasks.FederatedTask.weight`.
     offer_keys: [T, 2]; keys of the draws that decide between tasks.
@@ -145,7 +145,7 @@ class Selection:
     Args:
         rules: rules of the rounds of each task.
         seed: seed of the scenario.
-        weights: part of each task in devices that several tasks would take.
+        weights: share of each task in devices that several tasks would take.
 
     down_until: end of the last outage that has begun, seconds since start.
     """
@@ -166,7 +166,7 @@ class Selection:
         self._outages = rules[0].outages
         self._attempts = _Attempts.of(len(rules))
         self._by_task = np.zeros(len(rules), np.int64)
-        """How many devices wait for each task."""
+        """Number of devices that wait for each task."""
         self._waiting = Slots.of(int(self._rules.rooms.sum()), _WAITING)
         self._table = table_of(64, _ENTRY)
         self._most_entries = 0
@@ -308,12 +308,12 @@ class Selection:
         )
 
     def let_go(self, selected: Selected, busy_until: NDArray[np.float64]) -> None:
-        """Lets devices [S] go that waited: they check in again when they are free, if they can.
+        """Releases waiting devices [S]: they check in again when they are free, if they can.
 
-        What they remember must have been noted before.
+        Their memory must have been noted before.
 
         Args:
-            selected: devices that `take` gave.
+            selected: result of `take`.
             busy_until: [S]; no device checks in before.
         """
         _come_again(
@@ -347,7 +347,7 @@ class Selection:
         self._table = table_of(entries.size, _ENTRY, entries)
         waiting = entries_of(under("waiting.", state), _WAITING)
         self._waiting = Slots.of(self._waiting.free.size, _WAITING, waiting, by="interval_end")
-        # Their rows were those of lists that are gone.
+        # Their rows belonged to lists that are gone.
         self._waiting.records["list_row"] = -1
         self._by_task[:] = np.bincount(waiting["task"], minlength=self._by_task.size)
         self._attempts = _Attempts(**under("attempts.", state))
@@ -400,7 +400,7 @@ def _note(table, task, device_ids, reopen_times, remembered_rounds, contribution
         entry.device_id = key
         # The latest time counts, as in the maps of the shards.
         entry.reopen_time = max(entry.reopen_time, np.float64(reopen_times[chosen]))
-        # A task that only shares the timer notes 0 and -1, which must not undo what is known.
+        # A task that only shares the timer notes 0 and -1, which must not undo known values.
         entry.contributions = max(entry.contributions, contributions[chosen])
         entry.last_round = max(entry.last_round, remembered_rounds[chosen])
         entry.known_from = known_from
@@ -483,9 +483,9 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
         is_next = counts[1] > 0 and next_times[0] < time
         if is_next:
             time = next_times[0]
-        # What needs no check-in, such as a timeout, may come before the next one does.
+        # Events without a check-in, such as a timeout, may come before the next check-in.
         is_moment = moment <= time and moment < window.end_time
-        # All check-ins come before the window's end, so that none is left.
+        # All check-ins come before the window's end, so none is left.
         if not is_moment and time >= window.end_time:
             return EXHAUSTED, -1, window.end_time
         # Devices whose interval is over make room first: only those count who are still eligible.
@@ -515,7 +515,7 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
         chosen, best, free_time = np.int64(-1), -1.0, time
         chosen_count = np.uint32(0)
         if time < down_until:
-            # While the server is down nobody is taken, whatever the tasks want.
+            # While the server is down no device is taken, whatever the tasks want.
             free_time = down_until
         # One that waits may be let go at any moment, so that it is not known when it is free.
         elif not (is_busy and entry.is_waiting):
@@ -577,8 +577,8 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
         record.interval_end = ends[row]
         record.fixed_seconds = fixed_seconds[row, chosen]
         record.training_seconds = training_seconds[row, chosen]
-        # What the device says counts; where the lists say nothing, all keep the timer, uploads do
-        # not matter and nobody counts.
+        # The device's own values count; if the lists have none, all keep the timer, uploads do not
+        # matter and nothing is counted.
         record.upload_seconds = 0.0
         if upload_seconds.size:
             record.upload_seconds = upload_seconds[row, chosen]
@@ -597,8 +597,8 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
 
 @njit(forceinline=True)
 def _next_moment(attempts, next_outage):
-    """When selection changes next without a check-in, how, and for which task; of equal times the
-    first task's."""
+    """Returns the time, kind and task of selection's next change without a check-in; of equal times
+    the first task's."""
     moment, what, which = np.inf, TIMED_OUT, -1
     for task in range(attempts.rounds.size):
         # A task that is over waits for nothing any more.

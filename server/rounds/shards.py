@@ -1,4 +1,4 @@
-"""All shards of a population as one: who checks in anywhere, and what has not yet been told."""
+"""All shards of a population as one: their check-ins, and the settlements not yet sent to them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from fedray.wire.messages import CheckInOrder, CheckIns, Settlement, settlements
 from fedray.wire.protocols import Pending, Shard
 
 MOST_UNSENT_ROWS = 1 << 20
-"""Rows of settlements after which shards are told without an order: about 40 MB."""
+"""Rows of settlements at which they are sent without an order: about 40 MB."""
 
 
 class Shards:
-    """The shards, and the settlements that they have not heard of.
+    """The shards, and the settlements not yet sent to them.
 
     Args:
-        shards: of the population, in order of their devices.
+        shards: shards of the population, in order of their devices.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -33,7 +33,7 @@ class Shards:
             shard.prepare(order)
 
     def check_ins(self, order: CheckInOrder) -> CheckIns:
-        """The check-ins of all shards, who are told of what they have not heard yet."""
+        """Returns the check-ins of all shards, which get the pending settlements first."""
         unsent = self._take_unsent()
         answers: list[Pending[CheckIns]] = []
         # All shards are asked before the first answer is waited for.
@@ -43,12 +43,12 @@ class Shards:
         return CheckIns.merged([pending.result() for pending in answers])
 
     def tell_if_many(self) -> None:
-        """Tells the shards what they have not heard yet if that has become much."""
+        """Sends the pending settlements if they are many."""
         if self._unsent_rows >= MOST_UNSENT_ROWS:
             self.tell_now()
 
     def tell_now(self) -> None:
-        """Tells the shards what they have not heard yet."""
+        """Sends the pending settlements."""
         unsent = self._take_unsent()
         # All shards are asked before the first answer is waited for.
         answers = [shard.settle(_for_shard(unsent, shard)) for shard in self._shards]

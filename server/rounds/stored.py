@@ -1,10 +1,10 @@
-"""Upload, then train: devices upload once per window, and a program on the server that is trusted
-draws rounds from what is stored.
+"""Upload, then train: devices upload once per window, and a trusted program on the server draws
+rounds from the stored uploads.
 
-An upload is a device's contribution in time: participation policies hold for it, and for nothing
-else. Who takes part in a round is the schedule's decision (server/rounds/schedules.py). So a device
-needs to be eligible once, and the least separation between two of its rounds in a window is what
-the schedule says, not what its habits are.
+An upload is a device's contribution in time: only for it do participation policies hold. The
+schedule decides which uploads take part in a round (server/rounds/schedules.py). So a device needs
+to be eligible once, and the schedule, not its habits, sets the least separation between two of its
+rounds in a window.
 
 In the trace a row is an upload that was drawn for a round; its times are those of the upload. A
 round is opened when its window ends.
@@ -46,9 +46,9 @@ MOST_FAILURES = 100
 class Stored:
     """Uploads that a server holds, in order of device; [U] each.
 
-    device_ids: whose they are; each device has one.
-    check_in_times: when each checked in to upload, seconds since start.
-    report_times: when its upload was complete.
+    device_ids: device of each; no device has two.
+    check_in_times: time of each check-in to upload, seconds since start.
+    report_times: time at which each upload was complete.
     """
 
     device_ids: NDArray[np.uint64]
@@ -88,15 +88,15 @@ class StoredCoordinator(RoundLoop):
         self._ahead_per_window = round(uploads.seconds / self._pace.window_seconds)
         """Look-ahead windows of an upload window."""
         self._attempt = 0
-        """Of uploads and rounds together: shards apply each number once."""
+        """Number of the attempt, over uploads and rounds: shards apply each number once."""
         self._stored = NOTHING
-        """Of the present upload window."""
+        """Uploads of the present window."""
         self._outcomes = np.zeros((uploads.windows, len(Outcome)), np.int64)
-        """How many attempts to upload had each outcome, by upload window."""
+        """Number of attempts to upload by outcome, for each upload window."""
 
     def events(self) -> Iterator[ClosedRound | Settled | WindowOver]:
-        """Yields what was uploaded in every look-ahead window, and its end; and after each upload
-        window every attempt at one of its rounds.
+        """Yields the uploads of every look-ahead window, and its end; and after each upload window
+        every attempt at one of its rounds.
 
         Raises:
             Starved: the first window has too few uploads, or the first round failed too often.
@@ -116,13 +116,13 @@ class StoredCoordinator(RoundLoop):
     @property
     def supply(self) -> Supply:
         """Devices at the start of the present look-ahead window. Rounds wait for the end of an
-        upload window, which is no shortage."""
+        upload window, which is not a shortage."""
         return super().supply._replace(starving="")
 
     @property
     def document(self) -> dict[str, Any]:
-        """What run.json says of how the trace was made: by which sampler check-ins were drawn, how
-        uploads went, and who drew the rounds."""
+        """Keys of run.json on the making of the trace: the sampler of check-ins, the outcomes of
+        uploads, and the draws of rounds."""
         counts = self._uploads.rounds_of_windows(self._scenario.rounds.count)
         names = [outcome.name.lower() for outcome in Outcome]
         return {
@@ -166,13 +166,13 @@ class StoredCoordinator(RoundLoop):
         self._window = order.window
         self._enter(self._window, check_ins)
         self._samplers.count(order.is_enumerated)
-        # Shards draw the next window while this one is settled. After the last one nobody would
-        # take the answer.
+        # Shards draw the next window while this one is settled. After the last window the answer
+        # would be unused.
         if not is_last:
             self._shards.prepare(self._order(number + 1))
         upload_window = number // self._ahead_per_window
         settlement = self._settle(check_ins, (upload_window + 1) * self._uploads.seconds)
-        # Every outcome has a count, also one that nobody had in this window.
+        # Every outcome has a count, even 0 in this window.
         counts = np.bincount(settlement.outcomes, minlength=self._outcomes.shape[1])
         self._outcomes[upload_window] += counts
         accepted = settlement.has_arrived
@@ -187,11 +187,11 @@ class StoredCoordinator(RoundLoop):
         return settlement
 
     def _settle(self, check_ins: CheckIns, window_end: float) -> Settlement:
-        """How uploads go: each device's first check-in of the list is its try.
+        """Settles uploads: each device's first check-in of the list is its attempt.
 
-        An upload takes the part of a device's work that is no training. It is complete then, unless
-        the device fails or stops being eligible before, or the server is down; after the window's
-        end it is late, and the server aborts it.
+        An upload takes the part of a device's work that is not training. It is complete then,
+        unless the device fails or stops being eligible before, or the server is down; after the
+        window's end it is late, and the server aborts it.
         """
         tried = self._tried(check_ins)
         fates = draw_fates(tried, self._attempt, self._rules.fates)
@@ -202,7 +202,7 @@ class StoredCoordinator(RoundLoop):
         fails = (failure_times < report_times) & (failure_times <= tried.interval_ends)
         is_complete = ~fails & (report_times <= tried.interval_ends)
         free = np.where(is_complete, report_times, np.where(fails, failure_times, np.inf))
-        # Who neither completes the upload nor fails is gone when its interval ends.
+        # A device that neither completes the upload nor fails is gone when its interval ends.
         free = np.minimum(free, tried.interval_ends)
         is_stored = is_complete & (report_times <= window_end)
         outcomes = np.full(started.size, Outcome.DROPPED, np.uint8)
@@ -253,7 +253,7 @@ class StoredCoordinator(RoundLoop):
         rows = up[places]
 
         def column(values: NDArray, otherwise: float) -> NDArray:
-            """Of a column that may be empty, which stands for the same value everywhere."""
+            """Returns a column; an empty one stands for the same value everywhere."""
             return values[rows] if values.size else np.full(rows.size, otherwise, values.dtype)
 
         return Selected(
@@ -261,7 +261,7 @@ class StoredCoordinator(RoundLoop):
             check_in_times=check_ins.times[rows],
             interval_ends=check_ins.interval_ends[rows],
             fixed_seconds=check_ins.fixed_seconds[rows],
-            # No device trains here, so an upload takes the fixed seconds alone.
+            # No device trains here, so an upload only takes the fixed seconds.
             training_seconds=np.zeros(rows.size, np.float32),
             upload_seconds=column(check_ins.upload_seconds, 0.0),
             timer_seconds=column(check_ins.timer_seconds, self._rules.timer_seconds),
@@ -294,8 +294,8 @@ class StoredCoordinator(RoundLoop):
             # another.
             task.note(closed.record)
             yield closed
-            # No order comes before the window's rounds are over, and whoever goes on after a loss
-            # of a shard has heard of this round by now.
+            # No order comes before the window's rounds are over, and a replaced shard has this
+            # round by now.
             self._shards.tell_if_many()
             if task.stopped:
                 return

@@ -40,8 +40,8 @@ class TaskRounds:
     Args:
         task: name, start and scenario of the task.
 
-    name: name of the task; empty where there are no other tasks.
-    prefix: start of a text about the task where there are others.
+    name: name of the task; empty if it is the only one.
+    prefix: start of a text about the task if it is not the only one.
     scenario: scenario of the task.
     records: every attempt so far, in order of time.
     round_index: the round that is being formed.
@@ -70,7 +70,7 @@ class TaskRounds:
 
     @property
     def ended(self) -> str:
-        """How the rounds ended, as run.json records it."""
+        """End of the rounds, as run.json records it."""
         if self.stopped:
             return f"stopped: {self.stopped}"
         return f"starved: {self.starved}" if self.starved else "completed"
@@ -163,7 +163,7 @@ class TaskRounds:
 
     @property
     def _idle_since(self) -> float:
-        """When the round that is being formed might have started, seconds since start."""
+        """Time at which the round that is being formed might have started, seconds since start."""
         since = self.begins
         if (last := self._last_commit) is not None:
             apart = 60.0 * (self.scenario.rounds.min_minutes_between or 0.0)
@@ -179,7 +179,7 @@ class TaskRounds:
         """The cause of a shortage, and a remedy."""
         rounds = self.scenario.rounds
         begun = 0.0 if self._last_commit is None else self._last_commit.closed
-        # An attempt that selected as many devices as it wanted lacked reports, not check-ins.
+        # An attempt that selected enough devices lacked reports, not check-ins.
         failed = sum(
             record.selected >= rounds.selection_target and not record.is_committed
             for record in self.records
