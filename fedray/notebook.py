@@ -155,10 +155,8 @@ def _comparison_tables(comparison: Any) -> list[PageTable]:
     ]
 
 
-def _learning_tables(study: Any) -> list[PageTable]:
-    from fedray.studies.learning_page import learning_tables
-
-    return learning_tables(study)
+def _reproduced_tables(result: Any) -> list[PageTable]:
+    return [PageTable(each.title, each.rows) for each in result.tables]
 
 
 def _on_devices_tables(found: Any) -> list[PageTable]:
@@ -191,9 +189,9 @@ TABLES: dict[str, Callable[[Any], list[PageTable]]] = {
     "Fit": _fit_tables,
     "HabitFit": _habit_fit_tables,
     "ImportedTrace": _imported_tables,
-    "LearningCurves": _learning_tables,
     "OnDevices": _on_devices_tables,
     "Plan": _plan_tables,
+    "Reproduced": _reproduced_tables,
     "Statement": _statement_tables,
     "SweepResult": _sweep_tables,
     "Trace": _trace_tables,
@@ -209,14 +207,18 @@ def _plan_figures(plan: Any) -> list[Shown]:
     return [plan_figure(plan)]
 
 
+def _reproduced_figures(result: Any) -> list[Shown]:
+    return list(result.figures)
+
+
 # Places are texts, so that no module of figures is loaded before one is drawn.
 FIGURES = {
     "Audit": "fedray.report.figures:audit_figures",
     "Comparison": "fedray.studies.compare_page:comparison_figures",
     "HabitFit": "fedray.studies.habits.page:habit_fit_figures",
-    "LearningCurves": "fedray.studies.learning_page:learning_figures",
     "OnDevices": "fedray.studies.on_devices_page:on_devices_figures",
     "Plan": "fedray.notebook:_plan_figures",
+    "Reproduced": "fedray.notebook:_reproduced_figures",
     "SweepResult": "fedray.studies.sweep.page:sweep_figures",
     "Trace": "fedray.report.figures:trace_figures",
     "TrainedRun": "fedray.report.trained_page:trained_figures",

@@ -70,11 +70,16 @@ def scenario_argument(help_text: str, metavar: str = "SCENARIO") -> Any:
     )
 
 
-def scenarios_option(help_text: str) -> Any:
-    """An option that is given once per scenario: a file, or the name of one that ships."""
-    return typer.Option(
-        metavar="FILE", help=help_text, callback=_scenario_files, autocompletion=_shipped_names
-    )
+ScenariosOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--scenario",
+        metavar="FILE",
+        help="Scenario to use instead of those that ship, by file or name; may be repeated.",
+        callback=_scenario_files,
+        autocompletion=_shipped_names,
+    ),
+]
 
 
 TrustFlag = Annotated[

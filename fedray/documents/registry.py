@@ -144,13 +144,14 @@ def documents() -> Mapping[str, Document]:
             reproduction_keys(),
         ),
         "fedray reproduce gboard-privacy": Document(
-            "`fedray reproduce gboard-privacy --json`.", published_privacy_keys()
+            "`fedray reproduce gboard-privacy --json`, and its results.json.",
+            published_privacy_keys(),
         ),
-        "fedray reproduce gboard --predict": Document(
-            "`fedray reproduce gboard --predict --json`, and its results.json.", prediction_keys()
+        "fedray reproduce gboard-predict": Document(
+            "`fedray reproduce gboard-predict --json`, and its results.json.", prediction_keys()
         ),
-        "fedray reproduce gboard --sensitivity": Document(
-            "`fedray reproduce gboard --sensitivity --json`, and its results.json.",
+        "fedray reproduce gboard-sensitivity": Document(
+            "`fedray reproduce gboard-sensitivity --json`, and its results.json.",
             variation_keys(),
         ),
         "fedray reproduce learning": Document(

@@ -1,24 +1,19 @@
-"""The keys of published runs that are simulated, computed or predicted, and of learning curves."""
+"""Keys of the documents of reproductions."""
 
 from fedray.documents.keys import JsonKey, Keys, keys_of, meaning_of, text
 from fedray.documents.trainings import interval_keys
 from fedray.mechanisms.participation import MinSep
-from fedray.studies.learning_curves import (
-    Comparison,
-    LearningCurves,
-    MetricResult,
-    TrainedMechanism,
-)
-from fedray.studies.predict import PaceScore, Prediction, PredictionStudy, Score
-from fedray.studies.published_privacy import PublishedPrivacy
-from fedray.studies.reproduce import Figure, ReproducedRun
-from fedray.studies.sensitivity import Moved
+from fedray.scenarios.gboard import Compared, ReproducedRun
+from fedray.scenarios.gboard_predict import PaceScore, Prediction, PredictionStudy, Score
+from fedray.scenarios.gboard_privacy import PublishedPrivacy
+from fedray.scenarios.gboard_sensitivity import Moved
+from fedray.scenarios.learning import Comparison, LearningCurves, MetricResult, TrainedMechanism
 from fedray.wire.messages import Metric
 
 
 def reproduction_keys() -> Keys:
-    """Of `fedray reproduce gboard`."""
-    figure = keys_of(Figure, "observed published relative_difference")
+    """Keys of `fedray reproduce gboard`."""
+    figure = keys_of(Compared, "observed published relative_difference")
     figures = {
         name: JsonKey("object", "", figure)
         for name in ("min_sep", "max_participations", "rho", "epsilon")
@@ -28,7 +23,7 @@ def reproduction_keys() -> Keys:
 
 
 def published_privacy_keys() -> Keys:
-    """Of `fedray reproduce gboard-privacy`."""
+    """Keys of `fedray reproduce gboard-privacy`."""
     row = {**keys_of(PublishedPrivacy), **keys_of(PublishedPrivacy, "agrees")}
     return {
         "note": text("The conventions of the published figures."),
@@ -37,7 +32,7 @@ def published_privacy_keys() -> Keys:
 
 
 def prediction_keys() -> Keys:
-    """Of `fedray reproduce gboard --predict`."""
+    """Keys of `fedray reproduce gboard-predict`."""
     return keys_of(
         PredictionStudy,
         predictions=JsonKey("list of objects", "", keys_of(Prediction)),
@@ -47,7 +42,7 @@ def prediction_keys() -> Keys:
 
 
 def variation_keys() -> Keys:
-    """Of `fedray reproduce gboard --sensitivity`."""
+    """Keys of `fedray reproduce gboard-sensitivity`."""
     return {
         "scale": JsonKey("number", meaning_of(PredictionStudy, "scale")),
         "settings": JsonKey(
@@ -59,7 +54,7 @@ def variation_keys() -> Keys:
 
 
 def learning_keys() -> Keys:
-    """Of `fedray reproduce learning`."""
+    """Keys of `fedray reproduce learning`."""
     values = JsonKey("object", "The final value by seed; null where it is not finite.")
     comparison = keys_of(
         Comparison,

@@ -27,6 +27,7 @@ from fedray.base.result import DrawnResult, Result
 from fedray.notebook import FIGURES, TABLES
 from fedray.report.figures import figures_of
 from fedray.report.text.audits import guarantee_rows, participation_rows
+from fedray.scenarios.reproduction import Reproduced
 from fedray.studies.plan import Candidate
 from fedray.studies.sweep.run import CellResult
 from fedray.trace.schema import ROUND_SCHEMA
@@ -340,14 +341,12 @@ def results(tmp_path_factory) -> dict[str, Any]:
         "Figures": fedray.mechanism_figures(fedray.Tree(), SETTING, 2.0, 1e-9),
         "TraceCalibration": fedray.calibrate_trace(trace, epsilon=2.0),
         "Utility": fedray.utility(fedray.Tree(), 60, 3.0, 0.5),
-        "LearningCurves": fedray.LearningCurves(
-            "a" * 80, trace.digest, SETTING, 0.5, 6.0, 1e-10, (1, 2), (), (), {}
-        ),
+        "Reproduced": Reproduced("a" * 80, {"runs": []}, [], [], "1 of 1 rows agrees."),
     }
 
 
 RESULTS = ("Trace", "ImportedTrace", "Audit", "Statement", "TrainedRun", "SweepResult", "Plan")
-RESULTS += ("Fit", "CanaryResult", "Figures", "TraceCalibration", "Utility", "LearningCurves")
+RESULTS += ("Fit", "CanaryResult", "Figures", "TraceCalibration", "Utility", "Reproduced")
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -367,7 +366,7 @@ def test_a_result_is_one_json_object(results, name: str) -> None:
 def test_every_result_that_is_a_table_or_a_figure_is_one_in_notebooks() -> None:
     """Tables and figures are looked up by the names of classes."""
     kinds = [getattr(fedray, name) for name in VALUES] + [fedray.Trace, fedray.ImportedTrace]
-    kinds += [fedray.Audit, fedray.TrainedRun]
+    kinds += [fedray.Audit, fedray.TrainedRun, Reproduced]
     shown = {kind.__name__ for kind in kinds if issubclass(kind, Result)}
     drawn = {kind.__name__ for kind in kinds if issubclass(kind, DrawnResult)}
     assert shown == TABLES.keys()

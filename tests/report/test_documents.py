@@ -30,7 +30,10 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
 from fedray.runs.pretraining import Pretrained
 from fedray.scenario.availability import HabitAvailability
-from fedray.studies import learning_curves
+from fedray.scenarios import learning
+from fedray.scenarios.gboard import Compared, ReproducedRun
+from fedray.scenarios.gboard_predict import PaceScore, Prediction, PredictionStudy, Score
+from fedray.scenarios.gboard_sensitivity import Moved
 from fedray.studies.canary import CanaryResult
 from fedray.studies.fit import Fit, FittedRun
 from fedray.studies.habits.fit import Estimate, HabitFit, Held
@@ -38,11 +41,7 @@ from fedray.studies.habits.observed import Layout, ObservedLog, Records
 from fedray.studies.habits.statistics import Summary
 from fedray.studies.noise_tests import CanaryTest
 from fedray.studies.on_devices import NOTES, QUANTILES, DeviceGroup, OnDevices
-from fedray.studies.paired import mean_interval
 from fedray.studies.plan import Candidate, Plan, PlanTarget
-from fedray.studies.predict import PaceScore, Prediction, PredictionStudy, Score
-from fedray.studies.reproduce import Figure, ReproducedRun
-from fedray.studies.sensitivity import Moved
 from fedray.studies.sweep.cells import Row
 from fedray.studies.sweep.run import CellResult, SweepResult
 from fedray.studies.sweep.sweep import Sweep
@@ -389,7 +388,7 @@ def test_the_reference_of_models_is_that_of_their_documents(
 
 def test_the_reference_of_reproductions_is_that_of_their_documents(fedray_command) -> None:
     """Simulated figures are made by hand."""
-    same, alone = Figure(1.0, 1.0), Figure(1.0, None)
+    same, alone = Compared(1.0, 1.0), Compared(1.0, None)
     run = ReproducedRun(
         "nwp",
         1.0,
@@ -433,23 +432,23 @@ def test_the_reference_of_reproductions_is_that_of_their_documents(fedray_comman
     scores = (Score("one", "others", 3, 0.1, 0.1, None),)
     pace = (PaceScore("timer", 3, 0.1, 0),)
     study = PredictionStudy((prediction,), scores, pace, (1.0, 2.0), 0.01, 2)
-    check("fedray reproduce gboard --predict", study.to_json())
+    check("fedray reproduce gboard-predict", study.to_json())
     moved = Moved("", "nwp", 9, 4, 7.0, 0.0, 0.0)
-    document = {"scale": 0.01, "settings": [moved.to_json()]}
-    check("fedray reproduce gboard --sensitivity", document)
+    document = {"scale": 0.01, "settings": [asdict(moved)]}
+    check("fedray reproduce gboard-sensitivity", document)
 
 
 def test_the_reference_of_learning_curves_is_that_of_their_documents() -> None:
-    comparison = learning_curves.Comparison("blt", "tree", mean_interval([0.1, 0.2]))
-    metric = learning_curves.MetricResult(
+    comparison = learning.Comparison("blt", "tree", learning.mean_interval([0.1, 0.2]))
+    metric = learning.MetricResult(
         Metric("accuracy", "share", "higher"),
         {"blt": {1: 0.5, 2: math.nan}, "tree": {1: 0.4, 2: 0.4}},
         0.01,
         (comparison,),
         (comparison,),
     )
-    mechanism = learning_curves.TrainedMechanism("blt", "blt", 9, 2.0, True, 7.0, None)
-    study = learning_curves.LearningCurves(
+    mechanism = learning.TrainedMechanism("blt", "blt", 9, 2.0, True, 7.0, None)
+    study = learning.LearningCurves(
         "s", "0", MinSep(60, 9, 4), 0.1, 2.0, 1e-10, (1, 2), (mechanism,), (metric,), {}
     )
     check("fedray reproduce learning", {"studies": [study.to_json()]})
