@@ -11,13 +11,15 @@ Rows of a user's own come from a CSV file with the columns of `gboard/published.
 
 import csv
 import io
-import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 import fedray
 from fedray import InputError
@@ -40,34 +42,36 @@ Rows = Annotated[
     "own and the columns of scenarios/gboard/published.csv.",
 ]
 """Option of every reproduction of these runs."""
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
+Name = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,40}$")]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(validate_by_name=True, validate_by_alias=True))
 class PublishedRun:
     """A row of the tables: how a model was trained, and its privacy as printed."""
 
-    task: str
+    task: Name
     """NWP (next-word prediction) or OTF (on-the-fly rescoring)."""
-    locale: str
+    locale: Name
     """Language and country of the keyboard, such as en-GB."""
-    population: int
+    population: Count
     """Devices of the locale, as printed."""
-    rounds: int
+    rounds: Count
     """n, rounds that released a model."""
-    report_goal: int
+    report_goal: Count
     """Reports that closed a round."""
-    timer_hours: float
+    timer_hours: Number
     """Participation timer."""
-    rounds_between: int
+    rounds_between: Count
     """The printed MinS: rounds strictly between two participations of a device."""
-    max_participations: int
+    max_participations: Count
     """The printed MaxP: k."""
-    noise_multiplier: float
+    noise_multiplier: Number
     """z of tree aggregation."""
-    rho: float
+    rho: Number = Field(alias="zcdp")
     """The printed zCDP of online tree aggregation at the noise multiplier."""
-    epsilon: float | None
+    epsilon: Number | None = Field(alias="epsilon_at_delta_1e-10")
     """The printed epsilon of the same at delta 1e-10; None where it is not printed."""
     is_users: bool = False
     """Whether the row is of a user's file, so that no scenario ships for it."""
@@ -208,12 +212,6 @@ def _runs_in(path: Path, is_users: bool) -> list[PublishedRun]:
         rows = list(reader)
     except csv.Error as error:
         raise InputError(f"rows {str(path)!r} is no CSV file ({error}); correct it") from None
-    columns = [*_KINDS, _EPSILON]
-    missing = [column for column in columns if column not in (reader.fieldnames or ())]
-    if missing:
-        raise InputError(
-            f"rows {str(path)!r} has no column {missing[0]}; it needs {', '.join(columns)}"
-        )
     if not rows:
         raise InputError(f"rows {str(path)!r} has no rows; add a line for each run")
     runs = [
@@ -229,65 +227,25 @@ def _runs_in(path: Path, is_users: bool) -> list[PublishedRun]:
     return runs
 
 
-def _text(cell: str) -> str:
-    if _NAME.fullmatch(cell) is None:
-        raise ValueError
-    return cell
-
-
-def _count(cell: str) -> int:
-    if not 1 <= (count := int(cell)) < 2**31:
-        raise ValueError
-    return count
-
-
-def _number(cell: str) -> float:
-    if not 0 < (number := float(cell)) < math.inf:
-        raise ValueError
-    return number
-
-
-_RULES = {
-    _text: "at most 40 letters, digits, - and _",
-    _count: "a whole number from 1 to 2^31 - 1",
-    _number: "a number above 0",
-}
-_KINDS = {
-    "task": _text,
-    "locale": _text,
-    "population": _count,
-    "rounds": _count,
-    "report_goal": _count,
-    "timer_hours": _number,
-    "rounds_between": _count,
-    "max_participations": _count,
-    "noise_multiplier": _number,
-    "zcdp": _number,
-}
-_EPSILON = "epsilon_at_delta_1e-10"
-"""The one column whose cells may be empty."""
-
-
 def _run_of(row: dict[str, str | None], where: str, is_users: bool) -> PublishedRun:
-    def value(column: str, kind: Callable[[str], Any]) -> Any:
-        cell = (row[column] or "").strip()
-        try:
-            return kind(cell)
-        except ValueError:
-            raise InputError(
-                f"{where}: {column}={cell!r} must be {_RULES[kind]}; correct the cell"
-            ) from None
-
-    values = {column: value(column, kind) for column, kind in _KINDS.items()}
-    if values["max_participations"] < 2 or values["rounds_between"] >= values["rounds"] - 1:
+    # An empty cell is None, which only epsilon may be; cells beyond the columns have no name.
+    cells = {column: (cell or "").strip() or None for column, cell in row.items() if column}
+    try:
+        run = replace(_ROW.validate_python(cells, by_alias=True, by_name=False), is_users=is_users)
+    except ValidationError as error:
+        first = error.errors()[0]
+        column = str(first["loc"][0])
+        rule = re.sub(r"^(Input|String) should|^Field required", "must", first["msg"])
         raise InputError(
-            f"{where}: max_participations={values['max_participations']} and rounds_between="
-            f"{values['rounds_between']} must be of a run in which a device took part twice; leave "
-            "the row out"
+            f"{where}: {column}={cells.get(column) or ''!r} {rule}; correct the cell"
+        ) from None
+    if run.max_participations < 2 or run.rounds_between >= run.rounds - 1:
+        raise InputError(
+            f"{where}: max_participations={run.max_participations} and rounds_between="
+            f"{run.rounds_between} must be of a run in which a device took part twice; leave the "
+            "row out"
         )
-    return PublishedRun(
-        rho=values.pop("zcdp"),
-        epsilon=value(_EPSILON, _number) if (row[_EPSILON] or "").strip() else None,
-        is_users=is_users,
-        **values,
-    )
+    return run
+
+
+_ROW = TypeAdapter(PublishedRun)

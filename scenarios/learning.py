@@ -48,16 +48,12 @@ evaluation alone moves with the noise of its round."""
 
 @dataclass(frozen=True, slots=True)
 class MeanInterval:
-    """Mean over seeds, with Student's 95 % interval; NaN if unknown."""
+    """Mean over seeds, with Student's 95 % interval (low, high); NaN where unknown."""
 
     count: int
-    """Values in the sample."""
     mean: float
-    """Mean of the values."""
     low: float
-    """Lower end of the interval; NaN for fewer than two values."""
     high: float
-    """Upper end of the interval; NaN for fewer than two values."""
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object; null for NaN."""
