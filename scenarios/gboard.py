@@ -236,5 +236,7 @@ def _difference(figure: Compared) -> str:
 
 
 REPRODUCTION = Reproduction(
-    "Runs of Xu et al. 2023 at full size: min-sep, participations, rho and epsilon.", run
+    "Runs of Xu et al. 2023 at full size: min-sep, participations, rho and epsilon.",
+    run,
+    has_figures=True,
 )

@@ -26,7 +26,6 @@ from fedray.scenarios.reproduction import (
     Reproduced,
     Reproduction,
     Table,
-    agreement_figure,
 )
 from fedray.scenarios.small_runs import SCALE, Outcome, outcomes_of
 
@@ -519,7 +518,6 @@ def reproduced(study: PredictionStudy) -> Reproduced:
     runs = study.predictions
     inside = sum(each.low <= each.published_min_sep <= each.high for each in runs)
     right = sum(each.max_participations == each.published_max_participations for each in runs)
-    points = [(each.name, each.published_min_sep, each.min_sep) for each in runs]
     return Reproduced(
         title="Gboard runs, predicted",
         document=study.to_json(),
@@ -527,7 +525,6 @@ def reproduced(study: PredictionStudy) -> Reproduced:
         notes=_notes(study),
         verdict=f"Of {len(runs)} runs, {inside} have the published min-sep in the "
         f"{CONFIDENCE:.0%} interval, and {right} the published max participations.",
-        figures=[agreement_figure("min-sep", "Min-sep, predicted", "", points)],
     )
 
 

@@ -12,7 +12,6 @@ from fedray.scenarios.reproduction import (
     Reproduced,
     Reproduction,
     Table,
-    agreement_figure,
     up,
 )
 
@@ -76,7 +75,6 @@ def run(rows: Rows = None) -> Iterator[Reproduced]:
     """
     results = [privacy_of(each) for each in select(rows)]
     agreeing = sum(each.agrees for each in results)
-    rhos = [(each.name, each.published_rho, each.exact_rho) for each in results]
     yield Reproduced(
         title="Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)",
         document={"note": " ".join(NOTES), "rows": [each.to_json() for each in results]},
@@ -84,7 +82,6 @@ def run(rows: Rows = None) -> Iterator[Reproduced]:
         notes=NOTES,
         verdict=f"{agreeing} of {len(results)} rows agree to every printed digit.",
         agrees=agreeing == len(results),
-        figures=[agreement_figure("rho", "rho of tree aggregation", "Recomputed.", rhos)],
     )
 
 

@@ -9,17 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-import numpy as np
-
 import fedray
 from fedray.scenarios.gboard_rows import PublishedRun, Rows, select
 from fedray.scenarios.reproduction import (
-    Axis,
-    Figure,
     Progress,
     Reproduced,
     Reproduction,
-    Series,
     Table,
 )
 from fedray.scenarios.small_runs import SCALE, outcomes_of
@@ -174,20 +169,6 @@ def _reproduced(moved: Sequence[Moved], scale: float) -> Reproduced:
         ],
         verdict=f"The min-sep moves most by {strongest.setting!r}, in {strongest.row}: "
         f"{100 * strongest.min_sep_change:+.1f} %.",
-        figures=[_figure(name, own[1:]) for name, own in of_row.items()],
-    )
-
-
-def _figure(row: str, moved: Sequence[Moved]) -> Figure:
-    changes = np.array([(each.min_sep_change, each.days_change) for each in moved]) * 100
-    labels = tuple(each.setting for each in moved)
-    return Figure(
-        row.lower(),
-        row,
-        "A point per setting; point at one to see its name.",
-        Axis("Change of the min-sep (%)", starts_at_zero=False),
-        Axis("Change of the days (%)", starts_at_zero=False),
-        (Series("settings", "points", changes[:, 0], changes[:, 1], labels=labels),),
     )
 
 

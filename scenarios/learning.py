@@ -376,9 +376,8 @@ class Study:
         )
         # If no device came twice, rounds of one device are as far apart as the run is long.
         rounds = trace.committed_rounds
-        self._participation = fedray.MinSep(
-            rounds, audit.min_sep or rounds, audit.max_participations
-        )
+        b = audit.min_sep or rounds
+        self._participation = fedray.MinSep(rounds, b, audit.max_participations)
         own = audit.mechanisms[0].observed
         if own.rho is None or own.epsilon is None:
             raise InputError(
@@ -386,14 +385,16 @@ class Study:
                 "the server, and rounds that are not Poisson samples"
             )
         self._rho, self._epsilon = own.rho, own.epsilon
-        self._guesses = [
+        self._guesses: list[tuple[Kind, int]] = [
             (kind, guess)
             for kind, guess in itertools.product(order, guesses)
             # Other kinds do not depend on a min-sep, and a right guess is there already.
-            if kind in OPTIMISED and guess != self._participation.min_sep
+            if kind in OPTIMISED and guess != b
         ]
-        wanted = [*((kind, None) for kind in order), *self._guesses]
-        self.strategies = make({_name(*each): self._request(*each) for each in wanted})
+        wanted: dict[str, tuple[Kind, int]] = {_name(kind): (kind, b) for kind in order}
+        wanted |= {_name(*each): each for each in self._guesses}
+        self._made_for = {name: each[1] for name, each in wanted.items() if each[0] in OPTIMISED}
+        self.strategies = make({name: self._request(*each) for name, each in wanted.items()})
         """Mechanisms by name, the reference last."""
         # The reference shows what the model reaches without privacy, by any mechanism.
         self.strategies[NO_NOISE] = fedray.Identity()
@@ -432,23 +433,19 @@ class Study:
             runs=runs,
         )
 
-    def _request(self, kind: Kind, min_sep: int | None) -> "fedray.MechanismRequest":
-        """Request for a min-sep, or for that of the trace, with as many of the trace's
-        participations as it leaves room for."""
-        rounds, b = self._participation.rounds, min_sep or self._participation.min_sep
-        k = min(self._participation.max_participations, -(-rounds // b))
-        return fedray.MechanismRequest(kind, fedray.MinSep(rounds, b, k))
+    def _request(self, kind: Kind, min_sep: int) -> "fedray.MechanismRequest":
+        """Request for a min-sep, with as many of the trace's participations as it has room for."""
+        rounds = self._participation.rounds
+        k = min(self._participation.max_participations, -(-rounds // min_sep))
+        return fedray.MechanismRequest(kind, fedray.MinSep(rounds, min_sep, k))
 
     def _calibrated(self, name: str) -> TrainedMechanism:
         strategy = self.strategies[name]
         found = fedray.calibrate_trace(self._trace, rho=self._rho, mechanism=strategy).observed
         sensitivity = found.guarantee.sensitivity
-        assert sensitivity is not None  # patterns of a trace are known
+        # The patterns of a trace are known.
+        assert sensitivity is not None
         assert found.noise_multiplier is not None
-        made_for = {
-            **{_name(kind): self._participation.min_sep for kind in OPTIMISED},
-            **{_name(kind, guess): guess for kind, guess in self._guesses},
-        }
         noise, error = LEAST_NOISE_MULTIPLIER, None
         if name != NO_NOISE:
             rounds = self._participation.rounds
@@ -457,7 +454,7 @@ class Study:
         return TrainedMechanism(
             name=name,
             kind=strategy.kind,
-            made_for_min_sep=made_for.get(name),
+            made_for_min_sep=self._made_for.get(name),
             sensitivity=sensitivity.value,
             sensitivity_is_exact=sensitivity.is_exact,
             noise_multiplier=noise,
@@ -569,5 +566,6 @@ def _folder(name: str, seed: int) -> str:
 REPRODUCTION = Reproduction(
     "The order of mechanisms at equal privacy, by models that are trained with each.",
     run,
+    has_figures=True,
     is_resumable=True,
 )

@@ -74,6 +74,8 @@ class Reproduction:
     `placement`, `scenario`, `out` and `on_progress`; any other is an option of the reproduction,
     annotated with its type and its help: `Annotated[int, "Runs of each case."]`.
     """
+    has_figures: bool = False
+    """Whether its results have figures, which `--figures` writes to files."""
     is_resumable: bool = False
     """Whether `out` may be the directory of an interrupted run, whose results are read."""
 

@@ -289,13 +289,3 @@ def refuse_existing(out: Path | None) -> None:
         raise InputError(
             f"output {str(out)!r} exists already; name a new directory, or remove it first"
         )
-
-
-def tell_results(out: Path | None) -> None:
-    """Prints where a study wrote its results.
-
-    Args:
-        out: the directory; None for nowhere.
-    """
-    if out is not None:
-        typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")

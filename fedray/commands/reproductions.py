@@ -23,7 +23,6 @@ from fedray.commands.output import (
     print_pieces,
     progress_line,
     refuse_existing,
-    tell_results,
 )
 
 OutOption = Annotated[
@@ -49,7 +48,7 @@ EVERY: dict[str, Any] = {
     "quiet": (QuietFlag, False),
     "as_json": (JsonFlag, False),
 }
-"""Options of every reproduction, with their defaults."""
+"""Options of every reproduction, with their defaults; figures only of one that has some."""
 
 
 @cache
@@ -78,6 +77,8 @@ def command_of(name: str) -> Callable[..., None]:
     """Function of a subcommand: its parameters are the options of a reproduction."""
     reproduction = reproductions()[name]
     options = {**_options_of(reproduction.run), **EVERY}
+    if not reproduction.has_figures:
+        del options["figures"]
 
     def command(**given: Any) -> None:
         _reproduce(reproduction, given)
@@ -109,7 +110,7 @@ def _reproduce(reproduction: Any, given: dict[str, Any]) -> None:
     from fedray.report.files import write_figure_files
     from fedray.runtime.placement import Placement
 
-    out, figures, quiet, as_json = (given.pop(key) for key in EVERY)
+    out, figures, quiet, as_json = (given.pop(key, None) for key in EVERY)
     # An existing output is refused now, because reproductions take long.
     if not reproduction.is_resumable:
         refuse_existing(out)
@@ -120,27 +121,26 @@ def _reproduce(reproduction: Any, given: dict[str, Any]) -> None:
         arguments["placement"] = Placement(address=arguments.pop("address", None), backend=backend)
     if "out" in asked:
         arguments["out"] = out
-    results: dict[str, Any] = {}
+    results: list[Any] = []
     # Ray reports on its workers on stdout, which may have to be JSON only.
     with progress_line("reproducing", quiet) as tell, contextlib.redirect_stdout(sys.stderr):
         if "on_progress" in asked:
             arguments["on_progress"] = tell
         for result in reproduction.run(**arguments):
-            results[result.folder] = result
+            results.append(result)
             # At once, so that an error later loses nothing that took long.
             if out is not None:
                 _write(result, out / result.folder)
             if figures is not None:
                 write_figure_files(result.figures, figures / result.folder)
+    last_of = {each.folder: each for each in results}
     if as_json:
-        # The last result includes those before it.
-        print_json(list(results.values())[-1].document)
+        print_json(results[-1].document)
     else:
-        for result in results.values():
-            _print(result)
-            tell_results(out and out / result.folder)
+        for folder, result in last_of.items():
+            _print(result, out and out / folder)
     # Scripts see by the exit code that a figure contradicts the publication.
-    if not all(result.agrees for result in results.values()):
+    if not all(each.agrees for each in last_of.values()):
         raise typer.Exit(1)
 
 
@@ -162,8 +162,10 @@ def page_of(result: Any) -> str:
     return render_study(result.title, note, result.figures, tables, result.to_json())
 
 
-def _print(result: Any) -> None:
+def _print(result: Any, folder: Path | None) -> None:
     from fedray.report.text import Paragraph
 
     print_pieces(result.tables)
     print_pieces(Paragraph("", each) for each in (*result.notes, result.verdict))
+    if folder is not None:
+        typer.echo(f"report  {folder / 'report.html'}\nfigures {folder / 'results.json'}")

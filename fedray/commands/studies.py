@@ -1,4 +1,4 @@
-"""What a wrong guess costs: stress, plan; and what mechanisms are worth to models."""
+"""The cost of wrong guesses: stress, plan."""
 
 import contextlib
 import shlex

@@ -251,7 +251,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["reproduce", "gboard", "--rows", "xx-XX"], "is none of the published runs"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
         (["reproduce", "gboard", "--out", "FULL"], "exists already"),
-        (["reproduce", "gboard-privacy", "--in-process"], "No such option: --in-process"),
+        (["reproduce", "gboard-privacy", "--figures", "f"], "No such option: --figures"),
         (["fit", "--min-sep", "20"], "--population, --timer, --rounds must be given"),
         (
             ["fit", "GOOD.toml", "--min-sep", "0"],

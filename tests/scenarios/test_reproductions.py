@@ -47,7 +47,7 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(name: str, monkeyp
         assert result.tables
         for table in result.tables:
             assert len({len(row) for row in table.rows}) == 1
-        assert result.figures
+        assert bool(result.figures) == reproductions.reproductions()[name].has_figures
         assert json.loads(json.dumps(result.document, allow_nan=False))
         assert result.title in repr(result)
 
@@ -81,7 +81,10 @@ def _thrice(
 @pytest.fixture
 def own(monkeypatch, fedray_command) -> Any:
     """The command with one more reproduction."""
-    known = {**reproductions.reproductions(), "own": Reproduction("Twice two is four.", _thrice)}
+    known = {
+        **reproductions.reproductions(),
+        "own": Reproduction("Twice two is four.", _thrice, has_figures=True),
+    }
     monkeypatch.setattr("fedray.cli.reproductions", lambda: known)
     monkeypatch.setattr(reproductions, "reproductions", lambda: known)
     return lambda *arguments: fedray_command("reproduce", *arguments)
