@@ -1,4 +1,4 @@
-"""Published runs, predicted: what was fitted is fitted on the runs of other locales alone.
+"""Gboard's published runs, predicted: every parameter is fitted on the runs of other locales.
 
 Each run is simulated at a fraction of its size under every `Mechanism` and at a few reaches, which
 give a `Curve`; every fit is arithmetic on these curves. A prediction for a locale has one reach and
@@ -11,18 +11,18 @@ import bisect
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 from scipy import special
 
-from fedray.base.document import Document
-from fedray.base.errors import InputError
-from fedray.runtime.placement import Placement
-from fedray.scenarios.gboard import PublishedRun, published_runs, select
-from fedray.studies.fit import scaled
-from fedray.studies.outcome import Outcome, outcomes_of
+import fedray
+from fedray import InputError
+from fedray.scenarios.gboard_rows import PublishedRun, Rows, published_runs, select
+from fedray.scenarios.reproduction import Document, Progress, Reproduced, Reproduction, Table
+from fedray.scenarios.small_runs import SCALE, Outcome, outcomes_of
 
 REACHES = (0.25, 0.5, 1.0)
 """The reaches that are simulated; others are interpolated."""
@@ -133,7 +133,7 @@ class Prediction(Document):
     published_max_participations: int
     """The published k."""
     published_days: tuple[float, float]
-    """Between how many days the run took, by its k."""
+    """Least and most days of the published run, by its k."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,24 +187,24 @@ class PredictionStudy(Document):
     """Runs of each case."""
 
 
-def predict_gboard(
-    rows: str | None = None,
+def run(
+    rows: Rows = None,
+    scale: Annotated[float, "Size of the simulations."] = SCALE,
+    seeds: Annotated[int, "Runs of each case; their spread is part of the intervals."] = 2,
     overrides: Sequence[str] = (),
-    scale: float = 0.01,
-    seeds: int = 2,
-    placement: Placement | None = None,
-    on_run: Callable[[int, int], None] | None = None,
-) -> PredictionStudy:
+    placement: "fedray.Placement | None" = None,
+    on_progress: Progress = lambda _: None,
+) -> Iterator[Reproduced]:
     """Predicts runs from the published runs of other locales, and scores the predictions.
 
     Args:
-        rows: which runs are shown, as `fedray.scenarios.gboard.select` takes them; all published
-            runs are simulated in any case, since parameters are fitted on them.
+        rows: runs to show, as `gboard_rows.select` takes them; all published runs are simulated
+            in any case, since parameters are fitted on them.
+        scale: share of population and report goal that is simulated.
+        seeds: runs of each case.
         overrides: keys set in every scenario.
-        scale: of population and report goal.
-        seeds: runs of each case; from 2 on their spread is part of the intervals.
-        placement: where the simulations run, a task each.
-        on_run: hears how many runs are done, of how many.
+        placement: place of the simulations, a task each.
+        on_progress: listener.
 
     Raises:
         InputError: if a row is unknown, or seeds are not 1 to 100.
@@ -214,14 +214,12 @@ def predict_gboard(
     wanted = select(rows)
     published = published_runs()
     # A user's runs are predicted, but nothing is fitted on them.
-    users = [run for run in wanted if run.is_users]
-    curves = _simulated_curves(
-        [*published, *users], overrides, scale, seeds, placement or Placement(), on_run
-    )
-    predictions = [predict(run, published, curves) for run in [*published, *users]]
-    by_row = dict(zip([*published, *users], predictions, strict=True))
-    return PredictionStudy(
-        predictions=tuple(by_row[run] for run in wanted),
+    runs = [*published, *(each for each in wanted if each.is_users)]
+    curves = _simulated_curves(runs, overrides, scale, seeds, placement, on_progress)
+    predictions = [predict(each, published, curves) for each in runs]
+    by_row = dict(zip(runs, predictions, strict=True))
+    study = PredictionStudy(
+        predictions=tuple(by_row[each] for each in wanted),
         # Published runs come first, and only they have scores.
         scores=scores_of(predictions[: len(published)]),
         pace=pace_scores(published, curves),
@@ -229,12 +227,13 @@ def predict_gboard(
         scale=scale,
         seeds=seeds,
     )
+    yield reproduced(study)
 
 
-Table = dict[tuple[PublishedRun, Mechanism], Curve]
+Curves = dict[tuple[PublishedRun, Mechanism], Curve]
 
 
-def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Table) -> Prediction:
+def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Curves) -> Prediction:
     """Predicts a run from the published runs of all other locales.
 
     Args:
@@ -305,7 +304,7 @@ def scores_of(predictions: Sequence[Prediction]) -> tuple[Score, ...]:
     )
 
 
-def pace_scores(published: Sequence[PublishedRun], curves: Table) -> tuple[PaceScore, ...]:
+def pace_scores(published: Sequence[PublishedRun], curves: Curves) -> tuple[PaceScore, ...]:
     """How well mechanisms explain the k of runs whose min-sep is given.
 
     Args:
@@ -355,7 +354,7 @@ def _renewal(run: PublishedRun, share: float, wait_hours: float) -> float:
 
 
 def _best_fit(
-    runs: Sequence[PublishedRun], curves: Table, mechanisms: Sequence[Mechanism]
+    runs: Sequence[PublishedRun], curves: Curves, mechanisms: Sequence[Mechanism]
 ) -> tuple[Mechanism, float]:
     """The mechanism and log reach with the least absolute errors of log min-sep, and of log days
     where they are not among those that k implies."""
@@ -399,11 +398,11 @@ def _pace_off(run: PublishedRun, curve: Curve) -> float:
     return distance if distance > 1e-9 else 0.0
 
 
-def _pace_loss(runs: Sequence[PublishedRun], curves: Table, mechanism: Mechanism) -> float:
+def _pace_loss(runs: Sequence[PublishedRun], curves: Curves, mechanism: Mechanism) -> float:
     return sum(_pace_off(run, curves[run, mechanism]) for run in runs)
 
 
-def _pace_score(name: str, chosen: dict[PublishedRun, Mechanism], curves: Table) -> PaceScore:
+def _pace_score(name: str, chosen: dict[PublishedRun, Mechanism], curves: Curves) -> PaceScore:
     own = {run: curves[run, mechanism] for run, mechanism in chosen.items()}
     off = [_pace_off(run, curve) for run, curve in own.items()]
     needed = [curve.needed_log_reach(run.min_sep) for run, curve in own.items()]
@@ -439,7 +438,7 @@ def _score(
 
 
 def _transferred(
-    run: PublishedRun, siblings: Sequence[PublishedRun], mechanism: Mechanism, curves: Table
+    run: PublishedRun, siblings: Sequence[PublishedRun], mechanism: Mechanism, curves: Curves
 ) -> float | None:
     if not siblings:
         return None
@@ -459,16 +458,16 @@ def _simulated_curves(
     overrides: Sequence[str],
     scale: float,
     seeds: int,
-    placement: Placement,
-    on_run: Callable[[int, int], None] | None,
-) -> Table:
+    placement: "fedray.Placement | None",
+    on_progress: Progress,
+) -> Curves:
     cases = list(itertools.product(runs, MECHANISMS, REACHES, range(1, seeds + 1)))
     scenarios = []
     for run, mechanism, reach, seed in cases:
         # These keys come last, so that no override changes what is compared.
         keys = (*overrides, *mechanism.overrides, f"population.reach={reach}", f"seed={seed}")
-        scenarios.append(scaled(run.scenario(keys), scale))
-    by_case = dict(zip(cases, outcomes_of(scenarios, placement, on_run), strict=True))
+        scenarios.append(run.scenario(keys).scaled(scale))
+    by_case = dict(zip(cases, outcomes_of(scenarios, placement, on_progress), strict=True))
     table = {}
     for run, mechanism in itertools.product(runs, MECHANISMS):
         outcomes = [
@@ -503,3 +502,109 @@ def _interpolated(places: Sequence[float], values: Sequence[float], at: float) -
     left = right - 1
     slope = (values[right] - values[left]) / (places[right] - places[left])
     return values[left] + slope * (at - places[left])
+
+
+def reproduced(study: PredictionStudy) -> Reproduced:
+    """Tables, figure and verdict of a study."""
+    runs = study.predictions
+    inside = sum(each.low <= each.published_min_sep <= each.high for each in runs)
+    right = sum(each.max_participations == each.published_max_participations for each in runs)
+    return Reproduced(
+        title="Gboard runs, predicted",
+        document=study.to_json(),
+        shown=_tables(study),
+        notes=_notes(study),
+        verdict=f"Of {len(runs)} runs, {inside} have the published min-sep in the "
+        f"{CONFIDENCE:.0%} interval, and {right} the published max participations.",
+    )
+
+
+def _tables(study: PredictionStudy) -> list[Table]:
+    runs = study.predictions
+    predicted = "Min-sep, predicted by the runs of other locales alone; k and days / published"
+    paces = "Relative pace of the published runs where min-sep is given"
+    return [
+        Table.of(predicted, runs, _PREDICTED),
+        Table.of("Min-sep by every method", runs, _METHODS),
+        Table.of("Errors of log min-sep over the published runs", study.scores, _SCORES),
+        Table.of(paces, study.pace, _PACES),
+    ]
+
+
+def _notes(study: PredictionStudy) -> list[str]:
+    chosen = ", ".join(sorted({each.mechanism for each in study.predictions}))
+    share, wait_hours = study.renewal
+    return [
+        "Leave one locale out: reach and mechanism of a prediction are those that fit the "
+        "published runs of all other locales best, by absolute errors of log min-sep and of log "
+        f"days outside those that k implies. Chosen: {chosen}. Intervals are estimates: they hold "
+        "if locales scatter log-normally, and so do seeds. k is the number of timers that began "
+        "in the predicted days.",
+        "Needed: the reach that the row would need; >1 where the whole population is too small. "
+        "Other task: by the reach that the locale's other row needs. Own reach: the scenario's, "
+        "one per locale, under the availability model alone; on fitted rows its error says "
+        "nothing, since it was chosen to be zero.",
+        f"Renewal formula: min-sep = e N / goal T / (T + w), with timer T; over all published runs "
+        f"e = {share:.3f} and w = {wait_hours:.0f} h.",
+        "Relative pace where min-sep is given: every run has the reach that its own min-sep needs, "
+        "so that only the mechanism moves the pace. Inside: it is among those that k implies. "
+        "Distance: mean distance of its logarithm from there.",
+        f"Simulated at {study.scale:g} of population and report goal, {study.seeds} seeds of each "
+        "case.",
+    ]
+
+
+def _days(run: Prediction) -> str:
+    low, high = run.published_days
+    return f"{run.days:.1f} / {low:.0f} to {high:.0f}"
+
+
+def _own_is(run: Prediction) -> str:
+    if run.fitted is None:
+        return "-"
+    return "fitted" if run.is_fitted else "predicted"
+
+
+def _whole(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+_PREDICTED: Mapping[str, Callable[[Prediction], str]] = {
+    "run": lambda run: run.name,
+    "predicted": lambda run: _whole(run.min_sep),
+    "90 %": lambda run: f"{run.low:.0f} to {run.high:.0f}",
+    "published": lambda run: f"{run.published_min_sep}",
+    "k": lambda run: f"{run.max_participations} / {run.published_max_participations}",
+    "days": _days,
+    "reach": lambda run: f"{run.reach:.2f}",
+    "needed": lambda run: ">1" if run.own_reach is None else f"{run.own_reach:.2f}",
+}
+_METHODS: Mapping[str, Callable[[Prediction], str]] = {
+    "run": lambda run: run.name,
+    "published": lambda run: f"{run.published_min_sep}",
+    "N / goal": lambda run: _whole(run.upper_bound),
+    "renewal": lambda run: _whole(run.renewal),
+    "one reach": lambda run: _whole(run.min_sep),
+    "other task": lambda run: _whole(run.transferred),
+    "own reach": lambda run: _whole(run.fitted),
+    "which is": _own_is,
+}
+_SCORES: Mapping[str, Callable[[Score], str]] = {
+    "method": lambda score: score.method,
+    "fitted on": lambda score: score.fitted_on,
+    "runs": lambda score: f"{score.runs}",
+    "mean error": lambda score: f"{score.error:.3f}",
+    "median": lambda score: f"{score.median_error:.3f}",
+    "k right": lambda score: _whole(score.participations_right),
+}
+_PACES: Mapping[str, Callable[[PaceScore], str]] = {
+    "mechanism": lambda pace: pace.mechanism,
+    "pace inside": lambda pace: f"{pace.inside}",
+    "distance": lambda pace: f"{pace.distance:.3f}",
+    "reach above 1": lambda pace: f"{pace.beyond_all}",
+}
+
+
+REPRODUCTION = Reproduction(
+    "Runs of Xu et al. 2023, each predicted from the runs of other locales (260 small runs).", run
+)
