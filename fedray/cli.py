@@ -179,7 +179,7 @@ for _command in (
     app.command(name=_name, cls=_Command, short_help=_first)(_command)
 
 
-# A reproduction's options are those of its module, so it is a subcommand.
+# A reproduction is a subcommand, because each has options of its own.
 _reproduce = typer.Typer(cls=_Reproductions, invoke_without_command=True, rich_markup_mode=None)
 _reproduce.callback()(list_reproductions)
 _about = " ".join((list_reproductions.__doc__ or "").split())
