@@ -112,7 +112,8 @@ class _Reproductions(_Commands):
         if cmd_name not in self.commands:
             # An app of one command is that command.
             alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            alone.command(cmd_name, cls=_Command)(command_of(cmd_name))
+            function = command_of(cmd_name)
+            alone.command(cmd_name, cls=_Command, short_help=function.__doc__)(function)
             self.commands[cmd_name] = typer.main.get_command(alone)
         return self.commands[cmd_name]
 
@@ -180,7 +181,12 @@ for _command in (
 
 
 # A reproduction is a subcommand, because each has options of its own.
-_reproduce = typer.Typer(cls=_Reproductions, invoke_without_command=True, rich_markup_mode=None)
+_reproduce = typer.Typer(
+    cls=_Reproductions,
+    invoke_without_command=True,
+    subcommand_metavar="[NAME] [OPTIONS]",
+    rich_markup_mode=None,
+)
 _reproduce.callback()(list_reproductions)
 _about = " ".join((list_reproductions.__doc__ or "").split())
 app.add_typer(_reproduce, name="reproduce", short_help=_about)
