@@ -114,7 +114,8 @@ class _Reproductions(_Commands):
         if cmd_name not in self.commands:
             # An app of one command is that command.
             alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            alone.command(cmd_name, cls=_Command)(command_of(cmd_name))
+            function = command_of(cmd_name)
+            alone.command(cmd_name, cls=_Command, short_help=function.__doc__)(function)
             self.commands[cmd_name] = typer.main.get_command(alone)
         return self.commands[cmd_name]
 
@@ -181,8 +182,13 @@ for _command in (
     app.command(name=_name, cls=_Command, short_help=_first)(_command)
 
 
-# A reproduction's options are those of its module, so it is a subcommand.
-_reproduce = typer.Typer(cls=_Reproductions, invoke_without_command=True, rich_markup_mode=None)
+# A reproduction is a subcommand, because each has options of its own.
+_reproduce = typer.Typer(
+    cls=_Reproductions,
+    invoke_without_command=True,
+    subcommand_metavar="[NAME] [OPTIONS]",
+    rich_markup_mode=None,
+)
 _reproduce.callback()(list_reproductions)
 _about = " ".join((list_reproductions.__doc__ or "").split())
 app.add_typer(_reproduce, name="reproduce", short_help=_about)

@@ -43,10 +43,10 @@ class Compared:
     """One figure of a run, as simulated and as printed."""
 
     observed: float | None
-    """In the simulation; None if there is none, such as the min-sep of a run in which no device
-    came twice."""
+    """Simulated value; None if unknown, such as the min-sep of a run in which no device came
+    twice."""
     published: float | None
-    """As printed; None if it is not printed."""
+    """Printed value, or None."""
 
     @property
     def relative_difference(self) -> InJson[float | None]:
@@ -86,7 +86,7 @@ class ReproducedRun(Document):
     published_relative_pace: tuple[float, float]
     """Least and largest relative pace of the published run; `PublishedRun.relative_pace`."""
     ended: str
-    """How the run ended; "completed", or why it did not."""
+    """End of the run: "completed", or the reason for an early one."""
     digest: str
     """The trace's digest."""
     wall_seconds: float

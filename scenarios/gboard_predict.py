@@ -29,7 +29,7 @@ REACHES = (0.25, 0.5, 1.0)
 LOG_REACHES = tuple(math.log(0.05) * step / 300 for step in range(301))
 """The reaches that fits choose from, 1 to 0.05, in logarithms: in steps of one per cent."""
 CONFIDENCE = 0.9
-"""Of the intervals of predicted min-seps."""
+"""Confidence of the intervals of predicted min-seps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Mechanism:
     """Something that slows runs and is the same in all locales, as keys of their scenarios."""
 
     name: str
-    """What tables call it."""
+    """Name in tables."""
     overrides: tuple[str, ...]
-    """Keys that are set, as "table.key=value"."""
+    """Keys to set, as "table.key=value"."""
 
 
 _SLOW_DAYS = "availability.slow_days={share=0.25,factor=0.5,days=3}"
@@ -49,8 +49,8 @@ MECHANISMS = (
     Mechanism("slow days", (_SLOW_DAYS,)),
     Mechanism("slow days, 7 min", (_SLOW_DAYS, "rounds.min_minutes_between=7.0")),
 )
-"""What a prediction may choose from. Slow days: a quarter of all spells of three days, at half of
-the supply."""
+"""Choices of a prediction. Slow days: a quarter of all spells of three days, at half of the
+supply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class Curve:
         return _interpolated(self.log_reaches, self.log_days, log_reach)
 
     def needed_log_reach(self, min_sep: float) -> float | None:
-        """log of the least reach at which a run has this min-sep; None where the whole population
-        is too small for it."""
+        """log of the least reach at which a run has this min-sep; None if the whole population is
+        too small for it."""
         wanted = math.log(min_sep)
         # The last value is at reach 1, the whole population.
         if wanted > self.log_min_seps[-1]:
@@ -104,7 +104,7 @@ class Prediction(Document):
     min_sep: float
     """Predicted gap."""
     alone: float
-    """The gap by one reach that other locales choose under the availability model alone."""
+    """The gap by one reach that other locales choose under the plain availability model."""
     low: float
     """Lower end of the interval of the min-sep, an estimate: locales scatter alike, log-normally,
     and so do seeds."""
@@ -113,10 +113,10 @@ class Prediction(Document):
     days: float
     """Predicted length of the run, in days."""
     max_participations: int
-    """Predicted k, an estimate: as many timers as began in these days."""
+    """Predicted k, an estimate: number of timers that began in these days."""
     own_reach: float | None
-    """The reach that this row would need under its mechanism; None where the whole population is
-    too small."""
+    """Reach that this row would need under its mechanism; None if the whole population is too
+    small."""
     transferred: float | None
     """Min-sep by the reach that the locale's other row needs; None without another row."""
     upper_bound: float
@@ -124,7 +124,7 @@ class Prediction(Document):
     renewal: float
     """Min-sep by the renewal formula, fitted on other locales."""
     fitted: float | None
-    """Min-sep at the reach of the row's scenario, under the availability model alone; None of a
+    """Min-sep at the reach of the row's scenario, under the plain availability model; None for a
     user's row."""
     is_fitted: bool
     """Whether that reach was fitted on this very row."""
@@ -138,31 +138,31 @@ class Prediction(Document):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How far a method is off, over the published runs."""
+    """Errors of a method over the published runs."""
 
     method: str
-    """What predicts."""
+    """Name of the method."""
     fitted_on: str
-    """What its parameters were fitted on."""
+    """Data that its parameters were fitted on."""
     runs: int
-    """How many runs it was tried on."""
+    """Number of runs that it predicts."""
     error: float
     """Mean absolute error of log min-sep; 0.1 is about ten per cent."""
     median_error: float
     """Median of the same."""
     participations_right: int | None
-    """In how many runs the predicted k is the published one; None of methods that predict none."""
+    """Number of runs whose predicted k is the published one; None for methods without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaceScore:
-    """How well a mechanism explains k where the min-sep is given: each run has the reach that gives
-    its own min-sep, so nothing but the mechanism can move its relative pace."""
+    """Agreement of a mechanism with k at a given min-sep: each run has the reach that gives its own
+    min-sep, so that only the mechanism can move its relative pace."""
 
     mechanism: str
     """Its name."""
     inside: int
-    """Runs whose relative pace is among those that the published k implies."""
+    """Runs whose relative pace is in the range that the published k implies."""
     distance: float
     """Mean distance of its logarithm from there."""
     beyond_all: int
@@ -176,7 +176,7 @@ class PredictionStudy(Document):
     predictions: tuple[Prediction, ...]
     """Predictions of the runs that were asked for."""
     scores: tuple[Score, ...]
-    """A line per method; figures of published runs alone."""
+    """A line per method; published runs only."""
     pace: tuple[PaceScore, ...]
     """A line per mechanism; then that which other locales choose."""
     renewal: tuple[float, float]
@@ -237,11 +237,11 @@ def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Curves
     """Predicts a run from the published runs of all other locales.
 
     Args:
-        run: of any locale.
-        published: all that parameters may be fitted on, if their locale is another.
-        curves: of all of them under every mechanism.
+        run: a run of any locale.
+        published: runs to fit parameters on; those of the same locale are left out.
+        curves: curves of all runs under every mechanism.
     """
-    # Another row of the same locale would tell of its reach.
+    # Another row of the same locale would give away its reach.
     others = [other for other in published if other.locale != run.locale]
     mechanism, log_reach = _best_fit(others, curves, MECHANISMS)
     alone = MECHANISMS[0]
@@ -283,11 +283,7 @@ def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Curves
 
 
 def scores_of(predictions: Sequence[Prediction]) -> tuple[Score, ...]:
-    """The scores of all methods on the same published runs.
-
-    Args:
-        predictions: of these runs.
-    """
+    """Scores all methods on the predictions of the same published runs."""
     right = sum(
         each.max_participations == each.published_max_participations for each in predictions
     )
@@ -305,11 +301,11 @@ def scores_of(predictions: Sequence[Prediction]) -> tuple[Score, ...]:
 
 
 def pace_scores(published: Sequence[PublishedRun], curves: Curves) -> tuple[PaceScore, ...]:
-    """How well mechanisms explain the k of runs whose min-sep is given.
+    """Scores the agreement of mechanisms with the k of runs at a given min-sep.
 
     Args:
         published: the runs.
-        curves: of all of them under every mechanism.
+        curves: curves of all runs under every mechanism.
 
     Returns:
         A line per mechanism; then one in which each locale has the mechanism with the least
@@ -332,7 +328,7 @@ def fit_renewal(runs: Sequence[PublishedRun]) -> tuple[float, float]:
     and it has waited w hours more, so that min-sep = e N / goal T / (T + w).
 
     Args:
-        runs: at least one.
+        runs: runs to fit, at least one.
 
     Returns:
         (e, w), with the least absolute errors of log min-sep; w from 0 to 30 days.
@@ -341,7 +337,7 @@ def fit_renewal(runs: Sequence[PublishedRun]) -> tuple[float, float]:
     # For each wait the best share has a closed form, so that only waits are searched.
     for wait_hours in range(0, 721, 4):
         errors = [math.log(run.min_sep / _renewal(run, 1.0, wait_hours)) for run in runs]
-        # Of all constants the median has the least absolute errors.
+        # The median is the constant with the least absolute errors.
         log_share = statistics.median(errors)
         error = sum(abs(each - log_share) for each in errors)
         best = min(best, (error, math.exp(log_share), float(wait_hours)))
@@ -356,8 +352,8 @@ def _renewal(run: PublishedRun, share: float, wait_hours: float) -> float:
 def _best_fit(
     runs: Sequence[PublishedRun], curves: Curves, mechanisms: Sequence[Mechanism]
 ) -> tuple[Mechanism, float]:
-    """The mechanism and log reach with the least absolute errors of log min-sep, and of log days
-    where they are not among those that k implies."""
+    """Mechanism and log reach with the least absolute errors of log min-sep, and of log days
+    outside the range that k implies."""
 
     def loss(candidate: tuple[Mechanism, float]) -> float:
         mechanism, log_reach = candidate
@@ -368,12 +364,12 @@ def _best_fit(
             total += _days_off(run, curve, log_reach)
         return total
 
-    # Of equal losses the first counts, so the simpler mechanism is taken.
+    # The first of equal losses counts, so the simpler mechanism is taken.
     return min(itertools.product(mechanisms, LOG_REACHES), key=loss)
 
 
 def _days_off(run: PublishedRun, curve: Curve, log_reach: float) -> float:
-    """Distance of log days from those that the published k implies."""
+    """Distance of log days from the range that the published k implies."""
     least, most = (math.log(each) for each in run.days)
     days = curve.days(log_reach)
     return max(0.0, least - days, days - most)
@@ -381,9 +377,9 @@ def _days_off(run: PublishedRun, curve: Curve, log_reach: float) -> float:
 
 def _pace_off(run: PublishedRun, curve: Curve) -> float:
     """Distance of the log of the relative pace, at the reach that gives the run's own min-sep, from
-    those that the published k implies (`PublishedRun.relative_pace`)."""
+    the range that the published k implies (`PublishedRun.relative_pace`)."""
     log_reach = curve.needed_log_reach(run.min_sep)
-    # Where the whole population is too small, its pace stands for that of a larger one: relative
+    # If the whole population is too small, its pace stands for that of a larger one: relative
     # paces hardly depend on how many devices there are.
     if log_reach is None:
         log_reach = 0.0
@@ -443,7 +439,7 @@ def _transferred(
     if not siblings:
         return None
     needed = [curves[each, mechanism].needed_log_reach(each.min_sep) for each in siblings]
-    # Where the whole population was too small, all of it is the nearest.
+    # If the whole population was too small, all of it is the nearest.
     log_reach = statistics.fmean(each or 0.0 for each in needed)
     return math.exp(curves[run, mechanism].min_sep(log_reach))
 
@@ -464,7 +460,7 @@ def _simulated_curves(
     cases = list(itertools.product(runs, MECHANISMS, REACHES, range(1, seeds + 1)))
     scenarios = []
     for run, mechanism, reach, seed in cases:
-        # These keys come last, so that no override changes what is compared.
+        # These keys come last, so that no override changes the comparison.
         keys = (*overrides, *mechanism.overrides, f"population.reach={reach}", f"seed={seed}")
         scenarios.append(run.scenario(keys).scaled(scale))
     by_case = dict(zip(cases, outcomes_of(scenarios, placement, on_progress), strict=True))
@@ -479,11 +475,7 @@ def _simulated_curves(
 
 
 def curve_through(outcomes: Sequence[Sequence[Outcome]]) -> Curve:
-    """The curve through simulated runs.
-
-    Args:
-        outcomes: for each of `REACHES` a run per seed.
-    """
+    """Curve through simulated runs, a list with a run per seed for each of `REACHES`."""
     min_seps = [[math.log(each.min_sep) for each in runs] for runs in outcomes]
     days = [[math.log(each.days) for each in runs] for runs in outcomes]
     variances = [statistics.variance(each) for each in min_seps if len(each) > 1]

@@ -21,7 +21,7 @@ DELTA = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class PublishedPrivacy(Document):
-    """rho and epsilon of a published row, recomputed beside what is printed."""
+    """rho and epsilon of a published row, recomputed and as printed."""
 
     name: str
     """Name of the row, such as nwp-en-GB."""
@@ -38,10 +38,10 @@ class PublishedPrivacy(Document):
     published_rho: float
     """As printed."""
     epsilon: float | None
-    """At delta 1e-10, of the rho that is printed, since the printed epsilons are those of rounded
-    rhos; None if no epsilon is printed."""
+    """At delta 1e-10, for the printed rho, since the printed epsilons belong to rounded rhos; None
+    if the row has no epsilon."""
     published_epsilon: float | None
-    """As printed, at delta 1e-10; None if none is printed."""
+    """As printed, at delta 1e-10, or None."""
 
     @property
     def agrees(self) -> InJson[bool]:
@@ -88,7 +88,7 @@ def privacy_of(run: PublishedRun) -> PublishedPrivacy:
         squared_sensitivity=tree.loss.sensitivity.value**2,
         exact_rho=tree.rho,
         published_rho=run.rho,
-        # Published epsilons are those of the published, rounded rho.
+        # Published epsilons belong to the published, rounded rho.
         epsilon=None if run.epsilon is None else _epsilon_of(run.rho),
         published_epsilon=run.epsilon,
     )

@@ -4,7 +4,7 @@ a scenario file each.
 NWP rows are next-word prediction (table 1), OTF rows on-the-fly rescoring (table 2). Files bear
 their row's name (`nwp_pt_br.toml`). `reach`, the share of a locale's devices that the task can use,
 is not published: each locale has one value, fitted by `fedray fit --rounds-between` on the row that
-`FITTED_ROWS` names; 1 where the availability model alone comes near.
+`FITTED_ROWS` names; 1 where the plain availability model comes near.
 
 Rows of a user's own come from a CSV file with the columns of `gboard/published.csv`.
 """
@@ -72,7 +72,7 @@ class PublishedRun:
     rho: Number = Field(alias="zcdp")
     """The printed zCDP of online tree aggregation at the noise multiplier."""
     epsilon: Number | None = Field(alias="epsilon_at_delta_1e-10")
-    """The printed epsilon of the same at delta 1e-10; None where it is not printed."""
+    """The printed epsilon of the same at delta 1e-10; or None."""
     is_users: bool = False
     """Whether the row is of a user's file, so that no scenario ships for it."""
 
@@ -94,17 +94,17 @@ class PublishedRun:
 
     @property
     def days(self) -> tuple[float, float]:
-        """Between how many days the run took, as its printed k implies.
+        """Least and most days of the run, as its printed k implies.
 
-        A device took part k times, so k - 1 timers ran out. Among so many devices one comes back
-        as soon as its timer lets it, so fewer than k timers fit; that is an estimate, and no law.
+        A device took part k times, so k - 1 timers ran out. Among many devices one comes back as
+        soon as its timer lets it, so fewer than k timers fit, which is an estimate and not a law.
         """
         timer_days = self.timer_hours / 24.0
         return (self.max_participations - 1) * timer_days, self.max_participations * timer_days
 
     @property
     def relative_pace(self) -> tuple[float, float]:
-        """Between which values the mean pace lies, relative to that of the slowest days.
+        """Least and largest mean pace, relative to that of the slowest days.
 
         Rounds in a timer's length on average, over the min-sep, which is the rounds in the slowest
         such time. It follows from `days`.

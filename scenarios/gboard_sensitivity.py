@@ -94,9 +94,9 @@ class Moved(Document):
     days: float
     """Simulated time to the last commit, in days."""
     min_sep_change: float
-    """Relative difference of the gap to that of the row's own scenario."""
+    """Relative difference of the gap to the row's own scenario."""
     days_change: float
-    """Relative difference of the days to those of the row's own scenario."""
+    """Relative difference of the days to the row's own scenario."""
 
 
 def run(

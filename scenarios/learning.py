@@ -55,8 +55,8 @@ LEAST_NOISE_MULTIPLIER = 0.01
 OPTIMISED: tuple[Kind, ...] = ("banded-toeplitz", "blt")
 """Kinds that are made for a min-sep."""
 LAST_SHARE = 0.2
-"""A model's final metric is the mean of its evaluations in this last share of the rounds: one
-evaluation alone moves with the noise of its round."""
+"""A model's final metric is the mean of its evaluations in this last share of the rounds: a
+single evaluation moves with the noise of its round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class TrainedMechanism:
     kind: str
     """Kind of its strategy."""
     made_for_min_sep: int | None
-    """Min-sep that it was optimised for; None where that makes no difference."""
+    """Min-sep that it was optimised for; None if that makes no difference."""
     sensitivity: float
     """Sensitivity of the trace, at clip norm 1."""
     sensitivity_is_exact: bool
@@ -78,7 +78,7 @@ class TrainedMechanism:
     """Noise multiplier at which the trace has the common rho."""
     rms_prefix_error: float | None
     """Predicted deviation of the noise on prefix sums at that multiplier, root mean square over
-    rounds, at clip norm 1; None of the reference."""
+    rounds, at clip norm 1; None for the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ def study_learning(
     on_progress(PartDone(f"{done} of {count} models trained", done, count))
     for more, _ in enumerate(fedray.run_jobs(_train, missing, placement), done + 1):
         on_progress(PartDone(f"{more} of {count} models trained", more, count))
-    # All runs are read from their files, also those that were trained just now.
+    # All runs are read from their files, also the new ones.
     runs = {key: fedray.TrainedRun.open(job.out) for key, job in jobs.items()}
     return study.result(runs, tuple(seeds))
 
@@ -365,7 +365,7 @@ class Study:
         self._made_for = {name: each[1] for name, each in wanted.items() if each[0] in OPTIMISED}
         self.strategies = make({name: self._request(*each) for name, each in wanted.items()})
         """Mechanisms by name, the reference last."""
-        # The reference shows what the model reaches without privacy, by any mechanism.
+        # The reference shows the model without privacy; its mechanism does not matter.
         self.strategies[NO_NOISE] = fedray.Identity()
         self._mechanisms = {name: self._calibrated(name) for name in self.strategies}
 
@@ -403,7 +403,7 @@ class Study:
         )
 
     def _request(self, kind: Kind, min_sep: int) -> "fedray.MechanismRequest":
-        """Request for a min-sep, with as many of the trace's participations as it has room for."""
+        """Request for a min-sep, with the participations of the trace that it has room for."""
         rounds = self._participation.rounds
         k = min(self._participation.max_participations, -(-rounds // min_sep))
         return fedray.MechanismRequest(kind, fedray.MinSep(rounds, min_sep, k))
@@ -482,7 +482,7 @@ class _Job:
             return False
         run = fedray.TrainedRun.open(self.out)
         run.verify()
-        # The folder's name does not say what was trained, so both digests must fit.
+        # The folder's name does not identify the training, so both digests must fit.
         found = (run.trace_digest, run.document.get("scenario_digest"))
         if found != (trace.digest, self.scenario.digest):
             raise InputError(

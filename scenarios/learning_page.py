@@ -174,7 +174,7 @@ def _against_guess(study: LearningCurves, result: MetricResult) -> Figure:
         finals = [_final(result, name) for _, name in own]
         series.append(
             Series(
-                # A right guess has the kind alone as its name, and others end in their min-sep.
+                # A right guess has the kind as its name, and others end in their min-sep.
                 own[0][1].partition(" for min-sep")[0],
                 "line",
                 np.array([min_sep for min_sep, _ in own], np.float64),
@@ -198,7 +198,7 @@ def _against_guess(study: LearningCurves, result: MetricResult) -> Figure:
 
 def _without_guesses(study: LearningCurves) -> list[TrainedMechanism]:
     """The mechanisms that were made for the trace, and the reference."""
-    # None is for mechanisms that are made for no min-sep, and for the reference.
+    # Mechanisms that do not depend on a min-sep, and the reference, have None.
     known = (None, study.participation.min_sep)
     return [each for each in study.mechanisms if each.made_for_min_sep in known]
 
@@ -222,8 +222,7 @@ def _point(name: str, x: float, final: MeanInterval) -> Series:
 
 
 def _column(finals: list[MeanInterval], name: str) -> NDArray[np.float64]:
-    """One figure of all; where there is no interval, as of a run that diverged, its ends are the
-    mean."""
+    """One value of all intervals; an unknown end, as of a run that diverged, is the mean."""
     values = [getattr(each, name) for each in finals]
     means = [each.mean for each in finals]
     kept = [mean if math.isnan(value) else value for value, mean in zip(values, means, strict=True)]

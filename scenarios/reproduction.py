@@ -47,7 +47,7 @@ class Reproduced(DrawnResult):
     title: str
     """Title of the page."""
     document: Any
-    """JSON that `--json` prints; that of a later result includes those of earlier ones."""
+    """JSON that `--json` prints; a later one includes the earlier ones."""
     shown: Sequence[Table]
     """Tables: obtained figures beside the printed ones."""
     notes: Sequence[str]

@@ -547,7 +547,7 @@ class Scenario(Table):
             raise InputError.of(
                 "scale", scale, "must be above 0 and at most 1", "1 is the whole population"
             )
-        # The timer stays: devices per report goal, and so the rounds between, are unchanged.
+        # The timer stays, so that devices per report, and with them the min-sep, hardly change.
         if scale == 1:
             return self.with_overrides("training.enabled=false")
         full = self.rounds.report_goal
