@@ -68,8 +68,8 @@ bench-wheel: .venv/.tests  ## Sizes and start-up times of an installation, for t
 	$(BIN)/python tests/benchmarks/bench_wheel.py
 
 predict: .venv/.runs  ## The published runs of Gboard, predicted from other locales, and what moves their figures (a quarter of an hour)
-	$(BIN)/fedray reproduce gboard --predict --out runs/gboard-predicted
-	$(BIN)/fedray reproduce gboard --sensitivity --out runs/gboard-sensitivity
+	$(BIN)/fedray reproduce gboard-predict --out runs/gboard-predicted
+	$(BIN)/fedray reproduce gboard-sensitivity --out runs/gboard-sensitivity
 
 gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a quarter of an hour)
 	$(BIN)/fedray reproduce gboard

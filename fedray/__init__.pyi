@@ -69,6 +69,7 @@ from fedray.runs.pretraining import pretrain as pretrain
 from fedray.runs.simulation import resume as resume
 from fedray.runs.simulation import simulate as simulate
 from fedray.runs.simulation import simulate_tasks as simulate_tasks
+from fedray.runtime.cluster import run_jobs as run_jobs
 from fedray.runtime.placement import Placement as Placement
 from fedray.scenario.availability import *
 from fedray.scenario.buffer import *
@@ -105,18 +106,12 @@ from fedray.studies.habits.fit import HabitFit as HabitFit
 from fedray.studies.habits.fit import fit_habits as fit_habits
 from fedray.studies.habits.observed import ObservedLog as ObservedLog
 from fedray.studies.habits.read import read_observed_log as read_observed_log
-from fedray.studies.learning_curves import LearningCurves as LearningCurves
-from fedray.studies.learning_curves import study_learning as study_learning
 from fedray.studies.noise_tests import CanaryTest as CanaryTest
 from fedray.studies.on_devices import OnDevices as OnDevices
 from fedray.studies.on_devices import evaluate_on_devices as evaluate_on_devices
 from fedray.studies.plan import Plan as Plan
 from fedray.studies.plan import PlanTarget as PlanTarget
 from fedray.studies.plan import make_plan as make_plan
-from fedray.studies.predict import PredictionStudy as PredictionStudy
-from fedray.studies.predict import predict_gboard as predict_gboard
-from fedray.studies.sensitivity import Moved as Moved
-from fedray.studies.sensitivity import vary_gboard as vary_gboard
 from fedray.studies.sweep.run import SweepResult as SweepResult
 from fedray.studies.sweep.run import run_sweep as run_sweep
 from fedray.studies.sweep.sweep import Estimate as Estimate

@@ -22,7 +22,8 @@ from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
 from fedray.commands.populations import population, sessions
-from fedray.commands.runs import fit, reproduce, run, scenarios
+from fedray.commands.reproductions import command_of, list_reproductions, reproductions
+from fedray.commands.runs import fit, run, scenarios
 from fedray.commands.schemas import init, schema
 from fedray.commands.studies import plan, stress
 from fedray.commands.watching import status, watch
@@ -46,6 +47,9 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except FedrayError as error:
             command = self.commands[ctx.invoked_subcommand]
+            # A group of commands has named the options of its command already.
+            if isinstance(command, _Commands):
+                raise
             # The same error, since its type decides the exit code.
             error.args = (in_flags(error, command.params),)
             raise
@@ -98,6 +102,24 @@ class _Command(TyperCommand):
                     formatter.write_dl(records)
 
 
+class _Reproductions(_Commands):
+    """The subcommands of `reproduce`, made when they are needed: they are modules to import."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(reproductions())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in reproductions():
+            ctx.fail(f"unknown reproduction {cmd_name!r}; choose from {', '.join(reproductions())}")
+        if cmd_name not in self.commands:
+            # An app of one command is that command.
+            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+            function = command_of(cmd_name)
+            alone.command(cmd_name, cls=_Command, short_help=function.__doc__)(function)
+            self.commands[cmd_name] = typer.main.get_command(alone)
+        return self.commands[cmd_name]
+
+
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
@@ -143,7 +165,6 @@ for _command in (
     optimize,
     mechanism,
     calibrate,
-    reproduce,
     fit,
     population,
     sessions,
@@ -159,6 +180,18 @@ for _command in (
     # The function is called `import_`, since Python keeps the word for itself.
     _name = _command.__name__.rstrip("_")
     app.command(name=_name, cls=_Command, short_help=_first)(_command)
+
+
+# A reproduction is a subcommand, because each has options of its own.
+_reproduce = typer.Typer(
+    cls=_Reproductions,
+    invoke_without_command=True,
+    subcommand_metavar="[NAME] [OPTIONS]",
+    rich_markup_mode=None,
+)
+_reproduce.callback()(list_reproductions)
+_about = " ".join((list_reproductions.__doc__ or "").split())
+app.add_typer(_reproduce, name="reproduce", short_help=_about)
 
 
 def main() -> None:

@@ -1,288 +1,237 @@
-"""The published runs of Gboard's language models (Xu et al. 2023): one scenario file per row of
-`gboard/published.csv`.
+"""Gboard's published runs at full size: simulated, audited, and compared row by row."""
 
-NWP rows are next-word prediction (table 1), OTF rows on-the-fly rescoring (table 2). Files bear
-their row's name (`nwp_pt_br.toml`). `reach`, the share of a locale's devices that the task can use,
-is not published: each locale has one value, fitted by `fedray fit --rounds-between` on the row that
-`FITTED_ROWS` names; 1 where the availability model alone comes near.
-
-Rows of a user's own come from a CSV file with the columns of `gboard/published.csv`.
-"""
-
-import csv
-import io
-import math
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from fedray.base.errors import InputError
-from fedray.mechanisms.participation import gap_of
-from fedray.scenario import Scenario
-
-FOLDER = Path(__file__).resolve().parent / "gboard"
-FITTED_ROWS = (
-    "nwp-de-DE",
-    "nwp-pt-PT",
-    "nwp-en-US",
-    "nwp-pt-BR",
-    "nwp-en-IN",
-    "nwp-es-AR",
-    "otf-es-ES",
+import fedray
+from fedray.scenarios.gboard_rows import PublishedRun, Rows, relative_pace, select
+from fedray.scenarios.reproduction import (
+    Document,
+    InJson,
+    PartDone,
+    Progress,
+    Reproduced,
+    Reproduction,
+    Table,
+    agreement_figure,
+    up,
 )
-"""Rows whose own min-sep gave the reach of their locale. The min-seps of all other rows are
-predictions: nothing was fitted on them."""
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+NOTES = (
+    "Full-size simulations of the published federated runs of Gboard's language models; one reach "
+    "per locale.",
+    "Fitted: the locale's reach was chosen so that this row's min-sep comes out, and its agreement "
+    "says nothing. Predicted: nothing was fitted on this row. Participations, days and pace are "
+    "fitted nowhere.",
+    "Published min-seps count the rounds strictly between two participations, so the gap is one "
+    "more; fedray's min-sep is the gap.",
+    "A device that took part k times waited for k - 1 timers, so the published k bounds how many "
+    "days a run took (an estimate). Relative pace is the mean number of rounds in a timer's length "
+    "over the min-sep. Where the published one is above the simulated one, the published run had "
+    "slower days, compared with its mean, than the simulation has: no value of reach gives both "
+    "its min-sep and its k.",
+)
+CLOSE = 0.1
+"""Relative difference up to which the verdict counts a min-sep as near the printed one."""
 
 
-@dataclass(frozen=True)
-class PublishedRun:
-    """A row of the tables: how a model was trained, and its privacy as printed."""
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure of a run, as simulated and as printed."""
 
-    task: str
-    """NWP (next-word prediction) or OTF (on-the-fly rescoring)."""
-    locale: str
-    """Language and country of the keyboard, such as en-GB."""
-    population: int
-    """Devices of the locale, as printed."""
-    rounds: int
-    """n, rounds that released a model."""
-    report_goal: int
-    """Reports that closed a round."""
-    timer_hours: float
-    """Participation timer."""
-    rounds_between: int
-    """The printed MinS: rounds strictly between two participations of a device."""
-    max_participations: int
-    """The printed MaxP: k."""
-    noise_multiplier: float
-    """z of tree aggregation."""
-    rho: float
-    """The printed zCDP of online tree aggregation at the noise multiplier."""
-    epsilon: float | None
-    """The printed epsilon of the same at delta 1e-10; None where it is not printed."""
-    is_users: bool = False
-    """Whether the row is of a user's file, so that no scenario ships for it."""
+    observed: float | None
+    """Simulated value; None if unknown, such as the min-sep of a run in which no device came
+    twice."""
+    published: float | None
+    """Printed value, or None."""
 
     @property
-    def is_fitted(self) -> bool:
-        """Whether the reach was fitted on this row's own min-sep."""
-        return not self.is_users and self.name in FITTED_ROWS
-
-    @property
-    def name(self) -> str:
-        """The row's name as on the command line: task and locale, such as nwp-pt-BR."""
-        return f"{self.task.lower()}-{self.locale}"
-
-    @property
-    def min_sep(self) -> int:
-        """The min-sep that a simulated run should have: the gap, one more than the printed rounds
-        between."""
-        return gap_of(self.rounds_between)
-
-    @property
-    def days(self) -> tuple[float, float]:
-        """Between how many days the run took, as its printed k implies.
-
-        A device took part k times, so k - 1 timers ran out. Among so many devices one comes back
-        as soon as its timer lets it, so fewer than k timers fit; that is an estimate, and no law.
-        """
-        timer_days = self.timer_hours / 24.0
-        return (self.max_participations - 1) * timer_days, self.max_participations * timer_days
-
-    @property
-    def relative_pace(self) -> tuple[float, float]:
-        """Between which values the mean pace lies, relative to that of the slowest days.
-
-        Rounds in a timer's length on average, over the min-sep, which is the rounds in the slowest
-        such time. It follows from `days`.
-        """
-        least, most = self.days
-        lowest = relative_pace(self.rounds, most, self.timer_hours, self.min_sep)
-        return lowest, relative_pace(self.rounds, least, self.timer_hours, self.min_sep)
-
-    @cached_property
-    def file(self) -> Path:
-        """The scenario file of this run, named by its row."""
-        return FOLDER / f"{self.name.lower().replace('-', '_')}.toml"
-
-    def scenario(self, overrides: Sequence[str] = ()) -> Scenario:
-        """The run's scenario: the one that ships, or of a user's row the defaults with what the row
-        says, so with reach 1.
-
-        Args:
-            overrides: keys that are set in it, as "table.key=value".
-
-        Raises:
-            ScenarioError: if a value makes no scenario.
-        """
-        if not self.is_users:
-            return Scenario.from_toml(self.file, overrides)
-        tables = {
-            "name": self.name,
-            "seed": 2023,
-            "population": {"devices": self.population},
-            "participation": {"timer_hours": self.timer_hours},
-            "rounds": {"count": self.rounds, "report_goal": self.report_goal},
-            "training": {"enabled": False},
-            "privacy": {
-                "noise_multiplier": self.noise_multiplier,
-                "delta": 1e-10,
-                "mechanism": {"kind": "tree"},
-            },
-        }
-        return Scenario.from_tables(tables).with_overrides(*overrides)
+    def relative_difference(self) -> InJson[float | None]:
+        """observed / published - 1; None unless both are known."""
+        if self.published is None or self.observed is None:
+            return None
+        return self.observed / self.published - 1.0
 
 
-def relative_pace(rounds: int, days: float, timer_hours: float, min_sep: int) -> float:
-    """The mean pace of a run, relative to that of its slowest days: `rounds` in a timer's length on
-    average, over `min_sep`, the gap, which is the rounds in the slowest such time."""
-    timers = days * 24.0 / timer_hours
-    return rounds / timers / min_sep
+@dataclass(frozen=True, slots=True)
+class ReproducedRun(Document):
+    """One row of the tables, simulated by its scenario and audited with tree aggregation."""
+
+    name: str
+    """Name of the row, such as nwp-en-GB."""
+    reach: float
+    """Share of the population that the task can use."""
+    is_fitted: bool
+    """Whether the scenario's reach was fitted on this row's own min-sep, so that its agreement says
+    nothing."""
+    min_sep: Compared
+    """The gap; the published one is one more than the printed rounds between."""
+    max_participations: Compared
+    """k: most rounds of one device."""
+    rho: Compared
+    """zCDP of tree aggregation for (min-sep, max participations), as the paper reports it."""
+    epsilon: Compared
+    """Epsilon of the same, at delta 1e-10."""
+    trace_rho: float
+    """zCDP of tree aggregation, exact for the simulated trace."""
+    days: float
+    """Simulated time to the last commit, in days."""
+    published_days: tuple[float, float]
+    """Least and most days of the published run, as its k implies; `PublishedRun.days`."""
+    relative_pace: float | None
+    """Rounds in a timer's length on average, over the min-sep; None without a min-sep or timer."""
+    published_relative_pace: tuple[float, float]
+    """Least and largest relative pace of the published run; `PublishedRun.relative_pace`."""
+    ended: str
+    """End of the run: "completed", or the reason for an early one."""
+    digest: str
+    """The trace's digest."""
+    wall_seconds: float
+    """Seconds that the simulation took, without the audit."""
 
 
-def published_runs() -> list[PublishedRun]:
-    """All rows of `gboard/published.csv`, in the tables' order: what Xu et al. 2023 print, and
-    nothing that is ours."""
-    return _runs_in(FOLDER / "published.csv", is_users=False)
-
-
-def select(names: str | None) -> list[PublishedRun]:
-    """The runs that are asked for, in their tables' order.
+def run(
+    rows: Rows = None,
+    shards: Annotated[int | None, "Population shards; default: one per CPU."] = None,
+    overrides: Sequence[str] = (),
+    placement: "fedray.Placement | None" = None,
+    out: Path | None = None,
+    on_progress: Progress = lambda _: None,
+) -> Iterator[Reproduced]:
+    """Simulates published runs and audits them; yields all results so far after every row.
 
     Args:
-        names: names or locales, separated by commas, in any case of letters; or a CSV file of the
-            user's own, by a name that ends in .csv; None for all published runs.
+        rows: comma-separated locales or names, or a user's CSV file; None for all.
+        shards: population shards.
+        overrides: keys set in every scenario, as "table.key=value".
+        placement: place of the simulations.
+        out: directory in which each trace is kept under its row's name; None keeps none.
+        on_progress: listener.
 
     Raises:
-        InputError: a name is neither, or there is none; or the file is no table of runs.
+        InputError: if a row is unknown, or the file is not a table of runs.
     """
-    if names is not None and names.lower().endswith(".csv"):
-        return _runs_in(Path(names), is_users=True)
-    runs = published_runs()
-    if names is None:
-        return runs
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    for name in wanted:
-        if not any(_is_called(run, name) for run in runs):
-            locales = [run.locale for run in runs]
-            # A locale has up to two rows, and is named once.
-            known = ", ".join(dict.fromkeys([*locales, *(run.name for run in runs)]))
-            raise InputError(
-                f"rows: {name!r} is none of the published runs; the locales and rows are {known}"
-            )
-    chosen = [run for run in runs if any(_is_called(run, name) for name in wanted)]
-    if not chosen:
-        raise InputError(
-            "rows: the list is empty; name a locale such as en-GB, or leave it out for all rows"
-        )
-    return chosen
+    place = replace(placement or fedray.Placement(), shards=shards)
+    results: list[ReproducedRun] = []
+    wanted = select(rows)
+    for published in wanted:
+        # Traces of full size are large, so one that is not kept is removed after its row.
+        with tempfile.TemporaryDirectory(prefix="fedray-reproduce-") as folder:
+            trace_path = (out or Path(folder)) / published.name
+            results.append(_reproduce(published, overrides, trace_path, place))
+        on_progress(PartDone(f"{published.name} done", len(results), len(wanted)))
+        yield _reproduced(results)
 
 
-def _is_called(run: PublishedRun, name: str) -> bool:
-    return name.lower() in (run.name.lower(), run.locale.lower())
-
-
-def _runs_in(path: Path, is_users: bool) -> list[PublishedRun]:
-    """The rows of a table of runs. Raises InputError: one line with the cell and its rule."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(
-            f"rows {str(path)!r} cannot be read ({error.strerror or error}); name a CSV file"
-        ) from None
-    except UnicodeDecodeError:
-        raise InputError(
-            f"rows {str(path)!r} is not UTF-8; save it as a CSV file in UTF-8"
-        ) from None
-    try:
-        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        rows = list(reader)
-    except csv.Error as error:
-        raise InputError(f"rows {str(path)!r} is no CSV file ({error}); correct it") from None
-    columns = [*_KINDS, _EPSILON]
-    missing = [column for column in columns if column not in (reader.fieldnames or ())]
-    if missing:
-        raise InputError(
-            f"rows {str(path)!r} has no column {missing[0]}; it needs {', '.join(columns)}"
-        )
-    if not rows:
-        raise InputError(f"rows {str(path)!r} has no rows; add a line for each run")
-    runs = [
-        _run_of(row, f"rows {str(path)!r}, row {place}", is_users)
-        for place, row in enumerate(rows, start=1)
-    ]
-    names = [run.name for run in runs]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(
-                f"rows {str(path)!r} has {name} more than once; a task and locale names one row"
-            )
-    return runs
-
-
-def _text(cell: str) -> str:
-    if _NAME.fullmatch(cell) is None:
-        raise ValueError
-    return cell
-
-
-def _count(cell: str) -> int:
-    if not 1 <= (count := int(cell)) < 2**31:
-        raise ValueError
-    return count
-
-
-def _number(cell: str) -> float:
-    if not 0 < (number := float(cell)) < math.inf:
-        raise ValueError
-    return number
-
-
-_RULES = {
-    _text: "at most 40 letters, digits, - and _",
-    _count: "a whole number from 1 to 2^31 - 1",
-    _number: "a number above 0",
-}
-_KINDS = {
-    "task": _text,
-    "locale": _text,
-    "population": _count,
-    "rounds": _count,
-    "report_goal": _count,
-    "timer_hours": _number,
-    "rounds_between": _count,
-    "max_participations": _count,
-    "noise_multiplier": _number,
-    "zcdp": _number,
-}
-_EPSILON = "epsilon_at_delta_1e-10"
-"""The one column whose cells may be empty."""
-
-
-def _run_of(row: dict[str, str | None], where: str, is_users: bool) -> PublishedRun:
-    def value(column: str, kind: Callable[[str], Any]) -> Any:
-        cell = (row[column] or "").strip()
-        try:
-            return kind(cell)
-        except ValueError:
-            raise InputError(
-                f"{where}: {column}={cell!r} must be {_RULES[kind]}; correct the cell"
-            ) from None
-
-    values = {column: value(column, kind) for column, kind in _KINDS.items()}
-    if values["max_participations"] < 2 or values["rounds_between"] >= values["rounds"] - 1:
-        raise InputError(
-            f"{where}: max_participations={values['max_participations']} and rounds_between="
-            f"{values['rounds_between']} must be of a run in which a device took part twice; leave "
-            "the row out"
-        )
-    return PublishedRun(
-        rho=values.pop("zcdp"),
-        epsilon=value(_EPSILON, _number) if (row[_EPSILON] or "").strip() else None,
-        is_users=is_users,
-        **values,
+def _reproduce(
+    published: PublishedRun, overrides: Sequence[str], path: Path, placement: "fedray.Placement"
+) -> ReproducedRun:
+    scenario = published.scenario(overrides)
+    trace = fedray.simulate(scenario, placement, path)
+    # The published runs used the tree, whatever the scenario's own mechanism is.
+    audit = fedray.audit_trace(trace, mechanism=fedray.Tree())
+    tree = audit.mechanisms[0]
+    days = float(trace.rounds["closed"][-1]) / 86_400.0
+    reach = scenario.population.reach
+    timer_hours = scenario.participation.timer_hours
+    pace = None
+    if audit.min_sep is not None and timer_hours > 0.0:
+        pace = relative_pace(trace.committed_rounds, days, timer_hours, audit.min_sep)
+    # A run of ours always has a noise multiplier, and so a rho.
+    assert tree.observed.rho is not None
+    return ReproducedRun(
+        name=published.name,
+        reach=reach,
+        # A reach that an override sets was fitted on nothing.
+        is_fitted=published.is_fitted and reach == published.scenario().population.reach,
+        min_sep=Compared(audit.min_sep, published.min_sep),
+        max_participations=Compared(audit.max_participations, published.max_participations),
+        rho=Compared(tree.observed_limits.rho, published.rho),
+        epsilon=Compared(tree.observed_limits.epsilon, published.epsilon),
+        trace_rho=tree.observed.rho,
+        days=days,
+        published_days=published.days,
+        relative_pace=pace,
+        published_relative_pace=published.relative_pace,
+        ended=trace.run["ended"],
+        digest=trace.digest,
+        wall_seconds=trace.run["wall_seconds"],
     )
+
+
+def _reproduced(runs: Sequence[ReproducedRun]) -> Reproduced:
+    documents = [each.to_json() for each in runs]
+    differences = [each.min_sep.relative_difference for each in runs]
+    near = sum(each is not None and abs(each) <= CLOSE for each in differences)
+    right = sum(each.max_participations.relative_difference == 0.0 for each in runs)
+    min_seps = [(each.name, each.min_sep.published, each.min_sep.observed) for each in runs]
+    rhos = [(each.name, each.rho.published, each.rho.observed) for each in runs]
+    seen = "For the (min-sep, max participations) seen."
+    on_line = "On the line, simulated and published agree."
+    return Reproduced(
+        title="Gboard runs, reproduced",
+        document={"runs": documents},
+        kept=documents,
+        shown=[Table.headed("Observed / published (Xu et al. 2023)", table_rows(runs))],
+        notes=NOTES,
+        verdict=f"Of {len(runs)} runs, {near} have a min-sep within {CLOSE:.0%} of the published "
+        f"one, and {right} the published max participations.",
+        drawn=[
+            agreement_figure("min-sep", "Min-sep", on_line, min_seps),
+            agreement_figure("rho", "rho of tree aggregation", seen, rhos),
+        ],
+    )
+
+
+def table_rows(runs: Sequence[ReproducedRun]) -> list[list[str]]:
+    """Heading, then a row per run: observed / published, and their relative difference."""
+    heading = ["run", "reach", "min-sep is", "min-sep (gap)", "", "max part.", "rho, (b, k)", ""]
+    heading += ["epsilon, (b, k)", "", "rho, trace", "days", "pace"]
+    return [heading, *map(_cells, runs)]
+
+
+def _cells(run: ReproducedRun) -> list[str]:
+    def loss(value: float) -> str:
+        return up(value, 2)
+
+    return [
+        run.name,
+        f"{run.reach:g}",
+        "fitted" if run.is_fitted else "predicted",
+        _beside_published(run.min_sep),
+        _difference(run.min_sep),
+        _beside_published(run.max_participations),
+        _beside_published(run.rho, loss),
+        _difference(run.rho),
+        _beside_published(run.epsilon, loss),
+        _difference(run.epsilon),
+        up(run.trace_rho, 3),
+        _beside_range(run.days, run.published_days, 1),
+        _beside_range(run.relative_pace, run.published_relative_pace, 2),
+    ]
+
+
+def _beside_published(figure: Compared, shown: Callable[[float], str] = "{:.0f}".format) -> str:
+    seen = "none (k = 1)" if figure.observed is None else shown(figure.observed)
+    return f"{seen} / {'-' if figure.published is None else f'{figure.published:g}'}"
+
+
+def _beside_range(observed: float | None, published: Sequence[float], digits: int) -> str:
+    seen = "-" if observed is None else f"{observed:.{digits}f}"
+    low, high = published
+    return f"{seen} / {low:.{digits}f} to {high:.{digits}f}"
+
+
+def _difference(figure: Compared) -> str:
+    relative = figure.relative_difference
+    return "" if relative is None else f"{100 * relative:+.1f} %"
+
+
+REPRODUCTION = Reproduction(
+    "Runs of Xu et al. 2023 at full size: min-sep, participations, rho and epsilon.",
+    run,
+    has_figures=True,
+)

@@ -12,6 +12,7 @@ from fedray.base.document import DocumentKey, keys_of
 from fedray.commands import printed
 from fedray.mechanisms.figures import Figures
 from fedray.runs.pretraining import Pretrained
+from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
 from fedray.studies.design import Found
@@ -19,7 +20,6 @@ from fedray.studies.fit import Fit
 from fedray.studies.habits.fit import HabitFit
 from fedray.studies.on_devices import OnDevices
 from fedray.studies.plan import Plan
-from fedray.studies.predict import PredictionStudy
 from fedray.studies.sweep.run import SweepResult
 from fedray.trace.imported import ImportDocument
 from fedray.trace.trained import TrainedDocument
@@ -87,11 +87,13 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray reproduce gboard": Document(
         printed.ReproducedRuns, files="The file results.json has only the list."
     ),
-    "fedray reproduce gboard-privacy": Document(printed.PublishedRows),
-    "fedray reproduce gboard --predict": Document(
+    "fedray reproduce gboard-privacy": Document(
+        printed.PublishedRows, files="The file results.json is the same."
+    ),
+    "fedray reproduce gboard-predict": Document(
         PredictionStudy, files="The file results.json is the same."
     ),
-    "fedray reproduce gboard --sensitivity": Document(
+    "fedray reproduce gboard-sensitivity": Document(
         printed.MovedRuns, files="The file results.json is the same."
     ),
     "fedray reproduce learning": Document(

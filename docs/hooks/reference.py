@@ -36,7 +36,7 @@ AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "fedray.runs.pipeline",
             "fedray.runs.learning",
             "fedray.runs.pretraining",
-            "fedray.runtime.placement",
+            "fedray.runtime",
             "fedray.wire.messages",
         ),
     ),
@@ -112,14 +112,21 @@ def _of_table(each: KeyTable) -> Iterator[str]:
 def commands() -> str:
     """The page of the commands: usage, what each does, arguments, options."""
     group: Any = get_command(app)
-    return _page("Commands", [part for name in group.commands for part in _of_command(group, name)])
+    return _page("Commands", _of_group(group, group.context_class(group, info_name="fedray")))
 
 
-def _of_command(group: Any, name: str) -> Iterator[str]:
-    command = group.commands[name]
-    above = group.context_class(group, info_name="fedray")
-    context = command.context_class(command, info_name=name, parent=above)
-    yield f"## fedray {name}"
+def _of_group(group: Any, above: Any) -> Iterator[str]:
+    for name in group.list_commands(above):
+        command = group.get_command(above, name)
+        context = command.context_class(command, info_name=name, parent=above)
+        yield from _of_command(command, context)
+        # A command with subcommands is followed by them.
+        if hasattr(command, "list_commands"):
+            yield from _of_group(command, context)
+
+
+def _of_command(command: Any, context: Any) -> Iterator[str]:
+    yield f"## {context.command_path}"
     usage = " ".join(command.get_usage(context).removeprefix("Usage: ").split())
     yield f"```text\n{usage}\n```"
     yield (command.help or "").strip()

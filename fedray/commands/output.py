@@ -72,11 +72,16 @@ def scenario_argument(help_text: str, metavar: str = "SCENARIO") -> Any:
     )
 
 
-def scenarios_option(help_text: str) -> Any:
-    """An option that is given once per scenario: a file, or the name of one that ships."""
-    return typer.Option(
-        metavar="FILE", help=help_text, callback=_scenario_files, autocompletion=_shipped_names
-    )
+ScenariosOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--scenario",
+        metavar="FILE",
+        help="Scenario to use instead of those that ship, by file or name; may be repeated.",
+        callback=_scenario_files,
+        autocompletion=_shipped_names,
+    ),
+]
 
 
 TrustFlag = Annotated[
@@ -199,13 +204,3 @@ def refuse_existing(out: Path | None) -> None:
         raise InputError(
             f"output {str(out)!r} exists already; name a new directory, or remove it first"
         )
-
-
-def tell_results(out: Path | None) -> None:
-    """Prints where a study wrote its results.
-
-    Args:
-        out: the directory; None for nowhere.
-    """
-    if out is not None:
-        typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")

@@ -14,10 +14,10 @@ from fedray.base.document import InPlace
 from fedray.clients.availability.supply import Supply
 from fedray.mechanisms.figures import Figures
 from fedray.scenario.keys import Key
-from fedray.studies.learning_curves import LearningCurves
-from fedray.studies.published_privacy import PublishedPrivacy
-from fedray.studies.reproduce import ReproducedRun
-from fedray.studies.sensitivity import Moved
+from fedray.scenarios.gboard import ReproducedRun
+from fedray.scenarios.gboard_privacy import PublishedPrivacy
+from fedray.scenarios.gboard_sensitivity import Moved
+from fedray.scenarios.learning import LearningCurves
 from fedray.trace.columns import Column
 from fedray.trace.trained import TrainedDocument
 from fedray.wire.messages import ShardUse
@@ -153,7 +153,7 @@ class PublishedRows(TypedDict):
 
 
 class MovedRuns(TypedDict):
-    """`fedray reproduce gboard --sensitivity`."""
+    """`fedray reproduce gboard-sensitivity`."""
 
     scale: float
     """Size of the simulations, as a share of population and report goal."""

@@ -1,8 +1,7 @@
-"""Runs and scenarios: run, reproduce, fit, scenarios."""
+"""Runs and scenarios: run, fit, scenarios."""
 
 import contextlib
 import itertools
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -31,16 +30,11 @@ from fedray.commands.output import (
     print_json,
     print_pieces,
     progress_line,
-    refuse_existing,
     resumable,
     scenario_argument,
-    scenarios_option,
-    tell_results,
 )
 from fedray.commands.populations import fit_log
-from fedray.commands.predictions import predict_published, vary_published
 from fedray.commands.several_tasks import print_run_of_tasks
-from fedray.commands.studies import reproduce_learning
 
 
 def run(
@@ -218,216 +212,6 @@ def _say_supply(scenario: Any) -> None:
         + ("; that many are never there at once" if supply.most < target else ""),
         err=True,
     )
-
-
-def _reproduced(begun: str) -> list[str]:
-    known = ("gboard", "gboard-privacy", "learning")
-    return [name for name in known if name.startswith(begun)]
-
-
-def reproduce(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="WHAT",
-            autocompletion=_reproduced,
-            help="gboard: the runs of Xu et al. 2023, simulated; gboard-privacy: their rho and "
-            "epsilon, no simulation; learning: the order of mechanisms at equal privacy, by models "
-            "that are trained.",
-        ),
-    ],
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Locales or rows, comma-separated: en-GB,otf-de-DE; or a CSV file with rows of "
-            "your own and the columns of scenarios/gboard/published.csv; default: all.",
-        ),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a key in every scenario, e.g. seed=7."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="New directory for the traces, results.json and report.html. Of learning: for a "
-            "folder per scenario with all of them; what is there is read, so that a study goes on."
-        ),
-    ] = None,
-    figures: FiguresOption = None,
-    shards: Annotated[
-        int | None, typer.Option(help="Population shards; default: one per CPU.")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Ray cluster to join; default: a local one.")
-    ] = None,
-    scenario: Annotated[
-        list[Path] | None,
-        scenarios_option("Of learning: a scenario; default: those of scenarios/learning."),
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Of learning: models of each mechanism; default: 5. With --predict: runs of each "
-            "case; default: 2.",
-        ),
-    ] = None,
-    predicts: Annotated[
-        bool,
-        typer.Option(
-            "--predict",
-            help="Of gboard: predict every row from the runs of other locales alone, at a fraction "
-            "of the size, beside baselines, with scores (260 runs).",
-        ),
-    ] = False,
-    varies: Annotated[
-        bool,
-        typer.Option(
-            "--sensitivity",
-            help="Of gboard: how much rules and habits move min-sep, participations and days of "
-            "the rows; default: nwp-en-GB,nwp-pt-BR (50 runs).",
-        ),
-    ] = False,
-    scale: Annotated[
-        float | None,
-        typer.Option(
-            metavar="S",
-            help="With --predict or --sensitivity: size of the simulations; default: 0.01.",
-        ),
-    ] = None,
-    guesses: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Of learning: min-seps, comma-separated, for which mechanisms are made too that "
-            "the trace proves wrong.",
-        ),
-    ] = None,
-    in_process: InProcessFlag = None,
-    quiet: QuietFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Simulate published runs at full size: observed beside published min-sep, participations, rho
-    and epsilon. Or train models with every mechanism at equal privacy."""
-    from fedray.base.rounding import shown_min_sep
-    from fedray.report.files import write_figure_files
-    from fedray.report.page import render_reproduction, reproduction_figures, write_page
-    from fedray.report.table import Table
-    from fedray.report.text.reproductions import reproduction_rows
-    from fedray.runtime.placement import Placement
-    from fedray.scenarios.gboard import select
-    from fedray.studies.reproduce import FIT_NOTE, GAP_NOTE, PACE_NOTE, reproduce_gboard
-
-    # Each kind of reproduction has options of its own, and refuses those of the others.
-    if what == "learning":
-        if (rows, shards, address) != (None, None, None):
-            raise InputError(
-                "learning has no published rows: leave out --rows, --shards and --address"
-            )
-        if predicts or varies or scale is not None:
-            raise InputError(
-                "--predict, --sensitivity and --scale are of `fedray reproduce gboard`; leave them "
-                "out"
-            )
-        reproduce_learning(
-            scenario, seeds, guesses, overrides, out, figures, in_process, quiet, as_json
-        )
-        return
-    if predicts or varies:
-        others = (scenario, guesses, figures, shards)
-        if what != "gboard" or (predicts and varies) or others != (None, None, None, None):
-            raise InputError(
-                "--predict and --sensitivity are of `fedray reproduce gboard`, one at a time, and "
-                "take no --scenario, --guesses, --figures or --shards; leave these out"
-            )
-        placement = Placement(address=address, backend=backend_of(in_process))
-        given = (rows, overrides or (), scale)
-        if predicts:
-            predict_published(*given, seeds, out, placement, quiet, as_json)
-        elif seeds is not None:
-            raise InputError("--seeds is of --predict; --sensitivity has one seed, so leave it out")
-        else:
-            vary_published(*given, out, placement, quiet, as_json)
-        return
-    if (scenario, seeds, guesses, in_process, scale) != (None, None, None, None, None):
-        raise InputError(
-            "--scenario, --seeds, --guesses, --in-process and --ray are of `fedray reproduce "
-            "learning`, and --scale of --predict or --sensitivity; leave them out"
-        )
-    if what == "gboard-privacy":
-        if (overrides, out, figures, shards, address) != (None, None, None, None, None):
-            raise InputError(
-                "gboard-privacy simulates nothing: leave out --set, --out, --figures, --shards and "
-                "--address"
-            )
-        _reproduce_privacy(rows, as_json)
-        return
-    if what != "gboard":
-        raise InputError(
-            f"{what!r} is nothing that can be reproduced; there are gboard, gboard-privacy and "
-            "learning"
-        )
-    # An output that exists is refused now, because the simulations take long.
-    refuse_existing(out)
-    placement = Placement(shards=shards, address=address)
-    count = len(select(rows))
-    documents: list[dict[str, Any]] = []
-    table: list[list[str]] = []
-    # Ray tells of its workers on stdout, where JSON may have to stand alone.
-    with progress_line("simulating", quiet) as on_status, contextlib.redirect_stdout(sys.stderr):
-
-        def keep(results: list[Any]) -> None:
-            """After every row, so that what took long is not lost with what comes after."""
-            last = results[-1]
-            text = f"{last.name} done, min-sep {shown_min_sep(last.min_sep.observed)}"
-            on_status(PartDone(text, len(results), count))
-            # The lists are filled in place, because they are printed after the last row.
-            documents[:] = [result.to_json() for result in results]
-            table[:] = reproduction_rows(documents)
-            if out is not None:
-                note = (
-                    "Full-size simulations of the published federated runs of Gboard's "
-                    "language models; one reach per locale. "
-                )
-                note += f"{FIT_NOTE} {GAP_NOTE} {PACE_NOTE}"
-                write_page(
-                    render_reproduction("Gboard runs, reproduced", note, table, documents),
-                    out / "report.html",
-                )
-                write_page(json.dumps(documents, indent=2) + "\n", out / "results.json")
-            if figures is not None:
-                write_figure_files(reproduction_figures(documents), figures)
-
-        reproduce_gboard(rows, overrides or (), out, placement, keep)
-    if as_json:
-        print_json({"runs": documents})
-    else:
-        print_pieces([Table.headed("Observed / published (Xu et al. 2023)", table)])
-        typer.echo(f"{FIT_NOTE}\n{GAP_NOTE}\n{PACE_NOTE}")
-        tell_results(out)
-
-
-def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
-    from fedray.report.table import Table
-    from fedray.report.text.reproductions import published_privacy_rows
-    from fedray.studies.published_privacy import TREE_NOTE, published_privacy
-    from fedray.studies.reproduce import GAP_NOTE
-
-    results = published_privacy(rows)
-    documents = [result.to_json() for result in results]
-    if as_json:
-        print_json({"note": f"{GAP_NOTE} {TREE_NOTE}", "rows": documents})
-    else:
-        title = "Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)"
-        print_pieces([Table.headed(title, published_privacy_rows(documents))])
-        typer.echo(f"{GAP_NOTE}\n{TREE_NOTE}")
-    # Scripts see by the exit code that a recomputed figure is not the printed one.
-    if not all(result.agrees for result in results):
-        raise typer.Exit(1)
 
 
 _LOG = "Of a log of your own system"

@@ -1,17 +1,14 @@
-"""What a wrong guess costs: stress, plan; and what mechanisms are worth to models."""
+"""The cost of wrong guesses: stress, plan."""
 
 import contextlib
 import shlex
 import sys
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedray.base.errors import InputError, shown
-from fedray.commands.learning import backend_of
 from fedray.commands.output import (
     FiguresOption,
     JsonFlag,
@@ -239,91 +236,3 @@ def plan(
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
-
-
-def reproduce_learning(
-    files: Sequence[Path] | None,
-    seeds: int | None,
-    guesses: str | None,
-    overrides: Sequence[str] | None,
-    out: Path | None,
-    figures: Path | None,
-    in_process: bool | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    """`fedray reproduce learning`.
-
-    Args:
-        files: scenarios; None for those that ship.
-        seeds: models of each mechanism; None for 5.
-        guesses: min-seps with commas between; None for none.
-        overrides: of every scenario.
-        out: directory for a folder per scenario, with a page; None keeps nothing.
-        figures: directory for a folder of figures per scenario; None for none.
-        in_process: whether models are trained here or in Ray; None for Ray.
-        quiet: whether to show no progress.
-        as_json: whether to print JSON.
-    """
-    from fedray.report.files import write_figure_files
-    from fedray.report.page import write_page
-    from fedray.report.text.learning import learning_pieces
-    from fedray.runtime.placement import Placement
-    from fedray.scenario import Scenario
-    from fedray.studies.learning_curves import shipped_recipes, study_learning
-    from fedray.studies.learning_page import learning_figures, learning_page
-    from fedray.trace.schema import REPORT_FILE
-
-    min_seps = _min_seps_of(guesses)
-    count = 5 if seeds is None else seeds
-    if not 2 <= count <= 1000:
-        raise InputError.of("seeds", count, "must be from 2 to 1000", "one has no interval")
-    scenarios = [Scenario.from_toml(file, overrides or ()) for file in files or shipped_recipes()]
-    names = [each.name for each in scenarios]
-    if len(set(names)) < len(names):
-        raise InputError(
-            f"--scenario: the names {', '.join(names)} must differ, since each has a folder; give "
-            "one of them another name"
-        )
-    placement, documents = Placement(backend=backend_of(in_process)), []
-    with (
-        # Without --out the trained models are needed only until they are compared.
-        tempfile.TemporaryDirectory(prefix="fedray-learning-") as folder,
-        progress_line("learning", quiet) as on_status,
-        contextlib.redirect_stdout(sys.stderr),
-    ):
-        # Each study is written as soon as it is done, so that a failure later loses none of it.
-        for each in scenarios:
-            found = study_learning(
-                each,
-                (out or Path(folder)) / each.name,
-                range(1, count + 1),
-                min_seps,
-                placement,
-                on_status,
-            )
-            documents.append(found.to_json())
-            if out is not None:
-                write_page(learning_page(found), out / each.name / REPORT_FILE)
-            if figures is not None:
-                write_figure_files(learning_figures(found), figures / each.name)
-    if as_json:
-        print_json({"studies": documents})
-        return
-    for document in documents:
-        print_pieces(learning_pieces(document))
-    if out is not None:
-        for name in names:
-            typer.echo(f"results {out / name / 'results.json'}")
-            typer.echo(f"page    {out / name / REPORT_FILE}")
-    if figures is not None:
-        typer.echo(f"figures {figures}")
-
-
-def _min_seps_of(guesses: str | None) -> list[int]:
-    try:
-        return [int(each) for each in guesses.split(",")] if guesses is not None else []
-    except ValueError:
-        raise InputError.of(
-            "guesses", guesses, "must be min-seps with commas between, such as 13,52"
-        ) from None

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -399,46 +398,4 @@ def device_privacy(audit: Audit) -> Figure:
         Axis("Devices (%)"),
         Axis("rho (zCDP)", needs_log([rhos]), decimals=6),
         (Series("rho", "steps", shares[:-1], rhos, shares[1:]),),
-    )
-
-
-def observed_beside_published(
-    results: list[dict[str, Any]], figure_name: str, title: str, note: str
-) -> Figure:
-    """Draws one point per reproduced run, with the line of agreement; logarithmic axes.
-
-    Args:
-        results: documents of the runs.
-        figure_name: which of their figures, such as "min_sep".
-        title: what stands above the plot.
-        note: what is to be known to read it.
-    """
-    points = []
-    for each in results:
-        figure = each[figure_name]
-        points.append((each["name"], figure["published"], figure["observed"]))
-    # A run without a published figure, or without an observed one, has no point.
-    points = [point for point in points if None not in point]
-    names, published, observed = zip(*points, strict=True) if points else ((), (), ())
-    both = np.array([*published, *observed] or [1.0], np.float64)
-    # A name is an eighth of a phone's plot on either side of its point; less would cut it.
-    margin = max(1.1, (both.max() / both.min()) ** 0.17)
-    ends = np.array([both.min() / margin, both.max() * margin])
-    agreement = Series("agreement", "line", ends, ends, is_reference=True)
-    runs = Series(
-        "runs",
-        "points",
-        np.array(published, np.float64),
-        np.array(observed, np.float64),
-        labels=tuple(names),
-    )
-    name = figure_name.replace("_", "-")
-    note += " Where names would cover one another some are left out; pointing at a run names it."
-    return Figure(
-        name,
-        title,
-        note,
-        Axis("Published", is_log=True),
-        Axis("Simulated", is_log=True),
-        (agreement, runs),
     )

@@ -153,41 +153,6 @@ def _mechanism_note(audit: Audit, run: Trace | None) -> str:
     return f"{source}; what was run is in the scenario below."
 
 
-def render_reproduction(
-    title: str, note: str, rows: list[list[str]], results: list[dict[str, Any]]
-) -> str:
-    """Makes the page of reproduced runs.
-
-    Args:
-        title: its heading.
-        note: what the page shows.
-        rows: its table, heading first.
-        results: documents of the runs, which are drawn, and are in the page as JSON.
-
-    Returns:
-        The page as text.
-    """
-    table = Table.headed("Observed / published", rows)
-    return render_study(title, note, reproduction_figures(results), [table], results)
-
-
-def reproduction_figures(results: list[dict[str, Any]]) -> list[Shown]:
-    """The figures of reproduced runs: min-sep and rho, observed beside published.
-
-    Args:
-        results: documents of the runs.
-    """
-    from fedray.report.figures import observed_beside_published
-
-    seen = "For the (min-sep, max participations) seen."
-    return [
-        observed_beside_published(
-            results, "min_sep", "Min-sep", "On the line, simulated and published agree."
-        ),
-        observed_beside_published(results, "rho", "rho of tree aggregation", seen),
-    ]
-
-
 def render_study(
     title: str,
     note: str,

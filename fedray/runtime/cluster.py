@@ -178,6 +178,25 @@ class TaskCounts:
         return PartDone(", ".join(parts), done, count)
 
 
+def run_jobs(
+    work: Callable[[_Job], _Done], jobs: Sequence[_Job], placement: Placement | None = None
+) -> Iterator[tuple[int, _Done]]:
+    """Calls `work(job)` for every job: a Ray task each, or in this process for in-process.
+
+    Args:
+        work: function that workers can import, such as one of your module.
+        jobs: arguments of the calls.
+        placement: place of the calls; a local Ray cluster by default.
+
+    Yields:
+        (place among the jobs, result), in the order in which they are done.
+
+    Raises:
+        RunFailed: a task's process died too often.
+    """
+    yield from run_tasks(work, jobs, placement or Placement())
+
+
 def run_tasks(
     work: Callable[[_Job], _Done],
     jobs: Sequence[_Job],

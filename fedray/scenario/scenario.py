@@ -533,6 +533,41 @@ class Scenario(Table):
         """A copy with `table.key=value` texts applied. Raises ScenarioError."""
         return naming_overrides(self._overridden, "scenario", overrides)
 
+    def scaled(self, scale: float) -> Self:
+        """An untrained copy at a fraction of the size, with nearly the same min-sep in less time.
+
+        Args:
+            scale: factor, at most 1, for population, joins, report goal and the concurrency of
+                buffered rounds.
+
+        Raises:
+            InputError: for another factor, or one that leaves a report goal below 20.
+        """
+        if not 0 < scale <= 1:
+            raise InputError.of(
+                "scale", scale, "must be above 0 and at most 1", "1 is the whole population"
+            )
+        # The timer stays, so that devices per report, and with them the min-sep, hardly change.
+        if scale == 1:
+            return self.with_overrides("training.enabled=false")
+        full = self.rounds.report_goal
+        goal = round(full * scale)
+        if goal < 20:
+            rule = f"leaves a report goal of {goal}"
+            raise InputError.of("scale", scale, rule, f"raise it to {20 / full:.2g} or more")
+        # The rounded goal, not `scale`, is the factor: min-sep depends on devices per report.
+        keys = []
+        if self.rounds.buffer is not None:
+            concurrency = max(1, round(self.rounds.buffer.concurrency * goal / full))
+            keys.append(f"rounds.buffer.concurrency={concurrency}")
+        return self.with_overrides(
+            *keys,
+            f"population.devices={round(self.population.devices * goal / full)}",
+            f"population.joins_per_day={self.population.joins_per_day * goal / full}",
+            f"rounds.report_goal={goal}",
+            "training.enabled=false",
+        )
+
     def _overridden(self, overrides: Sequence[str]) -> Self:
         tables = self.to_tables()
         for override in overrides:

@@ -145,7 +145,7 @@ def fit_min_sep(
         raise InputError.of(
             "tolerance", tolerance, "must be between 0 and 1", "0.01 is one percent"
         )
-    smaller = scaled(scenario, scale)
+    smaller = scenario.scaled(scale)
     # Traces lie in temporary folders, so no checkpoint would ever be resumed.
     placement = placement or Placement(backend="in-process", checkpoint_seconds=math.inf)
     runs: list[FittedRun] = []
@@ -269,42 +269,6 @@ def _between(below: FittedRun, above: FittedRun, target: int) -> float:
     # Away from the ends of the bracket, where a run would add almost no information.
     margin = (above.value / below.value) ** 0.02
     return round(min(max(guess, below.value * margin), above.value / margin), 4)
-
-
-def scaled(scenario: Scenario, scale: float) -> Scenario:
-    """Returns the scenario with population, joins, report goal and concurrency times `scale`,
-    untrained; at scale 1 unchanged. Raises InputError for smaller goals below 20."""
-    if not 0 < scale <= 1:
-        raise InputError.of(
-            "scale", scale, "must be above 0 and at most 1", "1 is the whole population"
-        )
-    # The timer stays: devices per report goal, and so the rounds between, are unchanged.
-    if scale == 1:
-        return scenario.with_overrides("training.enabled=false")
-    goal = round(scenario.rounds.report_goal * scale)
-    if goal < 20:
-        raise InputError.of(
-            "scale",
-            scale,
-            f"leaves a report goal of {goal}",
-            f"raise it to {20 / scenario.rounds.report_goal:.2g} or more",
-        )
-    # By the rounded goal, not by `scale`: devices per report are what min-sep depends on.
-    devices = round(scenario.population.devices * goal / scenario.rounds.report_goal)
-    # Joins shrink with the population, so that it grows by the same share a day.
-    joins = scenario.population.joins_per_day * goal / scenario.rounds.report_goal
-    buffered: list[str] = []
-    if scenario.rounds.buffer is not None:
-        # Concurrency is counted in devices, so it shrinks with them.
-        concurrency = scenario.rounds.buffer.concurrency * goal / scenario.rounds.report_goal
-        buffered.append(f"rounds.buffer.concurrency={max(1, round(concurrency))}")
-    return scenario.with_overrides(
-        *buffered,
-        f"population.devices={devices}",
-        f"population.joins_per_day={joins}",
-        f"rounds.report_goal={goal}",
-        "training.enabled=false",
-    )
 
 
 def _run(scenario: Scenario, value: float, placement: Placement) -> FittedRun:

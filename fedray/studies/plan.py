@@ -47,7 +47,6 @@ from fedray.runtime.cluster import TaskCounts, cluster
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
-from fedray.studies.fit import scaled
 from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated_limits
 
 PRECISION = 0.05
@@ -593,7 +592,7 @@ class _Planner:
             f"seed={self._scenario.seed + seed}",
             "training.enabled=false",
         )
-        return scaled(full, _scale_of(goal, scale))
+        return full.scaled(_scale_of(goal, scale))
 
     def _judged(
         self,

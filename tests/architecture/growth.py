@@ -17,6 +17,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("fedray", "clients", "server", "mechanisms", "scenarios")
@@ -98,7 +99,10 @@ def _docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
 
 
 def surface() -> Figures:
-    """Public names, commands and distinct options, and rooms: packages and modules of `fedray/`."""
+    """Public names, commands and distinct options, and rooms: packages and modules of `fedray/`.
+
+    A command with subcommands counts as one, with the options of all of them.
+    """
     import typer
 
     import fedray
@@ -109,7 +113,8 @@ def surface() -> Figures:
     options = {
         (name, parameter.name)
         for name, command in commands.items()
-        for parameter in command.params
+        for each in (command, *_subcommands_of(command))
+        for parameter in each.params
         if parameter.param_type_name == "option"
     }
     rooms = [
@@ -123,6 +128,15 @@ def surface() -> Figures:
         "options": len(options),
         "rooms": len(rooms),
     }
+
+
+def _subcommands_of(command: Any) -> list[Any]:
+    if not hasattr(command, "list_commands"):
+        return []
+    import click
+
+    context = click.Context(command)
+    return [command.get_command(context, name) for name in command.list_commands(context)]
 
 
 def today() -> dict[str, Figures]:

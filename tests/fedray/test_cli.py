@@ -242,11 +242,14 @@ def test_schema_and_scenarios(fedray_command) -> None:
             ],
             "outages",
         ),
-        (["reproduce", "chess"], "there are gboard, gboard-privacy and learning"),
+        (
+            ["reproduce", "chess"],
+            "unknown reproduction 'chess'; choose from gboard, gboard-predict",
+        ),
         (["reproduce", "gboard", "--rows", "xx-XX"], "is none of the published runs"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
         (["reproduce", "gboard", "--out", "FULL"], "exists already"),
-        (["reproduce", "gboard-privacy", "--figures", "f"], "leave out --set, --out, --figures"),
+        (["reproduce", "gboard-privacy", "--figures", "f"], "No such option: --figures"),
         (["fit", "--min-sep", "20"], "--population must be given, or a scenario file"),
         (
             ["fit", "GOOD.toml", "--min-sep", "0"],

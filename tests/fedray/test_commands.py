@@ -84,7 +84,7 @@ def test_a_file_goes_before_a_scenario_that_ships(tmp_path: Path, monkeypatch) -
     [
         ("fedray run qui", "quickstart"),
         ("fedray stress tim", "timer"),
-        ("fedray reproduce gboard-", "gboard-privacy"),
+        ("fedray reproduce gboard-pri", "gboard-privacy"),
         ("fedray optimize band-", "band-fhu"),
         ("fedray calib", "calibrate"),
     ],

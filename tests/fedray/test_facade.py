@@ -27,6 +27,7 @@ from fedray.base.facade import homes
 from fedray.base.result import DrawnResult, Result
 from fedray.report.audits import guarantees_table, participation_table
 from fedray.report.figures import figures_of
+from fedray.scenarios.reproduction import Reproduced
 from fedray.studies.plan import Candidate
 from fedray.studies.sweep.run import CellResult
 from fedray.trace.schema import ROUND_SCHEMA
@@ -344,14 +345,12 @@ def results(tmp_path_factory) -> dict[str, Any]:
         "Figures": fedray.mechanism_figures(fedray.Tree(), SETTING, 2.0, 1e-9),
         "TraceCalibration": fedray.calibrate_trace(trace, epsilon=2.0),
         "Utility": fedray.utility(fedray.Tree(), 60, 3.0, 0.5),
-        "LearningCurves": fedray.LearningCurves(
-            "a" * 80, trace.digest, SETTING, 0.5, 6.0, 1e-10, (1, 2), (), (), {}
-        ),
+        "Reproduced": Reproduced("a" * 80, {"runs": []}, [], [], "1 of 1 rows agrees."),
     }
 
 
 RESULTS = ("Trace", "ImportedTrace", "Audit", "Statement", "TrainedRun", "SweepResult", "Plan")
-RESULTS += ("Fit", "CanaryResult", "Figures", "TraceCalibration", "Utility", "LearningCurves")
+RESULTS += ("Fit", "CanaryResult", "Figures", "TraceCalibration", "Utility", "Reproduced")
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -367,8 +366,8 @@ def test_a_result_is_one_json_object_with_the_keys_of_its_type(results, name: st
     """That of a trained run needs a trained run: tests/simulation/test_learning.py."""
     document = json.loads(json.dumps(results[name].to_json(), allow_nan=False))
     assert isinstance(document, dict)
-    # The documents of traces are files, which have types of their own.
-    if name not in ("Trace", "ImportedTrace"):
+    # The documents of traces are files with their own types; each reproduction has another.
+    if name not in ("Trace", "ImportedTrace", "Reproduced"):
         found_keys(document, type(results[name]))
 
 
@@ -378,13 +377,13 @@ def test_every_result_that_is_a_table_or_a_figure_is_one_in_notebooks() -> None:
     kinds += [fedray.Audit, fedray.TrainedRun]
     shown = {kind for kind in kinds if issubclass(kind, Result)}
     drawn = {kind for kind in kinds if issubclass(kind, DrawnResult)}
-    assert len(shown) > len(drawn) > 8
+    assert len(shown) > len(drawn) > 7
     places = [each.TABLES for each in shown] + [each.FIGURES for each in drawn]
     assert all(callable(resolve_name(place)) for place in places)
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in RESULTS if issubclass(getattr(fedray, name), Result)]
+    "name", [name for name in RESULTS if issubclass(getattr(fedray, name, Reproduced), Result)]
 )
 def test_a_result_in_a_notebook_is_an_element_that_loads_nothing(results, name: str) -> None:
     """Of trained runs and of what is made of them: tests/simulation/test_learning.py."""

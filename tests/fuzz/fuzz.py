@@ -50,7 +50,7 @@ from fedray.imports.log_records import RecordColumns
 from fedray.mechanisms.registry import Tree
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.pretraining import Pretraining
-from fedray.scenarios.gboard import select
+from fedray.scenarios.gboard_rows import select
 from fedray.studies.design import evaluate_mechanisms, read_request
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.sweep.sweep import Sweep

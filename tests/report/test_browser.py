@@ -12,10 +12,12 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
+from fedray.commands.reproductions import page_of
 from fedray.imports.importer import import_log
 from fedray.report.figure import Axis, Figure, Plane, Series, needs_log
-from fedray.report.page import render, render_reproduction, render_study
+from fedray.report.page import render, render_study
 from fedray.report.table import Table
+from fedray.scenarios.reproduction import Reproduced, agreement_figure
 
 pytestmark = [
     pytest.mark.outside,
@@ -159,15 +161,11 @@ def of_study(request) -> str:
 
 
 def of_reproduction(request) -> str:
-    results = [
-        {
-            "name": f"otf-{n}-AA",
-            "min_sep": {"published": 100 + n, "observed": 90 + n},
-            "rho": {"published": 1.0, "observed": 0.9},
-        }
-        for n in range(9)
-    ]
-    return render_reproduction("r", "n", [["run", "min-sep"], ["otf-1-AA", "92 / 101"]], results)
+    min_seps = [(f"otf-{n}-AA", 100.0 + n, 90.0 + n) for n in range(9)]
+    rhos = [(name, 1.0, 0.9) for name, *_ in min_seps]
+    figures = [agreement_figure("a", "a", "", min_seps), agreement_figure("b", "b", "", rhos)]
+    table = Table("t", ("run", "min-sep"), (("otf-1-AA", "92 / 101"),))
+    return page_of(Reproduced("r", {}, [table], ["n"], "v", drawn=figures))
 
 
 def of_comparison(request) -> str:
@@ -190,22 +188,28 @@ def of_comparison(request) -> str:
 
 def of_learning(request) -> str:
     """Made-up runs of two kinds and a wrong min-sep, two seeds each."""
+    import fedray
     from fedray.scenario import Scenario
-    from fedray.studies.learning_curves import _Study
-    from fedray.studies.learning_page import learning_page
+    from fedray.scenarios.learning import Study
+    from fedray.scenarios.learning_page import reproduced
 
-    folder = request.getfixturevalue("tmp_path") / "cache"
-    request.getfixturevalue("monkeypatch").setenv("XDG_CACHE_HOME", str(folder))
     trace = request.getfixturevalue("trace_of")([[0, 2], [1, 3], [0], [1, 2], [3]], 4)
     made = request.getfixturevalue("trained_of")
     on = Scenario.from_tables(trace.scenario).with_overrides("training.enabled=true")
-    study = _Study(on, trace, ("banded-toeplitz", "identity"), (3,), lambda _: None)
+    study = Study(
+        on,
+        trace,
+        ("banded-toeplitz", "identity"),
+        (3,),
+        lambda wanted: {name: fedray.optimize_mechanism(each) for name, each in wanted.items()},
+    )
     runs = {
         (name, seed): made(f"{number}-{seed}", trace, {"accuracy": 0.01 * seed + 0.1 * number})
         for number, name in enumerate(study.strategies)
         for seed in (1, 2)
     }
-    return learning_page(study.result(runs, (1, 2)))
+    found = study.result(runs, (1, 2))
+    return page_of(reproduced(found, [found.to_json()]))
 
 
 def of_training(request) -> str:

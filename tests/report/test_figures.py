@@ -23,11 +23,11 @@ from fedray.report.figures import (
     epsilon_over_rounds,
     figures_of,
     gap_bins,
-    observed_beside_published,
     round_durations,
 )
 from fedray.report.files import figure_csv, figure_svg, write_figure_files, write_figures
 from fedray.report.plotly_json import plotly_figure
+from fedray.scenarios.reproduction import agreement_figure
 
 NAMES = [
     "eligible",
@@ -290,11 +290,8 @@ def test_a_plane_has_its_files_too(tmp_path: Path) -> None:
 
 def test_names_of_points_have_room_at_the_ends_of_a_phone_s_plot() -> None:
     """A name takes an eighth of the width there, on either side of its point."""
-    runs = [
-        {"name": "nwp-en-GB", "min_sep": {"published": value, "observed": value}}
-        for value in (50.0, 500.0)
-    ]
-    agreement = observed_beside_published(runs, "min_sep", "t", "n").series[0]
+    runs = [("nwp-en-GB", value, value) for value in (50.0, 500.0)]
+    agreement = agreement_figure("n", "t", "", runs).series[0]
     first, last = np.log(agreement.x)
     assert (np.log(50.0) - first) / (last - first) >= 0.125
     assert (last - np.log(500.0)) / (last - first) >= 0.125
@@ -302,9 +299,7 @@ def test_names_of_points_have_room_at_the_ends_of_a_phone_s_plot() -> None:
 
 @pytest.mark.slow
 def test_figures_without_data_are_drawn_empty() -> None:
-    figure = observed_beside_published(
-        [{"name": "a", "rho": {"published": None, "observed": 1.0}}], "rho", "t", "n"
-    )
+    figure = agreement_figure("n", "t", "", [("a", None, 1.0)])
     assert plotly_figure(figure)["data"][1]["x"] == []
     ET.fromstring(figure_svg(figure))
 

@@ -7,11 +7,9 @@ import pytest
 
 from fedray.audit.participation import read_patterns
 from fedray.base.errors import FitFailed
-from fedray.report import figures
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.studies.fit import FittedRun, fit_min_sep
-from fedray.studies.reproduce import Figure
 
 SUPPLY_LIMITED = (
     "population.devices=60000",
@@ -105,6 +103,3 @@ def test_a_run_in_which_nobody_comes_twice_has_no_min_sep() -> None:
         "60",
     ]
     assert [run.to_json()["min_sep"] for run in (once, starved, twice)] == [None, None, 60]
-    assert Figure(None, 227).relative_difference is None
-    none = [{"name": "nwp-en-GB", "min_sep": {"observed": None, "published": 227}}]
-    assert not figures.observed_beside_published(none, "min_sep", "Min-sep", "").series[1].x.size

@@ -1,54 +1,125 @@
-"""The learning study as figures and a page."""
+"""Tables and figures of the learning study."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
-from fedray.report.figures import MetricLine, metric_curve
-from fedray.report.page import render_study
-from fedray.report.table import Table
-from fedray.report.text.learning import CONVENTIONS, gain_rows, study_sentence, value_rows
-from fedray.studies.learning_curves import (
+from fedray.scenarios.learning import (
     NO_NOISE,
+    Comparison,
     LearningCurves,
     MetricResult,
     TrainedMechanism,
 )
-from fedray.studies.paired import MeanInterval, mean_interval
-from fedray.wire.messages import Metric
+from fedray.scenarios.reproduction import (
+    Axis,
+    Figure,
+    Mark,
+    MeanInterval,
+    Metric,
+    MetricLine,
+    Reproduced,
+    Series,
+    Table,
+    counted,
+    given,
+    mean_interval,
+    metric_curve,
+    needs_log,
+    shown_noise,
+    significant,
+    up,
+)
 
+CONVENTIONS = (
+    "A final value is the mean of the evaluations in the last fifth of the rounds. Intervals are "
+    "Student's over the seeds, 95 % each on its own; a gain is how much better the first is, seed "
+    "by seed, and positive where the expected order holds. Noise multipliers of different "
+    "mechanisms cannot be compared; the error is that of the prefix sums at the common rho."
+)
 FINAL = "The mean of the evaluations in the last fifth of the rounds"
 
 
-def learning_page(study: LearningCurves) -> str:
-    """The page of a study."""
-    document = study.to_json()
-    return render_study(
-        f"What models learn under each mechanism: {study.scenario}",
-        study_sentence(document),
-        learning_figures(study),
-        learning_tables(study),
-        document,
+def reproduced(study: LearningCurves, documents: Sequence[dict[str, Any]]) -> Reproduced:
+    """Tables, figures and verdict of a study.
+
+    Args:
+        study: the study.
+        documents: JSON of this study and those before it.
+    """
+    verdicts = [each.verdict for metric in study.metrics for each in metric.order]
+    n, b, k = (
+        getattr(study.participation, name) for name in ("rounds", "min_sep", "max_participations")
+    )
+    setting = (
+        f"{study.scenario}: {n:,} rounds, min-sep {b}, at most "
+        f"{counted(k, 'participation')}; rho {up(study.rho)}, epsilon {up(study.epsilon)} at delta "
+        f"{given(study.delta)}; {len(study.seeds)} seeds of each mechanism"
+    )
+    return Reproduced(
+        title=f"What models learn under each mechanism: {study.scenario}",
+        document={"studies": list(documents)},
+        kept=documents[-1],
+        folder=study.scenario,
+        shown=[table for metric in study.metrics for table in _tables(study, metric)],
+        notes=[setting, CONVENTIONS],
+        verdict=f"Of {len(verdicts)} neighbours in the expected order, "
+        f"{verdicts.count('confirmed')} are confirmed, {verdicts.count('reversed')} reversed and "
+        f"{verdicts.count('not decided')} not decided.",
+        drawn=learning_figures(study),
     )
 
 
-def learning_tables(study: LearningCurves) -> list[Table]:
-    """For every metric of a `study`: the values of the mechanisms, and what each gains."""
-    document = study.to_json()
-    tables = []
-    for metric in document["metrics"]:
-        name = metric["name"].replace("_", " ")
-        tables.append(Table.headed(f"Held-out {name}", value_rows(document, metric), CONVENTIONS))
-        tables.append(Table.headed(f"Gains in {name}", gain_rows(metric)))
-    return tables
+def _tables(study: LearningCurves, result: MetricResult) -> list[Table]:
+    metric = result.metric
+    unit = ", ".join(filter(None, (metric.unit, f"{metric.better} is better")))
+    error = _shown(result.evaluation_error)
+    title = f"Held-out {metric.name} ({unit}; standard error of an evaluation {error})"
+    heading = ["mechanism", "noise multiplier", "error", metric.name, "95 % interval"]
+    values = [_value_cells(each, _final(result, each.name)) for each in study.mechanisms]
+    gains = [_gain_cells(each) for each in (*result.order, *result.guesses)]
+    return [
+        Table.headed(title, [heading, *values]),
+        Table.headed(
+            f"Gains in {metric.name}", [["expected", "gain", "95 % interval", ""], *gains]
+        ),
+    ]
 
 
-def learning_figures(study: LearningCurves) -> list[Shown]:
+def _value_cells(mechanism: TrainedMechanism, value: MeanInterval) -> list[str]:
+    return [
+        mechanism.name,
+        shown_noise(mechanism.noise_multiplier),
+        significant(mechanism.rms_prefix_error),
+        _shown(value.mean),
+        _interval(value),
+    ]
+
+
+def _gain_cells(pair: Comparison) -> list[str]:
+    return [
+        f"{pair.first} >= {pair.second}",
+        _shown(pair.gain.mean, "+.4f"),
+        _interval(pair.gain, "+.4f"),
+        pair.verdict,
+    ]
+
+
+def _interval(value: MeanInterval, style: str = ".4f") -> str:
+    return f"[{_shown(value.low, style)}, {_shown(value.high, style)}]"
+
+
+def _shown(value: float, style: str = ".4f") -> str:
+    return "-" if math.isnan(value) else f"{value:{style}}"
+
+
+def learning_figures(study: LearningCurves) -> list[Figure]:
     """For every metric: its curves, its final values over the predicted error, and, where
     mechanisms were made for wrong min-seps, its final values over these."""
-    figures: list[Shown] = []
+    figures: list[Figure] = []
     for result in study.metrics:
         figures += [_curves(study, result.metric), _against_error(study, result)]
         if any(each.made_for_min_sep != study.participation.min_sep for each in _made_for(study)):
@@ -103,7 +174,7 @@ def _against_guess(study: LearningCurves, result: MetricResult) -> Figure:
         finals = [_final(result, name) for _, name in own]
         series.append(
             Series(
-                # A right guess has the kind alone as its name, and others end in their min-sep.
+                # A right guess has the kind as its name, and others end in their min-sep.
                 own[0][1].partition(" for min-sep")[0],
                 "line",
                 np.array([min_sep for min_sep, _ in own], np.float64),
@@ -127,7 +198,7 @@ def _against_guess(study: LearningCurves, result: MetricResult) -> Figure:
 
 def _without_guesses(study: LearningCurves) -> list[TrainedMechanism]:
     """The mechanisms that were made for the trace, and the reference."""
-    # None is for mechanisms that are made for no min-sep, and for the reference.
+    # Mechanisms that do not depend on a min-sep, and the reference, have None.
     known = (None, study.participation.min_sep)
     return [each for each in study.mechanisms if each.made_for_min_sep in known]
 
@@ -151,8 +222,7 @@ def _point(name: str, x: float, final: MeanInterval) -> Series:
 
 
 def _column(finals: list[MeanInterval], name: str) -> NDArray[np.float64]:
-    """One figure of all; where there is no interval, as of a run that diverged, its ends are the
-    mean."""
+    """One value of all intervals; an unknown end, as of a run that diverged, is the mean."""
     values = [getattr(each, name) for each in finals]
     means = [each.mean for each in finals]
     kept = [mean if math.isnan(value) else value for value, mean in zip(values, means, strict=True)]

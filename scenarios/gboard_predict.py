@@ -1,4 +1,4 @@
-"""Published runs, predicted: what was fitted is fitted on the runs of other locales alone.
+"""Gboard's published runs, predicted: every parameter is fitted on the runs of other locales.
 
 Each run is simulated at a fraction of its size under every `Mechanism` and at a few reaches, which
 give a `Curve`; every fit is arithmetic on these curves. A prediction for a locale has one reach and
@@ -11,25 +11,25 @@ import bisect
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 from scipy import special
 
-from fedray.base.document import Document
-from fedray.base.errors import InputError
-from fedray.runtime.placement import Placement
-from fedray.scenarios.gboard import PublishedRun, published_runs, select
-from fedray.studies.fit import scaled
-from fedray.studies.outcome import Outcome, outcomes_of
+import fedray
+from fedray import InputError
+from fedray.scenarios.gboard_rows import PublishedRun, Rows, published_runs, select
+from fedray.scenarios.reproduction import Document, Progress, Reproduced, Reproduction, Table
+from fedray.scenarios.small_runs import SCALE, Outcome, outcomes_of
 
 REACHES = (0.25, 0.5, 1.0)
 """The reaches that are simulated; others are interpolated."""
 LOG_REACHES = tuple(math.log(0.05) * step / 300 for step in range(301))
 """The reaches that fits choose from, 1 to 0.05, in logarithms: in steps of one per cent."""
 CONFIDENCE = 0.9
-"""Of the intervals of predicted min-seps."""
+"""Confidence of the intervals of predicted min-seps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Mechanism:
     """Something that slows runs and is the same in all locales, as keys of their scenarios."""
 
     name: str
-    """What tables call it."""
+    """Name in tables."""
     overrides: tuple[str, ...]
-    """Keys that are set, as "table.key=value"."""
+    """Keys to set, as "table.key=value"."""
 
 
 _SLOW_DAYS = "availability.slow_days={share=0.25,factor=0.5,days=3}"
@@ -49,8 +49,8 @@ MECHANISMS = (
     Mechanism("slow days", (_SLOW_DAYS,)),
     Mechanism("slow days, 7 min", (_SLOW_DAYS, "rounds.min_minutes_between=7.0")),
 )
-"""What a prediction may choose from. Slow days: a quarter of all spells of three days, at half of
-the supply."""
+"""Choices of a prediction. Slow days: a quarter of all spells of three days, at half of the
+supply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class Curve:
         return _interpolated(self.log_reaches, self.log_days, log_reach)
 
     def needed_log_reach(self, min_sep: float) -> float | None:
-        """log of the least reach at which a run has this min-sep; None where the whole population
-        is too small for it."""
+        """log of the least reach at which a run has this min-sep; None if the whole population is
+        too small for it."""
         wanted = math.log(min_sep)
         # The last value is at reach 1, the whole population.
         if wanted > self.log_min_seps[-1]:
@@ -104,7 +104,7 @@ class Prediction(Document):
     min_sep: float
     """Predicted gap."""
     alone: float
-    """The gap by one reach that other locales choose under the availability model alone."""
+    """The gap by one reach that other locales choose under the plain availability model."""
     low: float
     """Lower end of the interval of the min-sep, an estimate: locales scatter alike, log-normally,
     and so do seeds."""
@@ -113,10 +113,10 @@ class Prediction(Document):
     days: float
     """Predicted length of the run, in days."""
     max_participations: int
-    """Predicted k, an estimate: as many timers as began in these days."""
+    """Predicted k, an estimate: number of timers that began in these days."""
     own_reach: float | None
-    """The reach that this row would need under its mechanism; None where the whole population is
-    too small."""
+    """Reach that this row would need under its mechanism; None if the whole population is too
+    small."""
     transferred: float | None
     """Min-sep by the reach that the locale's other row needs; None without another row."""
     upper_bound: float
@@ -124,7 +124,7 @@ class Prediction(Document):
     renewal: float
     """Min-sep by the renewal formula, fitted on other locales."""
     fitted: float | None
-    """Min-sep at the reach of the row's scenario, under the availability model alone; None of a
+    """Min-sep at the reach of the row's scenario, under the plain availability model; None for a
     user's row."""
     is_fitted: bool
     """Whether that reach was fitted on this very row."""
@@ -133,36 +133,36 @@ class Prediction(Document):
     published_max_participations: int
     """The published k."""
     published_days: tuple[float, float]
-    """Between how many days the run took, by its k."""
+    """Least and most days of the published run, by its k."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How far a method is off, over the published runs."""
+    """Errors of a method over the published runs."""
 
     method: str
-    """What predicts."""
+    """Name of the method."""
     fitted_on: str
-    """What its parameters were fitted on."""
+    """Data that its parameters were fitted on."""
     runs: int
-    """How many runs it was tried on."""
+    """Number of runs that it predicts."""
     error: float
     """Mean absolute error of log min-sep; 0.1 is about ten per cent."""
     median_error: float
     """Median of the same."""
     participations_right: int | None
-    """In how many runs the predicted k is the published one; None of methods that predict none."""
+    """Number of runs whose predicted k is the published one; None for methods without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaceScore:
-    """How well a mechanism explains k where the min-sep is given: each run has the reach that gives
-    its own min-sep, so nothing but the mechanism can move its relative pace."""
+    """Agreement of a mechanism with k at a given min-sep: each run has the reach that gives its own
+    min-sep, so that only the mechanism can move its relative pace."""
 
     mechanism: str
     """Its name."""
     inside: int
-    """Runs whose relative pace is among those that the published k implies."""
+    """Runs whose relative pace is in the range that the published k implies."""
     distance: float
     """Mean distance of its logarithm from there."""
     beyond_all: int
@@ -176,7 +176,7 @@ class PredictionStudy(Document):
     predictions: tuple[Prediction, ...]
     """Predictions of the runs that were asked for."""
     scores: tuple[Score, ...]
-    """A line per method; figures of published runs alone."""
+    """A line per method; published runs only."""
     pace: tuple[PaceScore, ...]
     """A line per mechanism; then that which other locales choose."""
     renewal: tuple[float, float]
@@ -187,24 +187,24 @@ class PredictionStudy(Document):
     """Runs of each case."""
 
 
-def predict_gboard(
-    rows: str | None = None,
+def run(
+    rows: Rows = None,
+    scale: Annotated[float, "Size of the simulations."] = SCALE,
+    seeds: Annotated[int, "Runs of each case; their spread is part of the intervals."] = 2,
     overrides: Sequence[str] = (),
-    scale: float = 0.01,
-    seeds: int = 2,
-    placement: Placement | None = None,
-    on_run: Callable[[int, int], None] | None = None,
-) -> PredictionStudy:
+    placement: "fedray.Placement | None" = None,
+    on_progress: Progress = lambda _: None,
+) -> Iterator[Reproduced]:
     """Predicts runs from the published runs of other locales, and scores the predictions.
 
     Args:
-        rows: which runs are shown, as `fedray.scenarios.gboard.select` takes them; all published
-            runs are simulated in any case, since parameters are fitted on them.
+        rows: runs to show, as `gboard_rows.select` takes them; all published runs are simulated
+            in any case, since parameters are fitted on them.
+        scale: share of population and report goal that is simulated.
+        seeds: runs of each case.
         overrides: keys set in every scenario.
-        scale: of population and report goal.
-        seeds: runs of each case; from 2 on their spread is part of the intervals.
-        placement: where the simulations run, a task each.
-        on_run: hears how many runs are done, of how many.
+        placement: place of the simulations, a task each.
+        on_progress: listener.
 
     Raises:
         InputError: if a row is unknown, or seeds are not 1 to 100.
@@ -214,14 +214,12 @@ def predict_gboard(
     wanted = select(rows)
     published = published_runs()
     # A user's runs are predicted, but nothing is fitted on them.
-    users = [run for run in wanted if run.is_users]
-    curves = _simulated_curves(
-        [*published, *users], overrides, scale, seeds, placement or Placement(), on_run
-    )
-    predictions = [predict(run, published, curves) for run in [*published, *users]]
-    by_row = dict(zip([*published, *users], predictions, strict=True))
-    return PredictionStudy(
-        predictions=tuple(by_row[run] for run in wanted),
+    runs = [*published, *(each for each in wanted if each.is_users)]
+    curves = _simulated_curves(runs, overrides, scale, seeds, placement, on_progress)
+    predictions = [predict(each, published, curves) for each in runs]
+    by_row = dict(zip(runs, predictions, strict=True))
+    study = PredictionStudy(
+        predictions=tuple(by_row[each] for each in wanted),
         # Published runs come first, and only they have scores.
         scores=scores_of(predictions[: len(published)]),
         pace=pace_scores(published, curves),
@@ -229,20 +227,21 @@ def predict_gboard(
         scale=scale,
         seeds=seeds,
     )
+    yield reproduced(study)
 
 
-Table = dict[tuple[PublishedRun, Mechanism], Curve]
+Curves = dict[tuple[PublishedRun, Mechanism], Curve]
 
 
-def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Table) -> Prediction:
+def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Curves) -> Prediction:
     """Predicts a run from the published runs of all other locales.
 
     Args:
-        run: of any locale.
-        published: all that parameters may be fitted on, if their locale is another.
-        curves: of all of them under every mechanism.
+        run: a run of any locale.
+        published: runs to fit parameters on; those of the same locale are left out.
+        curves: curves of all runs under every mechanism.
     """
-    # Another row of the same locale would tell of its reach.
+    # Another row of the same locale would give away its reach.
     others = [other for other in published if other.locale != run.locale]
     mechanism, log_reach = _best_fit(others, curves, MECHANISMS)
     alone = MECHANISMS[0]
@@ -284,11 +283,7 @@ def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Table)
 
 
 def scores_of(predictions: Sequence[Prediction]) -> tuple[Score, ...]:
-    """The scores of all methods on the same published runs.
-
-    Args:
-        predictions: of these runs.
-    """
+    """Scores all methods on the predictions of the same published runs."""
     right = sum(
         each.max_participations == each.published_max_participations for each in predictions
     )
@@ -305,12 +300,12 @@ def scores_of(predictions: Sequence[Prediction]) -> tuple[Score, ...]:
     )
 
 
-def pace_scores(published: Sequence[PublishedRun], curves: Table) -> tuple[PaceScore, ...]:
-    """How well mechanisms explain the k of runs whose min-sep is given.
+def pace_scores(published: Sequence[PublishedRun], curves: Curves) -> tuple[PaceScore, ...]:
+    """Scores the agreement of mechanisms with the k of runs at a given min-sep.
 
     Args:
         published: the runs.
-        curves: of all of them under every mechanism.
+        curves: curves of all runs under every mechanism.
 
     Returns:
         A line per mechanism; then one in which each locale has the mechanism with the least
@@ -333,7 +328,7 @@ def fit_renewal(runs: Sequence[PublishedRun]) -> tuple[float, float]:
     and it has waited w hours more, so that min-sep = e N / goal T / (T + w).
 
     Args:
-        runs: at least one.
+        runs: runs to fit, at least one.
 
     Returns:
         (e, w), with the least absolute errors of log min-sep; w from 0 to 30 days.
@@ -342,7 +337,7 @@ def fit_renewal(runs: Sequence[PublishedRun]) -> tuple[float, float]:
     # For each wait the best share has a closed form, so that only waits are searched.
     for wait_hours in range(0, 721, 4):
         errors = [math.log(run.min_sep / _renewal(run, 1.0, wait_hours)) for run in runs]
-        # Of all constants the median has the least absolute errors.
+        # The median is the constant with the least absolute errors.
         log_share = statistics.median(errors)
         error = sum(abs(each - log_share) for each in errors)
         best = min(best, (error, math.exp(log_share), float(wait_hours)))
@@ -355,10 +350,10 @@ def _renewal(run: PublishedRun, share: float, wait_hours: float) -> float:
 
 
 def _best_fit(
-    runs: Sequence[PublishedRun], curves: Table, mechanisms: Sequence[Mechanism]
+    runs: Sequence[PublishedRun], curves: Curves, mechanisms: Sequence[Mechanism]
 ) -> tuple[Mechanism, float]:
-    """The mechanism and log reach with the least absolute errors of log min-sep, and of log days
-    where they are not among those that k implies."""
+    """Mechanism and log reach with the least absolute errors of log min-sep, and of log days
+    outside the range that k implies."""
 
     def loss(candidate: tuple[Mechanism, float]) -> float:
         mechanism, log_reach = candidate
@@ -369,12 +364,12 @@ def _best_fit(
             total += _days_off(run, curve, log_reach)
         return total
 
-    # Of equal losses the first counts, so the simpler mechanism is taken.
+    # The first of equal losses counts, so the simpler mechanism is taken.
     return min(itertools.product(mechanisms, LOG_REACHES), key=loss)
 
 
 def _days_off(run: PublishedRun, curve: Curve, log_reach: float) -> float:
-    """Distance of log days from those that the published k implies."""
+    """Distance of log days from the range that the published k implies."""
     least, most = (math.log(each) for each in run.days)
     days = curve.days(log_reach)
     return max(0.0, least - days, days - most)
@@ -382,9 +377,9 @@ def _days_off(run: PublishedRun, curve: Curve, log_reach: float) -> float:
 
 def _pace_off(run: PublishedRun, curve: Curve) -> float:
     """Distance of the log of the relative pace, at the reach that gives the run's own min-sep, from
-    those that the published k implies (`PublishedRun.relative_pace`)."""
+    the range that the published k implies (`PublishedRun.relative_pace`)."""
     log_reach = curve.needed_log_reach(run.min_sep)
-    # Where the whole population is too small, its pace stands for that of a larger one: relative
+    # If the whole population is too small, its pace stands for that of a larger one: relative
     # paces hardly depend on how many devices there are.
     if log_reach is None:
         log_reach = 0.0
@@ -399,11 +394,11 @@ def _pace_off(run: PublishedRun, curve: Curve) -> float:
     return distance if distance > 1e-9 else 0.0
 
 
-def _pace_loss(runs: Sequence[PublishedRun], curves: Table, mechanism: Mechanism) -> float:
+def _pace_loss(runs: Sequence[PublishedRun], curves: Curves, mechanism: Mechanism) -> float:
     return sum(_pace_off(run, curves[run, mechanism]) for run in runs)
 
 
-def _pace_score(name: str, chosen: dict[PublishedRun, Mechanism], curves: Table) -> PaceScore:
+def _pace_score(name: str, chosen: dict[PublishedRun, Mechanism], curves: Curves) -> PaceScore:
     own = {run: curves[run, mechanism] for run, mechanism in chosen.items()}
     off = [_pace_off(run, curve) for run, curve in own.items()]
     needed = [curve.needed_log_reach(run.min_sep) for run, curve in own.items()]
@@ -439,12 +434,12 @@ def _score(
 
 
 def _transferred(
-    run: PublishedRun, siblings: Sequence[PublishedRun], mechanism: Mechanism, curves: Table
+    run: PublishedRun, siblings: Sequence[PublishedRun], mechanism: Mechanism, curves: Curves
 ) -> float | None:
     if not siblings:
         return None
     needed = [curves[each, mechanism].needed_log_reach(each.min_sep) for each in siblings]
-    # Where the whole population was too small, all of it is the nearest.
+    # If the whole population was too small, all of it is the nearest.
     log_reach = statistics.fmean(each or 0.0 for each in needed)
     return math.exp(curves[run, mechanism].min_sep(log_reach))
 
@@ -459,16 +454,16 @@ def _simulated_curves(
     overrides: Sequence[str],
     scale: float,
     seeds: int,
-    placement: Placement,
-    on_run: Callable[[int, int], None] | None,
-) -> Table:
+    placement: "fedray.Placement | None",
+    on_progress: Progress,
+) -> Curves:
     cases = list(itertools.product(runs, MECHANISMS, REACHES, range(1, seeds + 1)))
     scenarios = []
     for run, mechanism, reach, seed in cases:
-        # These keys come last, so that no override changes what is compared.
+        # These keys come last, so that no override changes the comparison.
         keys = (*overrides, *mechanism.overrides, f"population.reach={reach}", f"seed={seed}")
-        scenarios.append(scaled(run.scenario(keys), scale))
-    by_case = dict(zip(cases, outcomes_of(scenarios, placement, on_run), strict=True))
+        scenarios.append(run.scenario(keys).scaled(scale))
+    by_case = dict(zip(cases, outcomes_of(scenarios, placement, on_progress), strict=True))
     table = {}
     for run, mechanism in itertools.product(runs, MECHANISMS):
         outcomes = [
@@ -480,11 +475,7 @@ def _simulated_curves(
 
 
 def curve_through(outcomes: Sequence[Sequence[Outcome]]) -> Curve:
-    """The curve through simulated runs.
-
-    Args:
-        outcomes: for each of `REACHES` a run per seed.
-    """
+    """Curve through simulated runs, a list with a run per seed for each of `REACHES`."""
     min_seps = [[math.log(each.min_sep) for each in runs] for runs in outcomes]
     days = [[math.log(each.days) for each in runs] for runs in outcomes]
     variances = [statistics.variance(each) for each in min_seps if len(each) > 1]
@@ -503,3 +494,109 @@ def _interpolated(places: Sequence[float], values: Sequence[float], at: float) -
     left = right - 1
     slope = (values[right] - values[left]) / (places[right] - places[left])
     return values[left] + slope * (at - places[left])
+
+
+def reproduced(study: PredictionStudy) -> Reproduced:
+    """Tables, figure and verdict of a study."""
+    runs = study.predictions
+    inside = sum(each.low <= each.published_min_sep <= each.high for each in runs)
+    right = sum(each.max_participations == each.published_max_participations for each in runs)
+    return Reproduced(
+        title="Gboard runs, predicted",
+        document=study.to_json(),
+        shown=_tables(study),
+        notes=_notes(study),
+        verdict=f"Of {len(runs)} runs, {inside} have the published min-sep in the "
+        f"{CONFIDENCE:.0%} interval, and {right} the published max participations.",
+    )
+
+
+def _tables(study: PredictionStudy) -> list[Table]:
+    runs = study.predictions
+    predicted = "Min-sep, predicted by the runs of other locales alone; k and days / published"
+    paces = "Relative pace of the published runs where min-sep is given"
+    return [
+        Table.of(predicted, runs, _PREDICTED),
+        Table.of("Min-sep by every method", runs, _METHODS),
+        Table.of("Errors of log min-sep over the published runs", study.scores, _SCORES),
+        Table.of(paces, study.pace, _PACES),
+    ]
+
+
+def _notes(study: PredictionStudy) -> list[str]:
+    chosen = ", ".join(sorted({each.mechanism for each in study.predictions}))
+    share, wait_hours = study.renewal
+    return [
+        "Leave one locale out: reach and mechanism of a prediction are those that fit the "
+        "published runs of all other locales best, by absolute errors of log min-sep and of log "
+        f"days outside those that k implies. Chosen: {chosen}. Intervals are estimates: they hold "
+        "if locales scatter log-normally, and so do seeds. k is the number of timers that began "
+        "in the predicted days.",
+        "Needed: the reach that the row would need; >1 where the whole population is too small. "
+        "Other task: by the reach that the locale's other row needs. Own reach: the scenario's, "
+        "one per locale, under the availability model alone; on fitted rows its error says "
+        "nothing, since it was chosen to be zero.",
+        f"Renewal formula: min-sep = e N / goal T / (T + w), with timer T; over all published runs "
+        f"e = {share:.3f} and w = {wait_hours:.0f} h.",
+        "Relative pace where min-sep is given: every run has the reach that its own min-sep needs, "
+        "so that only the mechanism moves the pace. Inside: it is among those that k implies. "
+        "Distance: mean distance of its logarithm from there.",
+        f"Simulated at {study.scale:g} of population and report goal, {study.seeds} seeds of each "
+        "case.",
+    ]
+
+
+def _days(run: Prediction) -> str:
+    low, high = run.published_days
+    return f"{run.days:.1f} / {low:.0f} to {high:.0f}"
+
+
+def _own_is(run: Prediction) -> str:
+    if run.fitted is None:
+        return "-"
+    return "fitted" if run.is_fitted else "predicted"
+
+
+def _whole(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+_PREDICTED: Mapping[str, Callable[[Prediction], str]] = {
+    "run": lambda run: run.name,
+    "predicted": lambda run: _whole(run.min_sep),
+    "90 %": lambda run: f"{run.low:.0f} to {run.high:.0f}",
+    "published": lambda run: f"{run.published_min_sep}",
+    "k": lambda run: f"{run.max_participations} / {run.published_max_participations}",
+    "days": _days,
+    "reach": lambda run: f"{run.reach:.2f}",
+    "needed": lambda run: ">1" if run.own_reach is None else f"{run.own_reach:.2f}",
+}
+_METHODS: Mapping[str, Callable[[Prediction], str]] = {
+    "run": lambda run: run.name,
+    "published": lambda run: f"{run.published_min_sep}",
+    "N / goal": lambda run: _whole(run.upper_bound),
+    "renewal": lambda run: _whole(run.renewal),
+    "one reach": lambda run: _whole(run.min_sep),
+    "other task": lambda run: _whole(run.transferred),
+    "own reach": lambda run: _whole(run.fitted),
+    "which is": _own_is,
+}
+_SCORES: Mapping[str, Callable[[Score], str]] = {
+    "method": lambda score: score.method,
+    "fitted on": lambda score: score.fitted_on,
+    "runs": lambda score: f"{score.runs}",
+    "mean error": lambda score: f"{score.error:.3f}",
+    "median": lambda score: f"{score.median_error:.3f}",
+    "k right": lambda score: _whole(score.participations_right),
+}
+_PACES: Mapping[str, Callable[[PaceScore], str]] = {
+    "mechanism": lambda pace: pace.mechanism,
+    "pace inside": lambda pace: f"{pace.inside}",
+    "distance": lambda pace: f"{pace.distance:.3f}",
+    "reach above 1": lambda pace: f"{pace.beyond_all}",
+}
+
+
+REPRODUCTION = Reproduction(
+    "Runs of Xu et al. 2023, each predicted from the runs of other locales (260 small runs).", run
+)

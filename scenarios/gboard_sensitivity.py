@@ -1,20 +1,21 @@
-"""How much each rule and habit moves the min-sep, participations and length of published runs.
+"""Effect of each rule and habit on the min-sep, participations and length of Gboard's published
+runs.
 
 Each setting is simulated with the same seed as the row's own scenario, at a fraction of its size,
 and compared with it. Differences of one or two per cent are within the spread of seeds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from fedray.base.document import Document
-from fedray.runtime.placement import Placement
-from fedray.scenarios.gboard import PublishedRun, select
-from fedray.studies.fit import scaled
-from fedray.studies.outcome import outcomes_of
+import fedray
+from fedray.scenarios.gboard_rows import PublishedRun, Rows, select
+from fedray.scenarios.reproduction import Document, Progress, Reproduced, Reproduction, Table
+from fedray.scenarios.small_runs import SCALE, outcomes_of
 
 ROWS = "nwp-en-GB,nwp-pt-BR"
-"""The rows that are varied unless others are named: without and with a fitted reach."""
+"""Default rows: one without and one with a fitted reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +23,13 @@ class Setting:
     """One thing that differs from the row's scenario."""
 
     name: str
-    """What tables call it."""
+    """Name in tables."""
     overrides: tuple[str, ...]
-    """Keys that are set; `{timer}` stands for the row's timer in hours, and `{between}` for its
+    """Keys to set; `{timer}` stands for the row's timer in hours, and `{between}` for its
     published rounds between."""
 
     def keys_of(self, run: PublishedRun) -> list[str]:
-        """The keys for a run.
-
-        Args:
-            run: whose timer and rounds between are filled in.
-        """
+        """Keys with the timer and rounds between of a run."""
         between = str(run.rounds_between)
         timer = f"{run.timer_hours:.1f}"
         return [
@@ -79,12 +76,12 @@ SETTINGS = (
     Setting("a server outage of 24 h", ("rounds.outages=[{start_hours=120.0,hours=24.0}]",)),
     Setting("devices leave after 60 days", ("population.lifetime_days=60.0",)),
 )
-"""What is varied, one at a time."""
+"""Settings, varied one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved(Document):
-    """What a setting did to a run."""
+    """Effect of a setting on a run."""
 
     setting: str
     """Name of the setting; empty for the scenario as it ships."""
@@ -97,54 +94,50 @@ class Moved(Document):
     days: float
     """Simulated time to the last commit, in days."""
     min_sep_change: float
-    """Relative difference of the gap to that of the row's own scenario."""
+    """Relative difference of the gap to the row's own scenario."""
     days_change: float
-    """Relative difference of the days to those of the row's own scenario."""
+    """Relative difference of the days to the row's own scenario."""
 
 
-def vary_gboard(
-    rows: str | None = None,
+def run(
+    rows: Rows = ROWS,
+    scale: Annotated[float, "Size of the simulations."] = SCALE,
     overrides: Sequence[str] = (),
-    scale: float = 0.01,
-    placement: Placement | None = None,
-    on_run: Callable[[int, int], None] | None = None,
-) -> list[Moved]:
+    placement: "fedray.Placement | None" = None,
+    on_progress: Progress = lambda _: None,
+) -> Iterator[Reproduced]:
     """Simulates rows under every setting.
 
     Args:
-        rows: as `fedray.scenarios.gboard.select` takes them; None for `ROWS`.
+        rows: rows as `gboard_rows.select` takes them.
+        scale: share of population and report goal that is simulated.
         overrides: keys set in every scenario.
-        scale: of population and report goal.
-        placement: where the simulations run, a task each.
-        on_run: hears how many runs are done, of how many.
-
-    Returns:
-        For every row its own scenario, then every setting in the order of `SETTINGS`.
+        placement: place of the simulations, a task each.
+        on_progress: listener.
 
     Raises:
         InputError: if a row is unknown, or a run starves.
     """
-    runs = select(rows or ROWS)
     settings = (Setting("", ()), *SETTINGS)
-    cases = [(run, setting) for run in runs for setting in settings]
+    cases = [(each, setting) for each in select(rows) for setting in settings]
     scenarios = []
-    for run, setting in cases:
-        own = run.scenario(overrides)
-        keys = setting.keys_of(run)
+    for published, setting in cases:
+        own = published.scenario(overrides)
+        keys = setting.keys_of(published)
         # Reach is varied relative to the row's own, which no fixed key can say.
         if setting.name.startswith("reach"):
             keys = [f"population.reach={0.9 * own.population.reach!r}"]
-        scenarios.append(scaled(own.with_overrides(*keys), scale))
-    found = outcomes_of(scenarios, placement or Placement(), on_run)
+        scenarios.append(own.with_overrides(*keys).scaled(scale))
+    found = outcomes_of(scenarios, placement, on_progress)
     moved = []
-    for place, (run, setting) in enumerate(cases):
+    for place, (published, setting) in enumerate(cases):
         # The cases of a row lie together, and the first of them is the row as it ships.
         base = found[place - place % len(settings)]
         each = found[place]
         moved.append(
             Moved(
                 setting=setting.name,
-                row=run.name,
+                row=published.name,
                 min_sep=each.min_sep,
                 max_participations=each.max_participations,
                 days=each.days,
@@ -152,4 +145,41 @@ def vary_gboard(
                 days_change=each.days / base.days - 1.0,
             )
         )
-    return moved
+    yield _reproduced(moved, scale)
+
+
+def _reproduced(moved: Sequence[Moved], scale: float) -> Reproduced:
+    names = list(dict.fromkeys(each.row for each in moved))
+    of_row = {name: [each for each in moved if each.row == name] for name in names}
+    strongest = max(moved, key=lambda each: abs(each.min_sep_change))
+    heading = ["setting", "min-sep", "", "k", "days", ""]
+    return Reproduced(
+        title="Sensitivity of Gboard's figures",
+        document={"scale": scale, "settings": [each.to_json() for each in moved]},
+        shown=[Table.headed(name, [heading, *map(_cells, own)]) for name, own in of_row.items()],
+        notes=[
+            "One thing differs from the row's scenario at a time. Simulated at "
+            f"{scale:g} of population and report goal, one seed each: differences of a per cent or "
+            "two are its spread."
+        ],
+        verdict=f"The min-sep moves most by {strongest.setting!r}, in {strongest.row}: "
+        f"{100 * strongest.min_sep_change:+.1f} %.",
+    )
+
+
+def _cells(moved: Moved) -> list[str]:
+    # Changes refer to the row without a setting.
+    is_own = not moved.setting
+    return [
+        moved.setting or "as it ships",
+        f"{moved.min_sep}",
+        "" if is_own else f"{100 * moved.min_sep_change:+.1f} %",
+        f"{moved.max_participations}",
+        f"{moved.days:.1f}",
+        "" if is_own else f"{100 * moved.days_change:+.1f} %",
+    ]
+
+
+REPRODUCTION = Reproduction(
+    "Effect of rules and habits on two runs of Xu et al. 2023 (50 small runs).", run
+)

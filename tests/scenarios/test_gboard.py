@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fedray.mechanisms.participation import gap_of
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.scenarios.gboard import published_runs, relative_pace, select
-from fedray.studies.reproduce import reproduce_gboard
+from fedray.scenarios import gboard
+from fedray.scenarios.gboard import Compared, ReproducedRun
+from fedray.scenarios.gboard_rows import published_runs, relative_pace, select
 
 
 def test_every_published_run_has_its_scenario() -> None:
@@ -38,7 +38,8 @@ def test_every_published_run_has_its_scenario() -> None:
 
 def test_a_published_min_sep_is_a_gap_of_one_more() -> None:
     """Rounds 3 and 7 have three rounds strictly between them and are four apart; tables, descriptions and rows say so."""
-    assert gap_of(len(range(3 + 1, 7))) == 7 - 3
+    between = len(range(3 + 1, 7))
+    assert between + 1 == 7 - 3
     for run in published_runs():
         assert run.min_sep == run.rounds_between + 1
         described = Scenario.from_toml(run.file).description
@@ -60,11 +61,25 @@ def test_k_tells_between_how_many_days_a_published_run_took_and_so_its_pace() ->
 def test_a_row_is_fitted_as_long_as_its_scenario_has_the_reach_that_was_fitted_on_it() -> None:
     """A twentieth of the rounds, a hundredth of the devices; another reach was fitted on nothing."""
     small = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
+    here = Placement(backend="in-process")
     found = [
-        reproduce_gboard("nwp-pt-PT", [*small, *more], placement=Placement(1, "in-process"))[0]
+        next(gboard.run("nwp-pt-PT", shards=1, overrides=[*small, *more], placement=here))
         for more in ([], ["population.reach=0.5"])
     ]
-    assert [run.is_fitted for run in found] == [True, False]
+    assert [each.to_json()[0]["is_fitted"] for each in found] == [True, False]
+
+
+def test_a_run_in_which_no_device_comes_twice_is_compared_with_nothing() -> None:
+    once = Compared(None, 227)
+    assert once.relative_difference is None
+    run = ReproducedRun(
+        *("nwp-en-GB", 1.0, False, once, Compared(1, 4), once, once, 0.1, 2.0, (9.0, 12.0)),
+        *(None, (1.08, 1.44), "completed", "", 1.0),
+    )
+    result = gboard._reproduced([run])
+    assert "none (k = 1) / 227" in result.tables()[0].rows[0]
+    assert not result.figures()[0].series[1].x.size
+    assert result.verdict.startswith("Of 1 runs, 0 have a min-sep within 10% of the published")
 
 
 @pytest.mark.ray

@@ -9,22 +9,23 @@ import numpy as np
 import pytest
 from document_schema import found_keys
 
+import fedray
 from fedray.audit.audit import audit_trace
 from fedray.base.errors import InputError
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.studies.learning_curves import (
+from fedray.scenarios.learning import (
     NO_NOISE,
     ORDER,
     Comparison,
     LearningCurves,
+    Study,
     _compared,
-    _Study,
     shipped_recipes,
     study_learning,
 )
-from fedray.studies.learning_page import learning_figures, learning_page
-from fedray.studies.paired import MeanInterval, mean_interval
+from fedray.scenarios.learning_page import learning_figures, reproduced
+from fedray.scenarios.reproduction import MeanInterval, mean_interval
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Metric
@@ -47,6 +48,10 @@ SMALL = (
 def small() -> Scenario:
     """A thousandth of the quickstart, which has a BLT of its own."""
     return Scenario.from_toml("scenarios/quickstart.toml", SMALL)
+
+
+def optimized(requests):
+    return {name: fedray.optimize_mechanism(request) for name, request in requests.items()}
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +111,7 @@ def test_final_values_are_means_of_the_last_evaluations(kept) -> None:
 def test_of_one_guess_the_kind_of_lesser_predicted_error_is_expected_to_be_better(kept) -> None:
     """The study trains nothing: only which pairs there are is asked."""
     trace = Trace.open(kept[1] / "trace")
-    study = _Study(small(), trace, ("banded-toeplitz", "blt"), (3,), lambda _: None)
+    study = Study(small(), trace, ("banded-toeplitz", "blt"), (3,), optimized)
     *made_for, (first, second) = study._wrong_guesses()
     assert made_for == [(kind, f"{kind} for min-sep 3") for kind in ("banded-toeplitz", "blt")]
     assert {first, second} == {"blt for min-sep 3", "banded-toeplitz for min-sep 3"}
@@ -162,7 +167,6 @@ def test_the_shipped_recipes_ask_for_every_mechanism_at_one_privacy() -> None:
         (["--seeds", "1"], "--seeds=1 must be from 2"),
         (["--guesses", "x"], "--guesses='x' must be min-seps"),
         (["--guesses", "0"], "--guesses=[0] must be min-seps from 1 to rounds.count=12"),
-        (["--rows", "en-GB"], "leave out --rows"),
         (["--scenario", "none.toml"], "does not exist"),
     ],
 )
@@ -171,9 +175,6 @@ def test_bad_usage_is_refused_before_anything_runs(fedray_command, arguments, me
     code, _, err = fedray_command("reproduce", "learning", "--in-process", *given, *arguments)
     assert code == 2
     assert message in err
-    code, _, err = fedray_command("reproduce", "gboard-privacy", "--seeds", "3")
-    assert code == 2
-    assert "leave them out" in err
 
 
 def test_figures_have_the_curves_the_finals_and_the_guesses(kept) -> None:
@@ -215,16 +216,15 @@ def test_without_guesses_there_is_no_figure_of_them(kept) -> None:
     assert [each.name for each in figures] == ["loss", "loss-error", "accuracy", "accuracy-error"]
 
 
-def test_the_page_has_the_values_the_verdicts_and_the_json(kept, script) -> None:
+def test_a_notebook_shows_the_values_the_verdicts_and_the_figures(kept) -> None:
     study, _ = kept
-    page = learning_page(study)
-    assert script(page, "results-data") == study.to_json()
+    result = reproduced(study, [study.to_json()])
+    shown = result._repr_html_()
     loss = study.metrics[0]
-    assert f"{mean_interval(loss.values['blt'].values()).mean:.4f}" in page
-    assert loss.order[0].verdict in page
-    assert loss.order[0].verdict in study._repr_html_()
-    assert list(study.plot("loss").svgs) == ["loss"]
-    assert f"min-sep {study.participation.min_sep}" in page
+    assert f"{mean_interval(loss.values['blt'].values()).mean:.4f}" in shown
+    assert loss.order[0].verdict in shown
+    assert list(result.plot("loss").svgs) == ["loss"]
+    assert f"min-sep {study.participation.min_sep}" in result.notes[0]
 
 
 def test_the_command_prints_what_it_keeps(kept, fedray_command, script, tmp_path: Path) -> None:

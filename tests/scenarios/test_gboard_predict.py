@@ -7,15 +7,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from lawful_runs import lawful
 
 from fedray.base.errors import InputError
-from fedray.report.table import Table
-from fedray.report.text.predictions import prediction_pieces
+from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.scenarios.gboard import FITTED_ROWS, published_runs, select
-from fedray.studies import outcome, sensitivity
-from fedray.studies.outcome import Outcome, outcome_of
-from fedray.studies.predict import (
+from fedray.scenarios import gboard_predict, gboard_sensitivity, small_runs
+from fedray.scenarios.gboard_predict import (
     MECHANISMS,
     REACHES,
     Curve,
@@ -25,24 +23,8 @@ from fedray.studies.predict import (
     predict,
     scores_of,
 )
-
-USABLE = 0.6
-"""Share of the population that takes part in a timer's length in the made-up law below."""
-
-
-def lawful(scenario: Scenario) -> Outcome:
-    """A made-up law: min-sep is proportional to the reach, and all rounds come at one pace.
-
-    A run with a least time between rounds takes a fifth longer, one with slow days two fifths.
-    """
-    goal, timer_hours = scenario.rounds.report_goal, scenario.participation.timer_hours
-    devices = scenario.population.devices * scenario.population.reach
-    min_sep = USABLE * devices / goal
-    pace = 1.2
-    pace -= 0.2 if scenario.rounds.min_minutes_between is not None else 0.0
-    pace += 0.2 if scenario.availability.slow_days is not None else 0.0
-    timers = scenario.rounds.count / (pace * min_sep)
-    return Outcome(max(1, round(min_sep)), math.ceil(timers), timers * timer_hours / 24.0)
+from fedray.scenarios.gboard_rows import FITTED_ROWS, published_runs, select
+from fedray.scenarios.small_runs import Outcome, outcome_of
 
 
 @cache
@@ -203,16 +185,20 @@ def test_rows_of_a_user_have_the_defaults_and_what_they_say(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "no column task"),
+        ("", "no rows"),
         (HEADING, "no rows"),
-        (f"{HEADING.replace('zcdp', 'rho')}\n{ROW}", "no column zcdp"),
-        (f"{HEADING}\n{ROW.replace('2000000', '2e6')}", "row 1: population='2e6' must be a whole"),
-        (f"{HEADING}\n{ROW.replace(',48,', ',-48,')}", "timer_hours='-48' must be a number above"),
+        (f"{HEADING.replace('zcdp', 'rho')}\n{ROW}", "row 1: zcdp='' must"),
+        (
+            f"{HEADING}\n{ROW.replace('2000000', '2e6')}",
+            "row 1: population='2e6' must be a valid integer",
+        ),
+        (f"{HEADING}\n{ROW.replace(',48,', ',-48,')}", "timer_hours='-48' must be greater than 0"),
         (f"{HEADING}\n{ROW.replace(',48,', ',nan,')}", "timer_hours='nan'"),
-        (f"{HEADING}\n{ROW.replace('fr-FR', '../x')}", "locale='../x' must be at most 40 letters"),
+        (f"{HEADING}\n{ROW.replace('fr-FR', '../x')}", "locale='../x' must match"),
         (f"{HEADING}\n{ROW.replace(',4,7', ',1,7')}", "took part twice"),
         (f"{HEADING}\n{ROW}\n{ROW}", "mine-fr-FR more than once"),
         (f"{HEADING}\nMINE,fr-FR", "population='' must be"),
+        (f"{HEADING}\n{ROW},more,cells\n{ROW}", "mine-fr-FR more than once"),
         (f'{HEADING}\n"MINE', "no CSV file"),
         (f"{HEADING}\n{ROW}\n\xff", "not UTF-8"),
     ],
@@ -234,12 +220,12 @@ def test_a_bad_file_of_rows_is_refused_in_one_line(
 def test_the_command_predicts_published_rows_and_those_of_a_user(
     tmp_path: Path, fedray_command, monkeypatch
 ) -> None:
-    monkeypatch.setattr(outcome, "outcome_of", lawful)
+    monkeypatch.setattr(small_runs, "outcome_of", lawful)
     file = tmp_path / "mine.csv"
     file.write_text(f"{HEADING}\n{ROW}\n")
-    given = ("--predict", "--in-process", "--seeds", "1", "--rows", str(file))
+    given = ("--in-process", "--seeds", "1", "--rows", str(file))
     code, out, err = fedray_command(
-        "reproduce", "gboard", *given, "--out", str(tmp_path / "o"), "--json"
+        "reproduce", "gboard-predict", *given, "--out", str(tmp_path / "o"), "--json"
     )
     assert code == 0, err
     document = json.loads(out)
@@ -251,9 +237,11 @@ def test_the_command_predicts_published_rows_and_those_of_a_user(
     page = (tmp_path / "o" / "report.html").read_text()
     assert "mine-fr-FR" in page
     assert "Leave one locale out" in page
-    pieces = list(prediction_pieces(document))
-    tables = [piece for piece in pieces if isinstance(piece, Table)]
+    (result,) = gboard_predict.run(str(file), seeds=1, placement=Placement(backend="in-process"))
+    assert json.loads(json.dumps(result.to_json())) == document
+    tables = result.tables()
     assert [row[0] for row in tables[0].rows] == ["mine-fr-FR"]
+    assert result.verdict.startswith("Of 1 runs")
     # No column is lost, and a table of 13 rows fits 100 columns.
     for table in tables:
         assert {len(row) for row in table.rows} == {len(table.columns)}
@@ -269,13 +257,11 @@ def test_the_command_varies_every_setting(fedray_command, monkeypatch) -> None:
         scenarios.append(scenario)
         return lawful(scenario)
 
-    monkeypatch.setattr(outcome, "outcome_of", seen)
-    code, out, err = fedray_command(
-        "reproduce", "gboard", "--sensitivity", "--in-process", "--json"
-    )
+    monkeypatch.setattr(small_runs, "outcome_of", seen)
+    code, out, err = fedray_command("reproduce", "gboard-sensitivity", "--in-process", "--json")
     assert code == 0, err
     document = json.loads(out)
-    settings = len(sensitivity.SETTINGS) + 1
+    settings = len(gboard_sensitivity.SETTINGS) + 1
     assert [each["row"] for each in document["settings"]] == (
         ["nwp-en-GB"] * settings + ["nwp-pt-BR"] * settings
     )
@@ -288,20 +274,21 @@ def test_the_command_varies_every_setting(fedray_command, monkeypatch) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        ("gboard", "--predict", "--sensitivity"),
-        ("gboard-privacy", "--predict"),
-        ("gboard", "--predict", "--shards", "2"),
-        ("gboard", "--sensitivity", "--seeds", "3"),
-        ("gboard", "--predict", "--seeds", "0"),
-        ("gboard", "--predict", "--scale", "2"),
+        ("gboard-privacy", "--set", "seed=1"),
+        ("gboard-predict", "--shards", "2"),
+        ("gboard-sensitivity", "--seeds", "3"),
+        ("gboard-predict", "--seeds", "0"),
+        ("gboard-predict", "--scale", "2"),
         ("gboard", "--scale", "0.1"),
-        ("learning", "--predict"),
+        ("learning", "--rows", "en-GB"),
     ],
 )
-def test_options_of_other_studies_are_refused(fedray_command, given: tuple[str, ...]) -> None:
+def test_stray_and_impossible_options_are_refused_in_one_line(
+    fedray_command, given: tuple[str, ...]
+) -> None:
     code, out, err = fedray_command("reproduce", *given)
-    assert (code, out) == (2, "")
-    assert "Traceback" not in err
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert given[1] in err
 
 
 @pytest.mark.slow

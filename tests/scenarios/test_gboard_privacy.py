@@ -3,12 +3,12 @@
 import dataclasses
 import json
 
-from fedray.scenarios.gboard import published_runs
-from fedray.studies.published_privacy import _privacy_of, published_privacy
+from fedray.scenarios.gboard_privacy import privacy_of
+from fedray.scenarios.gboard_rows import published_runs
 
 
 def test_every_printed_rho_and_epsilon_is_reproduced() -> None:
-    results = published_privacy()
+    results = [privacy_of(run) for run in published_runs()]
     assert len(results) == 13
     assert all(result.agrees for result in results)
     squares = {result.name: result.squared_sensitivity for result in results}
@@ -26,8 +26,8 @@ def test_every_printed_rho_and_epsilon_is_reproduced() -> None:
 def test_the_convention_of_the_gap_matters() -> None:
     """en-IN: the published 170 counts the rounds between; read as the gap itself it would cost 1.18 instead of the printed 1.14."""
     run = next(run for run in published_runs() if run.name == "nwp-en-IN")
-    assert abs(_privacy_of(run).squared_sensitivity - 112) < 1e-9
-    wrong = _privacy_of(dataclasses.replace(run, rounds_between=run.rounds_between - 1))
+    assert abs(privacy_of(run).squared_sensitivity - 112) < 1e-9
+    wrong = privacy_of(dataclasses.replace(run, rounds_between=run.rounds_between - 1))
     assert abs(wrong.squared_sensitivity - 116) < 1e-9
     assert not wrong.agrees
 

@@ -1,1 +1,0 @@
-"""Studies of published runs in the terminal: tables made from their JSON documents."""

@@ -1,0 +1,127 @@
+"""Privacy of Gboard's published runs, from their printed rounds, min-sep, participations and noise
+multiplier; nothing is simulated."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import fedray
+from fedray.scenarios.gboard_rows import PublishedRun, Rows, select
+from fedray.scenarios.reproduction import Document, InJson, Reproduced, Reproduction, Table, up
+
+NOTES = (
+    "Published min-seps count the rounds strictly between two participations, so the gap is one "
+    "more; fedray's min-sep is the gap.",
+    "Tree aggregation without completion or restarts; epsilon is that of the printed rho, at "
+    "delta 1e-10.",
+)
+DELTA = 1e-10
+"""delta of the printed epsilons."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPrivacy(Document):
+    """rho and epsilon of a published row, recomputed and as printed."""
+
+    name: str
+    """Name of the row, such as nwp-en-GB."""
+    rounds: int
+    """n: rounds of the run."""
+    min_sep: int
+    """The gap, one more than the printed rounds between."""
+    max_participations: int
+    """k: as printed."""
+    squared_sensitivity: float
+    """Squared sensitivity of tree aggregation under (b, k), at clip norm 1."""
+    exact_rho: float
+    """Computed, unrounded."""
+    published_rho: float
+    """As printed."""
+    epsilon: float | None
+    """At delta 1e-10, for the printed rho, since the printed epsilons belong to rounded rhos; None
+    if the row has no epsilon."""
+    published_epsilon: float | None
+    """As printed, at delta 1e-10, or None."""
+
+    @property
+    def agrees(self) -> InJson[bool]:
+        """Whether the computed figures agree with the printed ones to every printed digit."""
+        # More digits than are printed cannot be compared.
+        if f"{self.exact_rho:.2f}" != f"{self.published_rho:.2f}":
+            return False
+        if self.epsilon is None:
+            return True
+        return f"{self.epsilon:.2f}" == f"{self.published_epsilon:.2f}"
+
+
+def run(rows: Rows = None) -> Iterator[Reproduced]:
+    """Computes the privacy of published runs.
+
+    Args:
+        rows: comma-separated locales or names of rows; None for all.
+
+    Raises:
+        InputError: if a row is unknown, or the list is empty.
+    """
+    results = [privacy_of(each) for each in select(rows)]
+    agreeing = sum(each.agrees for each in results)
+    yield Reproduced(
+        title="Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)",
+        document={"note": " ".join(NOTES), "rows": [each.to_json() for each in results]},
+        shown=[Table.headed("Recomputed and printed privacy", table_rows(results))],
+        notes=NOTES,
+        verdict=f"{agreeing} of {len(results)} rows agree to every printed digit.",
+        agrees=agreeing == len(results),
+    )
+
+
+def privacy_of(run: PublishedRun) -> PublishedPrivacy:
+    """Computes rho and epsilon of a published run."""
+    participation = fedray.MinSep(run.rounds, run.min_sep, run.max_participations)
+    tree = fedray.mechanism_figures(fedray.Tree(), participation, run.noise_multiplier, DELTA)
+    assert tree.rho is not None  # a noise multiplier is given
+    return PublishedPrivacy(
+        name=run.name,
+        rounds=run.rounds,
+        min_sep=participation.min_sep,
+        max_participations=participation.max_participations,
+        squared_sensitivity=tree.loss.sensitivity.value**2,
+        exact_rho=tree.rho,
+        published_rho=run.rho,
+        # Published epsilons belong to the published, rounded rho.
+        epsilon=None if run.epsilon is None else _epsilon_of(run.rho),
+        published_epsilon=run.epsilon,
+    )
+
+
+def _epsilon_of(rho: float) -> float | None:
+    # One release of one Gaussian with rho = 1 / (2 z^2).
+    z = 1.0 / math.sqrt(2.0 * rho)
+    return fedray.mechanism_figures(fedray.Identity(), fedray.MinSep(1, 1, 1), z, DELTA).epsilon
+
+
+def table_rows(runs: list[PublishedPrivacy]) -> list[list[str]]:
+    """Heading, then a row per published run."""
+    heading = ["run", "rounds", "min-sep (gap)", "max part.", "sens.^2", "rho", "printed"]
+    return [[*heading, "epsilon", "printed", "agrees"], *map(_cells, runs)]
+
+
+def _cells(run: PublishedPrivacy) -> list[str]:
+    epsilon = ["-", "-"]
+    # Some publications print only rho.
+    if run.epsilon is not None:
+        epsilon = [up(run.epsilon), f"{run.published_epsilon:.2f}"]
+    return [
+        run.name,
+        str(run.rounds),
+        str(run.min_sep),
+        str(run.max_participations),
+        f"{run.squared_sensitivity:.0f}",
+        up(run.exact_rho),
+        f"{run.published_rho:.2f}",
+        *epsilon,
+        "yes" if run.agrees else "NO",
+    ]
+
+
+REPRODUCTION = Reproduction("rho and epsilon of Xu et al. 2023, recomputed to the digit.", run)

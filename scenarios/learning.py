@@ -1,0 +1,533 @@
+"""The order of mechanisms at equal privacy, measured with models.
+
+A trace is simulated once. Every mechanism is then given the noise multiplier at which the trace has
+one common rho, by the exact sensitivity of the trace, and trains a model per seed. The trainings of
+a seed share cohorts, data, initial model and held-out devices, so mechanisms are compared seed by
+seed.
+
+Mechanisms that are optimised for a participation can also be made for a wrong min-sep. They get the
+noise for the same rho of the same trace: the error costs utility, never privacy.
+
+    OUT/NAME/
+      trace/            shared by all trainings
+      mechanisms/       the optimised mechanisms
+      runs/NAME-SEED/   a trained run of each mechanism and seed
+
+An interrupted study continues from the files that are there.
+"""
+
+import itertools
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+
+import fedray
+from fedray import InputError
+from fedray.scenarios.reproduction import (
+    Document,
+    InJson,
+    InPlace,
+    Key,
+    MeanInterval,
+    Metric,
+    NotInJson,
+    PartDone,
+    Progress,
+    Reproduced,
+    Reproduction,
+    mean_interval,
+    paired_difference,
+)
+
+Kind = Literal["banded-toeplitz", "blt", "tree-full", "tree", "identity"]
+ORDER: tuple[Kind, ...] = ("banded-toeplitz", "blt", "tree-full", "tree", "identity")
+"""The literature's order at equal privacy, the best first."""
+NO_NOISE = "no noise"
+"""Name of the reference, which is trained with next to no noise and has no rho."""
+LEAST_NOISE_MULTIPLIER = 0.01
+"""Least noise multiplier that a scenario may have."""
+OPTIMISED: tuple[Kind, ...] = ("banded-toeplitz", "blt")
+"""Kinds that are made for a min-sep."""
+LAST_SHARE = 0.2
+"""A model's final metric is the mean of its evaluations in this last share of the rounds: a
+single evaluation moves with the noise of its round."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedMechanism:
+    """A mechanism that models were trained with."""
+
+    name: str
+    """Its kind, and the min-sep that it was made for where that is a wrong one; or
+    "no noise"."""
+    kind: str
+    """Kind of its strategy."""
+    made_for_min_sep: int | None
+    """Min-sep that it was optimised for; None if that makes no difference."""
+    sensitivity: float
+    """Sensitivity of the trace, at clip norm 1."""
+    sensitivity_is_exact: bool
+    """False: an upper bound."""
+    noise_multiplier: float
+    """Noise multiplier at which the trace has the common rho."""
+    rms_prefix_error: float | None
+    """Predicted deviation of the noise on prefix sums at that multiplier, root mean square over
+    rounds, at clip norm 1; None for the reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Document):
+    """Two mechanisms, of which the first is expected to be no worse."""
+
+    first: str
+    """Name of the one that is expected to be better."""
+    second: str
+    """Name of the other."""
+    gain: MeanInterval
+    """By how much the first is better, over the seeds that both have; negative where it is
+    worse."""
+
+    @property
+    def verdict(self) -> InJson[str]:
+        """ "confirmed" or "reversed" where the interval does not hold zero; else "not decided"."""
+        if not self.gain.is_from_zero:
+            return "not decided"
+        return "confirmed" if self.gain.mean > 0 else "reversed"
+
+
+class FinalValues(NamedTuple):
+    """Final values of one mechanism in one metric."""
+
+    values: Mapping[int, float]
+    """The final value by seed; null if it is not finite."""
+    mean: InPlace[MeanInterval]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricResult(Document):
+    """Result in one metric."""
+
+    metric: InPlace[Metric]
+    """Name, unit, and which values are better."""
+    values: NotInJson[Mapping[str, Mapping[int, float]]]
+    """The final value of each mechanism, by its name and by seed."""
+    evaluation_error: float
+    """Largest standard error of one evaluation; NaN if not known. It comes from the finite held-out
+    data, which the trainings of a seed share."""
+    order: tuple[Comparison, ...]
+    """Comparisons of neighbours in the literature's order."""
+    guesses: tuple[Comparison, ...]
+    """Comparisons of a mechanism that was made for the trace's min-sep with one made for another;
+    and of two kinds made for the same wrong one, the one of the lesser predicted error first."""
+
+    @property
+    def finals(
+        self,
+    ) -> Annotated[dict[Annotated[str, "mechanism"], FinalValues], Key("mechanisms")]:
+        """The final values of each mechanism, and their mean over the seeds."""
+        return {
+            name: FinalValues(by_seed, mean_interval(by_seed.values()))
+            for name, by_seed in self.values.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LearningCurves(Document):
+    """A study of one scenario."""
+
+    scenario: str
+    """Name of the scenario."""
+    trace_digest: str
+    """Digest of the trace that all trainings share."""
+    participation: InPlace["fedray.MinSep"]
+    """(n, b, k) of the trace."""
+    rho: float
+    """The common rho (zCDP) of this trace."""
+    epsilon: float
+    """Epsilon of that rho at delta."""
+    delta: float
+    """delta of epsilon."""
+    seeds: tuple[int, ...]
+    """`training.seed` of each training of a mechanism."""
+    mechanisms: tuple[TrainedMechanism, ...]
+    """Mechanisms that models were trained with."""
+    metrics: tuple[MetricResult, ...]
+    """One for each metric of the task."""
+    runs: NotInJson["Mapping[tuple[str, int], fedray.TrainedRun]"]
+    """The trained runs by the name of the mechanism and the seed."""
+
+
+def run(
+    scenario: Sequence[Path] = (),
+    seeds: Annotated[int, "Models of each mechanism."] = 5,
+    guesses: Annotated[
+        str | None,
+        "Wrong min-seps, comma-separated, for which the optimised mechanisms are made too.",
+    ] = None,
+    overrides: Sequence[str] = (),
+    placement: "fedray.Placement | None" = None,
+    out: Path | None = None,
+    on_progress: Progress = lambda _: None,
+) -> Iterator[Reproduced]:
+    """Trains models with every mechanism, for one scenario after the other.
+
+    Args:
+        scenario: scenario files; empty for those in `learning/`.
+        seeds: models of each mechanism, at least two.
+        guesses: min-seps, comma-separated.
+        overrides: keys set in every scenario, as "table.key=value".
+        placement: place of the trainings.
+        out: directory with a folder per scenario; None keeps nothing.
+        on_progress: listener.
+
+    Raises:
+        InputError: if seeds or guesses are impossible, or two scenarios have one name.
+    """
+    from fedray.scenarios.learning_page import reproduced
+
+    min_seps = _min_seps_of(guesses)
+    if not 2 <= seeds <= 1000:
+        raise InputError.of("seeds", seeds, "must be from 2 to 1000", "one has no interval")
+    files = scenario or shipped_recipes()
+    scenarios = [fedray.Scenario.from_toml(file, overrides) for file in files]
+    names = [each.name for each in scenarios]
+    if len(set(names)) < len(names):
+        raise InputError.of(
+            "scenario",
+            names,
+            "must be scenarios of different names, since each has a folder",
+            "give one of them another name",
+        )
+    documents: list[dict[str, Any]] = []
+    # Models that are not kept are needed only until they are compared.
+    with tempfile.TemporaryDirectory(prefix="fedray-learning-") as folder:
+        for each in scenarios:
+            place = (out or Path(folder)) / each.name
+            numbers = range(1, seeds + 1)
+            found = study_learning(each, place, numbers, min_seps, placement, on_progress)
+            documents.append(found.to_json())
+            yield reproduced(found, documents)
+
+
+def study_learning(
+    scenario: "fedray.Scenario",
+    out: str | Path,
+    seeds: Sequence[int] = (1, 2, 3, 4, 5),
+    guesses: Sequence[int] = (),
+    placement: "fedray.Placement | None" = None,
+    on_progress: Progress = lambda _: None,
+    order: Sequence[Kind] = ORDER,
+) -> LearningCurves:
+    """Trains models with every mechanism and seed on one trace, and compares them.
+
+    Args:
+        scenario: scenario to simulate and train. Its own mechanism and noise multiplier determine
+            the rho that all mechanisms get.
+        out: directory of the study; results that are there are read.
+        seeds: seeds of the trainings, at least two.
+        guesses: min-seps for which the optimised mechanisms are made in addition.
+        placement: place of the trainings, each a task in one process.
+        on_progress: listener.
+        order: mechanisms in the order in which they are expected, the best first.
+
+    Raises:
+        InputError: if seeds or guesses cannot be used, the code of the scenario is not trusted,
+            or `out` holds something else.
+    """
+    _check(scenario, seeds, guesses)
+    directory = Path(os.path.abspath(out))
+    trace = _trace(scenario, directory / "trace", placement, on_progress)
+
+    def make(requests: Requests) -> Strategies:
+        on_progress("making mechanisms")
+        return _made(requests, directory / "mechanisms", placement)
+
+    study = Study(scenario, trace, tuple(order), tuple(guesses), make)
+    jobs = {
+        (name, seed): _Job(
+            trace.path, study.scenario_of(name, seed), directory / "runs" / _folder(name, seed)
+        )
+        for name, seed in itertools.product(study.strategies, seeds)
+    }
+    # A study that was interrupted trains only the missing models.
+    missing = [job for job in jobs.values() if not job.is_done(trace)]
+    done, count = len(jobs) - len(missing), len(jobs)
+    on_progress(PartDone(f"{done} of {count} models trained", done, count))
+    for more, _ in enumerate(fedray.run_jobs(_train, missing, placement), done + 1):
+        on_progress(PartDone(f"{more} of {count} models trained", more, count))
+    # All runs are read from their files, also the new ones.
+    runs = {key: fedray.TrainedRun.open(job.out) for key, job in jobs.items()}
+    return study.result(runs, tuple(seeds))
+
+
+def shipped_recipes() -> list[Path]:
+    """Scenario files of this study that ship."""
+    return sorted((Path(__file__).resolve().parent / "learning").glob("*.toml"))
+
+
+def _min_seps_of(guesses: str | None) -> list[int]:
+    try:
+        return [int(each) for each in guesses.split(",")] if guesses is not None else []
+    except ValueError:
+        raise InputError.of(
+            "guesses", guesses, "must be min-seps with commas between, such as 13,52"
+        ) from None
+
+
+def _check(scenario: "fedray.Scenario", seeds: Sequence[int], guesses: Sequence[int]) -> None:
+    if len(set(seeds)) != len(seeds) or len(seeds) < 2:
+        raise InputError.of(
+            "seeds", list(seeds), "must be at least two, each once", "one alone has no interval"
+        )
+    wrong = [guess for guess in guesses if not 1 <= guess <= scenario.rounds.count]
+    if wrong or len(set(guesses)) != len(guesses):
+        raise InputError.of(
+            "guesses",
+            list(guesses),
+            f"must be min-seps from 1 to rounds.count={scenario.rounds.count}, each once",
+            "leave out the others",
+        )
+    # Trainings run the scenario's code in tasks, so trust is asked for before the first.
+    scenario.demand_trust()
+
+
+def _trace(
+    scenario: "fedray.Scenario",
+    path: Path,
+    placement: "fedray.Placement | None",
+    on_progress: Progress,
+) -> "fedray.Trace":
+    if path.exists():
+        return fedray.Trace.open(path)  # the trainings are checked against it
+    on_progress("simulating the trace")
+    return fedray.simulate(scenario, placement, path)
+
+
+Requests = Mapping[str, "fedray.MechanismRequest"]
+Strategies = dict[str, "fedray.Strategy"]
+
+
+def _made(requests: Requests, directory: Path, placement: "fedray.Placement | None") -> Strategies:
+    """Optimises mechanisms in parallel, and keeps each in a file, so that a study that continues
+    trains with the same ones."""
+    directory.mkdir(exist_ok=True)
+    files = {name: directory / f"{name.replace(' ', '-')}.json" for name in requests}
+    missing = [name for name, file in files.items() if not file.exists()]
+    wanted = [requests[name] for name in missing]
+    # In workers, since threads of jax in this process would not survive the fork of a cluster.
+    for place, strategy in fedray.run_jobs(fedray.optimize_mechanism, wanted, placement):
+        fedray.write_strategy(strategy, files[missing[place]])
+    return {name: fedray.read_strategy(file) for name, file in files.items()}
+
+
+class Study:
+    """Mechanisms of a study, each with the noise for the common rho."""
+
+    def __init__(
+        self,
+        scenario: "fedray.Scenario",
+        trace: "fedray.Trace",
+        order: tuple[Kind, ...],
+        guesses: tuple[int, ...],
+        make: Callable[[Requests], Strategies],
+    ) -> None:
+        self._scenario, self._trace, self._order = scenario, trace, order
+        # The scenario's own mechanism and noise determine the rho of all mechanisms.
+        privacy = scenario.privacy
+        audit = fedray.audit_trace(
+            trace, privacy.noise_multiplier, privacy.delta, privacy.mechanism
+        )
+        # If no device came twice, rounds of one device are as far apart as the run is long.
+        rounds = trace.committed_rounds
+        b = audit.min_sep or rounds
+        self._participation = fedray.MinSep(rounds, b, audit.max_participations)
+        own = audit.mechanisms[0].observed
+        if own.rho is None or own.epsilon is None:
+            raise InputError(
+                f"scenario {scenario.name!r} has no rho on its trace ({own.reason}); take noise of "
+                "the server, and rounds that are not Poisson samples"
+            )
+        self._rho, self._epsilon = own.rho, own.epsilon
+        self._guesses: list[tuple[Kind, int]] = [
+            (kind, guess)
+            for kind, guess in itertools.product(order, guesses)
+            # Other kinds do not depend on a min-sep, and a right guess is there already.
+            if kind in OPTIMISED and guess != b
+        ]
+        wanted: dict[str, tuple[Kind, int]] = {_name(kind): (kind, b) for kind in order}
+        wanted |= {_name(*each): each for each in self._guesses}
+        self._made_for = {name: each[1] for name, each in wanted.items() if each[0] in OPTIMISED}
+        self.strategies = make({name: self._request(*each) for name, each in wanted.items()})
+        """Mechanisms by name, the reference last."""
+        # The reference shows the model without privacy; its mechanism does not matter.
+        self.strategies[NO_NOISE] = fedray.Identity()
+        self._mechanisms = {name: self._calibrated(name) for name in self.strategies}
+
+    def scenario_of(self, name: str, seed: int) -> "fedray.Scenario":
+        """Scenario of the training with a mechanism and a seed."""
+        training, privacy = self._scenario.training, self._scenario.privacy
+        noise = {
+            "mechanism": self.strategies[name],
+            "noise_multiplier": self._mechanisms[name].noise_multiplier,
+        }
+        tables = {
+            # A scenario that does not train by itself is trained here.
+            "training": training.model_copy(update={"seed": seed, "enabled": True}),
+            "privacy": privacy.model_copy(update=noise),
+        }
+        return self._scenario.model_copy(update=tables)
+
+    def result(
+        self, runs: "Mapping[tuple[str, int], fedray.TrainedRun]", seeds: tuple[int, ...]
+    ) -> LearningCurves:
+        """Compares runs, by mechanism and seed."""
+        delta = self._scenario.privacy.delta
+        metrics = next(iter(runs.values())).task_metrics
+        return LearningCurves(
+            scenario=self._scenario.name,
+            trace_digest=self._trace.digest,
+            participation=self._participation,
+            rho=self._rho,
+            epsilon=self._epsilon,
+            delta=delta,
+            seeds=seeds,
+            mechanisms=tuple(self._mechanisms.values()),
+            metrics=tuple(self._of_metric(metric, runs) for metric in metrics),
+            runs=runs,
+        )
+
+    def _request(self, kind: Kind, min_sep: int) -> "fedray.MechanismRequest":
+        """Request for a min-sep, with the participations of the trace that it has room for."""
+        rounds = self._participation.rounds
+        k = min(self._participation.max_participations, -(-rounds // min_sep))
+        return fedray.MechanismRequest(kind, fedray.MinSep(rounds, min_sep, k))
+
+    def _calibrated(self, name: str) -> TrainedMechanism:
+        strategy = self.strategies[name]
+        found = fedray.calibrate_trace(self._trace, rho=self._rho, mechanism=strategy).observed
+        sensitivity = found.guarantee.sensitivity
+        # The patterns of a trace are known.
+        assert sensitivity is not None
+        assert found.noise_multiplier is not None
+        noise, error = LEAST_NOISE_MULTIPLIER, None
+        if name != NO_NOISE:
+            rounds = self._participation.rounds
+            noise = found.noise_multiplier
+            error = fedray.utility(strategy, rounds, sensitivity.value, self._rho).rms_prefix_error
+        return TrainedMechanism(
+            name=name,
+            kind=strategy.kind,
+            made_for_min_sep=self._made_for.get(name),
+            sensitivity=sensitivity.value,
+            sensitivity_is_exact=sensitivity.is_exact,
+            noise_multiplier=noise,
+            rms_prefix_error=error,
+        )
+
+    def _of_metric(
+        self, metric: Metric, runs: "Mapping[tuple[str, int], fedray.TrainedRun]"
+    ) -> MetricResult:
+        values: dict[str, dict[int, float]] = {}
+        for (name, seed), run in runs.items():
+            values.setdefault(name, {})[seed] = _final(run, metric.name)
+        names = [_name(kind) for kind in self._order]
+        errors = [run.last_evaluation()[metric.name].standard_error for run in runs.values()]
+        return MetricResult(
+            metric=metric,
+            values=values,
+            evaluation_error=float(np.max(errors)),
+            order=tuple(
+                _compared(first, second, values, metric)
+                for first, second in itertools.pairwise(names)
+            ),
+            guesses=tuple(
+                _compared(first, second, values, metric) for first, second in self._wrong_guesses()
+            ),
+        )
+
+    def _wrong_guesses(self) -> Iterator[tuple[str, str]]:
+        """Names of compared mechanisms, the one that is expected to be better first: made for the
+        truth and for a guess, or both for the same guess."""
+        for kind, guess in self._guesses:
+            yield _name(kind), _name(kind, guess)
+        for one, other in itertools.combinations(self._guesses, 2):
+            if one[1] == other[1]:
+                first, second = sorted((_name(*one), _name(*other)), key=self._predicted)
+                yield first, second
+
+    def _predicted(self, name: str) -> float:
+        error = self._mechanisms[name].rms_prefix_error
+        assert error is not None  # the reference is compared with nothing
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A training."""
+
+    trace: Path
+    scenario: "fedray.Scenario"
+    out: Path
+
+    def is_done(self, trace: "fedray.Trace") -> bool:
+        """Whether its whole run exists. Raises InputError if it is another, TraceCorrupt if it is
+        damaged."""
+        if not self.out.exists():
+            return False
+        run = fedray.TrainedRun.open(self.out)
+        run.verify()
+        # The folder's name does not identify the training, so both digests must fit.
+        found = (run.trace_digest, run.document.get("scenario_digest"))
+        if found != (trace.digest, self.scenario.digest):
+            raise InputError(
+                f"output {str(self.out)!r} holds a training of another scenario or trace; name a "
+                "new directory for this study, or remove it first"
+            )
+        return True
+
+
+def _train(job: _Job) -> None:
+    # A training is short: without checkpoints an interrupted one starts from the beginning.
+    here = fedray.Placement(backend="in-process", checkpoint_seconds=math.inf)
+    # The code was trusted when the study began.
+    fedray.train(job.trace, job.scenario, here, job.out, trust_code=True)
+
+
+def _final(run: "fedray.TrainedRun", metric: str) -> float:
+    """Mean of the evaluations in the last share of the rounds, at least of the last."""
+    column = run.metrics[f"evaluation_{metric}"]
+    rounds = run.document["rounds"]
+    # In a short run the last share may hold no round, so the last one always counts.
+    is_last = run.metrics["round"] >= min((1.0 - LAST_SHARE) * rounds, rounds - 1)
+    is_evaluated = ~np.isnan(run.metrics[f"evaluation_{metric}_error"])
+    return float(column[is_last & is_evaluated].mean())
+
+
+def _compared(
+    first: str, second: str, values: Mapping[str, Mapping[int, float]], metric: Metric
+) -> Comparison:
+    # So that a positive difference always means that the first is better.
+    ends = (first, second) if metric.better == "higher" else (second, first)
+    return Comparison(first, second, paired_difference(values[ends[0]], values[ends[1]]))
+
+
+def _name(kind: str, min_sep: int | None = None) -> str:
+    return kind if min_sep is None else f"{kind} for min-sep {min_sep}"
+
+
+def _folder(name: str, seed: int) -> str:
+    return f"{name.replace(' ', '-')}-{seed}"
+
+
+REPRODUCTION = Reproduction(
+    "The order of mechanisms at equal privacy, by models that are trained with each.",
+    run,
+    has_figures=True,
+    is_resumable=True,
+)

@@ -1,0 +1,129 @@
+"""Reproductions of published results, which `fedray reproduce` lists and runs.
+
+A reproduction is a module of this folder with a `REPRODUCTION`; its name is that of the module. It
+uses `import fedray` and the names below only: it shows that the public interface suffices for a
+study, and how such a study is written.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedray.base.document import Document as Document
+from fedray.base.document import InJson as InJson
+from fedray.base.document import InPlace as InPlace
+from fedray.base.document import Key as Key
+from fedray.base.document import NotInJson as NotInJson
+from fedray.base.part_done import PartDone as PartDone
+from fedray.base.result import DrawnResult
+from fedray.base.rounding import counted as counted
+from fedray.base.rounding import given as given
+from fedray.base.rounding import shown_noise as shown_noise
+from fedray.base.rounding import significant as significant
+from fedray.base.rounding import up as up
+from fedray.report.figure import Axis as Axis
+from fedray.report.figure import Figure as Figure
+from fedray.report.figure import Mark as Mark
+from fedray.report.figure import Series as Series
+from fedray.report.figure import needs_log as needs_log
+from fedray.report.figures import MetricLine as MetricLine
+from fedray.report.figures import metric_curve as metric_curve
+from fedray.report.table import Table as Table
+from fedray.studies.paired import MeanInterval as MeanInterval
+from fedray.studies.paired import mean_interval as mean_interval
+from fedray.studies.paired import paired_difference as paired_difference
+from fedray.wire.messages import Metric as Metric
+
+Progress = Callable[[str], None]
+"""Listener for lines of progress; a `PartDone` also says how much is done."""
+
+
+@dataclass(frozen=True)
+class Reproduced(DrawnResult):
+    """Results of a reproduction so far, as they are printed, written, and shown in notebooks."""
+
+    title: str
+    """Title of the page."""
+    document: Any
+    """JSON that `--json` prints; a later one includes the earlier ones."""
+    shown: Sequence[Table]
+    """Tables: obtained figures beside the printed ones."""
+    notes: Sequence[str]
+    """Conventions of the tables, a paragraph each."""
+    verdict: str
+    """Sentence on how well obtained and printed figures agree."""
+    agrees: bool = True
+    """False if a figure contradicts the publication, which the exit code reports."""
+    drawn: Sequence[Figure] = ()
+    """Figures of the page."""
+    kept: Any = None
+    """Content of results.json; None for `document`."""
+    folder: str = ""
+    """Folder below the output directory; a later result of the same folder replaces this one."""
+
+    def __repr__(self) -> str:
+        return f"<Reproduced {self.title}: {self.verdict}>"
+
+    def to_json(self) -> Any:
+        """JSON content of results.json."""
+        return self.document if self.kept is None else self.kept
+
+    def tables(self) -> list[Table]:
+        """Returns the tables, as pages show them."""
+        return list(self.shown)
+
+    def figures(self) -> list[Figure]:
+        """Returns the figures."""
+        return list(self.drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """A published result that can be reproduced."""
+
+    description: str
+    """Line for the list of reproductions."""
+    run: Callable[..., Iterator[Reproduced]]
+    """Yields results as soon as there are some; the last of each folder counts.
+
+    Its parameters are keyword arguments with defaults. The command fills in `overrides`,
+    `placement`, `scenario`, `out` and `on_progress`; any other is an option of the reproduction,
+    annotated with its type and its help: `Annotated[int, "Runs of each case."]`.
+    """
+    has_figures: bool = False
+    """Whether its results have figures, which `--figures` writes to files."""
+    is_resumable: bool = False
+    """Whether `out` may be the directory of an interrupted run, whose results are read."""
+
+
+def agreement_figure(
+    name: str, title: str, note: str, points: Sequence[tuple[str, float | None, float | None]]
+) -> Figure:
+    """Draws obtained over printed values on logarithmic axes, with the line of agreement.
+
+    Args:
+        name: name of the figure's files.
+        title: heading of the figure.
+        note: explanation below the heading.
+        points: label, printed and obtained value of each; one without both values has no point.
+    """
+    known = [(label, a, b) for label, a, b in points if a is not None and b is not None]
+    labels, printed, obtained = zip(*known, strict=True) if known else ((), (), ())
+    both = np.array([*printed, *obtained] or [1.0], np.float64)
+    # A label is an eighth of a phone's plot on either side of its point; less would cut it.
+    margin = max(1.1, (both.max() / both.min()) ** 0.17)
+    ends = np.array([both.min() / margin, both.max() * margin])
+    x, y = np.array(printed, np.float64), np.array(obtained, np.float64)
+    return Figure(
+        name,
+        title,
+        f"{note} Labels that would overlap are left out; point at a run to see its name.",
+        Axis("Published", is_log=True),
+        Axis("Obtained", is_log=True),
+        (
+            Series("agreement", "line", ends, ends, is_reference=True),
+            Series("runs", "points", x, y, labels=tuple(labels)),
+        ),
+    )

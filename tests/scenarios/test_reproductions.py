@@ -1,0 +1,131 @@
+"""Every reproduction is run as an example, and the command runs one that it has never seen."""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from document_schema import found_keys
+from json_documents import DOCUMENTS
+from lawful_runs import lawful
+
+from fedray.commands import reproductions
+from fedray.commands.reproductions import SHARED
+from fedray.report.table import Table
+from fedray.runtime.placement import Placement
+from fedray.scenarios import small_runs
+from fedray.scenarios.reproduction import Reproduced, Reproduction, agreement_figure
+
+HERE = Placement(backend="in-process")
+SMALL = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
+LEARNING = [
+    *("population.devices=1500", "participation.timer_hours=8", "rounds.count=12"),
+    *("rounds.report_goal=60", "training.cohort_sample=6", "training.evaluation_devices=16"),
+]
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
+    "gboard-predict": {"rows": "en-GB", "seeds": 1, "placement": HERE},
+    "gboard-privacy": {"rows": "en-GB"},
+    "gboard-sensitivity": {"placement": HERE},
+    "learning": {
+        "scenario": [Path("scenarios/quickstart.toml")],
+        "seeds": 2,
+        "overrides": LEARNING,
+        "placement": HERE,
+    },
+}
+"""Arguments of a quick run of each reproduction."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", reproductions.reproductions())
+def test_a_reproduction_has_tables_figures_a_verdict_and_json(name: str, monkeypatch) -> None:
+    monkeypatch.setattr(small_runs, "outcome_of", lawful)
+    assert name in EXAMPLES, f"{name} has no quick run: add one to EXAMPLES"
+    for result in reproductions.reproductions()[name].run(**EXAMPLES[name]):
+        assert result.agrees
+        assert result.verdict.endswith((".", "%"))
+        assert result.tables()
+        for table in result.tables():
+            assert {len(row) for row in table.rows} == {len(table.columns)}
+        assert bool(result.figures()) == reproductions.reproductions()[name].has_figures
+        document = json.loads(json.dumps(result.document, allow_nan=False))
+        assert found_keys(document, *DOCUMENTS[f"fedray reproduce {name}"].types)
+        assert result.title in repr(result)
+
+
+def test_every_option_of_a_reproduction_has_a_help_and_a_default() -> None:
+    for name, each in reproductions.reproductions().items():
+        for parameter in inspect.signature(each.run, eval_str=True).parameters.values():
+            assert parameter.default is not inspect.Parameter.empty, (name, parameter)
+            assert parameter.name in SHARED or parameter.annotation.__metadata__, (name, parameter)
+
+
+def _thrice(
+    factor: Annotated[float, "Factor of the printed value."] = 1.0, out: Path | None = None
+) -> Any:
+    """Two results of one folder, of which the second counts, and one of another."""
+    for folder, printed in (("one", 1.0), ("one", 2.0), ("two", 4.0)):
+        points = [("x", printed, printed * factor)]
+        yield Reproduced(
+            title="Twice two",
+            document={"printed": printed, "out": str(out)},
+            shown=[Table("Values", ("run", "value"), (("x", f"{printed * factor:g}"),))],
+            notes=["A note."],
+            verdict=f"x is {factor:g} times the printed value.",
+            agrees=factor == 1.0,
+            drawn=[agreement_figure("x", "x", "", points)],
+            kept=[printed],
+            folder=folder,
+        )
+
+
+@pytest.fixture
+def own(monkeypatch, fedray_command) -> Any:
+    """The command with one more reproduction."""
+    known = {
+        **reproductions.reproductions(),
+        "own": Reproduction("Twice two is four.", _thrice, has_figures=True),
+    }
+    monkeypatch.setattr("fedray.cli.reproductions", lambda: known)
+    monkeypatch.setattr(reproductions, "reproductions", lambda: known)
+    return lambda *arguments: fedray_command("reproduce", *arguments)
+
+
+def test_the_command_lists_runs_and_writes_a_reproduction_of_its_own_options(
+    own, script, tmp_path: Path
+) -> None:
+    code, out, _ = own()
+    assert code == 0
+    assert "own                 Twice two is four." in out.splitlines()
+    assert "Twice two is four." in own("--help")[1]
+    assert "--factor" in own("own", "--help")[1]
+    code, out, _ = own("own", "--out", str(tmp_path / "o"), "--figures", str(tmp_path / "f"))
+    assert code == 0
+    assert out.count("x is 1 times the printed value.") == 2
+    assert json.loads((tmp_path / "o" / "one" / "results.json").read_text()) == [2.0]
+    page = (tmp_path / "o" / "two" / "report.html").read_text()
+    assert script(page, "results-data") == [4.0]
+    assert "x is 1 times the printed value." in page
+    assert (tmp_path / "f" / "two" / "x.csv").exists()
+    code, out, _ = own("own", "--json")
+    assert json.loads(out) == {"printed": 4.0, "out": "None"}
+
+
+def test_a_contradicted_publication_shows_in_the_exit_code(own) -> None:
+    code, out, _ = own("own", "--factor", "2")
+    assert code == 1
+    assert "x is 2 times the printed value." in out
+
+
+def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Path) -> None:
+    for given, message in (
+        (("owm",), "unknown reproduction 'owm'; choose from gboard,"),
+        (("own", "--out", str(tmp_path)), "exists already"),
+        (("own", "--seeds", "3"), "No such option: --seeds"),
+        (("own", "--factor", "much"), "--factor='much' must be a number"),
+    ):
+        code, out, err = own(*given)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err
