@@ -1,2 +1,2 @@
-"""The product of a run: a directory of Parquet files and one JSON file. Needs pyarrow and numpy
-alone."""
+"""The product of a run: a directory of Parquet files and one JSON file. Needs only pyarrow and
+numpy."""

@@ -37,17 +37,17 @@ NPZ_DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What numpy and zipfile raise on .npz files that are damaged."""
+"""Errors that numpy and zipfile raise for damaged .npz files."""
 GENERATIONS = 2
 """Checkpoints that are kept: a damaged newest one costs the work since the one before, not the
 run."""
 
 
 def has_checkpoint(partial: Path) -> bool:
-    """Whether a directory has a checkpoint to go on from; that it is whole is not looked at.
+    """Returns whether a directory has a checkpoint, complete or not.
 
     Args:
-        partial: the directory of what is being made.
+        partial: directory of an unfinished run.
     """
     try:
         return any((partial / CHECKPOINTS).glob("*.npz"))
@@ -60,8 +60,8 @@ class Checkpoints:
     """The checkpoints of one run.
 
     partial: the run's partial directory.
-    run: the identity of the run, which no other run has.
-    notes: what is to be told of this run in what it makes, such as a damaged checkpoint.
+    run: identity of the run, which no other run has.
+    notes: notes for the run's result, such as a damaged checkpoint.
     """
 
     def __init__(self, partial: Path, run: str) -> None:
@@ -84,7 +84,7 @@ class Checkpoints:
         make_folder(folder)
         head = json.dumps({"version": VERSION, "run": self.run, "notes": self.notes}).encode()
         content = npz_bytes({"head": np.frombuffer(head, np.uint8), **state})
-        # The number gives the order, and the digest in the name tells a damaged file.
+        # The number gives the order, and the digest in the name reveals a damaged file.
         number = _number(self._files[-1]) + 1 if self._files else 0
         digest = hashlib.sha256(content).hexdigest()
         file = folder / f"{number:06d}-{digest[:16]}.npz"
@@ -98,9 +98,8 @@ class Checkpoints:
     def newest(
         self, check: Callable[[dict[str, NDArray]], None] = lambda state: None
     ) -> dict[str, NDArray]:
-        """The state of the newest checkpoint that is whole and of this run.
-
-        One that is passed over is noted and told.
+        """Returns the state of the newest complete checkpoint of this run. A skipped one is noted
+        and reported.
 
         check: raises CheckpointError for a state whose other files do not fit.
 
@@ -148,7 +147,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"{_short(file)} has version {version!r}, this release reads {VERSION}"
             )
-        # A directory may have been copied together from those of two runs.
+        # A directory may mix copies from two runs.
         if run != self.run:
             raise CheckpointError(
                 f"{_short(file)} is of another run than unfinished.json beside it"
@@ -213,7 +212,7 @@ def write_npz(stream: IO[bytes], arrays: Mapping[str, Sequence[NDArray]]) -> byt
 class _Hashed:
     """A stream that is written from start to end, and hashed on the way.
 
-    digest: the SHA-256 of what was written.
+    digest: SHA-256 of the written bytes.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -262,7 +261,7 @@ def load_npz(file: Path, sha256: str) -> dict[str, NDArray]:
 
 def _number(checkpoint: Path) -> int:
     number = checkpoint.name.partition("-")[0]
-    # What is not ours sorts before all of ours.
+    # Foreign names sort before all of ours.
     return int(number) if number.isdecimal() else -1
 
 

@@ -192,7 +192,7 @@ class ImportDocument(TypedDict):
     devices: int
     """Devices that took part at least once."""
     left_out: list[LeftOut]
-    """Rows that are no participation."""
+    """Rows that are not participations."""
     written: str
     """Time of writing: UTC, as ISO 8601 has it."""
     packages: dict[str, str]
@@ -331,7 +331,7 @@ class ImportedTrace(Result):
 
     @property
     def repeats(self) -> str:
-        """Meaning given to further rows of a device in a round: "refuse" (there are none), "once"
+        """Meaning of further rows of a device in a round: "refuse" (there are no such rows), "once"
         or "each".
 
         With "each", a device's rounds may repeat: it contributed as often as its round stands in

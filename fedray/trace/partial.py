@@ -29,12 +29,12 @@ LOCK_FILE = "lock"
 TOKEN_FILE = "token"
 JOURNAL = "journal"
 MARK = "fedray-partial "
-"""What TOKEN_FILE begins with: the mark of a directory that we made, and may remove."""
+"""First words of TOKEN_FILE: the mark of a directory that we made, and may remove."""
 
 
 def partial_directory(directory: Path) -> Path:
-    """Where what is to be `directory` is made. Raises InputError for the root, which has no
-    name."""
+    """Returns the directory in which `directory` is made. Raises InputError for the root, which has
+    no name."""
     if not directory.name:
         raise InputError(
             f"{str(directory)!r} has no name, and can hold no trace; name a directory in it"
@@ -46,14 +46,11 @@ def with_resume_hint(
     error: FedrayError | KeyboardInterrupt,
     directory: Path,
 ) -> FedrayError | KeyboardInterrupt:
-    """An error with how to go on.
+    """Returns the error with a hint on resuming, in the same class.
 
     Args:
-        error: what ended the run.
+        error: error that ended the run.
         directory: the `out` of the run.
-
-    Returns:
-        One of the same class, so that it is caught and told as before.
     """
     hint = f"the last checkpoint is kept; continue with `resume={str(directory)!r}`"
     if isinstance(error, KeyboardInterrupt):
@@ -107,19 +104,19 @@ class Lock:
 
 
 class PartialDirectory:
-    """A context in which `directory` is made; it removes what it made unless that is published or
-    can be resumed.
+    """A context in which `directory` is made; it removes its work unless that is published or can
+    be resumed.
 
     directory: gets its name when `publish` is called.
-    partial: where it is made; beside `directory` unless it is said.
-    document_file: the file that `publish` writes last; a partial directory that has it is whole.
+    partial: directory of the work; beside `directory` by default.
+    document_file: the file that `publish` writes last; a partial directory that has it is complete.
 
     Raises InputError when the directory exists already, cannot be made, or is written by another
-    process, and when `partial` is somebody else's.
+    process, and when `partial` is not ours.
     """
 
     made_again: ClassVar[tuple[str, ...]] = ()
-    """Folders of what a resumed run makes again from the start."""
+    """Folders that a resumed run makes again from the start."""
 
     def __init__(
         self,
@@ -133,7 +130,7 @@ class PartialDirectory:
         check_name(self.directory)
         self.partial = partial or partial_directory(self.directory)
         self.progress = ProgressFile(self.partial)
-        """Tells watchers how far it is; what is never begun writes no file."""
+        """Progress for watchers; without `begin` no file is written."""
         self._document_file = document_file
         self._made: list[Path] = []
         # A resumed run has a checkpoint, which a failure in here must not remove.
@@ -162,7 +159,7 @@ class PartialDirectory:
                 self._made = [path for path in self.partial.parents if not path.exists()]
             self.partial.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.partial)
-            # Again, now that nobody else is at work in it.
+            # Again, now that no other process is at work in it.
             self._check_ours(output, is_resumed)
             self.token = secrets.token_hex(16)
             """This writer's token: who reads it in the partial directory shares its file system."""
@@ -175,13 +172,13 @@ class PartialDirectory:
             for folder in (*self._made, self.partial):
                 sync_directory(folder.parent)
         except (OSError, RunFailed) as error:
-            # What was made so far is removed, unless a checkpoint lies in it.
+            # The work so far is removed, unless it has a checkpoint.
             self.__exit__(None, None, None)
             raise InputError(
                 f"output {output!r} cannot be made ({error}); name a writable directory"
             ) from None
         except InputError:
-            # Nothing is removed after a refusal, since the directory may be somebody else's.
+            # Nothing is removed after a refusal, since the directory may not be ours.
             self._release()
             raise
 
@@ -203,13 +200,11 @@ class PartialDirectory:
 
     @property
     def can_be_resumed(self) -> bool:
-        """Whether there is a checkpoint to go on from, so that a failure leaves the directory as it
-        is."""
+        """Whether a checkpoint exists, so that a failure leaves the directory as it is."""
         return has_checkpoint(self.partial)
 
     def discard(self) -> None:
-        """Says that there is nothing to go on for: what was written is removed at the end,
-        checkpoints too."""
+        """Marks the work as useless: it is removed at the end, checkpoints too."""
         self._is_kept = False
         self._is_discarded = True
 
@@ -225,7 +220,7 @@ class PartialDirectory:
     def publish(self, document: Mapping[str, Any]) -> Path:
         """Writes the document with the digest of its content, then gives the directory its name.
 
-        Returns its path. Raises RunFailed; what was written is then kept.
+        Returns its path. Raises RunFailed; the work is then kept.
         """
         # The document is written last: a directory that has it is whole, whatever its name.
         whole = {**document, DOCUMENT_DIGEST: document_digest(document)}
@@ -244,7 +239,7 @@ class PartialDirectory:
                 f"what was finished cannot be named {str(self.directory)!r} ({error}); it is kept "
                 f"whole in {str(self.partial)!r}, rename it yourself"
             ) from None
-        # The trace is whole by now; what is left of its making does no harm.
+        # The trace is complete by now; the remains of its making do no harm.
         with contextlib.suppress(OSError):
             (self.directory / TOKEN_FILE).unlink(missing_ok=True)
         _remove_unfinished(self.directory)
@@ -258,7 +253,8 @@ class PartialDirectory:
             self._lock.release()
 
     def _clear(self, is_resumed: bool) -> None:
-        """Removes what a run that ended early has left; of a resumed run, what it makes again."""
+        """Removes the remains of a run that ended early; for a resumed run, the parts that it makes
+        again."""
         # The folder changes while it is walked, so its names are listed first.
         for path in list(self.partial.iterdir()):
             if is_resumed and path.name not in self.made_again:
@@ -269,8 +265,8 @@ class PartialDirectory:
                 path.unlink(missing_ok=True)
 
     def _remove(self) -> None:
-        """Removes what was made, and the directories above it that were made and are empty."""
-        # The lock is held until all is gone, so that nobody else begins in what is being removed.
+        """Removes the work, and the directories above it that were made and are empty."""
+        # The lock is held until all is gone, so that no other process begins there.
         if self._lock is not None:
             shutil.rmtree(self.partial, ignore_errors=True)
         for folder in self._made:
@@ -289,7 +285,7 @@ class PartialDirectory:
             raise InputError(f"{needs}, which is there and is no plain directory; {remedy}")
         if (partial / self._document_file).exists():
             raise InputError(f"{needs}, which holds a finished trace; rename it or {remedy}")
-        # A process that was stopped between making the directory and its mark left a lock alone.
+        # A process that was stopped between making the directory and its mark left only a lock.
         is_empty = all(
             path.name == LOCK_FILE and not path.lstat().st_size for path in partial.iterdir()
         )

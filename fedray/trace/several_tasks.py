@@ -49,11 +49,11 @@ def is_of_tasks(directory: str | Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TasksRun:
-    """A run of several tasks, opened.
+    """An opened run of several tasks.
 
     path: its directory.
     document: tasks.json.
-    traces: of the tasks by their names, in the order of the scenario.
+    traces: traces of the tasks by their names, in the order of the scenario.
     """
 
     path: Path
@@ -69,8 +69,8 @@ class TasksRun:
             verify: whether documents and, as they are read, columns must have their digests.
 
         Raises:
-            TraceError: the directory is none of a run of several tasks.
-            TraceCorrupt: a file is missing, damaged, changed, or of another run.
+            TraceError: the directory is not a run of several tasks.
+            TraceCorrupt: a file is missing, damaged, changed, or belongs to another run.
             TraceVersion: another release of fedray wrote it.
         """
         directory = Path(path)
@@ -79,7 +79,7 @@ class TasksRun:
         for entry in document["traces"]:
             name = entry["task"]
             trace = Trace.open(directory / name, verify)
-            # A trace of another run agrees with itself, so only this tells.
+            # A trace of another run agrees with itself, so only this reveals it.
             if trace.digest != entry["digest"]:
                 raise TraceCorrupt(
                     f"{directory / name} is the trace {trace.digest[:12]}, and {TASKS_FILE} names "
@@ -104,29 +104,28 @@ class TasksRun:
 
 
 class TasksWriter(PartialDirectory):
-    """The traces of several tasks in the making.
+    """Writes the traces of several tasks.
 
     Args:
         directory: gets its name when `finish` is called.
-        names: of the tasks.
-        is_resumed: whether a run that ended early goes on.
+        names: names of the tasks.
+        is_resumed: whether a run that ended early continues.
     """
 
     def __init__(
         self, directory: str | Path, names: Sequence[str], *, is_resumed: bool = False
     ) -> None:
         super().__init__(directory, TASKS_FILE, is_resumed=is_resumed)
-        # Traces are written at the end, and anew after an interruption.
+        # Traces are written at the end, and again after an interruption.
         for name in names:
             for path in (self.partial / name, self.partial / f"{name}.partial"):
                 shutil.rmtree(path, ignore_errors=True)
 
     def forget_content(self, name: str) -> None:
-        """Removes a file that `save_content` wrote for as long as the run goes on; each trace has
-        its own.
+        """Removes a file that `save_content` wrote for the time of the run; each trace has its own.
 
         Args:
-            name: as it was given to `save_content`.
+            name: name given to `save_content`.
         """
         (self.partial / name).unlink(missing_ok=True)
 
@@ -134,7 +133,7 @@ class TasksWriter(PartialDirectory):
         """Writes tasks.json, then gives the directory its name.
 
         Args:
-            traces: of the tasks by their names, which are in the directory.
+            traces: traces of the tasks by their names, which are in the directory.
             run: further keys of tasks.json.
 
         Returns:

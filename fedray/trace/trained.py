@@ -126,12 +126,12 @@ _FORMS = {"task_metrics": _METRICS, "optimum": TypeAdapter(dict[str, float])}
 
 
 class EncodingFigures(TypedDict):
-    """How updates were encoded, as training.json records it."""
+    """Encoding of updates, as training.json records it."""
 
     kind: str
     """Kind of the scenario's `privacy.encoding`."""
     bits_per_parameter: float
-    """What a device sends in a round for each parameter, in bits."""
+    """Bits that a device sends in a round for each parameter."""
     inflation: float
     """Largest norm of an encoded update over the clip norm; at least 1."""
 
@@ -170,13 +170,13 @@ class TrainedDocument(TypedDict):
     devices_at_once: int | None
     """Devices whose updates are computed together in one batch."""
     encoding: EncodingFigures
-    """How updates were encoded."""
+    """Encoding of updates."""
     trainers: int
     """Workers that trained devices."""
     restarts: int
     """Number of lost workers that were replaced."""
     notes: list[str]
-    """What happened to checkpoints, and that the training diverged if it did; in sentences."""
+    """Events of checkpoints, and a divergence of the training; in sentences."""
     written: str
     """Time of writing: UTC, as ISO 8601 has it."""
     wall_seconds: float
@@ -465,7 +465,7 @@ class TrainedRun(DrawnResult):
         return f"{self.document['scenario']['training']['cohort_sample']:,} devices"
 
     def _encoding_rows(self) -> list[list[str]]:
-        """How updates were sent; empty for runs before encodings were a choice."""
+        """Encoding of updates as rows; empty for runs before encodings were a choice."""
         encoding = self.document.get("encoding")
         if encoding is None:
             return []

@@ -43,10 +43,10 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
     """Encodes one part as Parquet bytes.
 
     Args:
-        first_device: least id that the part may have.
-        end_device: one above the largest.
-        columns: as in PARTICIPATION_SCHEMA, or in BUFFERED_SCHEMA where there is a version, in its
-            order, outcomes as codes, NaN for no report.
+        first_device: least permitted id.
+        end_device: one above the largest permitted id.
+        columns: as in PARTICIPATION_SCHEMA, or in BUFFERED_SCHEMA with versions, in its order,
+            outcomes as codes, NaN for no report.
 
     Returns:
         The bytes, with the digests of the values.
@@ -120,7 +120,7 @@ class TraceWriter(PartialDirectory):
         super().__init__(directory, RUN_FILE, is_resumed=is_resumed)
         self._parts: list[dict[str, Any]] = []
         self._events: dict[str, dict[int, Losses | ClockSettings]] = {}
-        """What happened to devices: by the file of DEVICE_EVENTS and the part's first device."""
+        """Events of devices, by the file of DEVICE_EVENTS and the part's first device."""
         self.class_counts: ClassCounts | None = None
         """Participations by class of devices, of all parts so far."""
 
@@ -152,7 +152,7 @@ class TraceWriter(PartialDirectory):
         """Writes rounds and run.json, then gives the directory its name.
 
         Args:
-            records: of every attempt at a round, in order of time.
+            records: every attempt at a round, in order of time.
             run: further keys of run.json.
 
         Returns:
@@ -201,16 +201,17 @@ class TraceWriter(PartialDirectory):
 
 
 def write_part(part: ShardPart, partial: str, token: str) -> ShardPart:
-    """Called by a shard: writes its part into the writer's directory if it sees it, and then leaves
-    the bytes out.
+    """Writes a shard's part into the writer's directory if that is visible here, and then drops the
+    bytes.
 
     Args:
-        part: with its bytes.
+        part: part with its bytes.
         partial: path of the directory, as the driver sees it.
-        token: what the writer put there. On another machine, a directory of that name is another.
+        token: content of the writer's token file. On another machine, a directory of that name is
+            another.
 
     Returns:
-        The part without bytes where it was written, and else as it is, to be sent.
+        The part without bytes if it was written, else unchanged, to be sent.
     """
     directory = Path(partial)
     try:
