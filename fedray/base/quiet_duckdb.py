@@ -8,20 +8,22 @@ if TYPE_CHECKING:
 
 
 def connected(settings: Mapping[str, Any]) -> "duckdb.DuckDBPyConnection":
-    """A connection without a progress bar: standard output belongs to the command, which may print
-    JSON there.
+    """Returns a connection without a progress bar, and without extensions from the network.
 
     Args:
-        settings: of DuckDB, by name.
+        settings: settings of DuckDB, by name.
     """
     # The import takes a tenth of a second.
     import duckdb
 
-    connection = duckdb.connect(config=dict(settings))
+    # A query may name a function of an extension, which DuckDB would fetch.
+    offline = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+    connection = duckdb.connect(config={**offline, **settings})
     try:
+        # Standard output belongs to the command, which may print JSON there.
         connection.execute("SET enable_progress_bar = false")
     except duckdb.InvalidInputException as error:
-        # In a notebook without ipywidgets there is no bar, and DuckDB refuses to be told so.
+        # In a notebook without ipywidgets there is no bar, and DuckDB refuses the setting.
         if "ipywidgets" not in str(error):
             connection.close()
             raise

@@ -59,6 +59,14 @@ at 1.04 GB instead of 1.16."""
 MEMORY_PER_THREAD = 128
 """MiB; with less, threads of the sort would not get their minimum."""
 REPEATS = ("refuse", "once", "each")
+_SORTING = "sorting"
+"""Directory for rows that memory does not hold."""
+_ROUNDS = (
+    "SELECT round, min({time}) AS first, max({time}) AS last FROM staged"
+    " GROUP BY round ORDER BY round"
+)
+# Rows that are equal in all columns are the same, so the log's order does not matter.
+_SORTED = "FROM staged ORDER BY ALL"
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 
@@ -148,22 +156,24 @@ def import_log(
     numbering = Numbering(rounds, renumber, released)
     source = Log(Path(log), layout, numbering, on_progress)
     with TraceWriter(out) as writer, _writing(Path(out)):
-        # Both lie in the directory in the making, so that a failure removes them with it.
-        staged, folder = writer.partial / "staged.parquet", writer.partial / "sorting"
+        # In the directory in the making, so that a failure removes it too.
+        staged = writer.partial / "staged.parquet"
         source.stage(staged)
         _check_staged(source, leave_out_invalid)
         # DuckDB may need all the memory that reading took.
         pa.default_memory_pool().release_unused()
-        rows = _Staged(staged, folder, memory_mebibytes)
-        log_rounds = _LogRounds(rows.rounds(), source)
-        parts = _Parts(writer, source.schema.field("device").type, log_rounds, repeats)
-        for batch in rows.sorted():
+        time = "NULL::DOUBLE" if time_column is None else "time"
+        seen = _queried(_ROUNDS.format(time=time), staged, memory_mebibytes)
+        log_rounds = _LogRounds(pa.Table.from_batches(seen), source)
+        kind = source.schema.field("device").type
+        parts = _Parts(writer, kind, log_rounds, repeats)
+        for batch in _queried(_SORTED, staged, memory_mebibytes):
             parts.add(batch)
             line = f"{parts.rows:,} of {source.staged_rows:,} rows sorted"
             on_progress(PartDone(line, parts.rows, source.staged_rows))
         # Neither belongs to the trace, and both may be as large as the log.
         staged.unlink()
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(writer.partial / _SORTING, ignore_errors=True)
         entries = parts.finish()
         # Only the sort brings repeated rows together, so this cannot be refused earlier.
         if parts.repeated is not None and repeats == "refuse":
@@ -209,7 +219,8 @@ def import_log(
 
 def _released(file: Path, layout: LogLayout) -> ReleasedRounds:
     times = layout.time_reader(f"times of rounds_file={str(file)!r}")
-    return read_rounds_file(file, separator_of(layout.delimiter), layout.round, layout.time, times)
+    separator = separator_of(layout.delimiter)
+    return read_rounds_file(file, separator, layout.round, layout.time, times)
 
 
 def _check_staged(source: Log, leave_out_invalid: bool) -> None:
@@ -278,56 +289,31 @@ def _writing(directory: Path) -> Iterator[None]:
         ) from None
 
 
-class _Staged:
-    """The staged rows in DuckDB.
+def _queried(query: str, staged: Path, memory_mebibytes: int) -> Iterator[pa.RecordBatch]:
+    """Yields DuckDB's answer to a query of the view `staged`; rows beyond memory go to disk."""
+    # The import takes a tenth of a second.
+    import duckdb
 
-    Args:
-        file: Parquet file with the columns device, round and, if the log has times, time.
-        folder: directory for rows that memory does not hold.
-        memory_mebibytes: memory of the sort.
-    """
-
-    def __init__(self, file: Path, folder: Path, memory_mebibytes: int) -> None:
-        self._file, self._folder, self._memory = file, folder, memory_mebibytes
-        self._columns = pq.read_schema(file).names
-
-    def rounds(self) -> pa.Table:
-        """round, first and last time of every round that occurs, in order of round."""
-        time = "time" if "time" in self._columns else "NULL::DOUBLE"
-        query = (
-            f"SELECT round, min({time}) AS first, max({time}) AS last FROM staged"
-            " GROUP BY round ORDER BY round"
-        )
-        return pa.Table.from_batches(self._batches(query))
-
-    def sorted(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows sorted by all columns."""
-        # Rows that are equal in all columns are the same, so the log's order does not matter.
-        return self._batches("FROM staged ORDER BY ALL")
-
-    def _batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        # The import takes a tenth of a second.
-        import duckdb
-
-        settings: dict[str, Any] = {
-            "memory_limit": f"{self._memory}MiB",
-            "temp_directory": str(self._folder),
-            "threads": max(1, min(os.cpu_count() or 1, self._memory // MEMORY_PER_THREAD)),
-        }
-        try:
-            with connected(settings) as connection:
-                # DuckDB takes names of files for patterns.
-                name = glob.escape(str(self._file))
-                connection.read_parquet(name).create_view("staged")
-                yield from connection.sql(query).to_arrow_reader(BATCH_ROWS)
-        except (duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
-            # DuckDB turns the user's Ctrl-C into an error of its own.
-            if isinstance(error, duckdb.InterruptException) or "interrupted" in str(error).lower():
-                raise KeyboardInterrupt from None
-            raise RunFailed(
-                f"sorting in {shown_path(self._folder)} failed ({first_line(error)}); free disk "
-                f"space there, or give more than memory_mebibytes={self._memory}"
-            ) from None
+    folder = staged.with_name(_SORTING)
+    most_threads = memory_mebibytes // MEMORY_PER_THREAD
+    settings: dict[str, Any] = {
+        "memory_limit": f"{memory_mebibytes}MiB",
+        "temp_directory": str(folder),
+        "threads": max(1, min(os.cpu_count() or 1, most_threads)),
+    }
+    try:
+        with connected(settings) as connection:
+            # DuckDB takes names of files for patterns.
+            connection.read_parquet(glob.escape(str(staged))).create_view("staged")
+            yield from connection.sql(query).to_arrow_reader(BATCH_ROWS)
+    except (duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
+        # DuckDB turns the user's Ctrl-C into an error of its own.
+        if isinstance(error, duckdb.InterruptException) or "interrupted" in str(error).lower():
+            raise KeyboardInterrupt from None
+        raise RunFailed(
+            f"sorting in {shown_path(folder)} failed ({first_line(error)}); free disk space "
+            f"there, or give more than memory_mebibytes={memory_mebibytes}"
+        ) from None
 
 
 class _LogRounds:
@@ -349,7 +335,8 @@ class _LogRounds:
         places = self.places(staged)
         # First and last times of participations, and listed times; NaN if unknown.
         times = np.full((3, n), np.nan)
-        times[0, places], times[1, places] = seen["first"].to_numpy(), seen["last"].to_numpy()
+        times[0, places] = seen["first"].to_numpy()
+        times[1, places] = seen["last"].to_numpy()
         released = source.numbering.released
         if released is not None and released.seconds is not None:
             times[2] = released.seconds
@@ -369,8 +356,9 @@ class _LogRounds:
 
     def write(self, file: Path) -> str:
         """Writes the rounds to a file of the trace, and returns the digest of its columns."""
-        columns = dict(zip(LOG_ROUNDS_SCHEMA.names, (self.numbers, *self._times), strict=True))
-        arrays = [pa.array(column, mask=np.isnan(column)) for column in columns.values()]
+        values = (self.numbers, *self._times)
+        columns = dict(zip(LOG_ROUNDS_SCHEMA.names, values, strict=True))
+        arrays = [pa.array(column, mask=np.isnan(column)) for column in values]
         table = pa.table(arrays, schema=LOG_ROUNDS_SCHEMA)
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
         return columns_digest(columns)

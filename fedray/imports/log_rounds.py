@@ -211,7 +211,7 @@ def _whole(column: pa.Array, file: Path) -> NDArray[np.int64]:
         raise _refused(file, "lists no round", "nothing was released that could be audited")
     if numbers.null_count:
         raise _refused(file, f"has {numbers.null_count:,} lines without a round", "correct them")
-    found = numbers.to_numpy(zero_copy_only=False)
+    found = np.asarray(numbers)
     wrong = found[(found < 0) | (found >= LARGEST_NUMBER)]
     if wrong.size:
         remedy = "rounds are numbers from 0 to 10^18, correct it"
