@@ -243,6 +243,7 @@ class Log:
             example = Unused(reason, 0, devices[first], shown_value(rounds[first]))
             self.left_out.setdefault(reason, example).rows += places.size
             self.out_of_range += places.size if reason == beyond else 0
+        # Rows in these rounds are reported by round, because the log is not wrong about them.
         staged = self.numbering.staged(numbers)
         is_unreleased = is_left & (staged < 0)
         if is_unreleased.any():
@@ -251,15 +252,14 @@ class Log:
             self.unreleased_rounds = np.union1d(self.unreleased_rounds, found)
         # Times of other rows are not read, so a wrong time there refuses nothing.
         places = np.flatnonzero(is_left & ~is_unreleased)
-        chosen = pa.array(places)
-        columns = [devices.take(chosen), pa.array(staged[places])]
+        columns = [_taken(devices, places), pa.array(staged[places])]
         if self.times is not None:
 
             def row_name(place: int) -> str:
                 row = int(places[place])
                 return row_text(devices[row], shown_value(rounds[row]))
 
-            times = batch.column(self.layout.time).take(chosen)
+            times = _taken(batch.column(self.layout.time), places)
             columns.append(pa.array(self.times.seconds(times, row_name)))
         return pa.record_batch(columns, schema=self.schema)
 
@@ -353,9 +353,15 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
+def _taken(column: pa.Array, places: NDArray[np.int64]) -> pa.Array:
+    # Most logs lose no row here, and a copy of text takes as long as reading it.
+    return column if places.size == len(column) else column.take(pa.array(places))
+
+
 def _is_missing(column: pa.Array) -> NDArray[np.bool_]:
     """[N]; whether values are null or empty."""
     if pa.types.is_integer(column.type):
         return np.asarray(column.is_null())
+    # An empty name would join all devices without a name into one.
     is_empty = _COMPUTE.equal(_COMPUTE.binary_length(column), 0)
     return np.asarray(_COMPUTE.fill_null(is_empty, True))

@@ -20,6 +20,7 @@ BLOCK_BYTES = 16 << 20
 """Bytes of CSV read at once; no value may be longer."""
 DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError)
 """Errors of pyarrow for files that cannot be read."""
+# pyarrow decompresses CSV by the suffix.
 _FORMATS = {
     ".csv": "csv",
     ".gz": "csv",
@@ -95,12 +96,14 @@ class LogFiles:
                 rule = f"is the name of {count} columns of {self._shown}"
                 raise InputError.of(argument, column, rule, "rename one of them")
             if not count:
+                # The usual cause is another character between columns, which makes them one.
                 hint = _separator_hint(self._files[0], self._separator) if self._is_csv else ""
                 remedy = f"it has {', '.join(names[:20])[:400]}{hint}"
                 rule = f"is not a column of {self._shown}"
                 raise InputError.of(argument, column, rule, remedy)
 
     def _check_types(self, file: Path, schema: pa.Schema) -> None:
+        # Text "0012" and number 12 would be two devices.
         found = _types(schema, self.types)
         if found != self.types:
             first = shown_path(self._files[0])
@@ -154,6 +157,7 @@ def open_csv(
 
 def csv_names(file: Path, separator: str) -> list[str]:
     """Returns the names in the first line of a CSV file. Raises InputError."""
+    # Without names of columns pyarrow reads one block and guesses types, which are not used.
     schema = open_csv(file, [], separator).schema
     try:
         # pyarrow decodes the names only here.
@@ -227,7 +231,7 @@ def _files_of(path: Path) -> list[Path]:
         return [_utf8(path)]
     if not path.is_dir():
         raise InputError(f"{shown} is not there; name a CSV or Parquet file, or a directory")
-    # Other files are ignored, such as those that mark an export as complete.
+    # Other files are ignored, such as marks of a complete export.
     named = [file for file in path.rglob("*") if file.suffix.lower() in _FORMATS]
     # Only regular files: a pipe would wait for a writer.
     found = sorted(file for file in named if file.is_file())

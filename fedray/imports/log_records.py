@@ -82,6 +82,7 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
         raise InputError(f"column {columns.device!r} is named twice; name others")
     files = LogFiles(path, arguments, columns.file_format, columns.delimiter)
     table = pa.Table.from_batches(files.batches(), pa.schema(files.types))
+    # Before times are read, which need a first row.
     if not table.num_rows:
         raise InputError(f"{name} has no rows; name one that has")
     if any(column.null_count for column in table.columns):
@@ -118,6 +119,7 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
 
 def _seconds(reader: TimeReader, column: pa.ChunkedArray) -> NDArray[np.float64]:
     parts, rows = [], 0
+    # The reader takes one array, and a joined one could exceed 2 GB of text.
     for chunk in column.chunks:
         parts.append(reader.seconds(chunk, lambda place, rows=rows: f"row {rows + place + 1}"))
         rows += len(chunk)

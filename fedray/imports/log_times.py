@@ -5,7 +5,7 @@ The first rows with a time decide the form; every other row must have it. Nothin
 * Text with an offset from UTC ("2026-03-01T12:00:00Z", "2026-03-01 12:00:00+02:00", "2026-03-01
   12:00:00 UTC") is exact.
 * Text without an offset, and timestamps without a zone, are local times of the given time zone, or
-  of UTC if none is given, which the trace records. A local time that occurs twice, or never,
+  of UTC by default, which the trace records. A local time that occurs twice, or never,
   because clocks were changed is refused.
 * Numbers are Unix times if they lie between 2000 and 2100 in seconds, milliseconds, microseconds or
   nanoseconds; the four ranges do not overlap. Other numbers need the unit, and may then count from
@@ -147,7 +147,7 @@ class TimeReader:
             try:
                 found = text.cast(kind)
             except pa.ArrowException as error:
-                # What follows is advice on functions of pyarrow.
+                # The rest is advice on functions of pyarrow.
                 problem = first_line(error).split(" If these")[0].rstrip(".")
                 continue
             self._text_type = kind
@@ -292,7 +292,7 @@ def _located(column: pa.Array, zone: str) -> tuple[pa.Array, pa.Array]:
 def shown_range(first: float, last: float) -> tuple[str, str]:
     """Formats two times: ISO 8601 in UTC if both lie within 2000 to 2100, else seconds.
 
-    Both have as many decimals as the one that needs more, six at most.
+    Both have the decimals that the longer one needs, six at most.
     """
     if not EARLIEST <= first <= last <= LATEST:
         return f"{first:.15g} s", f"{last:.15g} s"
