@@ -8,8 +8,7 @@ if TYPE_CHECKING:
 
 
 def connected(settings: Mapping[str, Any]) -> "duckdb.DuckDBPyConnection":
-    """Returns a connection without a progress bar: standard output belongs to the command, which
-    may print JSON there.
+    """Returns a connection without a progress bar, and without extensions from the network.
 
     Args:
         settings: settings of DuckDB, by name.
@@ -17,11 +16,14 @@ def connected(settings: Mapping[str, Any]) -> "duckdb.DuckDBPyConnection":
     # The import takes a tenth of a second.
     import duckdb
 
-    connection = duckdb.connect(config=dict(settings))
+    # A query may name a function of an extension, which DuckDB would fetch.
+    offline = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+    connection = duckdb.connect(config={**offline, **settings})
     try:
+        # Standard output belongs to the command, which may print JSON there.
         connection.execute("SET enable_progress_bar = false")
     except duckdb.InvalidInputException as error:
-        # A notebook without ipywidgets has no bar, and DuckDB refuses the setting there.
+        # In a notebook without ipywidgets there is no bar, and DuckDB refuses the setting.
         if "ipywidgets" not in str(error):
             connection.close()
             raise

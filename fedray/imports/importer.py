@@ -56,9 +56,19 @@ PART_ROWS = 1 << 22
 LEAST_MEMORY, USUAL_MEMORY = 64, 576
 """MiB, of the sort. 10 million rows need 680; with 576 they take as long, and a whole import peaks
 at 1.04 GB instead of 1.16."""
+MOST_TABLED = 1 << 16
+"""Largest range of round numbers whose places are looked up in a table, made for each batch."""
 MEMORY_PER_THREAD = 128
 """MiB; with less, threads of the sort would not get their minimum."""
 REPEATS = ("refuse", "once", "each")
+_SORTING = "sorting"
+"""Directory for rows that memory does not hold."""
+_ROUNDS = (
+    "SELECT round, min({time}) AS first, max({time}) AS last FROM staged"
+    " GROUP BY round ORDER BY round"
+)
+# Rows that are equal in all columns are the same, so the log's order does not matter.
+_SORTED = "FROM staged ORDER BY ALL"
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 
@@ -148,22 +158,24 @@ def import_log(
     numbering = Numbering(rounds, renumber, released)
     source = Log(Path(log), layout, numbering, on_progress)
     with TraceWriter(out) as writer, _writing(Path(out)):
-        # Both lie in the directory in the making, so that a failure removes them with it.
-        staged, folder = writer.partial / "staged.parquet", writer.partial / "sorting"
+        # In the directory in the making, so that a failure removes it too.
+        staged = writer.partial / "staged.parquet"
         source.stage(staged)
         _check_staged(source, leave_out_invalid)
         # DuckDB may need all the memory that reading took.
         pa.default_memory_pool().release_unused()
-        rows = _Staged(staged, folder, memory_mebibytes)
-        log_rounds = _LogRounds(rows.rounds(), source)
-        parts = _Parts(writer, source.schema.field("device").type, log_rounds, repeats)
-        for batch in rows.sorted():
+        time = "NULL::DOUBLE" if time_column is None else "time"
+        seen = _queried(_ROUNDS.format(time=time), staged, memory_mebibytes)
+        log_rounds = _LogRounds(pa.Table.from_batches(seen), source)
+        kind = source.schema.field("device").type
+        parts = _Parts(writer, kind, log_rounds, repeats)
+        for batch in _queried(_SORTED, staged, memory_mebibytes):
             parts.add(batch)
             line = f"{parts.rows:,} of {source.staged_rows:,} rows sorted"
             on_progress(PartDone(line, parts.rows, source.staged_rows))
         # Neither belongs to the trace, and both may be as large as the log.
         staged.unlink()
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(writer.partial / _SORTING, ignore_errors=True)
         entries = parts.finish()
         # Only the sort brings repeated rows together, so this cannot be refused earlier.
         if parts.repeated is not None and repeats == "refuse":
@@ -209,7 +221,8 @@ def import_log(
 
 def _released(file: Path, layout: LogLayout) -> ReleasedRounds:
     times = layout.time_reader(f"times of rounds_file={str(file)!r}")
-    return read_rounds_file(file, separator_of(layout.delimiter), layout.round, layout.time, times)
+    separator = separator_of(layout.delimiter)
+    return read_rounds_file(file, separator, layout.round, layout.time, times)
 
 
 def _check_staged(source: Log, leave_out_invalid: bool) -> None:
@@ -278,56 +291,31 @@ def _writing(directory: Path) -> Iterator[None]:
         ) from None
 
 
-class _Staged:
-    """The staged rows in DuckDB.
+def _queried(query: str, staged: Path, memory_mebibytes: int) -> Iterator[pa.RecordBatch]:
+    """Yields DuckDB's answer to a query of the view `staged`; rows beyond memory go to disk."""
+    # The import takes a tenth of a second.
+    import duckdb
 
-    Args:
-        file: Parquet file with the columns device, round and, if the log has times, time.
-        folder: directory for rows that memory does not hold.
-        memory_mebibytes: memory of the sort.
-    """
-
-    def __init__(self, file: Path, folder: Path, memory_mebibytes: int) -> None:
-        self._file, self._folder, self._memory = file, folder, memory_mebibytes
-        self._columns = pq.read_schema(file).names
-
-    def rounds(self) -> pa.Table:
-        """round, first and last time of every round that occurs, in order of round."""
-        time = "time" if "time" in self._columns else "NULL::DOUBLE"
-        query = (
-            f"SELECT round, min({time}) AS first, max({time}) AS last FROM staged"
-            " GROUP BY round ORDER BY round"
-        )
-        return pa.Table.from_batches(self._batches(query))
-
-    def sorted(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows sorted by all columns."""
-        # Rows that are equal in all columns are the same, so the log's order does not matter.
-        return self._batches("FROM staged ORDER BY ALL")
-
-    def _batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        # The import takes a tenth of a second.
-        import duckdb
-
-        settings: dict[str, Any] = {
-            "memory_limit": f"{self._memory}MiB",
-            "temp_directory": str(self._folder),
-            "threads": max(1, min(os.cpu_count() or 1, self._memory // MEMORY_PER_THREAD)),
-        }
-        try:
-            with connected(settings) as connection:
-                # DuckDB takes names of files for patterns.
-                name = glob.escape(str(self._file))
-                connection.read_parquet(name).create_view("staged")
-                yield from connection.sql(query).to_arrow_reader(BATCH_ROWS)
-        except (duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
-            # DuckDB turns the user's Ctrl-C into an error of its own.
-            if isinstance(error, duckdb.InterruptException) or "interrupted" in str(error).lower():
-                raise KeyboardInterrupt from None
-            raise RunFailed(
-                f"sorting in {shown_path(self._folder)} failed ({first_line(error)}); free disk "
-                f"space there, or give more than memory_mebibytes={self._memory}"
-            ) from None
+    folder = staged.with_name(_SORTING)
+    most_threads = memory_mebibytes // MEMORY_PER_THREAD
+    settings: dict[str, Any] = {
+        "memory_limit": f"{memory_mebibytes}MiB",
+        "temp_directory": str(folder),
+        "threads": max(1, min(os.cpu_count() or 1, most_threads)),
+    }
+    try:
+        with connected(settings) as connection:
+            # DuckDB takes names of files for patterns.
+            connection.read_parquet(glob.escape(str(staged))).create_view("staged")
+            yield from connection.sql(query).to_arrow_reader(BATCH_ROWS)
+    except (duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
+        # DuckDB turns the user's Ctrl-C into an error of its own.
+        if isinstance(error, duckdb.InterruptException) or "interrupted" in str(error).lower():
+            raise KeyboardInterrupt from None
+        raise RunFailed(
+            f"sorting in {shown_path(folder)} failed ({first_line(error)}); free disk space "
+            f"there, or give more than memory_mebibytes={memory_mebibytes}"
+        ) from None
 
 
 class _LogRounds:
@@ -335,7 +323,7 @@ class _LogRounds:
 
     Args:
         seen: staged round, first and last time of the rounds that occur, sorted.
-        source: the log. Raises InputError if its rounds are not those that were stated.
+        source: the log. Raises InputError if it contradicts the stated rounds.
     """
 
     def __init__(self, seen: pa.Table, source: Log) -> None:
@@ -346,10 +334,12 @@ class _LogRounds:
         n = self.numbers.size
         self.empty = n - staged.size
         """Rounds without a participation in this log; they released a model too, and count."""
+        # Rounds of a rounds file may lack participations, so their places have gaps.
         places = self.places(staged)
         # First and last times of participations, and listed times; NaN if unknown.
         times = np.full((3, n), np.nan)
-        times[0, places], times[1, places] = seen["first"].to_numpy(), seen["last"].to_numpy()
+        times[0, places] = seen["first"].to_numpy()
+        times[1, places] = seen["last"].to_numpy()
         released = source.numbering.released
         if released is not None and released.seconds is not None:
             times[2] = released.seconds
@@ -359,18 +349,25 @@ class _LogRounds:
         first_times, last_times, _ = self._times = times - self.origin
         # Comparisons with NaN are false, so rounds without times are never out of order.
         self.out_of_order = int((last_times[1:] < first_times[:-1]).sum())
-        """Rounds whose participations are all earlier than those of the round before."""
+        """Rounds that ended before the round before them began."""
 
     def places(self, staged: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Our numbers of staged rounds [N]."""
         if self._has_places:
             return staged.astype(np.uint32)
-        return np.searchsorted(self.numbers, staged).astype(np.uint32)
+        first, last = self.numbers[[0, -1]]
+        if last - first >= MOST_TABLED:
+            return np.searchsorted(self.numbers, staged).astype(np.uint32)
+        # Ten times as fast as searching.
+        table = np.empty(last - first + 1, np.uint32)
+        table[self.numbers - first] = np.arange(self.numbers.size)
+        return table[staged - first]
 
     def write(self, file: Path) -> str:
         """Writes the rounds to a file of the trace, and returns the digest of its columns."""
-        columns = dict(zip(LOG_ROUNDS_SCHEMA.names, (self.numbers, *self._times), strict=True))
-        arrays = [pa.array(column, mask=np.isnan(column)) for column in columns.values()]
+        values = (self.numbers, *self._times)
+        columns = dict(zip(LOG_ROUNDS_SCHEMA.names, values, strict=True))
+        arrays = [pa.array(column, mask=np.isnan(column)) for column in values]
         table = pa.table(arrays, schema=LOG_ROUNDS_SCHEMA)
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
         return columns_digest(columns)
@@ -541,6 +538,7 @@ class _Names:
         self._writer.close()
 
     def _write_group(self) -> None:
+        # One chunk, because the bytes of a file depend on the chunks, and its digest on them.
         group = self._pending[:NAMES_PER_GROUP].combine_chunks()
         self._writer.write_table(pa.table({"device": group}), NAMES_PER_GROUP)
         self._pending = self._pending[NAMES_PER_GROUP:]

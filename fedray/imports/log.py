@@ -49,8 +49,8 @@ class LogLayout:
         if not self.devices:
             remedy = "name the column of the device"
             raise InputError.of("device_column", (), "names no column", remedy)
-        chosen = [*self.devices, self.round]
-        chosen += [self.time] if self.time is not None else []
+        # A missing time column occurs once.
+        chosen = (*self.devices, self.round, self.time)
         for column, count in Counter(chosen).items():
             if count > 1:
                 raise InputError(
@@ -146,13 +146,13 @@ class Log:
             self.times = layout.time_reader(f"column {layout.time!r} of log {shown_path(path)}")
         self._on_progress = on_progress
         self._files = LogFiles(path, layout.columns, layout.file_format, layout.delimiter)
-        self._types = {name: _plain(kind) for name, kind in self._files.types.items()}
+        self._types = self._files.types
         _check_round_type(layout.round, self._types[layout.round])
         self._met: dict[str, dict[str, None]] = {column: {} for column in layout.conditions}
         """First few values of the columns of conditions."""
-        fields = [pa.field("device", self._device_type()), pa.field("round", pa.int64())]
-        fields += [pa.field("time", pa.float64())] if layout.time is not None else []
-        self.schema = pa.schema(fields)
+        self.schema = pa.schema({"device": self._device_type(), "round": pa.int64()})
+        if layout.time is not None:
+            self.schema = self.schema.append(pa.field("time", pa.float64()))
 
     def stage(self, file: Path) -> None:
         """Writes device, round and time of the participations to a Parquet file.
@@ -184,10 +184,12 @@ class Log:
             return
         met = []
         for column, wanted in self.layout.conditions.items():
-            some = list(map(repr, self._met[column]))
-            some[MOST_MET:] = ["..."] if len(some) > MOST_MET else []
+            found = list(map(repr, self._met[column]))
+            some = ", ".join(found[:MOST_MET])
+            # One value too many shows that there are others.
+            some += ", ..." if len(found) > MOST_MET else ""
             wish = " or ".join(map(repr, wanted))
-            met.append(f"column {column!r} has {', '.join(some)}, and {wish} is wanted")
+            met.append(f"column {column!r} has {some}, and {wish} is wanted")
         raise InputError(
             f"where={shown(list(self.layout.where))} leaves none of the {self.rows:,} rows of log "
             f"{shown_path(self.path)}: {'; '.join(met)}; values must be equal to the letter, and "
@@ -199,7 +201,7 @@ class Log:
         taken = np.ones(batch.num_rows, np.bool_)
         for column, values in self.layout.conditions.items():
             # Null counts as empty text, so that COLUMN= asks for rows without a value.
-            text = _COMPUTE.fill_null(_decoded(batch.column(column)).cast(pa.string()), "")
+            text = batch.column(column).cast(pa.string()).fill_null("")
             # One more than a message names, so that it knows whether there are others.
             if len(self._met[column]) <= MOST_MET:
                 some = text.unique()[: MOST_MET + 1].to_pylist()
@@ -207,7 +209,7 @@ class Log:
             # pyarrow writes booleans as true and false, people also as True and False.
             is_boolean = pa.types.is_boolean(self._types[column])
             allowed = [value.lower() for value in values] if is_boolean else values
-            taken &= _COMPUTE.is_in(text, pa.array(allowed)).to_numpy(zero_copy_only=False)
+            taken &= np.asarray(_COMPUTE.is_in(text, pa.array(allowed)))
         # Most logs have no conditions, and a filter would copy the batch.
         if taken.all():
             return batch
@@ -216,9 +218,9 @@ class Log:
 
     def _participations(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         devices = self._devices(batch)
-        rounds = _decoded(batch.column(self.layout.round))
+        rounds = batch.column(self.layout.round)
         whole = _whole_numbers(rounds)
-        numbers = whole.fill_null(0).to_numpy(zero_copy_only=False)
+        numbers = np.asarray(whole.fill_null(0))
         limit = self.numbering.limit
         beyond = "with a round beyond 10^18"
         if self.numbering.how == AS_THEY_ARE:
@@ -241,6 +243,7 @@ class Log:
             example = Unused(reason, 0, devices[first], shown_value(rounds[first]))
             self.left_out.setdefault(reason, example).rows += places.size
             self.out_of_range += places.size if reason == beyond else 0
+        # Rows in these rounds are reported by round, because the log is not wrong about them.
         staged = self.numbering.staged(numbers)
         is_unreleased = is_left & (staged < 0)
         if is_unreleased.any():
@@ -249,22 +252,21 @@ class Log:
             self.unreleased_rounds = np.union1d(self.unreleased_rounds, found)
         # Times of other rows are not read, so a wrong time there refuses nothing.
         places = np.flatnonzero(is_left & ~is_unreleased)
-        chosen = pa.array(places)
-        columns = [devices.take(chosen), pa.array(staged[places])]
+        columns = [_taken(devices, places), pa.array(staged[places])]
         if self.times is not None:
 
             def row_name(place: int) -> str:
                 row = int(places[place])
                 return row_text(devices[row], shown_value(rounds[row]))
 
-            times = _decoded(batch.column(self.layout.time)).take(chosen)
+            times = _taken(batch.column(self.layout.time), places)
             columns.append(pa.array(self.times.seconds(times, row_name)))
         return pa.record_batch(columns, schema=self.schema)
 
     def _devices(self, batch: pa.RecordBatch) -> pa.Array:
         """The device of each row: its value, or several joined by "|", escaped by a backslash."""
         kind = self.schema.field("device").type
-        found = [_decoded(batch.column(name)).cast(kind) for name in self.layout.devices]
+        found = [batch.column(name).cast(kind) for name in self.layout.devices]
         for each in found:
             # Text that is not UTF-8 would be sorted wrongly, which would split a device in two.
             each.validate(full=True)
@@ -272,8 +274,9 @@ class Log:
             return found[0]
         # Escapes keep ("a|b", "c") and ("a", "b|c") apart; with a missing part all is missing.
         escaped = []
+        missing = pa.scalar(None, kind)
         for each in found:
-            part = _COMPUTE.if_else(pa.array(_is_missing(each)), pa.scalar(None, kind), each)
+            part = _COMPUTE.if_else(_is_missing(each), missing, each)
             part = _COMPUTE.replace_substring(part, "\\", "\\\\")
             escaped.append(_COMPUTE.replace_substring(part, "|", "\\|"))
         return _COMPUTE.binary_join_element_wise(*escaped, "|")
@@ -304,7 +307,8 @@ def _device_kind(name: str, kind: pa.DataType) -> pa.DataType:
 
 
 def _check_round_type(name: str, kind: pa.DataType) -> None:
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or _is_text(kind)):
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if not is_number and not _is_text(kind):
         raise InputError.of("round_column", name, f"is of type {kind}", "rounds are whole numbers")
 
 
@@ -340,24 +344,24 @@ def shown_value(value: pa.Scalar) -> str:
     plain = value.as_py()
     if plain is None:
         return "missing"
-    return repr(plain.hex() if isinstance(plain, bytes) else plain)[:60]
-
-
-def _decoded(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    if isinstance(plain, bytes):
+        plain = plain.hex()
+    return repr(plain)[:60]
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
+def _taken(column: pa.Array, places: NDArray[np.int64]) -> pa.Array:
+    # Most logs lose no row here, and a copy of text takes as long as reading it.
+    return column if places.size == len(column) else column.take(pa.array(places))
+
+
 def _is_missing(column: pa.Array) -> NDArray[np.bool_]:
     """[N]; whether values are null or empty."""
     if pa.types.is_integer(column.type):
         return np.asarray(column.is_null())
+    # An empty name would join all devices without a name into one.
     is_empty = _COMPUTE.equal(_COMPUTE.binary_length(column), 0)
     return np.asarray(_COMPUTE.fill_null(is_empty, True))

@@ -5,7 +5,7 @@ CSV is read as text. Only an empty cell is missing, since a device may be called
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ BLOCK_BYTES = 16 << 20
 """Bytes of CSV read at once; no value may be longer."""
 DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError)
 """Errors of pyarrow for files that cannot be read."""
+# pyarrow decompresses CSV by the suffix.
 _FORMATS = {
     ".csv": "csv",
     ".gz": "csv",
@@ -63,8 +64,8 @@ class LogFiles:
         with self._readable():
             schema = self._schema(self._files[0])
             self._check_names(schema.names, columns)
-        self.types = {name: schema.field(name).type for name in columns}
-        """Types of the columns in the first file; those of the others are equal."""
+        self.types = _types(schema, columns)
+        """Types of the columns in every file; dictionaries are decoded."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows in order. Raises InputError if a file is damaged or differs in types."""
@@ -78,7 +79,8 @@ class LogFiles:
                     self._check_types(file, parquet.schema_arrow)
                     for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=names):
                         # Files keep the order of their own columns.
-                        yield batch.select(names)
+                        columns = [_decoded(batch.column(name)) for name in names]
+                        yield pa.record_batch(columns, names)
 
     def _schema(self, file: Path) -> pa.Schema:
         if not self._is_csv:
@@ -94,19 +96,20 @@ class LogFiles:
                 rule = f"is the name of {count} columns of {self._shown}"
                 raise InputError.of(argument, column, rule, "rename one of them")
             if not count:
+                # The usual cause is another character between columns, which makes them one.
                 hint = _separator_hint(self._files[0], self._separator) if self._is_csv else ""
                 remedy = f"it has {', '.join(names[:20])[:400]}{hint}"
                 rule = f"is not a column of {self._shown}"
                 raise InputError.of(argument, column, rule, remedy)
 
     def _check_types(self, file: Path, schema: pa.Schema) -> None:
-        names = set(schema.names)
-        found = {name: schema.field(name).type if name in names else None for name in self.types}
+        # Text "0012" and number 12 would be two devices.
+        found = _types(schema, self.types)
         if found != self.types:
+            first = shown_path(self._files[0])
             raise InputError(
-                f"log {shown_path(file)} has the columns {', '.join(self.types)} as "
-                f"{list(map(str, found.values()))}, {shown_path(self._files[0])} as "
-                f"{list(map(str, self.types.values()))}; bring all files to one form"
+                f"log {shown_path(file)} has the columns {_shown_types(found)}, and {first} has "
+                f"{_shown_types(self.types)}; bring all files to one form"
             )
 
     @contextlib.contextmanager
@@ -154,6 +157,7 @@ def open_csv(
 
 def csv_names(file: Path, separator: str) -> list[str]:
     """Returns the names in the first line of a CSV file. Raises InputError."""
+    # Without names of columns pyarrow reads one block and guesses types, which are not used.
     schema = open_csv(file, [], separator).schema
     try:
         # pyarrow decodes the names only here.
@@ -190,6 +194,23 @@ def shown_path(path: Path) -> str:
     return repr(str(path))
 
 
+def _types(schema: pa.Schema, names: Iterable[str]) -> dict[str, pa.DataType]:
+    """Types of the named columns that a schema has; of a dictionary, the type of its values."""
+    kinds = {name: schema.field(name).type for name in names if name in schema.names}
+    for name, kind in kinds.items():
+        if pa.types.is_dictionary(kind):
+            kinds[name] = kind.value_type
+    return kinds
+
+
+def _shown_types(types: Mapping[str, pa.DataType]) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in types.items())
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
 def _separator_hint(file: Path, separator: str) -> str:
     """Names another separator if only that one occurs in the first line of a CSV file."""
     try:
@@ -210,7 +231,7 @@ def _files_of(path: Path) -> list[Path]:
         return [_utf8(path)]
     if not path.is_dir():
         raise InputError(f"{shown} is not there; name a CSV or Parquet file, or a directory")
-    # Other files are ignored, such as those that mark an export as complete.
+    # Other files are ignored, such as marks of a complete export.
     named = [file for file in path.rglob("*") if file.suffix.lower() in _FORMATS]
     # Only regular files: a pipe would wait for a writer.
     found = sorted(file for file in named if file.is_file())

@@ -81,7 +81,8 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
     if len(arguments) <= len(columns.values):
         raise InputError(f"column {columns.device!r} is named twice; name others")
     files = LogFiles(path, arguments, columns.file_format, columns.delimiter)
-    table = pa.Table.from_batches(files.batches(), pa.schema(list(files.types.items())))
+    table = pa.Table.from_batches(files.batches(), pa.schema(files.types))
+    # Before times are read, which need a first row.
     if not table.num_rows:
         raise InputError(f"{name} has no rows; name one that has")
     if any(column.null_count for column in table.columns):
@@ -89,17 +90,19 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
             f"{name} has rows with an empty cell; every row needs {', '.join(arguments)}"
         )
     # As text, devices of any type are numbered alike: a dictionary counts in order of mention.
-    devices = _cast(table.column(0), pa.string(), columns.device, name)
-    device = devices.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
-    readers = {
-        column: TimeReader(f"column {column!r} of {name}", columns.time_unit, columns.time_format)
-        for column in columns.values
-    }
+    devices = _cast(table[columns.device], pa.string(), columns.device, name)
+    codes = devices.combine_chunks().dictionary_encode().indices
+    device = codes.to_numpy().astype(np.int64)
+    times, form = [], ""
     if columns.round is not None:
-        rounds = _cast(table.column(1), pa.int64(), columns.round, name)
-        times = [rounds.to_numpy().astype(np.float64)]
+        rounds = _cast(table[columns.round], pa.int64(), columns.round, name)
+        times.append(rounds.to_numpy().astype(np.float64))
     else:
-        times = [_seconds(reader, table.column(column)) for column, reader in readers.items()]
+        for column in columns.values:
+            where = f"column {column!r} of {name}"
+            reader = TimeReader(where, columns.time_unit, columns.time_format)
+            times.append(_seconds(reader, table[column]))
+            form = form or reader.form
     start, end = times[0], times[-1]
     # Written so, a time that is NaN is wrong too.
     wrong = np.flatnonzero(~(start < end))
@@ -109,7 +112,6 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
             f"{name}: row {first + 1} starts at {start[first]:g} and ends at {end[first]:g}; an "
             "interval starts before it ends, correct it"
         )
-    form = next(iter(readers.values())).form
     # Rounds, and numbers that count from any moment, have no date.
     is_unix = columns.round is None and EARLIEST <= float(start.min()) <= LATEST
     return LogRecords(device, start, end, form, is_unix)
@@ -117,6 +119,7 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
 
 def _seconds(reader: TimeReader, column: pa.ChunkedArray) -> NDArray[np.float64]:
     parts, rows = [], 0
+    # The reader takes one array, and a joined one could exceed 2 GB of text.
     for chunk in column.chunks:
         parts.append(reader.seconds(chunk, lambda place, rows=rows: f"row {rows + place + 1}"))
         rows += len(chunk)

@@ -46,7 +46,7 @@ class Numbering:
 
     Args:
         rounds: number of rounds that released a model, if known.
-        has_ranks: whether our numbers are the ranks of those that occur.
+        has_ranks: whether our numbers are ranks of the numbers that occur.
         released: the rounds of a rounds file, if there is one.
 
     Raises:
@@ -83,6 +83,7 @@ class Numbering:
         if rounds is not None and self.how == AS_THEY_ARE:
             self.limit = rounds
         self._rounds = rounds
+        # The list is in order of release, so numbers are looked up in a sorted copy.
         if released is not None:
             self._order = np.argsort(released.numbers)
             self._sorted = released.numbers[self._order]
@@ -108,7 +109,7 @@ class Numbering:
             log: name of the log in messages.
 
         Raises:
-            InputError: rounds are missing, or not as many as stated.
+            InputError: rounds are missing, or differ in number from the stated one.
         """
         if self.released is not None:
             return self.released.numbers
@@ -121,7 +122,7 @@ class Numbering:
             )
             raise InputError.of("rounds", self._rounds, rule, remedy)
         if missing:
-            # At least MOST_SHOWN of so many first numbers are missing, or else all that are.
+            # Among these, MOST_SHOWN numbers are missing, or all missing ones.
             first = np.arange(min(self.limit, seen.size + MOST_SHOWN))
             some = listed(np.setdiff1d(first, seen), missing)
             raise InputError(
@@ -201,6 +202,7 @@ def _check_distinct(names: list[str], file: Path) -> None:
 
 def _whole(column: pa.Array, file: Path) -> NDArray[np.int64]:
     try:
+        # A cast refuses spaces, which lists made by hand have.
         if pa.types.is_string(column.type):
             column = pc.utf8_trim_whitespace(column)  # pyright: ignore[reportAttributeAccessIssue]
         numbers = column.cast(pa.int64())
@@ -211,7 +213,7 @@ def _whole(column: pa.Array, file: Path) -> NDArray[np.int64]:
         raise _refused(file, "lists no round", "nothing was released that could be audited")
     if numbers.null_count:
         raise _refused(file, f"has {numbers.null_count:,} lines without a round", "correct them")
-    found = numbers.to_numpy(zero_copy_only=False)
+    found = np.asarray(numbers)
     wrong = found[(found < 0) | (found >= LARGEST_NUMBER)]
     if wrong.size:
         remedy = "rounds are numbers from 0 to 10^18, correct it"

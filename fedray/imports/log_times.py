@@ -5,7 +5,7 @@ The first rows with a time decide the form; every other row must have it. Nothin
 * Text with an offset from UTC ("2026-03-01T12:00:00Z", "2026-03-01 12:00:00+02:00", "2026-03-01
   12:00:00 UTC") is exact.
 * Text without an offset, and timestamps without a zone, are local times of the given time zone, or
-  of UTC if none is given, which the trace records. A local time that occurs twice, or never,
+  of UTC by default, which the trace records. A local time that occurs twice, or never,
   because clocks were changed is refused.
 * Numbers are Unix times if they lie between 2000 and 2100 in seconds, milliseconds, microseconds or
   nanoseconds; the four ranges do not overlap. Other numbers need the unit, and may then count from
@@ -28,6 +28,7 @@ from fedray.base.quiet_duckdb import connected
 from fedray.base.rounding import counted
 from fedray.trace.files import first_line
 
+Floats = NDArray[np.float64]
 RowName = Callable[[int], str]
 """Gives the name of a row for messages, by its place."""
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
@@ -79,12 +80,13 @@ class TimeReader:
         self._unit = unit
         self._has_given_unit = unit is not None
         self._text_type: pa.DataType | None = None
+        self._row_name: RowName = str
         self.form = ""
         """Form of the times, in words; empty before the first row."""
 
     def seconds(
         self, column: pa.Array, row_name: RowName = lambda place: f"row {place + 1}"
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Returns the times of a column [N] in seconds since 1970-01-01 UTC, or as numbers count.
 
         Args:
@@ -94,6 +96,7 @@ class TimeReader:
         Raises:
             InputError: a value is missing, not of the form, or ambiguous.
         """
+        self._row_name = row_name
         if not len(column):
             return np.empty(0)
         if column.null_count:
@@ -110,27 +113,27 @@ class TimeReader:
                 f"{self._where} is of type {kind}, and {given} is for text; leave it out"
             )
         if self._parser is not None:
-            return self._of_format(column, self._parser, row_name)
+            return self._of_format(column, self._parser)
         if pa.types.is_timestamp(kind):
-            return self._of_timestamps(column, "timestamps", row_name)
+            return self._of_timestamps(column, "timestamps")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
             # Unsafe casts round: nanoseconds since 1970 need more digits than float64 has.
             numbers = column.cast(pa.float64(), safe=False)
-            return self._of_numbers(numbers.to_numpy(zero_copy_only=False))
+            return self._of_numbers(np.asarray(numbers))
         if is_text:
-            return self._of_text(_COMPUTE.utf8_trim_whitespace(column), row_name)
+            return self._of_text(_COMPUTE.utf8_trim_whitespace(column))
         raise InputError(f"{self._where} is of type {kind}, which has no times. {ACCEPTED}")
 
-    def _of_text(self, text: pa.Array, row_name: RowName) -> NDArray[np.float64]:
+    def _of_text(self, text: pa.Array) -> Floats:
         if self.form.startswith(_NUMBERS) or (not self.form and _is_number(text[0].as_py())):
             try:
                 numbers = text.cast(pa.float64())
             except pa.ArrowException as error:
                 raise self._doubt(first_line(error)) from None
-            return self._of_numbers(numbers.to_numpy(zero_copy_only=False))
+            return self._of_numbers(np.asarray(numbers))
         # pyarrow would take a date for its midnight, up to a day away from the truth.
         is_short = _COMPUTE.less_equal(_COMPUTE.binary_length(text), len("2026-03-01"))
-        if some := _some(text, is_short, row_name):
+        if some := self._some(text, is_short):
             raise self._doubt(
                 f"{some}, which is a date without a time of day, or no time; correct or remove "
                 "such rows"
@@ -144,33 +147,31 @@ class TimeReader:
             try:
                 found = text.cast(kind)
             except pa.ArrowException as error:
-                # What follows is advice on functions of pyarrow.
+                # The rest is advice on functions of pyarrow.
                 problem = first_line(error).split(" If these")[0].rstrip(".")
                 continue
             self._text_type = kind
-            return self._of_timestamps(found, "ISO 8601", row_name)
+            return self._of_timestamps(found, "ISO 8601")
         is_other = _COMPUTE.invert(_COMPUTE.match_substring_regex(text, _ISO_8601))
-        if some := _some(text, is_other, row_name):
+        if some := self._some(text, is_other):
             raise self._doubt(f"{some}, which is not ISO 8601")
         raise self._doubt(f"neither all with an offset from UTC nor all without: {problem}")
 
-    def _of_format(
-        self, text: pa.Array, parser: "_TextParser", row_name: RowName
-    ) -> NDArray[np.float64]:
+    def _of_format(self, text: pa.Array, parser: "_TextParser") -> Floats:
         given = f"`time_format={parser.text_format!r}`"
         found = parser.parsed(text)
-        if some := _some(text, found.is_null(), row_name):
+        if some := self._some(text, found.is_null()):
             raise self._error(f"{some}, which is not of {given}; correct the format or the rows")
         what = f"text of the form {parser.text_format!r}"
-        seconds = self._of_timestamps(found, what, row_name)
-        if some := _some(text, (seconds < EARLIEST) | (seconds > LATEST), row_name):
+        seconds = self._of_timestamps(found, what)
+        if some := self._some(text, (seconds < EARLIEST) | (seconds > LATEST)):
             raise self._error(
                 f"{some}, which {given} takes as a year before 2000 or after 2100; "
                 "%y is a year of two digits, and %Y one of four"
             )
         return seconds
 
-    def _of_timestamps(self, column: pa.Array, what: str, row_name: RowName) -> NDArray[np.float64]:
+    def _of_timestamps(self, column: pa.Array, what: str) -> Floats:
         if self._has_given_unit:
             given = f"`time_unit={self._unit!r}`"
             raise self._error(f"{what}, whose unit is known; {given} is for numbers, leave it out")
@@ -178,25 +179,25 @@ class TimeReader:
             if column.type.tz:
                 raise self._without_zone(f"{what} with an offset from UTC")
             self.form = f"{what}, local times of {self._zone}"
-            column = self._of_zone(column, self._zone, row_name)
+            column = self._of_zone(column, self._zone)
         elif column.type.tz:
             self.form = f"{what} in UTC"
         else:
             self.form = f"{what} without an offset from UTC, taken as UTC"
-        ticks = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        ticks = np.asarray(column.cast(pa.int64()))
         return ticks / _TICKS[column.type.unit]
 
-    def _of_zone(self, column: pa.Array, zone: str, row_name: RowName) -> pa.Array:
+    def _of_zone(self, column: pa.Array, zone: str) -> pa.Array:
         """The times in UTC of local times [N]."""
         first, last = _located(column, zone)
-        if some := _some(column, _COMPUTE.not_equal(first, last), row_name, "time"):
+        if some := self._some(column, _COMPUTE.not_equal(first, last), "time"):
             raise self._error(
                 f"{some}, which clocks of {zone} showed twice or never, because they were changed; "
                 "write the times with their offset from UTC, or leave them out"
             )
         return first
 
-    def _of_numbers(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _of_numbers(self, values: Floats) -> Floats:
         if not np.isfinite(values).all():
             raise self._doubt("a number that is not finite")
         if self._zone is not None:
@@ -218,6 +219,15 @@ class TimeReader:
             problem = f"{outside[0]:.15g} beside Unix {self._unit}"
             raise self._doubt(f"{problem}; correct it, or {remedy}")
         return seconds
+
+    def _some(self, values: pa.Array, is_wrong: pa.Array | NDArray, noun: str = "value") -> str:
+        """Number of wrong values, and the first one with its row; empty text if all are right."""
+        wrong = np.flatnonzero(is_wrong)
+        if not wrong.size:
+            return ""
+        first = int(wrong[0])
+        value = shown(str(values[first].as_py()))
+        return f"{counted(wrong.size, noun)} such as {value} ({self._row_name(first)})"
 
     def _error(self, problem: str) -> InputError:
         return InputError(f"{self._where} has {problem}")
@@ -279,22 +289,10 @@ def _located(column: pa.Array, zone: str) -> tuple[pa.Array, pa.Array]:
     return first, last
 
 
-def _some(
-    values: pa.Array, is_wrong: pa.Array | NDArray, row_name: RowName, noun: str = "value"
-) -> str:
-    """Number of wrong values, and the first one with its row; empty text if all are right."""
-    wrong = np.flatnonzero(is_wrong)
-    if not wrong.size:
-        return ""
-    first = int(wrong[0])
-    value = shown(str(values[first].as_py()))
-    return f"{counted(wrong.size, noun)} such as {value} ({row_name(first)})"
-
-
 def shown_range(first: float, last: float) -> tuple[str, str]:
     """Formats two times: ISO 8601 in UTC if both lie within 2000 to 2100, else seconds.
 
-    Both have as many decimals as the one that needs more, six at most.
+    Both have the decimals that the longer one needs, six at most.
     """
     if not EARLIEST <= first <= last <= LATEST:
         return f"{first:.15g} s", f"{last:.15g} s"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fedray.audit.audit import audit_trace
 from fedray.audit.participation import read_patterns
 from fedray.base.errors import InputError, TraceCorrupt
+from fedray.base.quiet_duckdb import connected
 from fedray.imports.importer import REPEATED, import_log
 from fedray.mechanisms.registry import BLT, Tree
 from fedray.trace.imported import ImportedTrace, open_trace
@@ -420,3 +421,12 @@ def test_a_changed_import_is_noticed(tmp_path: Path) -> None:
         read_patterns(open_trace(tmp_path / "t", verify=False))
     with pytest.raises(TraceCorrupt, match="the digest that it records of itself"):
         open_trace(tmp_path / "t")
+
+
+def test_duckdb_fetches_no_extension_from_the_network() -> None:
+    with connected({}) as connection:
+        names = ("autoinstall_known_extensions", "autoload_known_extensions")
+        found = connection.sql(
+            f"SELECT {', '.join(f'current_setting({name!r})' for name in names)}"
+        )
+        assert found.fetchall() == [(False, False)]

@@ -700,10 +700,10 @@ def test_repeated_rows_last_from_their_first_to_their_last_time(
     rows = "a,0,5\na,0,1\na,0,9\na,0,4\na,1,20\nb,0,3\nb,1,31\nb,1,30\n"
     told = {"time_column": "at", "time_unit": "seconds", "repeats": repeats}
     for size in (1, 2, 3, 5, 100):
-        batches = importer._Staged.sorted
+        batches = importer._queried
         monkeypatch.setattr(
-            importer._Staged,
-            "sorted",
+            importer,
+            "_queried",
             lambda *args, batches=batches, size=size: (
                 batch.slice(start, size)
                 for batch in batches(*args)
