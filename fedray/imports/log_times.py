@@ -283,7 +283,7 @@ def _located(column: pa.Array, zone: str) -> tuple[pa.Array, pa.Array]:
             _COMPUTE.assume_timezone(column, zone, ambiguous=choice, nonexistent=choice)
             for choice in ("earliest", "latest")
         )
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeEncodeError) as error:
         rule = f"is not known ({first_line(error)})"
         raise InputError.of("time_zone", zone, rule, "name one such as 'Europe/Berlin'") from None
     return first, last
