@@ -166,8 +166,8 @@ def sensitivity_kind(guarantee: Guarantee) -> str:
 
 
 def limit_cells(guarantee: Guarantee, findings: Sequence[Finding] = ()) -> tuple[str, str]:
-    """Min-sep and participations of a guarantee; dashes if they are not known. Limits that a claim
-    states stand before tighter ones that follow from it, such as those of a timer.
+    """Returns min-sep and participations of a guarantee; dashes if they are unknown. Limits that a
+    claim states precede tighter ones that follow from it, such as those of a timer.
 
     Args:
         guarantee: guarantee of a mechanism.
@@ -220,7 +220,7 @@ def utility_table(audit: Audit) -> Table:
     """Mechanisms of an `audit` by the error of their prefix sums at equal rho, the least first."""
     basis = audit.utility_basis
     assert basis is not None
-    # The mechanism of the run stands out among those that it is compared with.
+    # The mechanism of the run is highlighted among the compared ones.
     used = audit.mechanisms[0].name
     is_observed = basis is audit.mechanisms[0].observed_limits
     limits = OBSERVED_LIMITS if is_observed else f"{basis.name} participation"
@@ -258,8 +258,7 @@ def findings_table(audit: Audit) -> Table:
 
 
 def style_of(verdict: str) -> str:
-    """The style class of a `verdict` in the page: `holds`, `broken`, or `open` for what is
-    neither."""
+    """Returns the style class of a `verdict` on the page: `holds`, `broken`, or else `open`."""
     return verdict if verdict in ("holds", "broken") else "open"
 
 

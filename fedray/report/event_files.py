@@ -1,4 +1,4 @@
-"""TensorBoard's event files of a training, written while it goes on."""
+"""TensorBoard's event files of a training, written while it runs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ OF_ROUNDS = {
 
 @contextlib.contextmanager
 def event_files(directory: Path | None) -> Iterator[ProgressListener]:
-    """Within: gives a listener that writes what it is told of a training into event files.
+    """Yields a listener that writes the progress of a training into event files.
 
-    Steps are rounds that the model was trained on. Where a training goes on from a checkpoint,
+    Steps are rounds that the model was trained on. If a training continues from a checkpoint,
     rounds that were written before are written again, with the same values.
 
     Args:
-        directory: where a new event file is made; None for none.
+        directory: folder of the new event file; None for none.
 
     Raises:
-        InputError: the package tensorboard is not there, or the directory cannot be written.
+        InputError: the package tensorboard is missing, or the directory cannot be written.
     """
     if directory is None:
         yield lambda progress: None
@@ -67,7 +67,7 @@ class _Listener:
             for name, words in OF_ROUNDS.items():
                 value = getattr(progress.metrics, name)
                 self._writer.add_scalar(name, value, progress.trained, description=words)
-            # The last evaluation is told with every round until there is another one.
+            # The last evaluation comes with every round until the next one.
             if progress.evaluation is not None and progress.evaluated > self._evaluated:
                 self._evaluated = progress.evaluated
                 for name, measured in progress.evaluation.metrics.items():

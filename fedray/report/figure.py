@@ -1,4 +1,4 @@
-"""What a figure is: a value that the page, an SVG file and a CSV file are all made of, so that they
+"""A figure as a value, of which the page, an SVG file and a CSV file are all made, so that they
 cannot differ."""
 
 import math
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from fedray.base.rounding import up
 
 LOG_LINES = 5.0
-"""Lines get a logarithmic axis where the largest value is more than so many times the least: on a
-linear one the low half of what is told apart by a factor would lie in the lowest fifth."""
+"""Ratio of the largest to the least value above which lines get a logarithmic axis: on a linear one
+the low half of a geometric range would lie in the lowest fifth."""
 LOG_BARS = 100.0
-"""Bars do from here on, where the least would no longer be seen: min-sep and max participations are
-told by the least bars."""
+"""The same ratio for bars, above which the least would no longer be visible: min-sep and max
+participations are shown by the least bars."""
 
 PLOT, CHARACTER, MARGIN = (260.0, 200.0), (6.0, 12.0), 12.0
 """Pixels by which labels are placed: a narrow plot (width, height), a character of a label, and the
@@ -27,7 +27,7 @@ COLORS = ("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b")
 DASHES = ("solid", "dash", "dot")
 GREY = "#8a8f94"
 BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
-"""Of areas, which have an outline because they hardly differ from what is below them."""
+"""Opacity of areas, which have an outline because they hardly differ from the background."""
 LEGEND_CHARACTERS = 38
 """In a line of a legend, so that it stands on a telephone's screen."""
 
@@ -37,14 +37,14 @@ class Axis:
     """An axis with a title, and how its values are shown, in plots and in words."""
 
     title: str
-    """What is measured, with its unit."""
+    """Measured quantity, with its unit."""
     is_log: bool = False
     """Whether the axis is logarithmic."""
     starts_at_zero: bool = True
     """Whether a linear axis starts at zero."""
     decimals: int | None = None
-    """Values are shown rounded up to so many, as privacy losses and errors are; None shows them as
-    they are."""
+    """Decimals to which values are rounded up, as for privacy losses and errors; None shows them
+    unrounded."""
 
     def text(self, value: float) -> str:
         """A value on this axis, as it is shown: whole numbers in full, others to six digits, or
@@ -61,13 +61,13 @@ class Series:
     """Points (x, y) [m] under a name; a line, steps, bars or points of a figure."""
 
     name: str
-    """What the legend calls it."""
+    """Name in the legend."""
     kind: Literal["line", "steps", "bars", "points"]
-    """`line` joins the points; `steps` holds each y from its x to its `until` and leaves a gap
-    where the next x is later; `bars` counts the whole numbers from x to until - 1; `points` stand
-    alone."""
+    """`line` joins the points; `steps` holds each y from its x to its `until` and leaves a gap if
+    the next x is later; `bars` counts the whole numbers from x to until - 1; `points` are separate.
+    """
     x: NDArray[np.float64]
-    """Where the points are on the horizontal axis, [m]."""
+    """Horizontal positions of the points, [m]."""
     y: NDArray[np.float64]
     """[m]; NaN where nothing is known."""
     until: NDArray[np.float64] | None = None
@@ -77,15 +77,14 @@ class Series:
     is_reference: bool = False
     """Whether it is a line to compare with, and not data."""
     low: NDArray[np.float64] | None = None
-    """[m]: the lower end of what lies around y, a band beside a line or a bar at a point; NaN where
-    nothing is known."""
+    """[m]: lower end of the range around y, a band beside a line or a bar at a point; NaN if
+    unknown."""
     high: NDArray[np.float64] | None = None
     """[m]: the upper end."""
 
     @property
     def has_markers(self) -> bool:
-        """Whether its points are marked: steps are where one stands alone and is too short to be
-        seen."""
+        """Whether its points are marked: steps are if one is isolated and too short to see."""
         if self.kind != "steps" or self.until is None:
             return self.kind != "bars"
         if not self.x.size:
@@ -110,7 +109,7 @@ class Series:
         place is the point's in x."""
         assert self.until is not None
         slack = 1e-9 * np.abs(self.until[:-1])
-        # As for the markers, steps that differ by rounding alone leave no gap.
+        # As for the markers, steps that only differ by rounding leave no gap.
         is_gap = self.x[1:] > self.until[:-1] + slack
         breaks = np.flatnonzero(is_gap) + 1
         # Each step has two corners; a corner more, without y, breaks the line at a gap.
@@ -126,16 +125,16 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A line across the figure at `at` on an axis; or a zone, if it goes on `until` there."""
+    """A line across the figure at `at` on an axis; or a zone, up to `until` there."""
 
     at: float
-    """Where it is on its axis."""
+    """Position on its axis."""
     text: str
-    """What stands beside it."""
+    """Text beside it."""
     axis: Literal["x", "y"] = "x"
     """On which axis `at` is; the line is at right angles to it."""
     until: float | None = None
-    """Where a zone ends; None for a line."""
+    """End of a zone; None for a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,34 +147,34 @@ class Figure:
     name: str
     """The name of its files, and its id in the page."""
     title: str
-    """What stands above it."""
+    """Title above the figure."""
     note: str
-    """What is to be known to read it."""
+    """Explanation for readers."""
     x: Axis
     """The horizontal axis."""
     y: Axis
     """The vertical axis."""
     series: tuple[Series, ...]
-    """What is drawn."""
+    """Series in the order of drawing."""
     marks: tuple[Mark, ...] = ()
     """Lines and zones across the figure."""
 
     def log_ticks(self, which: Literal["x", "y"]) -> list[float]:
-        """Where its logarithmic axis has numbers. Bars are drawn from below one, so that theirs
+        """Returns the numbers of its logarithmic axis. Bars are drawn from below one, so theirs
         begin there."""
         of_series = [each.x if which == "x" else each.y for each in self.series]
         of_marks = [mark.at for mark in self.marks if mark.axis == which]
         values = np.append(np.concatenate(of_series or [np.ones(1)]), of_marks)
         if which == "y" and any(each.kind == "bars" for each in self.series):
             values = np.append(values, 1.0)
-        # Zero and what is below it have no place on a logarithmic axis.
+        # Zero and negative values have no place on a logarithmic axis.
         known = values[values > 0]
         return log_ticks(float(known.min()), float(known.max())) if known.size else []
 
     def label_places(self, series: Series) -> list[tuple[int, int] | None]:
-        """Where the label of each point of a series stands: (0, 1) above, (0, -1) below, (1, 0)
-        right, (-1, 0) left of it; None where it would cover another label or point, or leave the
-        plot. Measured in a plot as narrow as a telephone's."""
+        """Returns the place of the label of each point of a series: (0, 1) above, (0, -1) below,
+        (1, 0) right, (-1, 0) left of it; None if it would cover another label or point, or leave
+        the plot. Measured in a plot as narrow as a telephone's."""
         # Pixels of the points, from the plot's lower left corner.
         columns = []
         for axis, own, size in (
@@ -195,7 +194,7 @@ class Figure:
         for (x, y), label in zip(points, series.labels, strict=True):
             width = CHARACTER[0] * len(label)
             height = CHARACTER[1]
-            # It stays so where a label fits on none of the four sides.
+            # It stays so if a label fits on none of the four sides.
             places.append(None)
             for right, above in ((0, 1), (1, 0), (-1, 0), (0, -1)):
                 left = x + right * (width / 2 + 5.0) - width / 2
@@ -216,23 +215,23 @@ class Plane:
     name: str
     """The name of its files, and its id in the page."""
     title: str
-    """What stands above it."""
+    """Title above the figure."""
     note: str
-    """What is to be known to read it."""
+    """Explanation for readers."""
     x: Axis
-    """What the columns are."""
+    """Axis of the columns."""
     y: Axis
-    """What the rows are."""
+    """Axis of the rows."""
     z: Axis
-    """What the values are, and how they are shown."""
+    """Axis of the values, with their format."""
     values: dict[tuple[float, float], float]
-    """z by (x, y); what is not in it was not computed."""
+    """z by (x, y); missing cells were not computed."""
     marks: dict[tuple[float, float], str] = field(default_factory=dict)
-    """Words by (x, y) where there is no value, with the reason."""
+    """Words by (x, y) for cells without a value, with the reason."""
 
     @property
     def sentence(self) -> str:
-        """What stands where: values by rows and columns, in words."""
+        """The cells in words: values by rows and columns."""
         return f"{self.z.title} by {self.y.title} (rows) and {self.x.title} (columns)."
 
     @property
@@ -254,11 +253,11 @@ class Plane:
         return self.z.text(value), self.shade(value)
 
     def shade(self, value: float) -> float:
-        """How dark the cell of a `value` is: 0 for the least value, 1 for the largest; logarithmic
-        if the axis is."""
+        """Returns the darkness of the cell of a `value`: 0 for the least value, 1 for the largest;
+        logarithmic if the axis is."""
         low = min(self.values.values())
         high = max(self.values.values())
-        # All values are equal, so none of the cells stands out.
+        # All values are equal, so no cell is highlighted.
         if low == high:
             return 0.0
         if self.z.is_log:
@@ -285,8 +284,8 @@ def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Where a logarithmic axis from low to high has numbers: 1, 2, 5, 10, ...; over more than two
-    decades 1, 3, 10, ...; over more than three powers of ten, and one more where the first of them
+    """Returns the numbers of a logarithmic axis from low to high: 1, 2, 5, 10, ...; over more than
+    two decades 1, 3, 10, ...; over more than three powers of ten, and one more if the first of them
     is far above low; over less than a factor of five, as many as a linear axis."""
     if high < LOG_LINES * low:
         return _linear_ticks(low, high)
@@ -300,7 +299,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     ticks = _decimal_ticks(powers, digits)
     # An axis reaches a little beyond the data, so numbers just outside are kept.
     ticks = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
-    # The least values need a number near them, though it is none of the series.
+    # The least values need a number near them, even one outside the series.
     if ticks[0] > 2.0 * low:
         finer = _decimal_ticks(powers, (1, 2, 5))
         ticks.insert(0, next(tick for tick in finer if tick >= low))

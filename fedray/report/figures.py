@@ -18,10 +18,10 @@ MOST_BINS = 120
 
 
 def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
-    """All figures of a trace and its audit, in the page's order.
+    """Returns all figures of a trace and its audit, in the page's order.
 
-    Those of privacy need a mechanism in the audit; those of the run need a trace of ours, as an
-    imported log knows nothing of eligible devices or of a model.
+    Figures of privacy need a mechanism in the audit; figures of the run need a trace of ours, as an
+    imported log has no eligible devices and no model.
     """
     of_run = trace_figures(trace) if isinstance(trace, Trace) else []
     return [*of_run, *audit_figures(audit)]
@@ -44,7 +44,7 @@ def trace_figures(trace: Trace) -> list[Figure]:
 def audit_figures(audit: Audit) -> list[Figure]:
     """Figures of participations; and of privacy, where the `audit` has a mechanism with noise."""
     of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps, exclusions]
-    # There is no ledger where no noise is known.
+    # Without noise there is no ledger.
     if audit.ledger:
         of_audit += [epsilon_over_rounds, rho_over_rounds, device_privacy]
     figures = [make(audit) for make in of_audit]
@@ -57,7 +57,7 @@ def _stores_uploads(trace: Trace) -> bool:
 
 
 def stored_uploads(trace: Trace) -> Figure | None:
-    """Stored uploads that were eligible in each committed round; None of a `trace` whose devices
+    """Stored uploads that were eligible in each committed round; None for a `trace` whose devices
     take part themselves."""
     if not _stores_uploads(trace):
         return None
@@ -103,7 +103,7 @@ def staleness(trace: Trace) -> Figure | None:
 
 
 def exclusions(audit: Audit) -> Figure | None:
-    """Devices that had been excluded at their budget before each round; None where none was."""
+    """Devices that had been excluded at their budget before each round; None if none was."""
     found = audit.exclusions
     if found is None or not found.devices:
         return None
@@ -147,7 +147,7 @@ def eligible_devices(trace: Trace) -> Figure | None:
 
 def eligible_by_hour(trace: Trace) -> Figure | None:
     """Mean number of eligible devices by hour of the day, UTC; each hour of each day of the `trace`
-    weighs the same. None where uploads are stored."""
+    has equal weight. None if uploads are stored."""
     if _stores_uploads(trace):
         return None
     start, _, counts = _censuses(trace)
@@ -173,8 +173,8 @@ def eligible_by_hour(trace: Trace) -> Figure | None:
 
 
 def _censuses(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """(start [w], end [w], devices [w]) of the look-ahead windows in which an attempt at a round
-    started: at each one's start the simulator counts, and the trace has the count with every
+    """Returns (start [w], end [w], devices [w]) of the look-ahead windows in which an attempt at a
+    round started: the simulator counts at each one's start, and the trace has the count with every
     attempt of the window."""
     window_seconds = 60.0 * trace.scenario["rounds"]["look_ahead_minutes"]
     windows = (trace.rounds["started"] // window_seconds).astype(np.int64)
@@ -184,8 +184,8 @@ def _censuses(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64], N
 
 
 def round_durations(trace: Trace) -> Figure | None:
-    """Minutes from one commit of the `trace` to the next, over time: what sets the pace, and so the
-    min-sep. None where uploads are stored, as the server's program takes no simulated time."""
+    """Minutes from one commit of the `trace` to the next, over time: they set the pace, and so the
+    min-sep. None if uploads are stored, as the server's program takes no simulated time."""
     if _stores_uploads(trace):
         return None
     # State 0 is a committed round. Time in abandoned ones counts towards the next commit.
@@ -227,7 +227,7 @@ def held_out_metrics(trace: Trace) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class MetricLine:
-    """What a line of a metric's figure is drawn from."""
+    """Data of a line of a metric's figure."""
 
     name: str
     """The line's name; empty for the metric's own."""
@@ -244,9 +244,9 @@ def metric_curve(
     """A metric of models on held-out data, over rounds.
 
     Args:
-        metric: which one.
-        lines: what is drawn, in order.
-        optimum: for metrics of which the data says it, the best value that any model can have.
+        metric: the metric.
+        lines: lines in the order of drawing.
+        optimum: best value that any model can have, of metrics for which the data states it.
     """
     series = [_metric_series(metric, line) for line in lines]
     best = optimum.get(metric.name)
@@ -332,7 +332,7 @@ def gap_bins(
 
     Args:
         values: [N] whole numbers; the first bin starts at the least.
-        most: how many bins there may be.
+        most: most bins.
 
     Returns:
         (edges [m + 1], counts [m]).
@@ -341,14 +341,14 @@ def gap_bins(
         return np.array([0, 1]), np.array([0])
     low = int(values.min())
     high = int(values.max())
-    # The width is rounded up, so that no more than so many bins hold all values.
+    # The width is rounded up, so that at most this many bins hold all values.
     width = -(-(high - low + 1) // most)
     edges = np.arange(low, high + width + 1, width)
     return edges, np.histogram(values, bins=edges)[0]
 
 
 def epsilon_over_rounds(audit: Audit) -> Figure:
-    """Epsilon of the mechanism that the `audit` is of, once so many rounds had been released."""
+    """Epsilon of the mechanism of the `audit`, over the number of released rounds."""
     delta = audit.mechanisms[0].observed.delta
     y = Axis(f"Epsilon at delta = {given(delta)}", decimals=4)
     values = [entry.epsilon for entry in audit.ledger]
@@ -356,7 +356,7 @@ def epsilon_over_rounds(audit: Audit) -> Figure:
 
 
 def rho_over_rounds(audit: Audit) -> Figure:
-    """rho of the mechanism that the `audit` is of, once so many rounds had been released."""
+    """rho of the mechanism of the `audit`, over the number of released rounds."""
     y = Axis("rho (zCDP)", decimals=6)
     values = [entry.rho for entry in audit.ledger]
     return _over_rounds(audit, "rho", "rho over rounds", y, values)
@@ -380,9 +380,9 @@ def _over_rounds(audit: Audit, name: str, title: str, y: Axis, values: list[floa
 
 
 def device_privacy(audit: Audit) -> Figure:
-    """rho that so many of the audit's devices do not exceed, in steps of half a per cent.
+    """Largest rho of each share of the audit's devices, in steps of half a per cent.
 
-    Unlike the guarantees, it says what each device of this run got, not what holds for all.
+    Unlike the guarantees, it shows the privacy of each device of this run, not a bound for all.
     """
     privacy = audit.device_privacy
     # The page shows this figure only where there is noise, and then every device has a rho.

@@ -29,22 +29,22 @@ from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 MOST_POINTS_TO_AVOID = 5_000
-"""Of a figure whose legend is put where it hides the fewest."""
+"""Most points of a figure whose legend is placed where it hides the fewest."""
 
 
 def write_figures(trace: Trace | ImportedTrace, audit: Audit, directory: str | Path) -> list[Path]:
     """Writes NAME.svg and NAME.csv of every figure of a trace's page.
 
     Args:
-        trace: what was audited.
-        audit: of that trace.
-        directory: made if it is not there.
+        trace: the audited trace.
+        audit: its audit.
+        directory: folder of the files, made if it is missing.
 
     Returns:
         Paths of the files.
 
     Raises:
-        InputError: if one cannot be written.
+        InputError: a file cannot be written.
     """
     from fedray.report.figures import figures_of
 
@@ -55,14 +55,14 @@ def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[
     """Writes NAME.svg and NAME.csv of figures.
 
     Args:
-        figures: what is drawn.
-        directory: made if it is not there.
+        figures: the figures.
+        directory: folder of the files, made if it is missing.
 
     Returns:
         Paths of the files.
 
     Raises:
-        InputError: if one cannot be written.
+        InputError: a file cannot be written.
     """
     place = Path(directory)
     try:
@@ -82,11 +82,11 @@ def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[
 
 
 def figure_csv(figure: Shown) -> str:
-    """A figure's data as CSV, unrounded.
+    """Returns a figure's data as CSV, unrounded.
 
-    There is a row per point: series, x, until where there is one, y, and the ends of what lies
-    around it; then a row per mark. Of a plane there is a row per cell: x, y, value. Numbers are
-    read back as the same float64; what is not known is empty.
+    There is a row per point: series, x, until if any, y, and the ends of its range; then a row per
+    mark. A plane has a row per cell: x, y, value. Numbers are read back as the same float64;
+    unknown ones are empty.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -157,7 +157,7 @@ def figure_svg(figure: Shown) -> str:
         "svg.fonttype": "none",
         # Without a salt of ours, ids in the file would differ from run to run.
         "svg.hashsalt": "fedray",
-        # Users' names may hold dollars, which are no formula.
+        # Users' names may hold dollars, which do not mean formulas.
         "text.parse_math": False,
         "font.size": 9,
         "font.family": "sans-serif",

@@ -37,7 +37,7 @@ def _privacy_facts(figures: Figures) -> list[tuple[str, str]]:
     if figures.noise_multiplier is None or figures.mu is None or figures.epsilon is None:
         return []
     facts = [
-        # Of a calibration, one digit less may miss the target.
+        # In a calibration, one digit less may miss the target.
         ("noise multiplier", exact(figures.noise_multiplier)),
         ("mu, rho", f"{up(figures.mu, 6)}, {fine(figures.rho)}"),
         (f"epsilon at delta {given(figures.delta)}", up(figures.epsilon)),

@@ -35,18 +35,18 @@ the dark scheme."""
 
 
 def write_report(trace: Trace | ImportedTrace, audit: Audit, out: str | Path) -> Path:
-    """Writes the page of an audit, whole or not at all.
+    """Writes the page of an audit, complete or not at all.
 
     Args:
-        trace: what was audited.
-        audit: of that trace.
+        trace: the audited trace.
+        audit: its audit.
         out: the file.
 
     Returns:
         The file's path.
 
     Raises:
-        InputError: if it cannot be written.
+        InputError: it cannot be written.
     """
     return write_page(render(trace, audit), out)
 
@@ -162,19 +162,16 @@ def render_study(
     assumptions: Sequence[str] = (),
     scenario_toml: str | None = None,
 ) -> str:
-    """Makes a page of figures and tables.
+    """Returns a page of figures and tables as text.
 
     Args:
         title: its heading.
-        note: what the page shows.
-        figures: what is drawn, in order.
-        tables: in order.
-        results: is in the page as JSON.
-        assumptions: what the figures rest on, in sentences.
-        scenario_toml: what was run, as TOML; None where the page is of no single run.
-
-    Returns:
-        The page as text.
+        note: subject of the page.
+        figures: figures in order.
+        tables: tables in order.
+        results: results for the page's JSON.
+        assumptions: assumptions behind the figures, in sentences.
+        scenario_toml: scenario as TOML; None if the page has no single run.
     """
     values = {
         "note": note,
@@ -187,14 +184,11 @@ def render_study(
 
 
 def render_watch(listing: dict[str, Any], nonce: str) -> str:
-    """Makes the page that follows the runs under a directory; it asks for /state.json.
+    """Returns the page that follows the runs under a directory as text; it asks for /state.json.
 
     Args:
-        listing: as `fedray.watch.shown.shown_listing` gives it.
-        nonce: of the page's scripts, which its policy names.
-
-    Returns:
-        The page as text.
+        listing: result of `fedray.watch.shown.shown_listing`.
+        nonce: nonce of the page's scripts, which its policy names.
     """
     return (
         _environment()
@@ -204,14 +198,12 @@ def render_watch(listing: dict[str, Any], nonce: str) -> str:
 
 
 def render_fragment(line: str, tables: Sequence[Table]) -> str:
-    """Makes a part of a page, as a notebook shows it: it loads nothing, and has no script.
+    """Returns a part of a page for a notebook, one element of HTML as text: it loads nothing, and
+    has no script.
 
     Args:
-        line: what stands first.
-        tables: in order.
-
-    Returns:
-        One element of HTML as text.
+        line: first line.
+        tables: tables in order.
     """
     return _environment().get_template("fragment.html.j2").render(line=line, tables=tables)
 
@@ -240,7 +232,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
         "limit_cells": audits.limit_cells,
         "style_of": audits.style_of,
     }
-    # NaN is no JSON, and a browser would refuse the whole page's data for one of them.
+    # NaN is not JSON, and a browser would refuse the whole page's data for one of them.
     by_name = {figure.name: _for_script(figure) for figure in figures}
     figures_json = json.dumps(by_name, allow_nan=False)
     return environment.get_template(template).render(

@@ -31,10 +31,10 @@ _POSITIONS = {
 }
 HOVER = "%{hovertext}<extra></extra>"
 NAMED_HOVER = f"%{{fullData.name}}<br>{HOVER}"
-"""What is shown of a point. plotly.js would write the name in the line's colour, which is too
-bright for text."""
+"""Text beside a point. plotly.js would write the name in the line's colour, which is too bright for
+text."""
 _SILENT = {"hoverinfo": "skip", "showlegend": False}
-"""Keys of lines that are no data."""
+"""Keys of lines that carry no data."""
 
 
 def plotly_figure(figure: Figure) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
 
     Colours of text and rules are left out, because the page sets them by its light or dark scheme.
     """
-    # A single series needs no legend, because the title says what it is.
+    # A single series needs no legend, because the title describes it.
     has_legend = sum(not each.is_reference for each in figure.series) > 1
     data = []
     for place, each in enumerate(figure.series):
@@ -223,7 +223,7 @@ def _annotation(figure: Figure, mark: Mark) -> dict[str, Any]:
 
 
 def _near_before(figure: Figure, mark: Mark) -> int:
-    """How many marks before it have a text that might meet its own on a telephone."""
+    """Returns the number of earlier marks whose text might overlap its own on a telephone."""
     measure = math.log10 if figure.x.is_log else float
     values = np.concatenate([each.x for each in figure.series] or [np.zeros(1)])
     span = measure(values.max()) - measure(values.min()) if values.size else 0.0

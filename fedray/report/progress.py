@@ -1,4 +1,4 @@
-"""How far a run or a study is, on stderr."""
+"""Progress of a run or a study, on stderr."""
 
 import contextlib
 import math
@@ -29,19 +29,19 @@ from fedray.wire.messages import (
 from fedray.wire.messages import Progress as HowFar
 
 BAR, WIDE = 24, 120
-"""Characters of the bar itself, and of the least terminal in which it leaves room for what is
-told."""
+"""Characters of the bar itself, and of the narrowest terminal in which it leaves room for the text.
+"""
 
 
 SECONDS_BETWEEN_LINES = 15.0
-"""Where there is no terminal."""
+"""Seconds between lines without a terminal."""
 
 
 @contextlib.contextmanager
 def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
-    """Within: gives the listener of a run.
+    """Yields the listener of a run.
 
-    It moves the bar, or prints lines where there is no terminal, or does nothing if not shown.
+    It moves the bar, or prints lines without a terminal, or does nothing if not shown.
     """
     console = Console(stderr=True)
     if not is_shown:
@@ -56,7 +56,7 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
     columns += [BarColumn(bar_width=BAR)] if console.width >= WIDE else []
     columns += [TextColumn("{task.description}"), TimeElapsedColumn()]
     with Progress(*columns, console=console) as bar:
-        # How many rounds there are is told with the first word.
+        # The first report has the number of rounds.
         task = bar.add_task("starting", total=None)
 
         def show(progress: HowFar) -> None:
@@ -83,11 +83,11 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
 
 @contextlib.contextmanager
 def study_progress(title: str, is_shown: bool) -> Iterator[Callable[[str], None]]:
-    """Within: gives the listener of a study, which is told lines.
+    """Yields the listener of a study, which takes lines.
 
-    Where somebody may be watching, the last one stands beside the time that has passed, and is gone
-    at the end. Elsewhere a line is printed every fifteen seconds. The time left is told of those
-    that are a `PartDone`. Nothing is shown if not `is_shown`.
+    In a terminal, the last line stands beside the elapsed time, and disappears at the end.
+    Elsewhere a line is printed every fifteen seconds. Lines that are a `PartDone` show the time
+    left. Nothing is shown if not `is_shown`.
     """
     console = Console(stderr=True)
     if not is_shown:
@@ -105,7 +105,7 @@ def study_progress(title: str, is_shown: bool) -> Iterator[Callable[[str], None]
 
 
 class _Pace:
-    """How long the rest of a study takes, by the time that its parts have taken."""
+    """Predicts the rest of a study's time from the time of its parts."""
 
     def __init__(self) -> None:
         self._begun = 0.0
@@ -117,7 +117,7 @@ class _Pace:
         if not isinstance(text, PartDone):
             return text
         now = time.monotonic()
-        # What was done before the first word, such as what is kept, took no time that counts.
+        # Work before the first report, such as kept results, took no time that counts.
         if text.share < self._last:  # the first word, or that of another part
             self._begun, self._first = now, text.share
         self._last = text.share
@@ -147,13 +147,13 @@ SECONDS_BETWEEN_UPDATES = 0.25
 
 
 def show_progress(title: str = "") -> Callable[[HowFar | str], None]:
-    """Makes a listener for `on_progress` that shows how far a run or a study is.
+    """Returns a listener for `on_progress` that shows the progress of a run or a study.
 
-    In a notebook one line below the cell is kept up to date; elsewhere a line is printed to stderr
-    every fifteen seconds.
+    In a notebook one line below the cell is updated; elsewhere a line is printed to stderr every
+    fifteen seconds.
 
     Args:
-        title: what stands before the line.
+        title: text before the line.
 
     Returns:
         A listener for one call of a function of fedray.
@@ -175,11 +175,11 @@ class _Lines:
 
     def __call__(self, progress: HowFar | str) -> None:
         text, must_be_seen = self._told(progress)
-        # A notebook's line appears at once, so that the cell shows that something goes on.
+        # A notebook's line appears at once, so that the cell shows activity.
         is_first = self._display is not None and self._handle is None
         if not (is_first or must_be_seen or time.monotonic() - self._last >= self._seconds):
             return
-        # What is told of a training before it begins does not put off the next line.
+        # Reports before a training begins do not delay the next line.
         if not isinstance(progress, TrainingEstimate):
             self._last = time.monotonic()
         line = f"{self._title}: {text}" if self._title else text
@@ -214,8 +214,7 @@ def _notebook_display() -> Callable[..., Any] | None:
 
 
 def both(first: ProgressListener, second: ProgressListener) -> ProgressListener:
-    """A listener that tells two others of everything that it is told, the `first` before the
-    `second`."""
+    """Returns a listener that passes everything to the `first`, then to the `second`."""
 
     def tell(progress: HowFar) -> None:
         first(progress)
@@ -225,13 +224,13 @@ def both(first: ProgressListener, second: ProgressListener) -> ProgressListener:
 
 
 class _State:
-    """What is known of a run: the last that was told of its simulation and of its training."""
+    """State of a run: the latest reports of its simulation and of its training."""
 
     def __init__(self) -> None:
         self._run: RunProgress | None = None
         self._training: TrainingProgress | None = None
         self._begun: dict[type, tuple[float, int]] = {}
-        """When each of them was first told of, and how far it was then."""
+        """Time and progress of the first report of each."""
         self._seconds_left: dict[type, float] = {}
         self._to_train = 0
         """Rounds of a training that has reported no round yet."""
@@ -258,8 +257,8 @@ class _State:
         now = time.monotonic()
         kind = type(progress)
         begun, done_then = self._begun.setdefault(kind, (now, done))
-        # Simulation and training have paces of their own; what was done before a resumed run's
-        # first word does not count.
+        # Simulation and training have paces of their own; progress before a resumed run's first
+        # report does not count.
         if done > done_then:
             left = progress.count - done
             self._seconds_left[kind] = left * (now - begun) / (done - done_then)
@@ -289,9 +288,9 @@ class _State:
         return self.done == self.count
 
     def parts(self) -> list[str]:
-        """What is told of a run, the most telling first."""
+        """Texts about a run, the most informative first."""
         parts: list[str] = []
-        # Simulation and training go on side by side, so the slower one decides.
+        # Simulation and training run side by side, so the slower one decides.
         seconds_left = max(self._seconds_left.values(), default=0.0)
         if seconds_left:
             parts.append(f"{duration(seconds_left)} left")
@@ -316,13 +315,13 @@ class _State:
 
 
 def data_text(progress: DataProgress) -> str:
-    """How far data is that is read as a whole, in a phrase."""
+    """Returns the progress of reading all data, as a phrase."""
     return f"reading the data: {progress.clients:,} of {progress.count:,} clients"
 
 
 def estimate_text(estimate: TrainingEstimate) -> str:
-    """How long a training will take, in a sentence; and what it would take with whole rounds where
-    a sample of each trains."""
+    """Returns the predicted time of a training as a sentence; and that with whole rounds if a
+    sample of each trains."""
     text = (
         f"training: {estimate.count:,} rounds of {estimate.devices:,} devices take about "
         f"{duration(estimate.sample_seconds)}"
@@ -355,7 +354,7 @@ def _width_of_columns(state: _State, width: int, elapsed_seconds: float) -> int:
 
 
 def _fitting(parts: list[str], width: int) -> list[str]:
-    """As many of the first parts as stand whole in the width."""
+    """Returns as many of the first parts as fit whole in the width."""
     while parts and len("  ".join(parts)) > width:
         parts = parts[:-1]
     return parts

@@ -11,10 +11,10 @@ from fedray.report.page import render_study, write_page
 
 
 def write_tasks_report(audit: TasksAudit, out: str | Path) -> Path:
-    """Writes the page, whole or not at all.
+    """Writes the page, complete or not at all.
 
     Args:
-        audit: of the run.
+        audit: audit of the run.
         out: the file.
 
     Returns:
@@ -41,7 +41,7 @@ def tasks_page(audit: TasksAudit) -> str:
 
 
 def tasks_figures(audit: TasksAudit) -> list[Shown]:
-    """The figures of the page of an `audit`: what the devices got, in each task and over all."""
+    """Figures of the page of an `audit`: privacy of the devices in each task and over all."""
     curves = audit.composition.curves
     # The empty name stands for all tasks together.
     steps = len(curves[""])

@@ -191,7 +191,7 @@ class Paragraph:
 
 
 Piece = Table | Paragraph | str
-"""Part of what a command prints; a string is a line that is printed as it is."""
+"""Part of a command's output; a string is a line that is printed unchanged."""
 
 
 def bullets(texts: Sequence[str]) -> Iterator[Paragraph]:

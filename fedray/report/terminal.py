@@ -23,10 +23,10 @@ from fedray.trace.trained import TrainedRun
 
 
 def audit_text(audit: Audit) -> Iterator[Piece]:
-    """An `audit`: rows that were left out, its tables, the claim, and what the figures rest on."""
+    """Yields an `audit`: rows that were left out, its tables, the claim, and the assumptions."""
     yield from _left_out(audit)
     yield from audit_tables(audit)
-    # How a run ended is worth a line only where it was not as planned.
+    # The end of a run is worth a line only if it was not as planned.
     if audit.ended not in ("completed", "imported"):
         yield Paragraph("ended     ", f"{audit.ended}.")
     if audit.mechanisms:
@@ -57,7 +57,7 @@ def _left_out(audit: Audit) -> Iterator[Paragraph]:
 
 
 def _reasons(mechanism: MechanismAudit, has_claim: bool) -> Iterator[Piece]:
-    """What each guarantee is a statement about, and why it holds or does not."""
+    """Yields the subject of each guarantee, and the reason why it holds or does not."""
     yield _observed_sentence(mechanism.observed)
     yield Paragraph("enforced  ", _enforced_sentence(mechanism.enforced))
     for each in further_guarantees(mechanism):

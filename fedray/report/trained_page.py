@@ -38,13 +38,13 @@ def render_trained(
     tables: Sequence[Table] = (),
     results: dict[str, Any] | None = None,
 ) -> str:
-    """The page of a trained run as text.
+    """Returns the page of a trained run as text.
 
     Args:
         trained: the run.
-        figures: what is drawn after those of the run, such as its model on devices.
-        tables: what stands before those of the run.
-        results: what was found beside the run; is in the page's JSON.
+        figures: figures after those of the run, such as its model on devices.
+        tables: tables before those of the run.
+        results: further results for the page's JSON.
     """
     document = trained.document
     scenario = document["scenario"]
@@ -93,7 +93,7 @@ def trained_figures(trained: TrainedRun) -> list[Shown]:
 
 
 def _train_loss(columns: dict[str, Any]) -> Figure:
-    # Where no device trained the loss is NaN, and the step is left out.
+    # If no device trained the loss is NaN, and the step is left out.
     losses = columns["train_loss"].astype(np.float64)
     is_known = np.isfinite(losses)
     return Figure(
@@ -120,7 +120,7 @@ def _clipped_share(columns: dict[str, Any]) -> Figure:
 
 
 def _clip_norm(columns: dict[str, Any]) -> Figure | None:
-    """The clip norm of each round, beside the estimate that it follows; None where it is fixed."""
+    """The clip norm of each round, beside the estimate that it follows; None if it is fixed."""
     norms = columns.get("clip_norm", np.array([]))
     estimates = columns.get("counted_norm", np.array([]))
     # Runs of earlier versions did not record their norms.
