@@ -25,7 +25,6 @@ from fedray.scenario import Scenario
 from fedray.server.learning.noise import noise_stream
 from fedray.server.learning.training import Cohort, TrainingLoop
 from fedray.server.learning.workers import start_aggregator
-from fedray.studies.fit import scaled
 from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome, Progress, RunProgress, TrainingProgress
 
@@ -450,7 +449,7 @@ def test_a_version_that_cannot_be_is_refused(
 
 
 def test_a_scaled_population_has_its_concurrency_scaled(small) -> None:
-    assert scaled(small(*BUFFERED), 0.5).rounds.buffer.concurrency == 125
+    assert small(*BUFFERED).scaled(0.5).rounds.buffer.concurrency == 125
 
 
 def test_scenarios_of_other_modes_are_written_as_before(small) -> None:
