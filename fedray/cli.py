@@ -40,23 +40,11 @@ class _Interrupted(Exception):
 
 
 class _Commands(TyperGroup):
-    """The commands. Errors of the library name flags where it named arguments."""
+    """The commands. An option that is a key of a scenario is answered with the way to set it."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except FedrayError as error:
-            command = self.commands[ctx.invoked_subcommand]
-            # A group of commands has named the options of its command already.
-            if isinstance(command, _Commands):
-                raise
-            # The same error, since its type decides the exit code.
-            error.args = (in_flags(error, command.params),)
-            raise
-        except KeyboardInterrupt as interrupt:
-            command = self.commands[ctx.invoked_subcommand]
-            hint = FedrayError(str(interrupt))
-            raise _Interrupted(in_flags(hint, command.params)) from None
         except _UsageError as error:
             said = None
             # Typer may carry a click of its own, so the class is known by its name.
@@ -71,8 +59,8 @@ class _Commands(TyperGroup):
 
 
 class _Command(TyperCommand):
-    """A command whose options are listed under the headings that they have. Errors name `--set`
-    where the library named overrides."""
+    """A command whose options are listed under their headings. Errors name its options and `--set`
+    in place of the library's arguments and overrides."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # Completion parses commands that are not yet whole.
@@ -83,11 +71,16 @@ class _Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except InputError as error:
+        except FedrayError as error:
             typed = ctx.params.get("overrides") or ()
-            error.args = (with_set(str(error), typed),)
-            error.problems = tuple(with_set(each, typed) for each in error.problems)
+            # The same error, since its type decides the exit code.
+            error.args = (with_set(in_flags(error, self.params), typed),)
+            if isinstance(error, InputError):
+                error.problems = tuple(with_set(each, typed) for each in error.problems)
             raise
+        except KeyboardInterrupt as interrupt:
+            hint = FedrayError(str(interrupt))
+            raise _Interrupted(in_flags(hint, self.params)) from None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
