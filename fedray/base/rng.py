@@ -156,6 +156,16 @@ def draw_many(key, device_ids, a, b, size, words):
         w3[place] = v3
 
 
+@njit(cache=True, nogil=True)
+def long_words(key, device_ids, a):
+    """Returns a word of 64 bits for each device at address (device, a, 0), [R]."""
+    words = np.empty(device_ids.size, np.uint64)
+    for place in range(device_ids.size):
+        w0, w1, _, _ = draw(key, device_ids[place], a, 0)
+        words[place] = (w0 << np.uint64(32)) | w1
+    return words
+
+
 @njit(inline="always")
 def address_within(time, start_time, end_time):
     """Returns a time as part of an address: its position in [start_time, end_time), in units of

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from fedray.base.rng import Stream, draw, stream_key
+from fedray.base.rng import Stream, long_words, stream_key
 from fedray.scenario import Scenario
 from fedray.scenario.uploads import CyclicSchedule, PoissonSchedule
 
@@ -62,7 +61,7 @@ class Cyclic:
         """See `Schedule`."""
         self._device_ids = device_ids
         # To sort by independent random words is a uniform shuffle, and needs no shared generator.
-        words = _words(self._shuffle_key, device_ids, window)
+        words = long_words(self._shuffle_key, device_ids, window)
         self._order = np.argsort(words, kind="stable")
 
     def eligible(self, round_index: int) -> NDArray[np.int64]:
@@ -80,7 +79,7 @@ class Cyclic:
 
     def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
         """See `Schedule`. The least words of a group are a uniform sample of it."""
-        words = _words(self._draw_key, self._device_ids[eligible], attempt)
+        words = long_words(self._draw_key, self._device_ids[eligible], attempt)
         return np.sort(eligible[np.argsort(words, kind="stable")[: self._drawn]])
 
 
@@ -117,7 +116,7 @@ class Poisson:
     def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
         """See `Schedule`."""
         # The address has the attempt: the draws of a failed attempt reveal nothing about the next.
-        words = _words(self._key, self._device_ids[eligible], attempt)
+        words = long_words(self._key, self._device_ids[eligible], attempt)
         return eligible[_happens(words, self._probability)]
 
 
@@ -135,7 +134,7 @@ class Unresolved:
 
     def among(self, device_ids: NDArray[np.uint64], attempt: int) -> NDArray[np.bool_]:
         """Whether each upload, by its device [S], cannot be read in an attempt."""
-        return _happens(_words(self._key, device_ids, attempt), self._share)
+        return _happens(long_words(self._key, device_ids, attempt), self._share)
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
@@ -158,13 +157,3 @@ def _happens(words: NDArray[np.uint64], probability: float) -> NDArray[np.bool_]
     if probability >= 1.0:
         return np.ones(words.size, np.bool_)
     return words < np.uint64(int(probability * 2.0**64))
-
-
-@njit(cache=True, nogil=True)
-def _words(key, device_ids, address):
-    """A word of 64 bits for each device at an address."""
-    words = np.empty(device_ids.size, np.uint64)
-    for place in range(device_ids.size):
-        w0, w1, _, _ = draw(key, device_ids[place], address, 0)
-        words[place] = (w0 << np.uint64(32)) | w1
-    return words
