@@ -505,16 +505,6 @@ class Audit(DrawnResult):
         later = {name: getattr(self, name) for name in ("device_privacy", "frontier", "ledger")}
         return {**self.to_json(), **json_of(later)}
 
-    def participation_json(self) -> dict[str, int | None]:
-        """Observed participation, as in `to_json`."""
-        return {
-            "rounds": self.rounds,
-            "devices": self.devices,
-            "participations": self.participations,
-            "min_sep": self.min_sep,
-            "max_participations": self.max_participations,
-        }
-
     def __repr__(self) -> str:
         spent = [
             f"{each.name} {guarantee.name} epsilon {up(guarantee.epsilon)}"

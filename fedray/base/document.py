@@ -6,7 +6,6 @@ commands put together, and files that are read as they are, are TypedDicts, whos
 The strings below fields and in properties are the meanings (`fedray.base.descriptions`).
 """
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -31,6 +30,7 @@ from typing import (
 from pydantic import BaseModel
 
 from fedray.base.descriptions import descriptions_of
+from fedray.base.parsing import finite_or_none
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ def json_of(value: Any) -> Any:
         case str() | PurePath():
             return str(value)
         case float():
-            return float(value) if math.isfinite(value) else None
+            return finite_or_none(value)
         case Mapping():
             return {str(key): json_of(each) for key, each in value.items()}
         case BaseModel():

@@ -21,7 +21,7 @@ from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.cluster import cluster
 from fedray.runtime.placement import RAY_START_SECONDS, Placement
 from fedray.scenario import Scenario, SeveralTasks
-from fedray.trace.partial import new_directory, with_resume_hint
+from fedray.trace.partial import finished_directory, new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.several_tasks import TasksRun, is_of_tasks
@@ -100,8 +100,7 @@ def resume_run(
         kept.demand_trust()
     time_of_devices = DeviceTime(kept)
     placement = _resolved(kept, placement, time_of_devices)
-    # An unfinished directory is named after its result.
-    out = partial.with_name(partial.name.removesuffix(".partial"))
+    out = finished_directory(partial)
     if not kept.training.enabled:
         return resume(out, placement, scenario, on_progress, trust_code=trust_code)
     started = _live(kept, placement, out, on_progress, time_of_devices, is_resumed=True)

@@ -25,7 +25,12 @@ from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
 from fedray.server.rounds.coordinator import ClosedRound, RoundLoop, WindowOver
 from fedray.server.rounds.modes import coordinator_of
-from fedray.trace.partial import PartialDirectory, new_directory, with_resume_hint
+from fedray.trace.partial import (
+    PartialDirectory,
+    finished_directory,
+    new_directory,
+    with_resume_hint,
+)
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun, TasksWriter
 from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
@@ -183,7 +188,7 @@ def resume_any(
     if scenario is None and not trust_code:
         kept.demand_trust()
     check_memory(kept, placement)
-    out = partial.with_name(partial.name.removesuffix(".partial"))
+    out = finished_directory(partial)
     with _writer_of(kept, out, is_resumed=True) as writer:
         journal = Journal(partial, run)
         state = journal.load()

@@ -42,6 +42,11 @@ def partial_directory(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}.partial")
 
 
+def finished_directory(partial: Path) -> Path:
+    """Returns the directory that a partial one becomes; another directory stays as it is."""
+    return partial.with_name(partial.name.removesuffix(".partial"))
+
+
 def with_resume_hint(
     error: FedrayError | KeyboardInterrupt,
     directory: Path,

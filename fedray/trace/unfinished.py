@@ -34,7 +34,7 @@ from fedray.trace.checkpoints import (
     make_folder,
     write_npz,
 )
-from fedray.trace.partial import JOURNAL, UNFINISHED_FILE, partial_directory
+from fedray.trace.partial import JOURNAL, UNFINISHED_FILE, finished_directory, partial_directory
 from fedray.wire.messages import Settlement, settlements_of_devices
 
 FORMAT = "fedray-unfinished"
@@ -234,7 +234,7 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
             )
         return partial, document, hashlib.sha256(content).hexdigest()
     # A training is asked for by the directory in which it is being made.
-    wanted = directory.with_name(directory.name.removesuffix(".partial"))
+    wanted = finished_directory(directory)
     raise CheckpointError(
         f"{str(wanted)!r} has no unfinished run beside it ({partial_directory(wanted).name}); "
         "name the directory of a run that was interrupted"
