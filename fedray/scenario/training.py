@@ -228,9 +228,10 @@ class Training(Table):
     client: AnyWork = FedAvg()
     """Work of a device."""
     devices_at_once: Annotated[int, Field(gt=0, le=4096)] | Literal["measured"] = 16
-    """Devices that are trained as one batch of independent models. It may change the last bits of a
-    sum. "measured" takes the fastest of 1, 4, 16, 32 and 64, by trying them in the first round; the
-    trained run records which."""
+    """Most devices that are trained as one batch of independent models; fewer if they would have
+    more than 2^20 parameters together, since batches of large models are no faster on a CPU. It may
+    change the last bits of a sum. "measured" takes the fastest of 1, 4, 16, 32 and 64, by trying
+    them in the first round. The trained run records the number."""
     weighting: AnyWeighting = Field(
         default=MeanWeighting(),
         description="How much the update of a device counts, and by what a round's sum is divided: "
