@@ -229,7 +229,7 @@ class Training(Table):
     """Work of a device."""
     devices_at_once: Annotated[int, Field(gt=0, le=4096)] | Literal["measured"] = 16
     """Most devices that are trained as one batch of independent models; fewer if they would have
-    more than 2^20 parameters together, since batches of large models are no faster on a CPU. It may
+    more than 2^19 parameters together, since batches of large models are no faster on a CPU. It may
     change the last bits of a sum. "measured" takes the fastest of 1, 4, 16, 32 and 64, by trying
     them in the first round. The trained run records the number."""
     weighting: AnyWeighting = Field(

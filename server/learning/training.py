@@ -26,9 +26,9 @@ from fedray.wire.protocols import Aggregator, Kept, Trainer
 SIZES = (1, 4, 16, 32, 64)
 """Sizes of groups that are tried where the scenario leaves the size open. The smallest is a loop
 over devices, which is the fastest for large models on a CPU."""
-MOST_PARAMETERS = 1 << 20
-"""Most parameters of a group's models together, unless the size was measured. From 4 MiB on, a
-group is no faster on a CPU than its devices one by one, which trainers can share evenly."""
+MOST_PARAMETERS = 1 << 19
+"""Most parameters of a group's models together, unless the size was measured. Beyond 2 MiB, larger
+groups are no faster on a CPU, and smaller ones are shared more evenly among trainers."""
 Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
 """Returns the cost of training each device [G], in any unit."""
 
