@@ -1,6 +1,7 @@
 """Local training: gradient steps on a device's own examples, from the round's parameters.
 
-A group of devices trains as one batch of independent models with parameters of their own.
+A group of devices trains as one batch of independent models with parameters of their own. Every
+tensor is where the parameters of the round are: on the CPU or on another device of torch.
 Shape suffixes: G devices, D parameters.
 """
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedray.base.rng import Stream, stream_key
-from fedray.clients.data.source import ExampleSource, Ids, Integers
+from fedray.clients.data.source import ExampleSource, Integers
 from fedray.clients.tasks.gradients import gradients_of
 from fedray.clients.tasks.layout import Named, named, repeated, tensors
 from fedray.clients.tasks.task import Task
@@ -50,8 +51,9 @@ class _Work(Generic[_Table]):
     def _start(self, order: WorkOrder) -> Named:
         return named(order.start[None, :], self._task.shapes)
 
-    def _read(self, device_ids: Ids, positions: Integers) -> Named:
-        return tensors(self._source.examples(device_ids, positions))
+    def _read(self, order: WorkOrder, devices: slice, positions: Integers) -> Named:
+        examples = self._source.examples(order.device_ids[devices], positions)
+        return tensors(examples, order.start.device)
 
 
 class LocalTraining(_Work[FedAvg]):
@@ -70,12 +72,13 @@ class LocalTraining(_Work[FedAvg]):
         by_steps = np.argsort(-steps_G, kind="stable")
         ordered = replace(order, device_ids=order.device_ids[by_steps])
         models = _Models(self._table, self._task, self._start(order), steps_G.size)
-        losses_G = torch.zeros(steps_G.size)
+        losses_G = order.start.new_zeros(steps_G.size)
+        places = torch.from_numpy(by_steps).to(losses_G.device)
         batches = self._batches(ordered, usable_G[by_steps], steps_G[by_steps])
         for step, batch in enumerate(batches):
             losses = models.step(batch)
             if step == 0:
-                losses_G[torch.from_numpy(by_steps)] = losses
+                losses_G[places] = losses
         updates_GD = order.room()
         models.write_updates(named(updates_GD, self._task.shapes), by_steps)
         return WorkResult(
@@ -107,7 +110,7 @@ class LocalTraining(_Work[FedAvg]):
             steps_at_once = max(1, MOST_EXAMPLES_HELD // (active * size))
             end_step = min(first_step + steps_at_once, int(steps_G[active - 1]))
             window = positions[:active, first_step * size : end_step * size]
-            examples = self._read(order.device_ids[:active], window)
+            examples = self._read(order, slice(active), window)
             for first in range(0, window.shape[1], size):
                 yield {name: part[:, first : first + size] for name, part in examples.items()}
             first_step = end_step
@@ -157,7 +160,9 @@ class _Models:
         is_in_order = bool((places[:-1] < places[1:]).all())
         rows = torch.from_numpy(np.argsort(places))
         for name, update in updates.items():
-            trained = self._all[name] if is_in_order else self._all[name][rows]
+            trained = self._all[name]
+            if not is_in_order:
+                trained = trained[rows.to(trained.device)]
             # Written in place: joining the differences first would pass them through memory twice.
             torch.sub(trained, self._start[name], out=update)
 
@@ -187,7 +192,7 @@ class OneGradient(_Work[FedSGD]):
         start = self._start(order)
         # The shares of windows are subtracted, so the memory must start at zero.
         updates_GD = order.room().zero_()
-        losses_G = torch.zeros(used_G.size, dtype=torch.float64)
+        losses_G = order.start.new_zeros(used_G.size, dtype=torch.float64)
         for place, used in enumerate(used_G.tolist()):
             one = slice(place, place + 1)
             device_ids = order.device_ids[one]
@@ -195,12 +200,12 @@ class OneGradient(_Work[FedSGD]):
             # The mean over all examples is the mean of the windows, weighted by their sizes.
             for first in range(0, used, MOST_EXAMPLES_HELD):
                 window = positions[:, first : first + MOST_EXAMPLES_HELD]
-                examples = self._read(device_ids, window)
+                examples = self._read(order, one, window)
                 losses_1, gradients = gradients_of(self._task, start, examples)
                 share = window.shape[1] / used
                 flat_D = torch.cat([part.reshape(-1) for part in gradients.values()])
                 updates_GD[place].sub_(flat_D, alpha=self._table.learning_rate * share)
-                losses_G[place] += share * float(losses_1[0])
+                losses_G[place].add_(losses_1[0].double(), alpha=share)
         return WorkResult(updates=updates_GD, losses=losses_G, examples=used_G)
 
 
