@@ -503,7 +503,8 @@ def round_times(
 
 
 def fitting(rounds: int, min_sep: int, most: int) -> MinSep:
-    """Returns the participation with as many participations as fit, at most `most`."""
+    """Returns the participation with the largest number of participations that fits, at most
+    `most`."""
     k = min(most, -(-rounds // min_sep))
     # One participation keeps any separation.
     return MinSep(rounds, rounds if k == 1 else min_sep, k)

@@ -113,8 +113,8 @@ class Patterns:
         return self.first_rounds(np.flatnonzero(self.counts == count), count)
 
     def first_rounds(self, places: NDArray[np.int64], count: int) -> Iterator["Chosen"]:
-        """Yields the first `count` participations of the devices at `places` [Q], which have at
-        least as many, in parts."""
+        """Yields the first `count` participations of the devices at `places` [Q], in parts. Each
+        device must have at least `count`."""
         # Parts of about equally many rounds each, whatever the count.
         step = max(1, min(CHUNK, 32 * CHUNK // count))
         for start in range(0, places.size, step):

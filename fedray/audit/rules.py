@@ -66,11 +66,12 @@ class Violations(Document):
     """Participations that the rules in force exclude, as far as a trace shows them.
 
     A wait that starts with an upload or a selection is counted from the start of the round, since
-    no trace records the upload: a counted participation was certainly too soon.
+    traces do not record the upload: a counted participation was certainly too soon.
 
     devices: devices with at least one of them.
     participations: participations too soon after an earlier one, or too many.
-    after_loss: those of them before which the device lost its history, after the earlier one.
+    after_loss: participations too soon, before which the device lost its history of the earlier
+        one.
     losses: losses of history that the trace records.
     after_clock_change: participations before which the device's clock was set forward, after the
         earlier one.

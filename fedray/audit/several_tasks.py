@@ -37,7 +37,7 @@ ASSUMPTIONS = (
     "The tasks added independent noise: each drew its own by a seed of its own (training.seed).",
     "The attacker may see the released models of all tasks.",
 )
-"""Assumptions of the composition, beside those of each task's audit."""
+"""Assumptions of the composition, beside the assumptions of each task's audit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
     largest = {name: _rho_of([event]) for name, event in at_most.items()}
     bound = list(at_most.values())
     events = [released(spendings[each.task].noise, each.sensitivity) for each in worst]
-    # If sensitivities of devices are upper bounds, those of the audits may be tighter.
+    # If sensitivities of devices are upper bounds, an audit's own may be tighter.
     if not is_exact and _rho_of(bound) < _rho_of(events):
         events = bound
     enforced = _enforced(audits, delta)

@@ -36,8 +36,7 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
         rounds: at least one.
 
     Returns:
-        The enforced guarantee. If nothing is proven, its sensitivity is None, and it has the
-        reason.
+        The enforced guarantee. Without a proof, its sensitivity is None, and it has the reason.
     """
     limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
     privacy = scenario.privacy

@@ -107,10 +107,10 @@ def simulate_tasks(
 
     Args:
         several: scenario with its tasks.
-        placement: where it runs; may change the wall clock, never a trace.
+        placement: workers and cluster; may change the wall clock, never a trace.
         out: a new directory for the traces; by default one under runs/.
         on_progress: called after every attempt at a round, with the progress of all tasks together.
-        on_start: called when the shards are there.
+        on_start: called when the shards are ready.
 
     Raises:
         Starved: no task committed a round.
@@ -154,7 +154,7 @@ def resume(
 
     Args:
         directory: `out` of the simulation.
-        placement: where it continues; shards and cluster may be others than before.
+        placement: workers and cluster from now on; may differ from those before.
         scenario: scenario of the simulation; may be left out.
         on_progress: called with the progress.
         on_commit: called with the accepted devices of every committed round, from the first one.
@@ -162,7 +162,7 @@ def resume(
             directory, may be run if `scenario` is not given.
 
     Raises:
-        CheckpointError: there is no unfinished run, or `scenario` is another one.
+        CheckpointError: the directory holds no unfinished run, or one of another scenario.
         InputError: the code is not trusted.
         FedrayError: as `simulate`.
     """
@@ -214,7 +214,7 @@ def read_unfinished_scenario(
         The partial directory, the scenario that it keeps, and the run's identity.
 
     Raises:
-        CheckpointError: there is no unfinished run, or it is of another scenario.
+        CheckpointError: the directory holds no unfinished run, or one of another scenario.
     """
     partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
     has_several = "tasks" in document["scenario"]

@@ -326,7 +326,7 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
     jitter_minutes: Annotated[float, Field(gt=0, le=1440)] | None = None
     """Each device replays its record later by a time of its own, drawn uniformly below this,
     minutes; none: devices that share a record come and go in the same second."""
-    # Devices without a session matter: those that replay them are never eligible.
+    # Devices without a session matter: their replayed devices are never eligible.
     recorded_devices: Annotated[int, Field(ge=1, lt=2**32)] | None = None
     """Number of recorded devices if some never had a session and so have no row; the file then
     names devices 0, 1, 2, ... Default: the devices in the file."""
@@ -391,13 +391,13 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
 
 
 class CustomAvailability(PythonFile, AvailabilityTable):
-    """A function of the user's own, in a Python file that imports what it needs.
+    """A function of the user's own, in a Python file that imports all it needs.
 
     `runs(device_ids, low, high, seed, **parameters)` returns (index, start, end): the intervals of
     devices device_ids [N], uint64, that touch [low, high), seconds UTC, as arrays [I]. `index` is
     the position in device_ids; `start` and `end` are the true times, however far beyond `high`.
     Intervals are sorted by (index, start) and disjoint. The function must be pure: a device has the
-    same intervals at every call, whichever devices are asked for with it. Reading a trace runs
+    same intervals at every call, whichever devices are queried with it. Reading a trace runs
     nothing.
     """
 

@@ -1,17 +1,17 @@
-"""A trace that was imported from a log of somebody's own: who took part in which round, and, if the
-log says so, when.
+"""A trace imported from a participation log: which device took part in which round, and when, if
+the log has times.
 
     TRACE/
-      run.json                  where it is from, how it was read, what was left out and why, the
-                                parts, and digests of all files
+      run.json                  source, settings of the import, rows left out and why, the parts,
+                                and digests of all files
       participations/*.parquet  device_id, round and, if the log has times, time; sorted by these;
-                                each device in one file. With repeats "once" also last_time:
-                                that of the last row of the participation
-      log_rounds.parquet        row i: what the log calls round i, and when it was; not in imports
-                                of version 1
-      devices.parquet           row i: what the log calls device i
+                                each device in one file. With repeats "once" also last_time, the
+                                time of the participation's last row
+      log_rounds.parquet        row i: the log's name of round i, and its time; not in imports of
+                                version 1
+      devices.parquet           row i: the log's name of device i
 
-Device ids are places in devices.parquet, so that names of any kind can be taken, exactly. Times are
+Device ids are places in devices.parquet, so that names of any kind are kept exactly. Times are
 seconds since the first time of log or rounds file; run.json has that moment.
 """
 
@@ -62,7 +62,7 @@ _WITH_NAME = re.compile(
 )
 """The device of an example as earlier imports recorded it, by its name."""
 AS_THEY_ARE, BY_RANK, BY_LIST = "as they are", "by rank", "by list"
-"""How the log's round numbers became ours: by `rounds`, `renumber` or `rounds_file`."""
+"""How the log's round numbers were converted to ours: by `rounds`, `renumber` or `rounds_file`."""
 LOG_ROUNDS_FILE = "log_rounds.parquet"
 LOG_ROUNDS_SCHEMA = pa.schema(
     [
@@ -168,7 +168,7 @@ class ImportDocument(TypedDict):
     where: list[str]
     """The conditions of `--where`."""
     numbering: str
-    """How rounds of the log became numbers from 0."""
+    """Conversion of the log's rounds to numbers from 0."""
     rounds_file: str | None
     """The file that lists the rounds, if one was given."""
     rounds: int
@@ -205,8 +205,7 @@ class Assumption(NamedTuple):
     """An assumption behind figures, and its source.
 
     text: a sentence.
-    source: who states it: an argument of the import, the log itself, or nobody, as it cannot be
-        seen.
+    source: an argument of the import, the log itself, or "nobody" for a fact that cannot be seen.
     """
 
     text: str
@@ -331,11 +330,11 @@ class ImportedTrace(Result):
 
     @property
     def repeats(self) -> str:
-        """Meaning of further rows of a device in a round: "refuse" (there are no such rows), "once"
-        or "each".
+        """Meaning of further rows of a device in a round: "refuse" (the log has none), "once" or
+        "each".
 
-        With "each", a device's rounds may repeat: it contributed as often as its round stands in
-        `accepted`.
+        With "each", a device's rounds may repeat: each row of a round in `accepted` is a
+        contribution.
         """
         return self.run.get("repeats", "once")
 

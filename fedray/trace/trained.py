@@ -1,11 +1,11 @@
-"""A trained run on disk: the model that was learned from a trace, and how it got there.
+"""A trained run on disk: the model that was trained on a trace, and its metrics.
 
     TRAINED/
-      training.json      what was trained on which trace, and digests of the files and of itself
+      training.json      scenario and trace of the training, digests of the files and of itself
       metrics.parquet    a row per round
       model.safetensors  the final model's parameters by name
 
-`fedray run` puts it into the trace, as TRACE/training; `fedray train` puts it where it is told.
+`fedray run` writes it to TRACE/training, `fedray train` to its `--out`.
 """
 
 import dataclasses
@@ -90,8 +90,8 @@ LEFT_OUT = {
 MANY_NOT_FINITE = 0.01
 """Share of a run's updates from which on it is said that they are not finite."""
 LAST_SHARE, LEAST_ROUNDS = 10, 10
-"""The losses of the last tenth of the rounds, and of at least 10, are compared with the first
-round's, in runs of twice as many rounds."""
+"""The first round's loss is compared with the losses of the last tenth of the rounds, at least 10,
+in runs of at least 20."""
 SURE_DEVIATIONS = 4.0
 """Standard deviations of these losses by which they must be above the first. Of rounds whose model
 does not change at all, with log-normal losses of any width, at most 2 in 10,000 are so."""
@@ -106,8 +106,8 @@ _KINDS = {
 
 
 def metric_schema(metrics: Sequence[Metric], version: int = VERSION) -> pa.Schema:
-    """Returns the columns of metrics.parquet for a task: those of every run, then a value and a
-    standard error for each of the `metrics`, in order.
+    """Returns the columns of metrics.parquet for a task: the common ones, then a value and a
+    standard error for each metric, in order.
 
     Args:
         metrics: metrics of the task.

@@ -29,8 +29,8 @@ class Arrivals(NamedTuple):
     next_times, next_rows: the heap [A]; a row has at most one entry, because its device only checks
         in again after its last check-in was processed.
 
-    The other columns are those of `fedray.wire.messages.CheckIns`: [A, T] from fixed_seconds on,
-    for T tasks, or [0, T] for an unused column.
+    The other columns are as in `fedray.wire.messages.CheckIns`: [A, T] from fixed_seconds on, for T
+    tasks, or [0, T] for an unused column.
     """
 
     device_ids: NDArray[np.uint64]
@@ -246,7 +246,7 @@ def push(counts, times, rows, time, row, records=None):
 
 @njit(forceinline=True)
 def pop(counts, times, rows, records=None):
-    """Removes the first entry of a heap; the arguments are those of `push`."""
+    """Removes the first entry of a heap; the arguments are as in `push`."""
     counts[1] -= 1
     count = counts[1]
     # The last entry fills the hole at the top, and sinks until no child comes before it.

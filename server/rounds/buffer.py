@@ -167,7 +167,7 @@ class _Ended(NamedTuple):
 
 class _Settled(NamedTuple):
     """Devices [S] of the present buffer whose attempt is over, and their memory of it; the columns
-    are those of `fedray.wire.messages.Settlement`."""
+    are as in `fedray.wire.messages.Settlement`."""
 
     rows: NDArray[np.void]
     reopen_times: NDArray[np.uint32]
@@ -440,7 +440,7 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
             if counts_of_ended[1] == rules.report_goal:
                 return RELEASED, end_time
             continue
-        # All check-ins come before the window's end, so none is left.
+        # All check-ins come before the window's end, so the list is exhausted.
         if time >= window.end_time:
             return EXHAUSTED, window.end_time
         row = next_rows[0] if is_next else counts[0]

@@ -72,7 +72,8 @@ class AtGoal:
         # A partition finds the goal-th time without sorting the others.
         closed = float(np.partition(report_times, self.report_goal - 1)[self.report_goal - 1])
         first = report_times < closed
-        # Of the reports at the very time of closing, only as many count as the goal still lacks.
+        # Of the reports at the exact time of closing, only the number that the goal still lacks
+        # counts.
         ties = np.flatnonzero(report_times == closed)
         first[ties[: self.report_goal - int(np.count_nonzero(first))]] = True
         return Closing(True, closed, first)

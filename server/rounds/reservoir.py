@@ -1,4 +1,4 @@
-"""Reservoir sampling: a round draws its devices among those that wait."""
+"""Reservoir sampling: a round draws its devices from the waiting ones."""
 
 import numpy as np
 from numpy.typing import NDArray

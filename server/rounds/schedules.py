@@ -23,8 +23,8 @@ class Schedule(Protocol):
         ...
 
     def eligible(self, round_index: int) -> NDArray[np.int64]:
-        """Returns the uploads that may take part in a round, as sorted places among those of the
-        window."""
+        """Returns the uploads that may take part in a round, as sorted places among the window's
+        uploads."""
         ...
 
     def least_eligible(self) -> int:

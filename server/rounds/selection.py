@@ -370,8 +370,8 @@ def _key(device, task):
 def _stays(table, window, window_start, has_several_tasks):
     """Marks the entries that the lists of a window do not account for.
 
-    An entry can be forgotten once the device is not busy at the window's start, and either the
-    lists know its timer, its last round and its contributions, or none of them holds it back.
+    An entry can be forgotten once the device is not busy at the window's start, and the lists know
+    its timer, its last round and its contributions unless these do not hold it back.
     """
     stays = np.zeros(table.size, np.bool_)
     for slot in range(table.size):
@@ -485,7 +485,7 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
             time = next_times[0]
         # Events without a check-in, such as a timeout, may come before the next check-in.
         is_moment = moment <= time and moment < window.end_time
-        # All check-ins come before the window's end, so none is left.
+        # All check-ins come before the window's end, so the list is exhausted.
         if not is_moment and time >= window.end_time:
             return EXHAUSTED, -1, window.end_time
         # Devices whose interval is over make room first: only those count who are still eligible.

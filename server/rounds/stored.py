@@ -1,13 +1,13 @@
 """Upload, then train: devices upload once per window, and a trusted program on the server draws
 rounds from the stored uploads.
 
-An upload is a device's contribution in time: only for it do participation policies hold. The
+An upload is a device's contribution in time, and participation policies hold only for it. The
 schedule decides which uploads take part in a round (server/rounds/schedules.py). So a device needs
 to be eligible once, and the schedule, not its habits, sets the least separation between two of its
 rounds in a window.
 
-In the trace a row is an upload that was drawn for a round; its times are those of the upload. A
-round is opened when its window ends.
+In the trace a row is an upload that was drawn for a round, with the times of the upload. A round is
+opened when its window ends.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The base class of statements about participation, and what they are checked against."""
+"""The base class of statements about participation, and the facts that they are checked against."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
