@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from fedray.audit.audit import Audit
 from fedray.audit.claims import STATEMENTS, Claim
 from fedray.audit.names import DeviceNames
 from fedray.audit.statements.statement import Breaches, Subject
+from fedray.base.arrays import UInt64Array
 from fedray.base.errors import InputError
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -145,7 +145,7 @@ def _batch(
 
 
 def _names(
-    device_ids: NDArray[np.uint64] | None, names: DeviceNames, count: int, form: RowForm
+    device_ids: UInt64Array | None, names: DeviceNames, count: int, form: RowForm
 ) -> list[str | None]:
     if device_ids is None:
         return [None] * count

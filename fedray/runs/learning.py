@@ -25,6 +25,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
 from fedray.base.parsing import finite_or_none
 from fedray.base.table import Table
@@ -361,8 +362,8 @@ class LiveTraining:
     def add(
         self,
         round_index: int,
-        accepted_device_ids: NDArray[np.uint64],
-        versions: NDArray[np.uint32],
+        accepted_device_ids: UInt64Array,
+        versions: UInt32Array,
     ) -> None:
         """Takes a committed round, which is trained in the thread.
 

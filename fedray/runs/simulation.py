@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.workers import ShardWorker, start_shards
@@ -48,7 +48,7 @@ from fedray.wire.messages import (
 )
 from fedray.wire.protocols import History
 
-CommitListener = Callable[[int, NDArray[np.uint64], NDArray[np.uint32]], None]
+CommitListener = Callable[[int, UInt64Array, UInt32Array], None]
 """Called with every committed round in order: its number, its accepted devices [A], sorted, and the
 version of the model from which each of them started [A]; empty unless rounds are buffered."""
 
@@ -458,7 +458,7 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
 
 def _commits_before(
     journal: Journal, shards: Sequence[ShardWorker]
-) -> Iterator[tuple[Settlement, NDArray[np.uint64]]]:
+) -> Iterator[tuple[Settlement, UInt64Array]]:
     """Sends the settlements of a journal to the shards, and yields the committed rounds.
 
     Args:
@@ -512,7 +512,7 @@ def _classes_document(scenario: Scenario, counts: ClassCounts | None) -> dict[st
     }
 
 
-def _versions_of(settlement: Settlement) -> NDArray[np.uint32]:
+def _versions_of(settlement: Settlement) -> UInt32Array:
     """The versions from which the accepted devices started [A]; empty unless rounds are
     buffered."""
     if not settlement.versions.size:

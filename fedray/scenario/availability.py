@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.table import PositiveShare, Shape, Share, Spread, Table
 from fedray.mechanisms.triangular import NPY_DAMAGE
 from fedray.scenario.content import ContentFile, PythonFile
@@ -293,9 +294,9 @@ class Recording:
 
     def __init__(
         self,
-        device: NDArray[np.int64],
-        start: NDArray[np.float64],
-        end: NDArray[np.float64],
+        device: Int64Array,
+        start: Float64Array,
+        end: Float64Array,
         devices: int | None = None,
     ) -> None:
         self.device, self.start, self.end = device, start, end
@@ -432,7 +433,7 @@ Availability = Annotated[
 
 def _read_sessions(
     path: Path, name: str, recorded_devices: int | None
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Int64Array, Float64Array, Float64Array]:
     """Returns (device, start, end) of a CSV or Parquet file. Devices are numbered in the order of
     their labels, or keep their numbers if the number of devices is given. Raises ValueError."""
     # These imports take long, and only replays need them.
@@ -493,7 +494,7 @@ def _are_sessions(rows: NDArray, recorded_devices: int | None) -> bool:
     return bool(numbers and in_order and ((start >= 0) & (start < end)).all())
 
 
-def _in_order(device: NDArray[np.int64], start: NDArray[np.float64]) -> NDArray[np.int64]:
+def _in_order(device: Int64Array, start: Float64Array) -> Int64Array:
     """Rows in order of (device, start), both at least 0: what `np.lexsort` gives, in half of its
     time for millions of rows.
 
@@ -511,13 +512,13 @@ def _in_order(device: NDArray[np.int64], start: NDArray[np.float64]) -> NDArray[
     return order
 
 
-def _seconds(start: Any, end: Any, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _seconds(start: Any, end: Any, name: str) -> tuple[Float64Array, Float64Array]:
     """Times [S], as pyarrow read them, in seconds since the recording's first midnight. Raises
     ValueError."""
     import pyarrow as pa
 
     # Whole microseconds are exact, while seconds since 1970 as floats are rounded.
-    def microseconds(column: Any) -> NDArray[np.int64]:
+    def microseconds(column: Any) -> Int64Array:
         return column.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
 
     is_text = [

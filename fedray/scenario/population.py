@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from fedray.base.arrays import Float64Array
 from fedray.base.table import PositiveShare, Spread, Table
 
 
@@ -96,7 +96,7 @@ class Correlation(Table):
         """Whether something is correlated with the number of examples."""
         return any((self.habit_examples, self.speed_examples, self.bandwidth_examples))
 
-    def factor(self) -> NDArray[np.float64]:
+    def factor(self) -> Float64Array:
         """L [5, 5], lower triangular with rows of length 1: L e are the normal scores of (habit,
         speed, download rate, upload rate, examples) of independent normals e.
 

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.result import Result
 from fedray.base.rounding import counted
@@ -466,14 +467,14 @@ class ImportedTrace(Result):
         """Returns the log's number of the round that is `round_index` here, as text."""
         return str(int(self.round_labels(np.array([round_index]))[0]))
 
-    def round_labels(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    def round_labels(self, rounds: Int64Array) -> Int64Array:
         """The log's numbers of `rounds`, an array of any shape."""
         # The first version knew only logs whose numbers are ours.
         if "rounds_digest" not in self.run:
             return rounds
         return self._log_rounds["log_round"][rounds]
 
-    def round_times(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    def round_times(self) -> tuple[Float64Array, Float64Array] | None:
         """Returns the (earliest [n], latest [n]) time of a participation in each round, or None
         without times. Seconds as in `times`.
 
@@ -491,7 +492,7 @@ class ImportedTrace(Result):
         # Seen from the end, the last time that is known is the next one.
         return _filled(earliest, -np.inf), _filled(latest[::-1], np.inf)[::-1]
 
-    def times(self, part_index: int) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    def times(self, part_index: int) -> tuple[Float64Array, Float64Array] | None:
         """(first [A], last [A]) times of the participations of a part, aligned with the same part
         of `accepted`; None if the log has no times.
 
@@ -665,7 +666,7 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
         )
 
 
-def _filled(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
+def _filled(times: Float64Array, before: float) -> Float64Array:
     """Times [n]; in place of NaN the last one that is known, or `before`."""
     # Place of the last known time up to each round; 0, the place of `before`, without one.
     known_places = np.where(np.isnan(times), 0, np.arange(1, times.size + 1))
@@ -719,7 +720,7 @@ def file_digest(file: Path) -> str:
         raise TraceCorrupt(f"{file} cannot be read ({error}); import the log again") from None
 
 
-def imported_digest(device_ids: NDArray[np.uint64], rounds: NDArray[np.uint32]) -> str:
+def imported_digest(device_ids: UInt64Array, rounds: UInt32Array) -> str:
     """Digest of one part's columns, `device_ids` [A] and `rounds` [A], as `columns_digest`."""
     return columns_digest({"device_id": device_ids, "round": rounds})
 

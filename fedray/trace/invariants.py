@@ -18,6 +18,7 @@ is at most its round, and at most max_staleness
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt
 from fedray.wire.messages import Outcome
 
@@ -105,8 +106,8 @@ def check_rows(
 
 
 def check_accepted(
-    device_ids: NDArray[np.uint64],
-    rounds: NDArray[np.uint32],
+    device_ids: UInt64Array,
+    rounds: UInt32Array,
     first_device: int,
     end_device: int,
     count: int,
@@ -143,9 +144,7 @@ def check_accepted(
     _demand(bool(increases.all()), source, "a device's accepted rounds do not increase")
 
 
-def check_totals(
-    accepted_rows: NDArray[np.int64], columns: dict[str, NDArray], source: str
-) -> None:
+def check_totals(accepted_rows: Int64Array, columns: dict[str, NDArray], source: str) -> None:
     """Checks invariant 6.
 
     Args:
@@ -186,8 +185,8 @@ def check_events(columns: dict[str, NDArray], source: str) -> None:
 
 
 def check_versions(
-    versions: NDArray[np.uint32],
-    rounds: NDArray[np.uint32],
+    versions: UInt32Array,
+    rounds: UInt32Array,
     max_staleness: int | None,
     source: str,
 ) -> None:

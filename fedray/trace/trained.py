@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from fedray.base.arrays import Float32Array
 from fedray.base.document import json_of
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
@@ -300,7 +301,7 @@ class TrainedRun(DrawnResult):
             raise TraceCorrupt(self._changed(METRICS_FILE))
         return columns
 
-    def parameters(self) -> NDArray[np.float32]:
+    def parameters(self) -> Float32Array:
         """The final model's parameters [D], in the order in which they were trained.
 
         They can be handed to the task that training.json names, for any version that is read.
@@ -311,7 +312,7 @@ class TrainedRun(DrawnResult):
         # training.json lists the names in the order of the flat vector.
         return np.concatenate([parts[name].ravel() for name in self.document["parameters"]])
 
-    def named_parameters(self) -> dict[str, NDArray[np.float32]]:
+    def named_parameters(self) -> dict[str, Float32Array]:
         """The final model's parameters by name. Raises TraceError for a run of version 1, whose
         model has no names."""
         if self.document["version"] == 1:
@@ -327,7 +328,7 @@ class TrainedRun(DrawnResult):
         except (safetensors.SafetensorError, KeyError, ValueError) as error:
             raise TraceCorrupt(self._unreadable(MODEL_FILE, error)) from None
 
-    def _old_parameters(self) -> NDArray[np.float32]:
+    def _old_parameters(self) -> Float32Array:
         content = self._model_content(OLD_MODEL_FILE)
         try:
             # Nothing is unpickled, because a pickle can run code.
@@ -518,7 +519,7 @@ class TrainedRunWriter(PartialDirectory):
         self,
         metrics: Sequence[TrainingMetrics],
         description: TaskDescription,
-        parameters: NDArray[np.float32],
+        parameters: Float32Array,
         document: Mapping[str, Any],
     ) -> Path:
         """Writes metrics, model and training.json, and gives the directory its name. Returns its
@@ -574,7 +575,7 @@ def _task_name(training: Mapping[str, Any]) -> str:
 
 
 def model_content(
-    parameters: NDArray[np.float32],
+    parameters: Float32Array,
     shapes: Mapping[str, tuple[int, ...]],
     provenance: Mapping[str, str] | None = None,
 ) -> bytes:

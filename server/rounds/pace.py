@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Int64Array
 from fedray.base.errors import CheckpointError
 from fedray.scenario import Scenario
 from fedray.wire.messages import Census, CheckInOrder, Window
@@ -222,11 +222,11 @@ class Samplers:
             "thinned_windows": self._windows[False],
         }
 
-    def state(self) -> NDArray[np.int64]:
+    def state(self) -> Int64Array:
         """The values of `document`, in their order."""
         return np.array(list(self.document.values()))
 
-    def load(self, state: NDArray[np.int64]) -> None:
+    def load(self, state: Int64Array) -> None:
         """Takes up a state.
 
         Raises:
