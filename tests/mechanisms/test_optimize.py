@@ -387,13 +387,13 @@ def test_the_number_of_bands_found_is_that_of_least_loss(kind) -> None:
     ("arguments", "rule"),
     [
         ({"kind": "forest"}, "kind='forest' is unknown"),
-        ({"kind": "tree", "buffers": 2}, "buffers=2 is only for a blt"),
+        ({"kind": "tree", "buffers": 2}, "buffers=2 is not for tree; leave it out, or choose blt$"),
         ({"kind": "blt", "bands": 2}, "bands=2 is not for blt"),
         ({"kind": "banded", "bands": 31}, "bands=31 must be from 1 to `rounds=30`"),
         ({"kind": "banded", "objective": "mean"}, "must be max or rms"),
         (
             {"kind": "tree", "targets": (Target(MinSep(30, 10, 3)),)},
-            "only a blt is optimised for several",
+            "targets=.* is not for tree",
         ),
     ],
     ids=str,

@@ -17,6 +17,7 @@ from fedray.mechanisms.accounting.gdp import mu_of
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Restarted, Tree
+from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
@@ -286,7 +287,12 @@ def test_rho_of_both_releases_is_that_of_the_composition_written_out(
     assert rho_of(release) == pytest.approx(brute, rel=1e-9)
     assert rho_of(both) == pytest.approx(brute, rel=1e-9)
     assert mu_of(both) == pytest.approx(math.sqrt(2 * brute), rel=1e-9)
-    of_one = StrategyRelease.of_patterns(strategy, [(0, 5, 9)], rounds, z)
+    of_one = StrategyRelease(
+        strategy=strategy,
+        rounds=rounds,
+        noise_multiplier=z,
+        sensitivity=PatternSensitivities(strategy, rounds).exact(np.array([0, 5, 9])),
+    )
     expected = composed_rho(strategy, (0, 5, 9), rounds, z, count_noise)
     assert rho_of(with_counts(of_one, count_noise)) == pytest.approx(expected, rel=1e-9)
 
