@@ -4,14 +4,22 @@ readable twin of tree.py."""
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from fedray.base.arrays import Float64Array
 
-if TYPE_CHECKING:
-    from fedray.mechanisms.tree import Tree
+
+class TreeShape(Protocol):
+    """The parameters of a `fedray.mechanisms.tree.Tree`."""
+
+    @property
+    def restarts(self) -> tuple[int, ...]: ...
+    @property
+    def completion(self) -> bool: ...
+    @property
+    def rounds(self) -> int | None: ...
 
 
 class Node(NamedTuple):
@@ -25,7 +33,7 @@ class Node(NamedTuple):
     """Number of levels above the leaves."""
 
 
-def tree_nodes(tree: "Tree", rounds: int) -> list[Node]:
+def tree_nodes(tree: TreeShape, rounds: int) -> list[Node]:
     """Returns the nodes with a real round after `rounds` released rounds, tree by tree, leaves
     first."""
     nodes = []
@@ -34,7 +42,7 @@ def tree_nodes(tree: "Tree", rounds: int) -> list[Node]:
     return nodes
 
 
-def virtual_subtrees(tree: "Tree", rounds: int) -> list[Node]:
+def virtual_subtrees(tree: TreeShape, rounds: int) -> list[Node]:
     """Returns the largest subtrees without a real round of the trees completed by then."""
     nodes = []
     for first, end, is_completed in _segments(tree, rounds):
@@ -48,7 +56,7 @@ def virtual_subtrees(tree: "Tree", rounds: int) -> list[Node]:
     return nodes
 
 
-def tree_noise_map(tree: "Tree", rounds: int) -> Float64Array:
+def tree_noise_map(tree: TreeShape, rounds: int) -> Float64Array:
     """Returns the weights of the draws of all nodes and virtual subtrees in the noise of each
     round."""
     columns = [*tree_nodes(tree, rounds), *virtual_subtrees(tree, rounds)]
@@ -64,7 +72,7 @@ def node_matrix(nodes: list[Node], rounds: int) -> Float64Array:
     return np.array([[float(node.start <= t < node.end) for t in range(rounds)] for node in nodes])
 
 
-def _segments(tree: "Tree", rounds: int) -> Iterator[tuple[int, int, bool]]:
+def _segments(tree: TreeShape, rounds: int) -> Iterator[tuple[int, int, bool]]:
     """Yields (start, end, is_completed); a tree is completed at a restart and at the planned end,
     but not if a run stops early."""
     ends = [0, *(restart for restart in tree.restarts if restart < rounds), rounds]
@@ -84,7 +92,7 @@ def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
                 yield Node(start, min(last, end), height)
 
 
-def _tree_prefixes(tree: "Tree", rounds: int, columns: dict[Node, int]) -> Float64Array:
+def _tree_prefixes(tree: TreeShape, rounds: int, columns: dict[Node, int]) -> Float64Array:
     """Returns the weights of the draws in the estimate of each prefix sum: finished trees, and the
     dyadic parts of the current tree from below."""
     prefixes = np.zeros((rounds, len(columns)))
