@@ -179,7 +179,7 @@ def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None =
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a kind of mechanism is made for a setting. To add one: ARCHITECTURE.md, "To add"."""
+    """How a kind of mechanism is made for a setting."""
 
     make: Callable[[MechanismRequest, Progress | None], Strategy]
     """Function from a request to its strategy."""

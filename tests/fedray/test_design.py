@@ -238,7 +238,7 @@ def test_mistakes_get_one_line_and_two(fedray_command, arguments: list[str], rul
             '{"kind": "blt", "theta": [NaN], "omega": [0.1]}',
             "theta.0 = nan: input should be a finite number",
         ),
-        ('{"kind": "oak"}', "kind = 'oak' is not one of identity, blt"),
+        ('{"kind": "oak"}', "kind = 'oak' is not one of identity,"),
         ('{"kind": "tree", "height": 3}', "unknown key height = 3"),
         ('{"kind": "matrix", "file": "gone.npy"}', "gone.npy' cannot be read"),
         ('{"kind": "matrix", "file": "full.npy"}', "C must be lower triangular"),
