@@ -15,12 +15,6 @@ from fedray.mechanisms.tree import Tree
 from fedray.mechanisms.tree_nodes import tree_noise_map
 
 
-def strategy_matrix(strategy: Strategy, rounds: int) -> Float64Array:
-    """Returns C, [rounds, rounds] for a square strategy and [nodes, rounds] for a tree, by the
-    definition of its paper, which every kind has beside its fast code."""
-    return strategy.definition(rounds)
-
-
 def noise_map(strategy: Strategy, rounds: int) -> Float64Array:
     """Returns M, [rounds, draws]: the noise of round t is z * clip_norm * (M Z)[t], Z standard
     normal.
@@ -39,14 +33,14 @@ def pattern_sensitivity(strategy: Strategy, pattern: tuple[int, ...], rounds: in
 
     Exact if C'C has no negative entry on the pattern.
     """
-    C = strategy_matrix(strategy, rounds)
+    C = strategy.definition(rounds)
     return _aligned_norm(C, pattern)
 
 
 def participation_sensitivity(strategy: Strategy, participation: MinSep) -> float:
     """Returns the largest pattern sensitivity by enumeration of all permitted patterns, whose
     number is exponential: for runs of a dozen rounds."""
-    C = strategy_matrix(strategy, participation.rounds)
+    C = strategy.definition(participation.rounds)
     return max(_aligned_norm(C, pattern) for pattern in participation.patterns())
 
 

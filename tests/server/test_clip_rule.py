@@ -251,7 +251,7 @@ def composed_rho(
 ) -> float:
     """By hand, with everything written out: both releases of all rows of C as one Gaussian vector of unit noise. The device's updates
     are all alike and as long as the clip norm of their segment, by which the noise is measured; its bits are all 1, and count 1/2."""
-    C = reference.strategy_matrix(strategy, rounds)
+    C = strategy.definition(rounds)
     begins = [strategy.recurrence(rounds).begins_anew(t) for t in range(rounds)]
     norms = 0.3 + np.cumsum(begins) ** 2
     norms_of_rows = norms[np.argmax(C != 0, axis=1)]
@@ -325,7 +325,7 @@ def test_rho_is_the_largest_over_all_inputs_of_a_device_that_is_zeroed_out(
     counts one half there, so rho is theirs to the digit. If it sent updates of zeros instead, rho would be larger than is stated."""
     rounds, z, count_noise = 11, 4.0, 10.0
     participation = MinSep(rounds, 4, 3)
-    C = reference.strategy_matrix(strategy, rounds)
+    C = strategy.definition(rounds)
     of_updates = update_noise_multiplier(z, count_noise)
     largest = {}
     for zeroed in ("silent", "zeros"):
