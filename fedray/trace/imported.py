@@ -1,17 +1,17 @@
-"""A trace that was imported from a log of somebody's own: who took part in which round, and, if the
-log says so, when.
+"""A trace imported from a participation log: which device took part in which round, and when, if
+the log has times.
 
     TRACE/
-      run.json                  where it is from, how it was read, what was left out and why, the
-                                parts, and digests of all files
+      run.json                  source, settings of the import, rows left out and why, the parts,
+                                and digests of all files
       participations/*.parquet  device_id, round and, if the log has times, time; sorted by these;
-                                each device in one file. With repeats "once" also last_time:
-                                that of the last row of the participation
-      log_rounds.parquet        row i: what the log calls round i, and when it was; not in imports
-                                of version 1
-      devices.parquet           row i: what the log calls device i
+                                each device in one file. With repeats "once" also last_time, the
+                                time of the participation's last row
+      log_rounds.parquet        row i: the log's name of round i, and its time; not in imports of
+                                version 1
+      devices.parquet           row i: the log's name of device i
 
-Device ids are places in devices.parquet, so that names of any kind can be taken, exactly. Times are
+Device ids are places in devices.parquet, so that names of any kind are kept exactly. Times are
 seconds since the first time of log or rounds file; run.json has that moment.
 """
 
@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.result import Result
 from fedray.base.rounding import counted
@@ -62,7 +63,7 @@ _WITH_NAME = re.compile(
 )
 """The device of an example as earlier imports recorded it, by its name."""
 AS_THEY_ARE, BY_RANK, BY_LIST = "as they are", "by rank", "by list"
-"""How the log's round numbers became ours: by `rounds`, `renumber` or `rounds_file`."""
+"""How the log's round numbers were converted to ours: by `rounds`, `renumber` or `rounds_file`."""
 LOG_ROUNDS_FILE = "log_rounds.parquet"
 LOG_ROUNDS_SCHEMA = pa.schema(
     [
@@ -168,7 +169,7 @@ class ImportDocument(TypedDict):
     where: list[str]
     """The conditions of `--where`."""
     numbering: str
-    """How rounds of the log became numbers from 0."""
+    """Conversion of the log's rounds to numbers from 0."""
     rounds_file: str | None
     """The file that lists the rounds, if one was given."""
     rounds: int
@@ -205,8 +206,7 @@ class Assumption(NamedTuple):
     """An assumption behind figures, and its source.
 
     text: a sentence.
-    source: who states it: an argument of the import, the log itself, or nobody, as it cannot be
-        seen.
+    source: an argument of the import, the log itself, or "nobody" for a fact that cannot be seen.
     """
 
     text: str
@@ -331,11 +331,11 @@ class ImportedTrace(Result):
 
     @property
     def repeats(self) -> str:
-        """Meaning of further rows of a device in a round: "refuse" (there are no such rows), "once"
-        or "each".
+        """Meaning of further rows of a device in a round: "refuse" (the log has none), "once" or
+        "each".
 
-        With "each", a device's rounds may repeat: it contributed as often as its round stands in
-        `accepted`.
+        With "each", a device's rounds may repeat: each row of a round in `accepted` is a
+        contribution.
         """
         return self.run.get("repeats", "once")
 
@@ -467,14 +467,14 @@ class ImportedTrace(Result):
         """Returns the log's number of the round that is `round_index` here, as text."""
         return str(int(self.round_labels(np.array([round_index]))[0]))
 
-    def round_labels(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    def round_labels(self, rounds: Int64Array) -> Int64Array:
         """The log's numbers of `rounds`, an array of any shape."""
         # The first version knew only logs whose numbers are ours.
         if "rounds_digest" not in self.run:
             return rounds
         return self._log_rounds["log_round"][rounds]
 
-    def round_times(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    def round_times(self) -> tuple[Float64Array, Float64Array] | None:
         """Returns the (earliest [n], latest [n]) time of a participation in each round, or None
         without times. Seconds as in `times`.
 
@@ -492,7 +492,7 @@ class ImportedTrace(Result):
         # Seen from the end, the last time that is known is the next one.
         return _filled(earliest, -np.inf), _filled(latest[::-1], np.inf)[::-1]
 
-    def times(self, part_index: int) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    def times(self, part_index: int) -> tuple[Float64Array, Float64Array] | None:
         """(first [A], last [A]) times of the participations of a part, aligned with the same part
         of `accepted`; None if the log has no times.
 
@@ -666,7 +666,7 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
         )
 
 
-def _filled(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
+def _filled(times: Float64Array, before: float) -> Float64Array:
     """Times [n]; in place of NaN the last one that is known, or `before`."""
     # Place of the last known time up to each round; 0, the place of `before`, without one.
     known_places = np.where(np.isnan(times), 0, np.arange(1, times.size + 1))
@@ -720,7 +720,7 @@ def file_digest(file: Path) -> str:
         raise TraceCorrupt(f"{file} cannot be read ({error}); import the log again") from None
 
 
-def imported_digest(device_ids: NDArray[np.uint64], rounds: NDArray[np.uint32]) -> str:
+def imported_digest(device_ids: UInt64Array, rounds: UInt32Array) -> str:
     """Digest of one part's columns, `device_ids` [A] and `rounds` [A], as `columns_digest`."""
     return columns_digest({"device_id": device_ids, "round": rounds})
 

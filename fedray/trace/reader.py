@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
 from fedray.base.result import DrawnResult
@@ -58,11 +59,11 @@ _WRITERS = "give the directory that `fedray run` or `fedray import` wrote"
 class AcceptedPart:
     """Participations of one part: accepted rows of committed rounds, sorted by (device, round)."""
 
-    device_ids: NDArray[np.uint64]
+    device_ids: UInt64Array
     """The devices that took part, [A], in order."""
-    rounds: NDArray[np.uint32]
+    rounds: UInt32Array
     """In which committed round, [A]."""
-    versions: NDArray[np.uint32] | None = None
+    versions: UInt32Array | None = None
     """Model version sent to each device, [A]: rounds released when it started. None unless rounds
     are buffered; then it is the round."""
 

@@ -1,11 +1,11 @@
-"""A trained run on disk: the model that was learned from a trace, and how it got there.
+"""A trained run on disk: the model that was trained on a trace, and its metrics.
 
     TRAINED/
-      training.json      what was trained on which trace, and digests of the files and of itself
+      training.json      scenario and trace of the training, digests of the files and of itself
       metrics.parquet    a row per round
       model.safetensors  the final model's parameters by name
 
-`fedray run` puts it into the trace, as TRACE/training; `fedray train` puts it where it is told.
+`fedray run` writes it to TRACE/training, `fedray train` to its `--out`.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from fedray.base.arrays import Float32Array
 from fedray.base.document import json_of
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
@@ -90,8 +91,8 @@ LEFT_OUT = {
 MANY_NOT_FINITE = 0.01
 """Share of a run's updates from which on it is said that they are not finite."""
 LAST_SHARE, LEAST_ROUNDS = 10, 10
-"""The losses of the last tenth of the rounds, and of at least 10, are compared with the first
-round's, in runs of twice as many rounds."""
+"""The first round's loss is compared with the losses of the last tenth of the rounds, at least 10,
+in runs of at least 20."""
 SURE_DEVIATIONS = 4.0
 """Standard deviations of these losses by which they must be above the first. Of rounds whose model
 does not change at all, with log-normal losses of any width, at most 2 in 10,000 are so."""
@@ -106,8 +107,8 @@ _KINDS = {
 
 
 def metric_schema(metrics: Sequence[Metric], version: int = VERSION) -> pa.Schema:
-    """Returns the columns of metrics.parquet for a task: those of every run, then a value and a
-    standard error for each of the `metrics`, in order.
+    """Returns the columns of metrics.parquet for a task: the common ones, then a value and a
+    standard error for each metric, in order.
 
     Args:
         metrics: metrics of the task.
@@ -300,7 +301,7 @@ class TrainedRun(DrawnResult):
             raise TraceCorrupt(self._changed(METRICS_FILE))
         return columns
 
-    def parameters(self) -> NDArray[np.float32]:
+    def parameters(self) -> Float32Array:
         """The final model's parameters [D], in the order in which they were trained.
 
         They can be handed to the task that training.json names, for any version that is read.
@@ -311,7 +312,7 @@ class TrainedRun(DrawnResult):
         # training.json lists the names in the order of the flat vector.
         return np.concatenate([parts[name].ravel() for name in self.document["parameters"]])
 
-    def named_parameters(self) -> dict[str, NDArray[np.float32]]:
+    def named_parameters(self) -> dict[str, Float32Array]:
         """The final model's parameters by name. Raises TraceError for a run of version 1, whose
         model has no names."""
         if self.document["version"] == 1:
@@ -327,7 +328,7 @@ class TrainedRun(DrawnResult):
         except (safetensors.SafetensorError, KeyError, ValueError) as error:
             raise TraceCorrupt(self._unreadable(MODEL_FILE, error)) from None
 
-    def _old_parameters(self) -> NDArray[np.float32]:
+    def _old_parameters(self) -> Float32Array:
         content = self._model_content(OLD_MODEL_FILE)
         try:
             # Nothing is unpickled, because a pickle can run code.
@@ -518,7 +519,7 @@ class TrainedRunWriter(PartialDirectory):
         self,
         metrics: Sequence[TrainingMetrics],
         description: TaskDescription,
-        parameters: NDArray[np.float32],
+        parameters: Float32Array,
         document: Mapping[str, Any],
     ) -> Path:
         """Writes metrics, model and training.json, and gives the directory its name. Returns its
@@ -574,7 +575,7 @@ def _task_name(training: Mapping[str, Any]) -> str:
 
 
 def model_content(
-    parameters: NDArray[np.float32],
+    parameters: Float32Array,
     shapes: Mapping[str, tuple[int, ...]],
     provenance: Mapping[str, str] | None = None,
 ) -> bytes:
