@@ -58,7 +58,7 @@ class Privacy(Table):
     """Largest L2 norm of a device's update; of adaptive clipping, the first."""
     clipping: AnyClipping = Field(
         default=FixedClipping(),
-        description="How updates are clipped: a table with `kind` fixed, per_layer or adaptive.",
+        description="How updates are clipped: a table with `kind` and its parameters.",
         # Scenarios that were written before there was a choice keep their digest.
         exclude_if=lambda clipping: clipping == FixedClipping(),
     )

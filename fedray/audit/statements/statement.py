@@ -67,7 +67,11 @@ class Statement(ABC):
 
     @abstractmethod
     def check(self, claimed: Any, subject: Subject) -> Finding:
-        """Returns the finding, with the worst breaches or the binding devices as evidence."""
+        """Returns the finding, with the worst breaches or the binding devices as evidence.
+
+        A log may lack participations (`ImportedTrace.incompleteness`). BROKEN stands even then, so
+        return UNCHECKED where further participations could mend a breach.
+        """
 
     @abstractmethod
     def breaches(self, claimed: Any, subject: Subject) -> Iterator[Breaches]:
