@@ -42,9 +42,9 @@ _GATHER = (
 )
 _COMPRESSED = (".lzma", ".xz")
 MOST_EXAMPLE_BYTES = 64 << 20
-"""Most bytes of a serialized example."""
+"""Largest size of a serialized example, bytes."""
 MOST_UNPACKED_SHARE = 100
-"""Most sizes of a compressed file in the decompressed one. EMNIST's has 20."""
+"""Largest ratio of decompressed to compressed size. EMNIST's is 20."""
 # Size up to which any file may be decompressed: an empty database is nearly all zeros.
 _LEAST_UNPACKED_LIMIT = 64 << 20
 
