@@ -65,7 +65,7 @@ def exact(value: float) -> str:
 
 
 def shown_noise(noise_multiplier: float, decimals: int = 4) -> str:
-    """Returns a noise multiplier for a table: with every digit if they are few, else rounded down."""
+    """Returns a noise multiplier for a table: every digit if they are few, else rounded down."""
     return min(given(noise_multiplier), down(noise_multiplier, decimals), key=len)
 
 
