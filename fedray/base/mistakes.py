@@ -236,7 +236,7 @@ class _Problem:
 
     @property
     def _description(self) -> str:
-        """Returns the first sentence of the key's description, or of the nearest table's above it."""
+        """First sentence of the key's description, or of the nearest table's above it."""
         description = ""
         # The walk goes from the top down, so that the nearest description is the last.
         for place, part in enumerate(self.location):

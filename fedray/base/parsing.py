@@ -48,7 +48,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def finite_or_none(value: float) -> float | None:
-    """Returns the value for JSON, which has only finite numbers: None, written as null, for others."""
+    """Returns the value for JSON, which has only finite numbers: others become None, written as
+    null."""
     return float(value) if math.isfinite(value) else None
 
 
