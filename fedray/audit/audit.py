@@ -310,7 +310,7 @@ class Audit(DrawnResult):
 
     @cached_property
     def ledger(self) -> list[LedgerEntry]:
-        """Privacy over rounds of the first mechanism; empty without noise. Computed on first use."""
+        """Privacy over rounds of the first mechanism (empty without noise), from first use on."""
         if not self._has_noise:
             return []
         used = self.mechanisms[0]

@@ -304,7 +304,7 @@ class Runs:
         }
 
     def _finished_tasks(self, folder: Path) -> Entry:
-        """Returns the entry of a run of several tasks; each task's trace has an entry of its own."""
+        """Returns the entry of a run of several tasks; each trace has an entry of its own."""
         document = self._document(folder / TASKS_FILE)
         if not isinstance(document, dict):
             return self._damaged(folder, "tasks", f"{TASKS_FILE} cannot be read")
