@@ -1,4 +1,5 @@
-"""Sampling without replacement: a device contributes at most once in a period, by its own history."""
+"""Sampling without replacement: a device contributes at most once in a period, by its own
+history."""
 
 from dataclasses import dataclass
 
@@ -32,7 +33,8 @@ class WithoutReplacement(ParticipationPolicy):
 
     @property
     def survives_loss(self) -> bool:
-        """True: the device waits a whole period from the loss, longer than the wait that it forgot."""
+        """True: the device waits a whole period from the loss, longer than the wait that it
+        forgot."""
         return self.knows_of_loss
 
     @property
@@ -41,7 +43,8 @@ class WithoutReplacement(ParticipationPolicy):
         return True
 
     def absence(self, attempt: Attempt) -> Absence:
-        """Returns the next whole second after the period, since exactly the period is not enough."""
+        """Returns the next whole second after the period, since exactly the period is not
+        enough."""
         since = np.where(attempt.has_uploaded, attempt.upload_times, 0.0)
         until = np.floor(since + self.period_seconds) + 1.0
         return Absence(since, np.where(attempt.has_uploaded, until, 0.0))

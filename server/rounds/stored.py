@@ -244,7 +244,8 @@ class StoredCoordinator(RoundLoop):
         return settlement
 
     def _tried(self, check_ins: CheckIns) -> Selected:
-        """Returns the devices that try to upload, each at its first check-in; sorted by device id."""
+        """Returns the devices that try to upload, each at its first check-in; sorted by device
+        id."""
         is_up = np.ones(check_ins.times.size, np.bool_)
         for outage_start, outage_end in self._rules.outages:
             is_up &= (check_ins.times < outage_start) | (check_ins.times >= outage_end)

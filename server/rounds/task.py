@@ -141,7 +141,8 @@ class TaskRounds:
         return f"{text}; {self._cause}"
 
     def state(self) -> dict[str, NDArray]:
-        """Returns everything but the budget, as named arrays; for a checkpoint between two windows."""
+        """Returns everything but the budget, as named arrays; for a checkpoint between two
+        windows."""
         censuses = [astuple(each) for each in (self.census, self._since_commit)]
         return {
             "round": np.array([self.round_index]),
