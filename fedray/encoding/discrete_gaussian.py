@@ -30,7 +30,7 @@ from fedray.encoding.secagg import SecAggEncoding
 from fedray.encoding.tables import LEAST_DEVICE_VARIANCE, DiscreteGaussian
 
 ROOM = 9
-"""Standard deviations of the noise of a sum that fit into M."""
+"""Number of standard deviations of a sum's noise that fit into M."""
 
 
 class DiscreteGaussianEncoding(SecAggEncoding):
