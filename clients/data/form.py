@@ -298,7 +298,7 @@ def words_of(text: Any, table: FormedData) -> Sequence[str]:
             text = between.join(text)
         except TypeError:
             raise ValueError(
-                f"column {table.tokens!r} has a text that is not made of words"
+                f"column {table.tokens!r} has a text that is neither a string nor a list of strings"
             ) from None
     return text.split() if table.unit == "word" else list(text)
 

@@ -73,5 +73,5 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(known) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for place, key in enumerate(keys) if key in keys[:place])
-        raise ValueError(f"the key {twice[:80]!r} is there twice")
+        raise ValueError(f"the key {twice[:80]!r} occurs twice")
     return known

@@ -65,7 +65,7 @@ def read_table_file(kind: type[_Table], file: str | Path, what: str) -> _Table:
         ) from None
     except ValueError as error:  # of the syntax, of UTF-8, of numbers or nesting beyond reason
         raise InputError(
-            f"{what} {str(path)!r} is not valid TOML ({error}); correct that place"
+            f"{what} {str(path)!r} is not valid TOML ({error}); correct it there"
         ) from None
     try:
         return kind.model_validate(tables, context={"directory": path.parent})

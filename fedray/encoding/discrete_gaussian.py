@@ -48,8 +48,9 @@ class DiscreteGaussianEncoding(SecAggEncoding):
             raise ScenarioError.of(
                 "privacy.encoding.parameters",
                 table.parameters,
-                f"is not the model's {setting.dimension:,}, on which privacy depends",
-                f"write {setting.dimension}",
+                f"is not the model's number of parameters, {setting.dimension:,}, on which the "
+                "privacy depends",
+                f"set it to {setting.dimension}",
             )
         super().__init__(table, setting)
         variance = device_variance(

@@ -145,7 +145,7 @@ class TffSqlite(ClientFile):
                 if left < 0:
                     raise Damaged(
                         f"{self._name} unpacks to more than {MOST_UNPACKED_SHARE} times its "
-                        "size, as no data does; decompress it yourself if you trust it"
+                        "size, which real data never does; if you trust it, decompress it yourself"
                     )
                 target.write(block)
         # The cache keeps only content that is a database.
