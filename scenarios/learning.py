@@ -202,8 +202,8 @@ def run(
         raise InputError.of(
             "scenario",
             names,
-            "must be scenarios of different names, since each has a folder",
-            "give one of them another name",
+            "must have different names, because each scenario's folder is named after it",
+            "rename one of them",
         )
     documents: list[dict[str, Any]] = []
     # Models that are not kept are needed only until they are compared.

@@ -1,4 +1,4 @@
-"""A claim is checked against a trace, statement by statement."""
+"""Checks a claim against a trace, statement by statement."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,20 +34,20 @@ def check_claim(
 ) -> tuple[Finding, ...]:
     """Returns a finding for each statement of a claim.
 
-    A claimed rho or epsilon holds if it follows from the enforced limits joined with the claimed
-    ones that are not broken. So a claim that states less about participation never holds more
+    A claimed rho or epsilon holds if it follows from the enforced limits together with the claimed
+    limits that are not broken. So a claim that states less about participation never holds more
     easily.
 
     Args:
         claim: the claim.
-        used: noise of the run; None for a log.
+        used: privacy table of the run; None for a log.
         trace: the trace.
         patterns: rounds of every device.
         found: sensitivity of the claimed mechanism on this trace.
         limits: enforced limits.
         noise: least noise of this trace and least noise that the rules permit, both at the claimed
             multiplier.
-        name_of: shown name of a device id.
+        name_of: function that returns the shown name of a device id.
         ensured: guarantees of the server's sampling or filter, which may support rho and epsilon.
 
     Raises:
@@ -89,8 +89,8 @@ def _bases(
     enforced: Limits,
     findings: Sequence[Finding],
 ) -> tuple[Basis, Basis]:
-    """Bases of the claim without its broken statements, and with those put right."""
-    # A device that contributed twice to a round is outside any (b, k).
+    """Returns the bases of the claim without its broken statements, and with these corrected."""
+    # No (b, k) covers a device that contributed twice to a round.
     if patterns.min_sep == 0:
         basis = Basis(REPEATED, "", None)
         return basis, basis
@@ -105,21 +105,22 @@ def _bases(
 
 
 def _limits(claim: Claim, trace: Trace | ImportedTrace, enforced: Limits) -> Limits:
-    """Claimed and enforced limits together; without any, a device may be in every round."""
+    """Returns claimed and enforced limits together; without any, a device may take part in every
+    round."""
     limits = joined(enforced, claimed_limits(claim, trace), trace.committed_rounds)
     rules, participation = enforced.participation, limits.participation
     assert participation is not None
-    # The rules of a run of ours are known. A claim beyond them is not a limit.
+    # The rules of a simulated run are known, so a claim beyond them is not a limit.
     if isinstance(trace, Trace) and rules is not None and participation.rounds == rules.rounds:
         return enforced
     return limits
 
 
 def _not_refuted(finding: Finding, incomplete: str) -> Finding:
-    """An incomplete log can break a statement, but cannot support it."""
+    """Returns the finding for an incomplete log, which can break a statement but not support it."""
     if finding.verdict is Verdict.BROKEN:
         return finding
-    # The rows that were left out may have spent more than the others.
+    # The rows that were left out may belong to the device that spent most.
     found = None if finding.statement in SPENT_STATEMENTS else finding.found
     return replace(
         finding, verdict=Verdict.UNCHECKED, found=found, explanation=incomplete, should_say=""
@@ -127,7 +128,7 @@ def _not_refuted(finding: Finding, incomplete: str) -> Finding:
 
 
 def _without_advice(finding: Finding) -> Finding:
-    # Least of all may a statement that holds advise an observed figure, which nothing ensures.
+    # A statement must never recommend an observed figure, which no rule ensures.
     if finding.verdict is Verdict.HOLDS:
         return replace(finding, should_say="")
     return finding

@@ -1,4 +1,4 @@
-"""The claims `mechanism` and `noise_multiplier`: noise was added as claimed."""
+"""The claims `mechanism` and `noise_multiplier`: the run added the claimed noise."""
 
 from fedray.audit.findings import Finding, Verdict, verdict_of
 from fedray.mechanisms.strategy import Strategy
@@ -6,12 +6,12 @@ from fedray.scenario.privacy import Privacy
 
 
 def check_noise(claimed: Strategy, noise_multiplier: float, used: Privacy | None) -> list[Finding]:
-    """Returns both findings.
+    """Returns the findings on the mechanism and on the noise multiplier.
 
     Args:
         claimed: claimed mechanism.
         noise_multiplier: claimed noise multiplier.
-        used: noise of the run; None for a log, which does not record it.
+        used: privacy table of the run; None for a log, which does not record it.
     """
     if used is None:
         text = "an imported log does not say how noise was added"
