@@ -82,6 +82,7 @@ from fedray.scenario.population import DeviceClass as DeviceClass
 from fedray.scenario.population import Population as Population
 from fedray.scenario.population import TimeZone as TimeZone
 from fedray.scenario.pretraining import Pretraining as Pretraining
+from fedray.scenario.privacy import NoNoise as NoNoise
 from fedray.scenario.privacy import Privacy as Privacy
 from fedray.scenario.privacy import StopAt as StopAt
 from fedray.scenario.rounds import *

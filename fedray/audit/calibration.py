@@ -155,6 +155,8 @@ def _check(audit: Audit) -> None:
     """Refuses traces whose noise multiplier these sensitivities do not determine. Raises
     InputError."""
     named = f"trace {str(audit.path)!r}"
+    if audit.no_guarantee:
+        raise InputError(f"{named}: {audit.no_guarantee}; name a mechanism")
     if not audit.mechanisms:
         raise InputError(
             f"{named} is a log, which has no mechanism of its own, and sensitivities depend on it; "

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.audit.guarantees import Guarantee, limits_at, of_limits
+from fedray.audit.guarantees import Guarantee, limits_at, of_limits, of_no_noise
 from fedray.audit.noise import ServerNoise, permitted_noise
 from fedray.scenario import Scenario
 
@@ -39,8 +39,10 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
         The enforced guarantee. If nothing is proven, its sensitivity is None, and it has the
         reason.
     """
-    limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
     privacy = scenario.privacy
+    if privacy.strategy is None:
+        return of_no_noise(privacy.delta)
+    limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
     server = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
     noise = permitted_noise(server, scenario)
-    return of_limits("enforced", limits, privacy.mechanism, noise, privacy.delta, may_rest_on=True)
+    return of_limits("enforced", limits, privacy.strategy, noise, privacy.delta, may_rest_on=True)

@@ -82,6 +82,8 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
         InputError: there is nothing to state: no mechanism or no noise multiplier is known, the log
             is not complete, or the claim names another mechanism or more noise than the run had.
     """
+    if audit.no_guarantee:
+        return _without_guarantee(trace, audit)
     if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
         raise InputError(
             f"trace {str(trace.path)!r} has no mechanism with a noise multiplier, so there is no "
@@ -116,6 +118,26 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
         *_guarantee(audit, mechanism, stated),
         *_verdicts(audit),
         *_limits(audit),
+        *_provenance(trace, audit),
+    )
+    return Statement(title, lines)
+
+
+def _without_guarantee(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
+    """Raises InputError for a claim, which does not hold."""
+    reason = audit.no_guarantee
+    assert reason is not None
+    if audit.findings:
+        raise InputError(
+            f"trace {str(trace.path)!r}: {reason}, so there is no statement of this claim to make; "
+            "leave the claim out"
+        )
+    title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
+    released = f"the model after each of {counted(audit.rounds, 'round')}, from exact sums"
+    lines = (
+        Line("Guarantee", reason, "the scenario that was run"),
+        Line("What is released", released, _rounds_source(trace)),
+        _evaluation(audit.scenario),
         *_provenance(trace, audit),
     )
     return Statement(title, lines)
@@ -158,8 +180,10 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     noise_source = source
     # An audit may compute with other noise than the run added.
     ran = scenario.privacy.noise_multiplier if scenario is not None else noise
-    if audit.claim is None and noise != ran:
-        noise_source = f"given to the audit; that of the run was {given(ran)}"
+    is_silent = scenario is not None and scenario.privacy.strategy is None
+    if audit.claim is None and (noise != ran or is_silent):
+        had = "the run added none" if is_silent else f"that of the run was {given(ran)}"
+        noise_source = f"given to the audit; {had}"
     clip = f"{scenario.privacy.clip_norm:g}" if scenario is not None else "not known"
     later_norms = scenario.privacy.clipping.later_norms if scenario is not None else None
     if later_norms is not None:

@@ -102,11 +102,11 @@ def _tables(trace: Trace | ImportedTrace, audit: Audit) -> list[Table]:
     tables = []
     has_noise = bool(audit.mechanisms) and audit.mechanisms[0].noise_multiplier is not None
     # A claim that does not hold is not stated.
-    if has_noise and audit.claim_holds:
+    if (has_noise or audit.no_guarantee) and audit.claim_holds:
         tables += privacy_statement(trace, audit).tables()
     if audit.utility:
         tables.append(audits.utility_table(audit))
-    if audit.mechanisms:
+    if audit.mechanisms or audit.no_guarantee:
         tables.append(audits.guarantees_table(audit))
     if audit.releases:
         tables.append(audits.releases_table(audit))
