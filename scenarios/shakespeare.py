@@ -31,6 +31,7 @@ import fedray
 from fedray import InputError
 from fedray.scenarios.reproduction import (
     Axis,
+    CheckpointError,
     Document,
     Figure,
     InJson,
@@ -164,7 +165,7 @@ def run(
         _write_split(roles, directory / "data")
         on_progress("counting n-grams")
         ngrams = ngram_accuracies(_texts(roles.trained), _texts(roles.held_out, EVALUATED))
-        scenario = scenario_of(directory / "data", len(roles.trained), rounds, overrides)
+        scenario = scenario_of(directory / "data", roles.trained, rounds, overrides)
         found: list[TrainedOptimizer] = []
         for name in names:
             on_progress(f"training {name}, {len(found) + 1} of {len(names)}")
@@ -219,13 +220,16 @@ def _texts(roles: Mapping[str, list[str]], most: int | None = None) -> list[str]
 
 
 def scenario_of(
-    folder: Path, roles: int, rounds: int, overrides: Sequence[str] = ()
+    folder: Path,
+    roles: Mapping[str, Sequence[str]],
+    rounds: int,
+    overrides: Sequence[str] = (),
 ) -> "fedray.Scenario":
     """Scenario of the benchmark, with FedAvg.
 
     Args:
         folder: folder of the split data.
-        roles: roles that train; each is a device.
+        roles: examples of the roles that train; each role is a device.
         rounds: rounds to train.
         overrides: keys to set.
     """
@@ -234,7 +238,7 @@ def scenario_of(
         "name": "shakespeare",
         "description": "Next characters of Shakespeare's roles, as Reddi et al. 2021",
         "seed": 1,
-        "population": {"devices": roles},
+        "population": {"devices": len(roles)},
         "availability": {"model": "always_on"},
         "participation": {"timer_hours": 0.0},
         "latency": {"failure_probability": 0.0},
@@ -268,6 +272,12 @@ def scenario_of(
                 "projected": False,
             },
             "client": {"learning_rate": LOCAL_RATE, "batch_size": 4, "epochs": 1.0},
+            # The mean by examples, as in the paper's code: the largest role has weight 1.
+            "weighting": {
+                "kind": "clipped",
+                "example_cap": max(map(len, roles.values())),
+                "least_mean_weight": 1e-6,
+            },
             "server": OPTIMIZERS["fedavg"],
         },
         "privacy": {"mechanism": {"kind": "none"}, "clipping": {"kind": "none"}},
@@ -328,7 +338,7 @@ def _learned(
 
     try:
         return fedray.train(trace, scenario, placement, out, tell, is_resumed=True)
-    except fedray.CheckpointError:
+    except CheckpointError:
         return fedray.train(trace, scenario, placement, out, tell)
 
 

@@ -160,7 +160,7 @@ class Release(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditedEncoding:
-    """How updates were sent, and the unit of their noise."""
+    """Encoding of the updates, and the unit of their noise."""
 
     table: InPlace[AnyEncoding]
     least_noise: DeviceNoise | None
@@ -423,7 +423,7 @@ class Audit(DrawnResult):
             Its path.
 
         Raises:
-            InputError: it cannot be written, or there is no noise to account for.
+            InputError: the file cannot be written, or the run had no noise.
         """
         if self.no_guarantee:
             raise InputError(f"trace {str(self.path)!r}: {self.no_guarantee}; name a mechanism")
@@ -482,7 +482,7 @@ class Audit(DrawnResult):
 
     @property
     def encoding(self) -> InJson[AuditedEncoding | None]:
-        """How updates were sent, and the unit of their noise; None for a log."""
+        """Encoding of the updates, and the unit of their noise; None for a log."""
         if self.scenario is None:
             return None
         # Only noise that devices add depends on the number of them.
@@ -561,9 +561,9 @@ def audit_trace(
     is_silent = isinstance(mechanism, NoNoise) or (
         not mechanism and scenario is not None and scenario.privacy.strategy is None
     )
-    strategies = mechanism
+    strategies = None if isinstance(mechanism, NoNoise) else mechanism
     if isinstance(mechanism, NoNoise):
-        strategies = noise_multiplier = None
+        noise_multiplier = None
         if scenario is not None:
             privacy = scenario.privacy.model_copy(update={"mechanism": mechanism})
             scenario = scenario.model_copy(update={"privacy": privacy})
@@ -683,7 +683,7 @@ def _rests_on(
 ) -> tuple[Assumption, ...]:
     own: list[Assumption] = []
     if mechanisms:
-        # Limits are the same for all mechanisms, so the first has those of all.
+        # Limits are the same for all mechanisms, so any mechanism's will do.
         first = mechanisms[0]
         rules = "the claim" if scenario is None else "the scenario's rules"
         named = (
@@ -928,7 +928,7 @@ def _not_this_run(mechanism: MechanismAudit) -> MechanismAudit:
 
 
 def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
-    """Returns whether the claimed participation is no tighter than the enforced one."""
+    """Whether the enforced participation is at least as tight as the claimed one."""
     if claimed.participation is None or enforced.participation is None:
         return False
     a, b = claimed.participation, enforced.participation

@@ -70,7 +70,7 @@ def test_tuning_never_sees_the_held_out_roles(data: Path) -> None:
 
 
 def test_the_model_and_the_work_are_those_of_the_paper(data: Path) -> None:
-    scenario = scenario_of(data.parent, 700, 1200)
+    scenario = scenario_of(data.parent, roles_of(data, False).trained, 1200)
     task, client = scenario.training.task, scenario.training.client
     assert (task.layers, task.hidden, task.embedding) == (2, 256, 8)
     assert (client.batch_size, client.epochs, client.learning_rate) == (4, 1.0, 1.0)

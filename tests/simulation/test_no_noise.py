@@ -10,6 +10,7 @@ import pytest
 import fedray
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.errors import InputError, ScenarioError
+from fedray.mechanisms import Identity
 from fedray.report.page import render
 from fedray.report.terminal import audit_text
 from fedray.runs.learning import train
@@ -130,7 +131,7 @@ def test_no_figure_of_privacy_is_shown_of_a_run_without_noise(silent, script) ->
 def test_a_private_mechanism_can_still_be_calibrated_to_the_trace_of_a_run_without_noise(
     silent,
 ) -> None:
-    found = fedray.calibrate_trace(silent, rho=0.5, mechanism=fedray.Identity())
+    found = fedray.calibrate_trace(silent, rho=0.5, mechanism=Identity())
     # A device of two rounds: sqrt(2) / z = mu, and mu^2 / 2 = rho.
     assert found.observed.noise_multiplier == pytest.approx(np.sqrt(2.0))
     assert found.run_noise_multiplier is None
@@ -203,6 +204,23 @@ def test_training_without_noise_and_clipping_is_the_mean_of_what_devices_learned
     )
     assert unclipped.metrics["clipped_share"].max() == 0.0
     assert unclipped.last_evaluation() == loose.last_evaluation()
+
+
+def test_without_noise_devices_may_count_by_their_examples(small) -> None:
+    """The step is the mean by examples, sum of n Delta over sum of n; with noise it is refused, because the number of devices is known."""
+    weighting = "training.weighting={kind='clipped',example_cap=100,least_mean_weight=1e-6}"
+    with pytest.raises(ScenarioError, match="those of Poisson samples"):
+        small("training.enabled=true", weighting)
+    keys = ("training.enabled=true", "training.server.momentum=0.0")
+    aggregator = ModelAggregator(small(*keys, NONE, weighting))
+    aggregator.start(np.zeros(4, np.float32))
+    examples, updates = np.array([10, 70, 100]), np.array([[0.5], [-0.2], [0.1]]) * np.ones(4)
+    weighted = (examples / 100)[:, None] * updates
+    aggregator.add((weighted.sum(axis=0) * 2.0**40).astype(np.int64))
+    report = TrainReport(round_index=0, devices=3, weight_sum=round(1.8 * 2.0**40))
+    _, parameters = aggregator.commit(report)
+    expected = (examples[:, None] * updates).sum(axis=0) / examples.sum()
+    assert parameters == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_comparison_names_the_run_without_noise_as_the_ceiling(trace_of, trained_of) -> None:
