@@ -36,7 +36,6 @@ from fedray.studies.paired import MeanInterval as MeanInterval
 from fedray.studies.paired import mean_interval as mean_interval
 from fedray.studies.paired import paired_difference as paired_difference
 from fedray.wire.messages import Metric as Metric
-from fedray.wire.messages import TrainingProgress as TrainingProgress
 
 Progress = Callable[[str], None]
 """Listener for lines of progress; a `PartDone` also says how much is done."""

@@ -83,7 +83,10 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
             is not complete, or the claim names another mechanism or more noise than the run had.
     """
     if audit.no_guarantee:
-        return _without_guarantee(trace, audit)
+        raise InputError(
+            f"trace {str(trace.path)!r}: {audit.no_guarantee}, so there is no privacy to state; "
+            "add noise (privacy.mechanism), or name a mechanism"
+        )
     if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
         raise InputError(
             f"trace {str(trace.path)!r} has no mechanism with a noise multiplier, so there is no "
@@ -118,26 +121,6 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
         *_guarantee(audit, mechanism, stated),
         *_verdicts(audit),
         *_limits(audit),
-        *_provenance(trace, audit),
-    )
-    return Statement(title, lines)
-
-
-def _without_guarantee(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
-    """Raises InputError for a claim, which does not hold."""
-    reason = audit.no_guarantee
-    assert reason is not None
-    if audit.findings:
-        raise InputError(
-            f"trace {str(trace.path)!r}: {reason}, so there is no statement of this claim to make; "
-            "leave the claim out"
-        )
-    title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
-    released = f"the model after each of {counted(audit.rounds, 'round')}, from exact sums"
-    lines = (
-        Line("Guarantee", reason, "the scenario that was run"),
-        Line("What is released", released, _rounds_source(trace)),
-        _evaluation(audit.scenario),
         *_provenance(trace, audit),
     )
     return Statement(title, lines)

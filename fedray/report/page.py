@@ -102,7 +102,7 @@ def _tables(trace: Trace | ImportedTrace, audit: Audit) -> list[Table]:
     tables = []
     has_noise = bool(audit.mechanisms) and audit.mechanisms[0].noise_multiplier is not None
     # A claim that does not hold is not stated.
-    if (has_noise or audit.no_guarantee) and audit.claim_holds:
+    if has_noise and audit.claim_holds:
         tables += privacy_statement(trace, audit).tables()
     if audit.utility:
         tables.append(audits.utility_table(audit))

@@ -92,12 +92,7 @@ class Group:
     @property
     def noise_multiplier(self) -> InJson[float | None]:
         """Noise multiplier of its runs; None without noise."""
-        return None if self.is_ceiling else self.privacy["noise_multiplier"]
-
-    @property
-    def is_ceiling(self) -> bool:
-        """Whether its runs added no noise: their metrics show what noise costs the others."""
-        return self.mechanism == "none"
+        return None if self.mechanism == "none" else self.privacy["noise_multiplier"]
 
     @property
     def observed_rho(self) -> float | None:
@@ -172,7 +167,7 @@ class Comparison(DrawnResult):
         rho is not known."""
         first = self.groups[0]
         calibrated, needed, notes = [], [], []
-        silent = [group.label for group in self.groups if group.is_ceiling]
+        silent = [group.label for group in self.groups if group.mechanism == "none"]
         if silent:
             notes.append(
                 f"{', '.join(silent)}: {NO_GUARANTEE}; its metrics are the ceiling for the others."

@@ -19,6 +19,7 @@ SMALL = (
     "training.client.batch_size=2",
 )
 HERE = Placement(1, "in-process")
+SAVING = Placement(1, "in-process", checkpoint_seconds=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_tuning_never_sees_the_held_out_roles(data: Path) -> None:
 
 
 def test_the_model_and_the_work_are_those_of_the_paper(data: Path) -> None:
-    scenario = scenario_of(data.parent, roles_of(data, False).trained, 1200)
+    scenario = scenario_of(data.parent, roles_of(data, False).trained, 1200, "fedavg")
     task, client = scenario.training.task, scenario.training.client
     assert (task.layers, task.hidden, task.embedding) == (2, 256, 8)
     assert (client.batch_size, client.epochs, client.learning_rate) == (4, 1.0, 1.0)
@@ -100,20 +101,42 @@ def test_a_small_study_trains_ranks_and_continues(data: Path, tmp_path: Path) ->
     # The first optimiser is read, not trained again.
     assert metrics.stat().st_mtime_ns == before
     document = last.to_json()
-    found = {each["name"]: each for each in document["optimizers"]}
+    found = {each["optimizer"]: each for each in document["models"]}
     assert found.keys() == {"fedavg", "fedadam"}
-    assert found["fedavg"] == first[-1].to_json()["optimizers"][0]
-    accuracies = [each["accuracy"] for each in document["optimizers"]]
+    assert found["fedavg"] == first[-1].to_json()["models"][0]
+    accuracies = [each["accuracy"] for each in document["models"]]
     assert accuracies == sorted(accuracies, reverse=True)
     assert len(document["ngrams"]) == 6
     assert document["roles"] + document["held_out_roles"] == 40
     # Four rounds do not reach the paper's accuracy, and the exit code says so.
     assert not last.agrees
     assert [line.name for line in last.figures()[0].series][2:] == [
-        "published, least",
-        "n-grams of context 5",
+        "least published",
+        "n-grams",
     ]
     json.dumps(document, allow_nan=False)
+
+
+@pytest.mark.slow
+def test_an_interrupted_training_continues_to_the_same_model(data: Path, tmp_path: Path) -> None:
+    def study(folder: str, on_progress=lambda _: None) -> dict:
+        given = {"rounds": 4, "optimizers": "fedyogi", "overrides": SMALL, "placement": SAVING}
+        (result,) = shakespeare.run(data, **given, out=tmp_path / folder, on_progress=on_progress)
+        return result.to_json()
+
+    def interrupt(text: str) -> None:
+        if "3 of 4" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study("stopped", interrupt)
+    assert not (tmp_path / "stopped" / "runs" / "fedyogi").exists()
+    told: list[str] = []
+    continued, whole = study("stopped", told.append), study("whole")
+    assert not any("1 of 4" in text for text in told)
+    for each in (continued, whole):
+        each["models"][0].pop("seconds_per_round")
+    assert continued == whole
 
 
 def test_an_unknown_optimiser_and_missing_data_are_refused(data: Path) -> None:
