@@ -29,7 +29,6 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
-from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.scenario.uploads import CyclicSchedule
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -219,11 +218,6 @@ def of_limits(
         reason,
         limits.assumptions,
     )
-
-
-def of_no_noise(delta: float) -> Guarantee:
-    """Returns the enforced guarantee of a run without noise, which is none."""
-    return Guarantee("enforced", None, None, None, delta, False, NO_GUARANTEE)
 
 
 def event_of(

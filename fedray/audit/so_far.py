@@ -8,10 +8,11 @@ spends more on these.
 
 from typing import NamedTuple
 
-from fedray.audit.guarantees import Guarantee, limits_at, of_limits, of_no_noise
+from fedray.audit.guarantees import Guarantee, limits_at, of_limits
 from fedray.audit.noise import ServerNoise, permitted_noise
 from fedray.base.arrays import Float64Array
 from fedray.scenario import Scenario
+from fedray.scenario.privacy import NO_GUARANTEE
 
 
 class RoundsSoFar(NamedTuple):
@@ -38,7 +39,7 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
     """
     privacy = scenario.privacy
     if privacy.strategy is None:
-        return of_no_noise(privacy.delta)
+        return Guarantee("enforced", None, None, None, privacy.delta, False, NO_GUARANTEE)
     limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
     server = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
     noise = permitted_noise(server, scenario)
