@@ -17,6 +17,7 @@ from fedray.base.errors import FedrayError, InputError, one_line
 from fedray.base.extras import missing_extra
 from fedray.commands.audits import audit, canary, report, statement
 from fedray.commands.caches import cache
+from fedray.commands.data import data
 from fedray.commands.flags import as_key, check_numbers, in_flags, with_set
 from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
@@ -164,6 +165,7 @@ for _command in (
     status,
     watch,
     cache,
+    data,
     scenarios,
     init,
     schema,

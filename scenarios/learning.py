@@ -348,10 +348,11 @@ class Study:
         rounds = trace.committed_rounds
         b = audit.min_sep or rounds
         self._participation = fedray.MinSep(rounds, b, audit.max_participations)
-        own = audit.mechanisms[0].observed
-        if own.rho is None or own.epsilon is None:
+        own = audit.mechanisms[0].observed if audit.mechanisms else None
+        if own is None or own.rho is None or own.epsilon is None:
+            reason = audit.no_guarantee if own is None else own.reason
             raise InputError(
-                f"scenario {scenario.name!r} has no rho on its trace ({own.reason}); take noise of "
+                f"scenario {scenario.name!r} has no rho on its trace ({reason}); take noise of "
                 "the server, and rounds that are not Poisson samples"
             )
         self._rho, self._epsilon = own.rho, own.epsilon

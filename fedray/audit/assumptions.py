@@ -49,6 +49,15 @@ _OF_COUNTS = {
 }
 """The same if the clip norm follows noisy counts of short updates."""
 
+WITHOUT_NOISE = (
+    Assumption(
+        "Rounds released exact sums of updates: whoever sees the models may learn what a device "
+        "contributed.",
+        _RUN,
+    ),
+)
+"""In place of all assumptions, for a run without noise."""
+
 SCALED_NOISE = (
     "In each round {sample} of the {goal} accepted devices really trained, and the noise on their "
     "sum was scaled by "

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypedDict
 import numpy as np
 import pyarrow as pa
 
-from fedray.audit.assumptions import ASSUMED, assumptions_of
+from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, assumptions_of
 from fedray.audit.check import check_claim
 from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import Claim
@@ -51,7 +51,7 @@ from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
-from fedray.base.document import Document, InJson, InPlace, Key, Keys, NotInJson, json_of
+from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import up
@@ -64,6 +64,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
+from fedray.scenario.privacy import NO_GUARANTEE, NoNoise
 from fedray.trace.imported import Assumption, ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
 
@@ -209,6 +210,8 @@ class Audit(DrawnResult):
     violations: Violations | None
     """Participations of a simulated run that break its own rules; None if all devices keep the
     rules, and for a log, which has no rules."""
+    no_guarantee: IfAny[str]
+    """Reason why there are no privacy figures: the run added no noise. Absent with noise."""
     exclusions: Exclusions | None
     """Devices that a filter excluded; None for a run without a filter, and for a log."""
     scenario: NotInJson[Scenario | None]
@@ -424,6 +427,8 @@ class Audit(DrawnResult):
         Raises:
             InputError: the file cannot be written, or the run had no noise.
         """
+        if self.no_guarantee:
+            raise InputError(f"trace {str(self.path)!r}: {self.no_guarantee}; name a mechanism")
         if not self.events:
             raise InputError(
                 f"trace {str(self.path)!r}: no mechanism and noise multiplier are known, so there "
@@ -526,7 +531,7 @@ def audit_trace(
     trace: Trace | ImportedTrace | str | Path,
     noise_multiplier: float | None = None,
     delta: float | None = None,
-    mechanism: Strategy | Sequence[Strategy] | None = None,
+    mechanism: Strategy | Sequence[Strategy] | NoNoise | None = None,
     claim: Claim | None = None,
     show_devices: bool = False,
     encoding: AnyEncoding | None = None,
@@ -540,7 +545,8 @@ def audit_trace(
         trace: a simulated trace or an imported log, opened or by path.
         noise_multiplier: replaces the run's own.
         delta: delta of epsilon, replaces the run's own; 1e-10 for logs.
-        mechanism: one or several, all audited, in place of the run's own.
+        mechanism: one or several, all audited, in place of the run's own; `NoNoise` for a training
+            without noise.
         claim: a claim, with mechanism, noise multiplier and delta of its own.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
         encoding: encoding of a run's updates, replaces the run's own.
@@ -555,7 +561,16 @@ def audit_trace(
     if scenario is not None and encoding is not None:
         privacy = scenario.privacy.model_copy(update={"encoding": encoding})
         scenario = scenario.model_copy(update={"privacy": privacy})
-    used = _Used.of(opened, scenario, claim, mechanism, noise_multiplier, delta)
+    is_silent = isinstance(mechanism, NoNoise) or (
+        not mechanism and scenario is not None and scenario.privacy.strategy is None
+    )
+    strategies = None if isinstance(mechanism, NoNoise) else mechanism
+    if isinstance(mechanism, NoNoise):
+        noise_multiplier = None
+        if scenario is not None:
+            privacy = scenario.privacy.model_copy(update={"mechanism": mechanism})
+            scenario = scenario.model_copy(update={"privacy": privacy})
+    used = _Used.of(opened, scenario, claim, strategies, noise_multiplier, delta)
     patterns = read_patterns(opened)
     # Without a participation no largest sensitivity exists.
     if not patterns.device_ids.size:
@@ -620,6 +635,9 @@ def audit_trace(
             )
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError.caused_by(error) from None
+    # The figures of a claim are no figures of a run that added no noise.
+    if is_silent:
+        mechanisms = []
     # Withdraws figures that the trace, the log or the noise does not support.
     broken = [
         each.statement
@@ -645,10 +663,14 @@ def audit_trace(
         left_out=tuple(imported.left_out) if imported is not None else (),
         filtered_rows=imported.filtered_rows if imported is not None else 0,
         violations=_violations(opened, scenario),
+        no_guarantee=NO_GUARANTEE if is_silent else None,
         exclusions=exclusions,
         scenario=scenario,
         claim=claim,
-        rests_on=(*_rests_on(scenario, imported, mechanisms), *other_tasks(opened)),
+        rests_on=(
+            *(WITHOUT_NOISE if is_silent else _rests_on(scenario, imported, mechanisms)),
+            *other_tasks(opened),
+        ),
         classes=tuple(opened.run.get("classes", ())) if isinstance(opened, Trace) else (),
     )
 
@@ -744,8 +766,15 @@ class _Used:
             used = cls((claim.mechanism,), claim.mechanism, claim.noise_multiplier, claim.delta)
         else:
             privacy = scenario.privacy if scenario is not None else None
-            own = privacy.mechanism if privacy is not None else None
-            if noise_multiplier is None and privacy is not None:
+            own = privacy.strategy if privacy is not None else None
+            if privacy is not None and own is None and noise_multiplier is not None and not given:
+                raise InputError.of(
+                    "noise_multiplier",
+                    noise_multiplier,
+                    "is of no mechanism, since the run added no noise",
+                    "name a mechanism",
+                )
+            if noise_multiplier is None and privacy is not None and own is not None:
                 noise_multiplier = privacy.noise_multiplier
             if delta is None:
                 delta = privacy.delta if privacy is not None else DEFAULT_DELTA

@@ -153,6 +153,8 @@ def calibrate_trace(
 def _check(audit: Audit) -> None:
     """Raises InputError if the noise multiplier does not follow from these sensitivities."""
     named = f"trace {str(audit.path)!r}"
+    if audit.no_guarantee:
+        raise InputError(f"{named}: {audit.no_guarantee}; name a mechanism")
     if not audit.mechanisms:
         raise InputError(
             f"{named} is a log, which has no mechanism of its own, and sensitivities depend on it; "

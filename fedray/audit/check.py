@@ -16,7 +16,7 @@ from fedray.audit.statements.statement import Subject
 from fedray.base.rounding import up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.scenario.privacy import Privacy
+from fedray.scenario.privacy import NO_GUARANTEE, Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -72,12 +72,16 @@ def check_claim(
         ("rho", rho_of),
         ("epsilon", lambda event: epsilon_of(event, claim.delta).epsilon),
     ):
-        if (claimed := getattr(claim, key)) is not None:
-            statement = SpentStatement(key, claimed, privacy_of, *noise)
-            finding = statement.check(found, basis, corrected, evidence)
-            for guarantee in ensured:
-                finding = statement.by_server(finding, guarantee)
-            spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
+        if (claimed := getattr(claim, key)) is None:
+            continue
+        if used is not None and used.strategy is None:
+            spent.append(Finding(key, Verdict.BROKEN, claimed, None, "", NO_GUARANTEE))
+            continue
+        statement = SpentStatement(key, claimed, privacy_of, *noise)
+        finding = statement.check(found, basis, corrected, evidence)
+        for guarantee in ensured:
+            finding = statement.by_server(finding, guarantee)
+        spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
     noise_findings = check_noise(claim.mechanism, claim.noise_multiplier, used)
     return tuple(map(_without_advice, (*noise_findings, *participation, *spent)))
 

@@ -13,6 +13,7 @@ from fedray.audit.guarantees import Guarantee, limits_at, of_limits
 from fedray.audit.noise import ServerNoise, permitted_noise
 from fedray.base.arrays import Float64Array
 from fedray.scenario import Scenario
+from fedray.scenario.privacy import NO_GUARANTEE
 
 
 class RoundsSoFar(NamedTuple):
@@ -37,8 +38,10 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
     Returns:
         The enforced guarantee. Without a proof, its sensitivity is None, and it has the reason.
     """
-    limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
     privacy = scenario.privacy
+    if privacy.strategy is None:
+        return Guarantee("enforced", None, None, None, privacy.delta, False, NO_GUARANTEE)
+    limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
     server = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
     noise = permitted_noise(server, scenario)
-    return of_limits("enforced", limits, privacy.mechanism, noise, privacy.delta, may_rest_on=True)
+    return of_limits("enforced", limits, privacy.strategy, noise, privacy.delta, may_rest_on=True)

@@ -83,6 +83,11 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
             not
             complete, or the claim has another mechanism or more noise than the run had.
     """
+    if audit.no_guarantee:
+        raise InputError(
+            f"trace {str(trace.path)!r}: {audit.no_guarantee}, so there is no privacy to state; "
+            "add noise (privacy.mechanism), or name a mechanism"
+        )
     if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
         raise InputError(
             f"trace {str(trace.path)!r} has no mechanism with a noise multiplier, so there is no "
@@ -159,8 +164,10 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     noise_source = source
     # An audit may compute with other noise than the run added.
     ran = scenario.privacy.noise_multiplier if scenario is not None else noise
-    if audit.claim is None and noise != ran:
-        noise_source = f"given to the audit; that of the run was {given(ran)}"
+    is_silent = scenario is not None and scenario.privacy.strategy is None
+    if audit.claim is None and (noise != ran or is_silent):
+        had = "the run added none" if is_silent else f"that of the run was {given(ran)}"
+        noise_source = f"given to the audit; {had}"
     clip = f"{scenario.privacy.clip_norm:g}" if scenario is not None else "not known"
     later_norms = scenario.privacy.clipping.later_norms if scenario is not None else None
     if later_norms is not None:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from fedray.base.rounding import fine, given, up
 from fedray.report.progress import duration
 from fedray.report.table import Paragraph, Piece, Table, bullets
+from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.watch.entries import Entry, Listing, Privacy, TaskSoFar
 
 _Value = TypeVar("_Value")
@@ -116,6 +117,8 @@ def _others_table(entries: Sequence[Entry]) -> Table:
 
 def bound_text(privacy: Privacy) -> str:
     """Returns the bound on the privacy spent by a run in progress, with its reason."""
+    if privacy.reason == NO_GUARANTEE:
+        return f"{NO_GUARANTEE.capitalize()}."
     if privacy.rho is None and privacy.epsilon is None:
         return f"No bound of the privacy spent is known: {privacy.reason}."
     return (

@@ -19,7 +19,7 @@ class Budget:
         self._privacy = privacy
         limit = privacy.largest_sensitivity
         assert limit is not None
-        self._running = RunningSensitivity(privacy.mechanism, scenario.rounds.count, limit)
+        self._running = RunningSensitivity(privacy.needed_strategy(), scenario.rounds.count, limit)
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Budget | None":
@@ -77,4 +77,4 @@ def filter_of(scenario: Scenario) -> SensitivityFilter | None:
         return None
     limit = privacy.largest_sensitivity
     assert limit is not None
-    return SensitivityFilter(privacy.mechanism, scenario.rounds.count, limit)
+    return SensitivityFilter(privacy.needed_strategy(), scenario.rounds.count, limit)
