@@ -1,7 +1,7 @@
 """Reproductions of published results, which `fedray reproduce` lists and runs.
 
 A reproduction is a module of this folder with a `REPRODUCTION`; its name is that of the module. It
-uses `import fedray` and the names below only: it shows that the public interface suffices for a
+uses public names and the names below only: it shows that the public interface suffices for a
 study, and how such a study is written.
 """
 
@@ -16,6 +16,7 @@ from fedray.base.document import InJson as InJson
 from fedray.base.document import InPlace as InPlace
 from fedray.base.document import Key as Key
 from fedray.base.document import NotInJson as NotInJson
+from fedray.base.errors import CheckpointError as CheckpointError
 from fedray.base.part_done import PartDone as PartDone
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted as counted

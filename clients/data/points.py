@@ -8,8 +8,8 @@ their `centers`, and for participating devices the average weighted by participa
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.base.rng import Stream, stream_generator, stream_key
 from fedray.clients.data.drawn import DrawnSource, fill_with_normals
 from fedray.clients.data.source import Examples, Field, Ids, Integers
@@ -22,18 +22,19 @@ class Points(DrawnSource):
 
     def __init__(self, scenario: Scenario, table: PointsData) -> None:
         inputs = Field(shape=(table.dimension,), kind="real")
-        variance = table.between**2 + table.within**2
-        least_loss = 0.5 * table.dimension * variance
-        super().__init__(scenario, {"inputs": inputs}, {"loss": least_loss})
+        least_loss = 0.5 * table.dimension * (table.between**2 + table.within**2)
+        # Another task of these points has another loss.
+        is_quadratic = scenario.training.task.kind == "quadratic"
+        super().__init__(scenario, {"inputs": inputs}, {"loss": least_loss} if is_quadratic else {})
         seed = scenario.training_seed
         self._key = stream_key(seed, Stream.EXAMPLES)
         self._between = table.between
         self._within = table.within
         generator = stream_generator(seed, Stream.EXAMPLES)
-        self.mean: NDArray[np.float64] = generator.standard_normal(table.dimension)
+        self.mean: Float64Array = generator.standard_normal(table.dimension)
         """Mean of all points, [dimension], which is the optimum of the quadratic task."""
 
-    def centers(self, device_ids: Ids) -> NDArray[np.float64]:
+    def centers(self, device_ids: Ids) -> Float64Array:
         """Returns the means of the points of devices [G], [G, dimension]."""
         normals = _normals_of(self._key, device_ids, self.mean.size)
         return self.mean + self._between * normals

@@ -1,9 +1,8 @@
-"""The rules of participation that a run of ours had in force, read from its scenario once more, and
-the participations of its trace that broke them.
+"""Rules of participation in a scenario, and the participations of its trace that broke them.
 
-Rules are kept by devices. A rule ensures nothing where the scenario says that devices may not keep
-it: because they ignore it, because they lose the history that it rests on, or because their
-clocks are set to another time.
+Devices keep the rules. A rule ensures nothing if the scenario says that devices may not keep it:
+because they ignore it, because they lose the history that it rests on, or because their clocks are
+set to another time.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.waits import is_first_of_upload
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
 from fedray.base.document import Document
 from fedray.base.rounding import counted
 from fedray.scenario import Scenario
@@ -28,7 +28,7 @@ from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome
 
 ROUND_TIMES = ", and the times at which rounds started"
-"""Ends the names of rules whose limits rest on these times."""
+"""End of the names of rules whose limits rest on these times."""
 LOST = "devices may lose their history"
 SET_CLOCKS = "clocks of devices may be set to another time"
 WRONG_TIMERS = "some devices ignore it or have wrong clocks"
@@ -66,11 +66,12 @@ class Violations(Document):
     """Participations that the rules in force exclude, as far as a trace shows them.
 
     A wait that starts with an upload or a selection is counted from the start of the round, since
-    no trace records the upload: a counted participation was certainly too soon.
+    traces do not record the upload: a counted participation was certainly too soon.
 
     devices: devices with at least one of them.
     participations: participations too soon after an earlier one, or too many.
-    after_loss: those of them before which the device lost its history, after the earlier one.
+    after_loss: participations too soon, before which the device lost its history of the earlier
+        one.
     losses: losses of history that the trace records.
     after_clock_change: participations before which the device's clock was set forward, after the
         earlier one.
@@ -86,14 +87,10 @@ class Violations(Document):
 
 
 def rules_of(given: Participation) -> list[Rule]:
-    """The rules of a run's table `participation`.
-
-    Args:
-        given: the table.
-    """
+    """Returns the rules of a run's table `participation`."""
     lost = LOST if given.history_loss_per_day is not None else ""
     tables = (TimerPolicy(),) if given.policies is None else given.policies
-    # So the timer is named first in reasons, wherever it stands in the list.
+    # The timer is thus named first in reasons, wherever it stands in the list.
     timer_first = sorted(tables, key=lambda each: each.kind != "timer")
     rules = [rule for each in timer_first for rule in POLICY_RULES[each.kind](each, given, lost)]
     if given.round_separation > 0:
@@ -107,7 +104,7 @@ def rules_of(given: Participation) -> list[Rule]:
 
 def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rule]:
     del policy
-    # A timer of 0 h rules nothing.
+    # A timer of 0 h limits nothing.
     if given.timer_hours == 0.0:
         return
     is_ignored = (
@@ -115,7 +112,7 @@ def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rul
         or given.clock_skew_hours > 0.0
         or given.clock_changes_per_day is not None
     )
-    # A rule that devices ignore anyway has a short name, which the reason for that follows.
+    # The reason follows the name of a rule that devices may ignore, so the name is short.
     long_name = (
         f"a timer of {given.timer_hours:g} h from each {_RESET[given.timer_resets_on]}{ROUND_TIMES}"
     )
@@ -128,7 +125,7 @@ def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rul
 
 
 def _period(policy: WithoutReplacementPolicy, given: Participation, lost: str) -> Iterator[Rule]:
-    # A device that knows that its history was cleared waits one whole period from then.
+    # A device that notices that its history was cleared waits one whole period from then.
     reasons = [lost] if lost and given.history_loss == "corrupted" else []
     reasons += [SET_CLOCKS] if given.clock_changes_per_day is not None else []
     yield Rule(
@@ -162,15 +159,16 @@ POLICY_RULES: dict[str, Callable[[Any, Participation, str], Iterator[Rule]]] = {
     "swor": _period,
     "timer": _timer,
 }
-"""Rules of each of `participation.policies`, by its kind: functions of its table, the table
-`participation`, and the reason why devices may not keep a rule that rests on their history."""
+"""Function of each policy kind in `participation.policies` that returns its rules. Arguments: the
+policy's table, the table `participation`, and the reason why devices may not keep a rule that rests
+on their history."""
 
 
 def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
-    """Counts the participations of a trace that its rules exclude.
+    """Counts the participations of a trace that break its rules.
 
     Args:
-        trace: a run of ours.
+        trace: a simulated run.
         scenario: its scenario.
 
     Returns:
@@ -182,7 +180,7 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
         return None
     started = trace.rounds["started"][trace.rounds["state"] == 0]
     losses, clocks = trace.losses, trace.clock_changes
-    # A clock that is set back brings no device too soon.
+    # Setting a clock back lets no device come too soon.
     forward = None if clocks is None else _rows(clocks, clocks["seconds"] > 0.0)
     devices, participations, after_loss, after_change = 0, 0, 0, 0
     for part in range(len(trace.run["parts"])):
@@ -213,30 +211,32 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
     )
 
 
-def _rows(columns: dict[str, NDArray], chosen: NDArray[np.bool_]) -> dict[str, NDArray]:
+def _rows(columns: dict[str, NDArray], chosen: BoolArray) -> dict[str, NDArray]:
     return {name: column[chosen] for name, column in columns.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Participations:
-    """Participations [A] of a part of a trace, in order of device and time; of several on the same
-    upload the first.
+    """Participations [A] of a part of a trace, in order of device and time; the first one of each
+    upload.
 
-    started: when the round of each started; in a buffered round, when the device did.
+    started: start of each round; in buffered rounds, start of the device.
     """
 
-    device_ids: NDArray[np.uint64]
-    rounds: NDArray[np.int64]
-    check_in_times: NDArray[np.float64]
-    report_times: NDArray[np.float64]
-    started: NDArray[np.float64]
+    device_ids: UInt64Array
+    rounds: Int64Array
+    check_in_times: Float64Array
+    report_times: Float64Array
+    started: Float64Array
 
     @classmethod
-    def of(
-        cls, columns: dict[str, NDArray], started: NDArray[np.float64] | None
-    ) -> "_Participations":
-        """Those among the rows of a part. started: of each round [n]; None if devices start
-        whenever they check in."""
+    def of(cls, columns: dict[str, NDArray], started: Float64Array | None) -> "_Participations":
+        """Returns the participations among the rows of a part.
+
+        Args:
+            columns: columns of the part.
+            started: start of each round [n]; None if devices start whenever they check in.
+        """
         rows = np.flatnonzero(columns["outcome"] == Outcome.ACCEPTED)
         rows = rows[is_first_of_upload(columns["device_id"][rows], columns["checkin_time"][rows])]
         rounds = columns["round"][rows].astype(np.int64)
@@ -248,9 +248,10 @@ class _Participations:
             columns["checkin_time"][rows] if started is None else started[rounds],
         )
 
-    def breaking(self, rule: Rule) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """(positions [B] of the participations that a rule excludes, when that of each began: the
-        start of the earlier round that it was too near to, or of the first one that counts)."""
+    def breaking(self, rule: Rule) -> tuple[Int64Array, Float64Array]:
+        """Returns the positions [B] of the participations that break a rule, and the start of each
+        violated wait: the start of the earlier round, or of the first round that counts towards a
+        cap."""
         # The k-th before counts for a cap of k, the one before for the other rules.
         step = rule.most or 1
         earlier = np.arange(max(0, self.device_ids.size - step))
@@ -267,17 +268,17 @@ class _Participations:
 
 def _happened_between(
     events: dict[str, NDArray],
-    device_ids: NDArray[np.uint64],
-    begins: NDArray[np.float64],
-    ends: NDArray[np.float64],
-) -> NDArray[np.bool_]:
-    """Whether something happened to devices [B] after one time [B] and up to another [B]."""
+    device_ids: UInt64Array,
+    begins: Float64Array,
+    ends: Float64Array,
+) -> BoolArray:
+    """Whether an event happened to each device [B] after one time [B] and up to another [B]."""
     return _count_until(events, device_ids, ends) > _count_until(events, device_ids, begins)
 
 
 def _count_until(
-    events: dict[str, NDArray], device_ids: NDArray[np.uint64], times: NDArray[np.float64]
-) -> NDArray[np.int64]:
+    events: dict[str, NDArray], device_ids: UInt64Array, times: Float64Array
+) -> Int64Array:
     """Returns the number of events before devices at times [B], in order of device and time."""
     count = events["time"].size
     order = np.lexsort(

@@ -19,9 +19,8 @@ Kamath, Steinke 2020). A wrapped coordinate costs accuracy, not privacy.
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedray.base.arrays import Int64Array
+from fedray.base.arrays import Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
 from fedray.encoding.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
@@ -31,7 +30,7 @@ from fedray.encoding.secagg import SecAggEncoding
 from fedray.encoding.tables import LEAST_DEVICE_VARIANCE, DiscreteGaussian
 
 ROOM = 9
-"""Standard deviations of the noise of a sum that fit into M."""
+"""Number of standard deviations of a sum's noise that fit into M."""
 
 
 class DiscreteGaussianEncoding(SecAggEncoding):
@@ -49,8 +48,9 @@ class DiscreteGaussianEncoding(SecAggEncoding):
             raise ScenarioError.of(
                 "privacy.encoding.parameters",
                 table.parameters,
-                f"is not the model's {setting.dimension:,}, on which privacy depends",
-                f"write {setting.dimension}",
+                f"is not the model's number of parameters, {setting.dimension:,}, on which the "
+                "privacy depends",
+                f"set it to {setting.dimension}",
             )
         super().__init__(table, setting)
         variance = device_variance(
@@ -81,7 +81,7 @@ class DiscreteGaussianEncoding(SecAggEncoding):
         self._noise_key = stream_key(setting.seed, Stream.DISCRETE_NOISE)
 
     def encode_zeros_into(
-        self, total_P: Int64Array, device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: Int64Array, device_ids: UInt64Array, round_index: int
     ) -> None:
         """Adds noise, because devices without an update send noise."""
         for device_id in device_ids.tolist():

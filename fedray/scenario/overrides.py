@@ -10,12 +10,12 @@ from fedray.base.errors import ScenarioError, shown
 from fedray.base.mistakes import classes_in, with_problems
 from fedray.base.parsing import parse_toml
 from fedray.encoding.tables import AnyEncoding
-from fedray.mechanisms.registry import AnyStrategy
 from fedray.scenario.availability import Availability
 from fedray.scenario.buffer import AnyStalenessWeighting
 from fedray.scenario.clipping import AnyClipping
 from fedray.scenario.data import AnyData
 from fedray.scenario.participation import AnyPolicy
+from fedray.scenario.privacy import AnyMechanism
 from fedray.scenario.rounds import AnyClosing
 from fedray.scenario.tasks import AnyTask
 from fedray.scenario.training import AnyServerStep, AnyWork, with_task_as_table
@@ -51,7 +51,7 @@ def naming_overrides(
         if not overrides:
             raise
         refused = error
-    # A mistake of the file is no override's, whatever else is applied.
+    # No override can cause or mend a mistake of the file.
     of_source = _problems_of(make, ())
     # Leaving out one override at a time shows which of them a problem depends on.
     without = [
@@ -131,7 +131,7 @@ def _forget_keys_of_another_kind(
     table: dict[str, Any], before: type[BaseModel] | None, after: type[BaseModel]
 ) -> None:
     """Keys that the new kind does not have go, and so do defaults of the kind before."""
-    # The tables of a scenario have their defaults written out, though the user chose none of them.
+    # A scenario's tables have all defaults written out, though the user chose none.
     defaults = before.model_fields if before is not None and before is not after else {}
     # The list is a copy, because keys are deleted on the way.
     for name in list(table):
@@ -166,7 +166,7 @@ KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
     ("participation", "policies", "kind"): _by_kind(AnyPolicy, "kind"),
     ("privacy", "clipping", "kind"): _by_kind(AnyClipping, "kind"),
     ("privacy", "encoding", "kind"): _by_kind(AnyEncoding, "kind"),
-    ("privacy", "mechanism", "kind"): _by_kind(AnyStrategy, "kind"),
+    ("privacy", "mechanism", "kind"): _by_kind(AnyMechanism, "kind"),
     ("rounds", "buffer", "weighting", "kind"): _by_kind(AnyStalenessWeighting, "kind"),
     ("rounds", "closing", "kind"): _by_kind(AnyClosing, "kind"),
     ("rounds", "uploads", "schedule", "kind"): _by_kind(AnySchedule, "kind"),

@@ -1,11 +1,9 @@
-"""Minimum separation: a device remembers its last round, and keeps away from those near it."""
+"""Minimum separation: a device remembers its last round, and keeps away from nearby rounds."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedray.base.arrays import BoolArray
 from fedray.scenario.participation import MinSepPolicy, Participation
 from fedray.server.policies.policy import Attempt, ParticipationPolicy
 
@@ -15,7 +13,7 @@ class RoundSeparation(ParticipationPolicy):
     """Rounds of a device differ by at least `gap`.
 
     gap: least difference between the numbers of two rounds of a device.
-    remembers: rounds that a device remembers: those in which its report arrived in time, or those
+    remembers: rounds that a device remembers: rounds in which its report arrived in time, or rounds
         in which it started an upload that the server did not abort.
     """
 
@@ -24,7 +22,7 @@ class RoundSeparation(ParticipationPolicy):
 
     @classmethod
     def of(cls, table: MinSepPolicy, participation: Participation) -> "RoundSeparation":
-        """The policy of its own `table`."""
+        """Returns the policy of its table."""
         del participation
         return cls(table.gap, "upload")
 
@@ -33,6 +31,6 @@ class RoundSeparation(ParticipationPolicy):
         """See `ParticipationPolicy.separation`."""
         return self.gap
 
-    def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
+    def remembers_round(self, attempt: Attempt) -> BoolArray:
         """See `ParticipationPolicy.remembers_round`."""
         return attempt.has_arrived if self.remembers == "arrived" else attempt.has_uploaded

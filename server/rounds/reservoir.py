@@ -1,16 +1,15 @@
-"""Reservoir sampling: a round draws its devices among those that wait."""
+"""Reservoir sampling: a round draws its devices from the waiting ones."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, UInt64Array
 from fedray.base.rng import Key, long_words
 
 
-def drawn_cohort(
-    key: Key, device_ids: NDArray[np.uint64], attempt: int, size: int
-) -> NDArray[np.bool_]:
-    """Draws devices without replacement, all sets of the size equally likely: those with the least
-    draws at the addresses (device, attempt).
+def drawn_cohort(key: Key, device_ids: UInt64Array, attempt: int, size: int) -> BoolArray:
+    """Draws `size` devices without replacement; all sets of that size are equally likely.
+
+    The drawn devices are those with the smallest random words at the addresses (device, attempt).
 
     Args:
         key: key of the draws.
@@ -19,9 +18,9 @@ def drawn_cohort(
         size: number of devices to draw; at most W.
 
     Returns:
-        Whether each is drawn [W].
+        Whether each device is drawn, [W].
     """
-    # Equal draws of 64 bits hardly ever occur; the id decides then.
+    # Equal words of 64 bits hardly ever occur; the id decides then.
     order = np.lexsort((device_ids, long_words(key, device_ids, attempt)))
     is_drawn = np.zeros(device_ids.size, np.bool_)
     is_drawn[order[:size]] = True

@@ -1,9 +1,9 @@
-"""The life of a round, pure: what becomes of the selected devices, when the round closes, and what
-its devices remember.
+"""The life of a round as pure functions: the fates of the selected devices, the close of the round,
+and the memory of its devices.
 
-Selection -> reporting -> closed (committed or abandoned), Bonawitz et al. 2019, sections 2 and 4.
-All fates are fixed when a round starts, because a device's work, failure and session end are; so
-reporting is resolved at once.
+Selection -> reporting -> closed (committed or abandoned), Bonawitz et al. 2019, sections 2 and 4. A
+device's work, failure and end of interval are fixed when a round starts, so reporting is resolved
+at once.
 """
 
 import math
@@ -12,8 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import (
+    BoolArray,
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    UInt32Array,
+    UInt64Array,
+)
 from fedray.base.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.server.policies.factory import policies_of
@@ -29,19 +36,18 @@ class FateModel(NamedTuple):
     key: key of the draws.
     speed_within: log-standard deviation of the training time between rounds of one device.
     classes: classes of the devices.
-    failure_probabilities: [K]; probability that a device of each class fails for a reason of its
-        own.
+    failure_probabilities: [K]; probability that a device of each class fails on its own.
     """
 
     key: Key
     speed_within: float
     classes: DeviceClasses
-    failure_probabilities: NDArray[np.float64]
+    failure_probabilities: Float64Array
 
     @classmethod
     def of(cls, scenario: Scenario) -> "FateModel":
         """The fate model of a scenario."""
-        # A class that gives no probability of its own has that of all devices.
+        # A class without a probability of its own has the population's.
         given = [each.failure_probability for each in classes_of(scenario)]
         of_all = scenario.latency.failure_probability
         return cls(
@@ -52,13 +58,13 @@ class FateModel(NamedTuple):
         )
 
 
-def outages_of(scenario: Scenario) -> NDArray[np.float64]:
+def outages_of(scenario: Scenario) -> Float64Array:
     """Start and end of every outage of a scenario, [O, 2] seconds since start, in order."""
     outages = [
         (3600.0 * outage.start_hours, 3600.0 * (outage.start_hours + outage.hours))
         for outage in scenario.rounds.outages
     ]
-    # The two columns are there without any outage too, so that loops need no special case.
+    # The array has two columns even without outages, so that loops need no special case.
     return np.array(outages, np.float64).reshape(-1, 2)
 
 
@@ -67,10 +73,10 @@ class RoundRules:
     """The scenario's rules of a round.
 
     selection_target: devices that must wait at once for a round to start, and that it selects.
-    waiting_room: devices that may wait at once.
+    waiting_room: largest number of waiting devices.
     least_to_start: devices that must wait for it to start after the selection timeout.
-    selection_timeout_seconds: longest wait for them.
-    report_timeout_seconds: longest wait for the reports.
+    selection_timeout_seconds: longest wait for devices.
+    report_timeout_seconds: longest wait for reports.
     timer_seconds: time that a device keeps away after its timer starts, unless it states its own.
     closing: closing rule of a round.
     policies: memory of devices after a round, by which they keep away from later ones.
@@ -87,11 +93,11 @@ class RoundRules:
     closing: ClosingRule
     policies: Policies
     fates: FateModel
-    outages: NDArray[np.float64]
+    outages: Float64Array
 
     @classmethod
     def of(cls, scenario: Scenario) -> "RoundRules":
-        """The rules of a scenario."""
+        """Returns the rules of a scenario."""
         rounds = scenario.rounds
         return cls(
             selection_target=rounds.selection_target,
@@ -109,35 +115,34 @@ class RoundRules:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The devices a round starts with, sorted by device id; [S] each.
+    """The devices that a round starts with, sorted by device id; [S] each.
 
     device_ids: the devices.
     check_in_times: time of each check-in, seconds since start.
     interval_ends: time at which each stops being eligible, seconds since start.
     fixed_seconds, training_seconds: the device's own parts of its work; see
         `fedray.wire.messages.CheckIns`.
-    upload_seconds: the upload's part of the fixed ones, which comes last; 0 if no policy counts
-        uploads.
+    upload_seconds: last part of the fixed seconds, for the upload; 0 if no policy counts uploads.
     timer_seconds: wait of each before it may be selected again.
-    contributions: reports that arrived in time so far; 0 if they are not counted.
+    contributions: number of reports that arrived in time so far; 0 if not counted.
     list_rows: rows of the present window's list; -1 for devices that have waited longer.
     """
 
-    device_ids: NDArray[np.uint64]
-    check_in_times: NDArray[np.float64]
-    interval_ends: NDArray[np.float64]
-    fixed_seconds: NDArray[np.float32]
-    training_seconds: NDArray[np.float32]
-    upload_seconds: NDArray[np.float32]
-    timer_seconds: NDArray[np.float64]
-    contributions: NDArray[np.uint32]
-    list_rows: NDArray[np.int64]
+    device_ids: UInt64Array
+    check_in_times: Float64Array
+    interval_ends: Float64Array
+    fixed_seconds: Float32Array
+    training_seconds: Float32Array
+    upload_seconds: Float32Array
+    timer_seconds: Float64Array
+    contributions: UInt32Array
+    list_rows: Int64Array
 
-    def take(self, chosen: NDArray[np.bool_]) -> "Selected":
-        """Some of the devices.
+    def take(self, chosen: BoolArray) -> "Selected":
+        """Returns some of the devices.
 
         Args:
-            chosen: [S]; whether each is meant.
+            chosen: [S]; whether to return each.
         """
         return Selected(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
@@ -147,11 +152,11 @@ class Fates:
     """Course of an attempt of devices [S], if they stay eligible; seconds since selection.
 
     work_seconds: time until the device reports.
-    failure_seconds: time until it fails for a reason of its own; infinity for no failure.
+    failure_seconds: time until it fails on its own; infinity for no failure.
     """
 
-    work_seconds: NDArray[np.float64]
-    failure_seconds: NDArray[np.float64]
+    work_seconds: Float64Array
+    failure_seconds: Float64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,25 +165,25 @@ class Reporting:
 
     is_committed: whether the goal was met before the deadline.
     closed: time at which the round closed, seconds since start.
-    reported: devices that reported at all, late ones included.
+    reported: number of devices that reported, late ones included.
     accepted_device_ids: [A], sorted; empty for an abandoned round.
     settlement: message to the shards.
-    busy_until: [S]; time at which each device is done with the round, one way or another, seconds
-        since start.
-    attempted: the attempt, as policies see it.
+    busy_until: [S]; end of each device's work in the round, whatever the outcome, seconds since
+        start.
+    attempted: the attempt, for policies.
     """
 
     is_committed: bool
     closed: float
     reported: int
-    accepted_device_ids: NDArray[np.uint64]
+    accepted_device_ids: UInt64Array
     settlement: Settlement
-    busy_until: NDArray[np.float64]
+    busy_until: Float64Array
     attempted: Attempt
 
 
 def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
-    """Draws the reports and failures of the selected, at addresses (device, attempt).
+    """Draws the reports and failures of the selected devices, at addresses (device, attempt).
 
     Args:
         selected: [S] devices.
@@ -209,7 +214,7 @@ def _draw_fates(device_ids, fixed, training, attempt, model):
 
 @njit(forceinline=True)
 def fate(speed_within, failure_probability, words, fixed, training):
-    """Returns (seconds until a device reports, seconds until it fails for a reason of its own, or
+    """Returns the seconds until a device reports, and the seconds until it fails on its own (or
     infinity).
 
     Args:
@@ -238,8 +243,8 @@ def resolve_reporting(
 ) -> Reporting:
     """Closes a round by the closing rule, and settles the memory of its devices.
 
-    A device reports when its work is done, unless it fails or stops being eligible before, or the
-    server is down then, which counts as a failure. Reports after closing are late.
+    A device reports when its work is done, unless it first fails or stops being eligible. A report
+    to a server that is down counts as a failure. Reports after closing are late.
 
     Args:
         selected: [S] devices.
@@ -258,26 +263,26 @@ def resolve_reporting(
     reports = ~fails & (report_times <= selected.interval_ends)
     deadline = started + rules.report_timeout_seconds
 
-    # A device that neither reports nor fails is away when its interval ends.
+    # A device that neither reports nor fails leaves when its interval ends.
     free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
-    # Later events of a device that left or failed never happen.
+    # No later event of a device that left or failed happens.
     report_times = np.where(reports, report_times, np.inf)
     closing = rules.closing.close(report_times, started, deadline)
     if closing.is_committed:
         arrived = int(np.count_nonzero(closing.has_arrived))
-        # The training devices are a sample of at least this many.
+        # The devices that train are a sample of at least this many.
         assert arrived >= rules.closing.report_goal, f"a committed round kept {arrived} reports"
 
-    # In this order: a device that reports has not failed, and one on time has reported.
+    # The order matters: a device that reports has not failed, and one on time has reported.
     outcomes = np.full(reports.size, Outcome.DROPPED, np.uint8)
     outcomes[fails] = Outcome.FAILED
     outcomes[reports] = Outcome.LATE
-    # The device cannot distinguish the two: in either case its report arrived in time.
+    # The device cannot distinguish the two, since its report arrived in time either way.
     kept = Outcome.ACCEPTED if closing.is_committed else Outcome.ABANDONED
     outcomes[closing.has_arrived] = kept
 
     upload_times = started + fates.work_seconds - selected.upload_seconds
-    # The server aborts the uploads in progress when the round closes.
+    # The server aborts uploads in progress when the round closes.
     is_lost_on_the_way = ~reports & (upload_times < free) & (free < closing.time)
     attempted = Attempt(
         started=started,
@@ -315,7 +320,7 @@ def resolve_reporting(
 
 
 def withheld(reporting: Reporting) -> Reporting:
-    """A round that was to be committed, and is abandoned with all its reports instead.
+    """Returns a round that was to be committed as abandoned, with all its reports.
 
     Nothing of it is released. The devices cannot know, so they keep away as after any report that
     arrived in time.
@@ -329,7 +334,7 @@ def withheld(reporting: Reporting) -> Reporting:
 
 
 def without_commit(settlement: Settlement) -> Settlement:
-    """A settlement whose accepted reports were not used after all."""
+    """Returns a settlement whose accepted reports were not used after all."""
     outcomes = settlement.outcomes
     # Timers and remembered rounds stay: see `withheld`.
     abandoned = np.where(outcomes == Outcome.ACCEPTED, np.uint8(Outcome.ABANDONED), outcomes)
@@ -339,8 +344,7 @@ def without_commit(settlement: Settlement) -> Settlement:
 def exclusion(
     excluded: Selected, attempt: int, round_index: int, *, keeps_losses: bool
 ) -> Settlement:
-    """Returns the settlement of devices that are not selected, now or later, whatever they
-    remember.
+    """Returns the settlement of devices that are never selected again, whatever they remember.
 
     Args:
         excluded: [S]; the devices.
@@ -358,18 +362,18 @@ def exclusion(
         outcomes=np.full(size, Outcome.EXCLUDED, np.uint8),
         reopen_times=np.full(size, NEVER, np.uint32),
         remembers_round=np.zeros(size, np.bool_),
-        # Nothing is written down that could be lost.
+        # The device stores nothing that could be lost.
         forget_times=np.zeros(size if keeps_losses else 0, np.uint32),
     )
 
 
 def lost_in_outages(
-    report_times: NDArray[np.float64],
-    failure_times: NDArray[np.float64],
-    outages: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Times [S] of reports and failures, where a report that comes while the server is down is a
-    failure instead.
+    report_times: Float64Array,
+    failure_times: Float64Array,
+    outages: Float64Array,
+) -> tuple[Float64Array, Float64Array]:
+    """Returns the times [S] of reports and failures; a report while the server is down becomes a
+    failure.
 
     Args:
         report_times: [S]; infinity for no report. Seconds since start.
@@ -377,7 +381,7 @@ def lost_in_outages(
         outages: [O, 2]; start and end of each.
     """
     for outage_start, outage_end in outages:
-        # The device learns that its report is lost when it sends it, unless it failed before.
+        # The device learns of the lost report when it sends it, unless it failed before.
         is_lost = (outage_start <= report_times) & (report_times < outage_end)
         failure_times = np.where(is_lost, np.minimum(failure_times, report_times), failure_times)
         report_times = np.where(is_lost, np.inf, report_times)

@@ -1,4 +1,4 @@
-"""The door for schedules: which stored uploads take part in a round.
+"""Schedules: which stored uploads take part in a round.
 
 All draws are addressed by device and window or attempt, so that they do not depend on how devices
 are split over shards.
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Int64Array, UInt64Array
 from fedray.base.rng import Stream, long_words, stream_key
 from fedray.scenario import Scenario
 from fedray.scenario.uploads import CyclicSchedule, PoissonSchedule
@@ -18,20 +18,20 @@ from fedray.scenario.uploads import CyclicSchedule, PoissonSchedule
 class Schedule(Protocol):
     """Decides which uploads of a window take part in a round."""
 
-    def start_window(self, window: int, device_ids: NDArray[np.uint64]) -> None:
-        """Takes the uploads of a window, by their devices [U], sorted, each once."""
+    def start_window(self, window: int, device_ids: UInt64Array) -> None:
+        """Takes the uploads of a window, given as their devices [U], sorted and distinct."""
         ...
 
-    def eligible(self, round_index: int) -> NDArray[np.int64]:
-        """Returns the uploads that may take part in a round, as sorted places among those of the
-        window."""
+    def eligible(self, round_index: int) -> Int64Array:
+        """Returns the uploads that may take part in a round, as sorted places among the window's
+        uploads."""
         ...
 
     def least_eligible(self) -> int:
-        """Fewest uploads with which a round can be drawn."""
+        """Smallest number of uploads from which a round can be drawn."""
         ...
 
-    def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
+    def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
         """Returns the eligible uploads drawn for an attempt, as sorted places."""
         ...
 
@@ -41,13 +41,13 @@ class Cyclic:
 
     Args:
         seed: seed of the draws.
-        groups: number of groups; the least difference between two rounds of an upload.
-        drawn: uploads of a round, without replacement.
+        groups: number of groups, which is the least difference between two rounds of an upload.
+        drawn: number of uploads of a round, drawn without replacement.
     """
 
     @classmethod
     def of(cls, table: CyclicSchedule, scenario: Scenario) -> "Cyclic":
-        """The schedule of a `table` of a `scenario`."""
+        """Returns the schedule of a table and a scenario."""
         return cls(scenario.seed, table.min_sep, scenario.rounds.report_goal)
 
     def __init__(self, seed: int, groups: int, drawn: int) -> None:
@@ -57,18 +57,18 @@ class Cyclic:
         self._order = np.empty(0, np.int64)
         self._device_ids = np.empty(0, np.uint64)
 
-    def start_window(self, window: int, device_ids: NDArray[np.uint64]) -> None:
+    def start_window(self, window: int, device_ids: UInt64Array) -> None:
         """See `Schedule`."""
         self._device_ids = device_ids
-        # To sort by independent random words is a uniform shuffle, and needs no shared generator.
+        # Sorting by independent random words is a uniform shuffle, and needs no shared generator.
         words = long_words(self._shuffle_key, device_ids, window)
         self._order = np.argsort(words, kind="stable")
 
-    def eligible(self, round_index: int) -> NDArray[np.int64]:
-        """See `Schedule`. The uploads left over by equal groups are in none."""
+    def eligible(self, round_index: int) -> Int64Array:
+        """See `Schedule`. Uploads that equal groups leave over take part in no round."""
         size = self._order.size // self._groups
-        # By the number of the round, not of the attempt: a round that is repeated draws from the
-        # same group.
+        # By the number of the round, not of the attempt: a repeated round draws from the same
+        # group.
         start = size * (round_index % self._groups)
         # The shuffle only forms the groups; within one, places are in order.
         return np.sort(self._order[start : start + size])
@@ -77,8 +77,8 @@ class Cyclic:
         """See `Schedule`."""
         return self._drawn
 
-    def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
-        """See `Schedule`. The least words of a group are a uniform sample of it."""
+    def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
+        """See `Schedule`. The smallest words of a group give a uniform sample of it."""
         words = long_words(self._draw_key, self._device_ids[eligible], attempt)
         return np.sort(eligible[np.argsort(words, kind="stable")[: self._drawn]])
 
@@ -93,7 +93,7 @@ class Poisson:
 
     @classmethod
     def of(cls, table: PoissonSchedule, scenario: Scenario) -> "Poisson":
-        """The schedule of a `table` of a `scenario`."""
+        """Returns the schedule of a table and a scenario."""
         return cls(scenario.seed, table.probability)
 
     def __init__(self, seed: int, probability: float) -> None:
@@ -101,21 +101,22 @@ class Poisson:
         self._probability = probability
         self._device_ids = np.empty(0, np.uint64)
 
-    def start_window(self, window: int, device_ids: NDArray[np.uint64]) -> None:
+    def start_window(self, window: int, device_ids: UInt64Array) -> None:
         """See `Schedule`."""
         self._device_ids = device_ids
 
-    def eligible(self, round_index: int) -> NDArray[np.int64]:
-        """See `Schedule`: all of them."""
+    def eligible(self, round_index: int) -> Int64Array:
+        """See `Schedule`: all uploads."""
         return np.arange(self._device_ids.size)
 
     def least_eligible(self) -> int:
         """See `Schedule`: a Poisson sample may be empty."""
         return 0
 
-    def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
+    def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
         """See `Schedule`."""
-        # The address has the attempt: the draws of a failed attempt reveal nothing about the next.
+        # The address includes the attempt: the draws of a failed attempt reveal nothing about the
+        # next.
         words = long_words(self._key, self._device_ids[eligible], attempt)
         return eligible[_happens(words, self._probability)]
 
@@ -125,15 +126,15 @@ class Unresolved:
 
     Args:
         seed: seed of the draws.
-        share: their probability.
+        share: probability of each upload.
     """
 
     def __init__(self, seed: int, share: float) -> None:
         self._key = stream_key(seed, Stream.UPLOAD_UNRESOLVED)
         self._share = share
 
-    def among(self, device_ids: NDArray[np.uint64], attempt: int) -> NDArray[np.bool_]:
-        """Whether each upload, by its device [S], cannot be read in an attempt."""
+    def among(self, device_ids: UInt64Array, attempt: int) -> BoolArray:
+        """Whether the upload of each device [S] is unreadable in an attempt."""
         return _happens(long_words(self._key, device_ids, attempt), self._share)
 
 
@@ -141,18 +142,18 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "cyclic": Cyclic.of,
     "poisson": Poisson.of,
 }
-"""The schedules by `rounds.uploads.schedule.kind`; they take their table and the scenario."""
+"""Schedules by `rounds.uploads.schedule.kind`; their arguments are their table and the scenario."""
 
 
 def schedule_of(scenario: Scenario) -> Schedule:
-    """The schedule of a scenario's table `rounds.uploads`."""
+    """Returns the schedule of a scenario's table `rounds.uploads`."""
     uploads = scenario.rounds.uploads
     assert uploads is not None
     return SCHEDULES[uploads.schedule.kind](uploads.schedule, scenario)
 
 
-def _happens(words: NDArray[np.uint64], probability: float) -> NDArray[np.bool_]:
-    """Whether events of a probability happen, by a word each; never with a larger probability."""
+def _happens(words: UInt64Array, probability: float) -> BoolArray:
+    """Whether each event happens, by one word each; never with more than its probability."""
     # 2^64 itself is no uint64. Scaling a float by a power of two is exact.
     if probability >= 1.0:
         return np.ones(words.size, np.bool_)

@@ -1,4 +1,4 @@
-"""The claim `max_participations`: a device takes part in at most so many rounds."""
+"""The claim `max_participations`: the largest number of rounds in which a device takes part."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ from fedray.trace.reader import Trace
 
 
 class MaxParticipationsStatement(Statement):
-    """Holds if no device took part more often."""
+    """Holds if no device took part more often than claimed."""
 
     key = "max_participations"
 

@@ -1,4 +1,4 @@
-"""The claim `rounds`: at most so many rounds were released."""
+"""The claim `rounds`: the largest number of released rounds."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from fedray.trace.reader import Trace
 
 
 class RoundsStatement(Statement):
-    """Holds if no more rounds were released."""
+    """Holds if no more rounds were released than claimed."""
 
     key = "rounds"
 

@@ -1,4 +1,4 @@
-"""The base class of statements about participation, and what they are checked against."""
+"""The base class of statements about participation, and the facts that they are checked against."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from fedray.audit.findings import Evidence, Finding
 from fedray.audit.participation import CHUNK, Patterns
+from fedray.base.arrays import BoolArray, Int64Array, UInt64Array
 from fedray.mechanisms.participation import MinSep
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 MOST_EVIDENCE = 10
-"""Most devices or pairs that a finding shows."""
+"""Largest number of devices or pairs that a finding shows."""
 _MOST_LABELS = 12
 
 
@@ -25,7 +26,7 @@ class Subject:
 
     trace: the trace.
     patterns: rounds of every device.
-    name_of: shown name of a device id.
+    name_of: function that returns the shown name of a device id.
     """
 
     trace: Trace | ImportedTrace
@@ -33,10 +34,10 @@ class Subject:
     name_of: Callable[[int], str]
 
     def evidence(self, device_id: int, rounds: Sequence[int], shows: str) -> Evidence:
-        """Returns evidence that also names the rounds by the numbers of an imported log."""
+        """Returns evidence; for an imported log, it also has the log's numbers of the rounds."""
         pattern = tuple(rounds)
         if isinstance(self.trace, ImportedTrace):
-            # A pattern may have thousands of rounds; a dozen say where to look.
+            # A pattern may have thousands of rounds; a dozen suffice to find it.
             first = pattern[:_MOST_LABELS]
             labels = [self.trace.round_label(each) for each in first]
             more = ", ..." if len(pattern) > len(first) else ""
@@ -53,7 +54,7 @@ class Breaches(NamedTuple):
     found: figure that breaks the statement, [R].
     """
 
-    device_ids: NDArray[np.uint64] | None
+    device_ids: UInt64Array | None
     rounds: NDArray
     found: NDArray
 
@@ -66,30 +67,30 @@ class Statement(ABC):
 
     @abstractmethod
     def check(self, claimed: Any, subject: Subject) -> Finding:
-        """Returns the finding, with the worst breaches or the binding devices as evidence."""
+        """Returns the finding, with the worst breaches or the binding devices as evidence.
+
+        A log may lack participations (`ImportedTrace.incompleteness`). BROKEN stands even then, so
+        return UNCHECKED where further participations could mend a breach.
+        """
 
     @abstractmethod
     def breaches(self, claimed: Any, subject: Subject) -> Iterator[Breaches]:
         """Yields every breach, in the order of devices and rounds, at most CHUNK at a time."""
 
     def words(self, claimed: Any, rounds: int, trace: Trace | ImportedTrace) -> str:
-        """Returns the statement over `rounds` rounds as "key = value", with doubts in brackets.
-
-        Empty if it states no limit.
-        """
+        """Returns the statement over `rounds` rounds as "key = value", with doubts in brackets;
+        empty if it states no limit."""
         del rounds, trace
         return f"{self.key} = {claimed:,}"
 
     def implied(self, claimed: Any, rounds: int, trace: Trace | ImportedTrace) -> MinSep | None:
-        """Returns the participation that the statement permits over `rounds` rounds.
-
-        None if it limits nothing there.
-        """
+        """Returns the participation that the statement permits over `rounds` rounds; None if it
+        limits nothing."""
         del claimed, rounds, trace
         return None
 
 
-def in_parts(is_breach: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
+def in_parts(is_breach: BoolArray) -> Iterator[Int64Array]:
     """Yields the places of breaches, at most CHUNK at a time."""
     places = np.flatnonzero(is_breach)
     for start in range(0, places.size, CHUNK):
