@@ -186,7 +186,10 @@ class Audit(DrawnResult):
 
     TABLES: ClassVar[str] = "fedray.report.audits:audit_tables"
     FIGURES: ClassVar[str] = "fedray.report.figures:audit_figures"
+    PAGE: ClassVar[str] = "fedray.report.page:audit_page"
 
+    trace: NotInJson[Trace | ImportedTrace]
+    """The audited trace."""
     path: Annotated[Path, Key("trace")]
     """Directory of the trace."""
     digest: str
@@ -632,6 +635,7 @@ def audit_trace(
     ):
         mechanisms = [_not_this_run(each) for each in mechanisms]
     return Audit(
+        trace=opened,
         path=opened.path,
         digest=opened.digest,
         ended=opened.run["ended"] if isinstance(opened, Trace) else "imported",

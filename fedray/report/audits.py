@@ -16,8 +16,8 @@ from fedray.audit.guarantees import (
     OBSERVED_LIMITS,
     Guarantee,
 )
+from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
-from fedray.audit.statement import Statement
 from fedray.base.rounding import counted, down, fine, given, shown_min_sep, shown_noise, up
 from fedray.mechanisms.accounting.events import StrategyRelease
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -395,6 +395,11 @@ def calibration_tables(calibration: TraceCalibration) -> list[Table]:
     had = calibration.run_noise_multiplier
     note = "" if had is None else f"The run had the noise multiplier {given(had)}."
     return [Table.of(f"{title} {calibration.path}", rows, cells, note)]
+
+
+def tasks_tables(audit: TasksAudit) -> list[Table]:
+    """Returns the composition over all tasks, and the tasks side by side."""
+    return [*composition_tables(audit.composition), tasks_table(audit)]
 
 
 def tasks_table(audit: TasksAudit) -> Table:

@@ -9,22 +9,11 @@ from numpy.typing import NDArray
 from fedray.audit.audit import Audit
 from fedray.base.rounding import given
 from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
-from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 from fedray.wire.messages import Metric
 
 HOUR, DAY = 3600.0, 86_400.0
 MOST_BINS = 120
-
-
-def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
-    """Returns all figures of a trace and its audit, in the page's order.
-
-    Figures of privacy need a mechanism in the audit; figures of the run need a trace of ours, as an
-    imported log has no eligible devices and no model.
-    """
-    of_run = trace_figures(trace) if isinstance(trace, Trace) else []
-    return [*of_run, *audit_figures(audit)]
 
 
 def trace_figures(trace: Trace) -> list[Figure]:
@@ -42,13 +31,18 @@ def trace_figures(trace: Trace) -> list[Figure]:
 
 
 def audit_figures(audit: Audit) -> list[Figure]:
-    """Figures of participations; and of privacy, where the `audit` has a mechanism with noise."""
+    """Returns the figures of an audit's trace, of participations, and of privacy.
+
+    Privacy needs a mechanism with noise. An imported log has no figures of its own, because nothing
+    is known of eligible devices and the model.
+    """
+    of_run = trace_figures(audit.trace) if isinstance(audit.trace, Trace) else []
     of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps, exclusions]
     # Without noise there is no ledger.
     if audit.ledger:
         of_audit += [epsilon_over_rounds, rho_over_rounds, device_privacy]
     figures = [make(audit) for make in of_audit]
-    return [figure for figure in figures if figure is not None]
+    return [*of_run, *(figure for figure in figures if figure is not None)]
 
 
 def _stores_uploads(trace: Trace) -> bool:

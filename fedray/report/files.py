@@ -2,16 +2,15 @@
 
 import csv
 import io
-from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedray.audit.audit import Audit
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
+from fedray.base.result import DrawnResult
 from fedray.report.figure import (
     BAND_OPACITY,
     GREY,
@@ -25,19 +24,16 @@ from fedray.report.figure import (
     legend_lines,
     look,
 )
-from fedray.trace.imported import ImportedTrace
-from fedray.trace.reader import Trace
 
 MOST_POINTS_TO_AVOID = 5_000
 """Most points of a figure whose legend is placed where it hides the fewest."""
 
 
-def write_figures(trace: Trace | ImportedTrace, audit: Audit, directory: str | Path) -> list[Path]:
-    """Writes NAME.svg and NAME.csv of every figure of a trace's page.
+def write_figures(result: DrawnResult, directory: str | Path) -> list[Path]:
+    """Writes NAME.svg and NAME.csv of every figure of a result's page.
 
     Args:
-        trace: the audited trace.
-        audit: its audit.
+        result: a trace, an audit, a trained run, or a result of a study.
         directory: folder of the files, made if it is missing.
 
     Returns:
@@ -45,24 +41,7 @@ def write_figures(trace: Trace | ImportedTrace, audit: Audit, directory: str | P
 
     Raises:
         InputError: a file cannot be written.
-    """
-    from fedray.report.figures import figures_of
-
-    return write_figure_files(figures_of(trace, audit), directory)
-
-
-def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[Path]:
-    """Writes NAME.svg and NAME.csv of figures.
-
-    Args:
-        figures: the figures.
-        directory: folder of the files, made if it is missing.
-
-    Returns:
-        Paths of the files.
-
-    Raises:
-        InputError: a file cannot be written.
+        MissingExtra: matplotlib is not installed.
     """
     place = Path(directory)
     try:
@@ -73,7 +52,7 @@ def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[
             f"figures {str(directory)!r} is no directory that can be made ({problem}); name another"
         ) from None
     written = []
-    for figure in figures:
+    for figure in result.figures():
         for suffix, content in ((".svg", figure_svg(figure)), (".csv", figure_csv(figure))):
             path = place / f"{figure.name}{suffix}"
             write_whole(path, content.encode(), f"figure {str(path)!r}", InputError)

@@ -1,40 +1,21 @@
 """The page of a run of several tasks: what devices spent over all of them."""
 
-from pathlib import Path
-
 import numpy as np
 
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
-from fedray.report.audits import composition_tables, tasks_table
+from fedray.report.audits import tasks_tables
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
-from fedray.report.page import render_study, write_page
-
-
-def write_tasks_report(audit: TasksAudit, out: str | Path) -> Path:
-    """Writes the page, complete or not at all.
-
-    Args:
-        audit: audit of the run.
-        out: the file.
-
-    Returns:
-        The file's path.
-
-    Raises:
-        InputError: it cannot be written.
-    """
-    return write_page(tasks_page(audit), out)
+from fedray.report.page import render_study
 
 
 def tasks_page(audit: TasksAudit) -> str:
-    """The page of an `audit` as text: one HTML document that loads nothing."""
-    tables = [*composition_tables(audit.composition), tasks_table(audit)]
+    """Returns the page of a run's audit."""
     return render_study(
         f"Several tasks: {audit.path.name}",
         f"{len(audit.audits)} tasks on one population; {audit.composition.devices:,} devices took "
         "part in at least one. Each task has a page of its own.",
         tasks_figures(audit),
-        tables,
+        tasks_tables(audit),
         audit.to_json(),
         ASSUMPTIONS,
     )

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,29 +9,13 @@ import tomli_w
 
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
 from fedray.report.figures import MetricLine, metric_curve
-from fedray.report.page import render_study, write_page
+from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.trace.trained import LEFT_OUT, TrainedRun
 from fedray.wire.messages import Measured
 
 
-def write_training_report(trained: TrainedRun, out: str | Path) -> Path:
-    """Writes the page of a trained run, whole or not at all.
-
-    Args:
-        trained: the run.
-        out: the file.
-
-    Returns:
-        The file's path.
-
-    Raises:
-        InputError: if it cannot be written.
-    """
-    return write_page(render_trained(trained), out)
-
-
-def render_trained(
+def trained_page(
     trained: TrainedRun,
     figures: Sequence[Shown] = (),
     tables: Sequence[Table] = (),

@@ -138,6 +138,7 @@ class Comparison(DrawnResult):
 
     TABLES: ClassVar[str] = "fedray.studies.compare_page:comparison_tables"
     FIGURES: ClassVar[str] = "fedray.studies.compare_page:comparison_figures"
+    PAGE: ClassVar[str] = "fedray.studies.compare_page:comparison_page"
 
     trace_digest: str
     """Digest of the trace that all of them were learned from."""

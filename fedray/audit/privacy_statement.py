@@ -71,7 +71,7 @@ class Statement(Result):
         return "\n".join(lines) + "\n"
 
 
-def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
+def privacy_statement(audit: Audit) -> Statement:
     """Returns the statement of an audited trace, for the first mechanism of the audit.
 
     The figures are those of the enforced guarantee, if it may be rested on. Else they are those of
@@ -82,6 +82,7 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
         InputError: there is nothing to state: no mechanism or no noise multiplier is known, the log
             is not complete, or the claim names another mechanism or more noise than the run had.
     """
+    trace = audit.trace
     if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
         raise InputError(
             f"trace {str(trace.path)!r} has no mechanism with a noise multiplier, so there is no "
