@@ -344,8 +344,6 @@ def _demand_comparable(first: TrainedRun, other: TrainedRun) -> None:
 def _task_of(run: TrainedRun) -> str:
     """Its kind; of a user's own, its content."""
     task = run.document["scenario"]["training"]["task"]
-    if isinstance(task, str):  # of version 1
-        return task
     digest = task.get("sha256")
     return task["kind"] if not digest else f"{task['kind']} {digest[:12]}"
 
