@@ -8,8 +8,8 @@ from textwrap import wrap
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.rounding import up
 
 LOG_LINES = 5.0
@@ -66,20 +66,20 @@ class Series:
     """`line` joins the points; `steps` holds each y from its x to its `until` and leaves a gap if
     the next x is later; `bars` counts the whole numbers from x to until - 1; `points` are separate.
     """
-    x: NDArray[np.float64]
+    x: Float64Array
     """Horizontal positions of the points, [m]."""
-    y: NDArray[np.float64]
+    y: Float64Array
     """[m]; NaN where nothing is known."""
-    until: NDArray[np.float64] | None = None
+    until: Float64Array | None = None
     """[m], for steps and bars: where each ends on the x axis."""
     labels: tuple[str, ...] = ()
     """Names of points, [m]."""
     is_reference: bool = False
     """Whether it is a line to compare with, and not data."""
-    low: NDArray[np.float64] | None = None
+    low: Float64Array | None = None
     """[m]: lower end of the range around y, a band beside a line or a bar at a point; NaN if
     unknown."""
-    high: NDArray[np.float64] | None = None
+    high: Float64Array | None = None
     """[m]: the upper end."""
 
     @property
@@ -98,13 +98,13 @@ class Series:
         is_short = self.until - self.x <= whole / 300
         return bool((is_alone & is_short).any())
 
-    def bars(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def bars(self) -> tuple[Float64Array, Float64Array]:
         """(middles [m], widths [m]) of bars. A bar counts whole numbers up to until - 1, and is a
         little narrower than its bin, so that neighbours can be distinguished."""
         assert self.until is not None
         return (self.x + self.until - 1) / 2, 0.92 * (self.until - self.x)
 
-    def path(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    def path(self) -> tuple[Float64Array, Float64Array, Int64Array]:
         """(x [p], y [p], place [p]): the corners of a line through the steps; y is NaN at a gap;
         place is the point's in x."""
         assert self.until is not None
@@ -322,9 +322,7 @@ def _decimal_ticks(powers: range, digits: tuple[int, ...]) -> list[float]:
     return [float(f"{digit}e{power}") for power in powers for digit in digits]
 
 
-def needs_log(
-    values: Iterable[NDArray[np.float64]] | Sequence[float], factor: float = LOG_LINES
-) -> bool:
+def needs_log(values: Iterable[Float64Array] | Sequence[float], factor: float = LOG_LINES) -> bool:
     """Whether all finite `values` are positive, and the largest is more than `factor` times the
     least, so that a linear axis would hide differences between small ones."""
     parts = [np.ravel(np.asarray(each, np.float64)) for each in values]

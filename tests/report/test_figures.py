@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ from fedray.report.figure import Axis, Figure, Mark, Plane, Series, log_ticks, n
 from fedray.report.figures import (
     eligible_by_hour,
     eligible_devices,
-    epsilon_over_rounds,
     gap_bins,
+    losses_over_rounds,
     round_durations,
 )
 from fedray.report.files import figure_csv, figure_svg, write_figures
@@ -153,9 +153,10 @@ def test_epsilon_over_rounds_is_called_exact_only_if_every_entry_is() -> None:
             for rounds, flag in enumerate(flags)
         ]
         mechanism = SimpleNamespace(observed=SimpleNamespace(delta=1e-10))
-        return epsilon_over_rounds(
-            cast(Any, SimpleNamespace(ledger=ledger, mechanisms=[mechanism]))
-        )
+        audit: Any = SimpleNamespace(ledger=ledger, mechanisms=[mechanism])
+        epsilon, rho = losses_over_rounds(audit)
+        assert (epsilon.name, rho.name, epsilon.note) == ("privacy", "rho", rho.note)
+        return epsilon
 
     assert figure([True, True]).note.startswith("Exact for the trace")
     assert "exact" not in figure([True, False]).note.lower()
@@ -186,7 +187,7 @@ def test_an_axis_is_logarithmic_where_values_differ_by_more_than_a_factor_of_fiv
     assert figure.log_ticks("y") == [1, 10, 100, 1000, 10000]  # its axis goes down to one
 
 
-@given(st.lists(st.integers(1, 5000), max_size=60))
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=60))
 def test_gap_bins_hold_every_gap_once(values: list[int]) -> None:
     edges, counts = gap_bins(np.array(values, np.int64))
     assert counts.sum() == len(values)
