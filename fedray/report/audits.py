@@ -308,19 +308,14 @@ def _listed(values: Sequence[int], most: int) -> str:
     return ", ".join([*map(str, values[:most]), *(["..."] if len(values) > most else [])])
 
 
-def statement_table(statement: Statement) -> Table:
+def statement_tables(statement: Statement) -> list[Table]:
     """The lines of a privacy `statement`, each with its evidence."""
     cells = {
         "what": lambda line: line.what,
         "says": lambda line: line.says,
         "evidence": lambda line: line.evidence,
     }
-    return Table.of("Privacy statement", statement.lines, cells, CHECKLIST_NOTE)
-
-
-def statement_tables(statement: Statement) -> list[Table]:
-    """The table of a `statement`."""
-    return [statement_table(statement)]
+    return [Table.of("Privacy statement", statement.lines, cells, CHECKLIST_NOTE)]
 
 
 def devices_table(privacy: DevicePrivacy) -> Table:

@@ -93,10 +93,10 @@ def study_progress(title: str, is_shown: bool) -> Iterator[Callable[[str], None]
     if not is_shown:
         yield lambda text: None
         return
-    pace = _Pace()
     if not console.is_terminal:
-        yield _StudyLines(title, pace)
+        yield _Lines(title)
         return
+    pace = _Pace()
     # Lines of a study hold paths and names, whose brackets are no markup.
     columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
     with Progress(*columns, console=console, transient=True) as bar:
@@ -126,20 +126,6 @@ class _Pace:
             return text
         seconds = (1.0 - text.share) * (now - self._begun) / done
         return f"{text}  {'at most' if text.is_least else 'about'} {duration(seconds)} left"
-
-
-class _StudyLines:
-    """A line every fifteen seconds, for logs."""
-
-    def __init__(self, title: str, pace: _Pace) -> None:
-        self._title, self._pace = title, pace
-        self._last = time.monotonic()
-
-    def __call__(self, text: str) -> None:
-        told = self._pace.told(text)
-        if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
-            self._last = time.monotonic()
-            print(f"{self._title}: {told}", file=sys.stderr)
 
 
 SECONDS_BETWEEN_UPDATES = 0.25
