@@ -531,22 +531,24 @@ def audit_trace(
     show_devices: bool = False,
     encoding: AnyEncoding | None = None,
 ) -> Audit:
-    """Audits a trace, opened or by path; against a claim if one is given.
+    """Audits a trace, against a claim if one is given.
+
+    The audit of a log without a mechanism has participation only; without a noise multiplier it has
+    no rho and epsilon.
 
     Args:
-        trace: a run of ours or an imported log.
-        noise_multiplier: replaces the run's own.
-        delta: delta of epsilon, replaces the run's own; 1e-10 for logs.
-        mechanism: one or several, all audited, in place of the run's own.
-        claim: a claim, with mechanism, noise multiplier and delta of its own.
+        trace: run of fedray or imported log, opened or by its directory.
+        noise_multiplier: standard deviation of the noise over the clip norm, in place of the run's
+            own.
+        delta: delta of epsilon, between 0 and 1; default: the run's own, or 1e-10 for a log.
+        mechanism: strategy, or several that are audited side by side, in place of the run's own.
+        claim: published claim, with a mechanism, noise multiplier and delta of its own.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
-        encoding: encoding of a run's updates, replaces the run's own.
-
-    An imported log without a mechanism only shows its participation, and without a noise multiplier
-    no rho or epsilon.
+        encoding: encoding of the updates, in place of the run's own.
 
     Raises:
-        InputError: a figure is impossible.
+        InputError: an argument is out of range or excluded by a claim, the mechanism has fewer
+            rounds than the trace, or no device took part.
         TraceError: the trace cannot be read.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace

@@ -118,8 +118,11 @@ def read_events(file: str | Path) -> tuple[ReleasedEvent, ...]:
     """Returns the events of a file that `fedray audit --events` wrote; their figures are computed
     again.
 
+    Args:
+        file: path of a JSON file; matrices of strategies are searched for in its directory.
+
     Raises:
-        InputError: it is not such a file, or the matrix of a strategy is missing beside it.
+        InputError: the file has no events, or the matrix of a strategy is missing beside it.
     """
     path = Path(file)
     document = read_json(path, "events")

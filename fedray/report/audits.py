@@ -166,12 +166,9 @@ def sensitivity_kind(guarantee: Guarantee) -> str:
 
 
 def limit_cells(guarantee: Guarantee, findings: Sequence[Finding] = ()) -> tuple[str, str]:
-    """Returns min-sep and participations of a guarantee; dashes if they are unknown. Limits that a
-    claim states precede tighter ones that follow from it, such as those of a timer.
+    """Returns min-sep and participations of a `guarantee`; dashes if they are unknown.
 
-    Args:
-        guarantee: guarantee of a mechanism.
-        findings: findings of the audit.
+    Limits that a claim states precede tighter ones that follow from it, such as those of a timer.
     """
     if guarantee.participation is None:
         return "-", "-"

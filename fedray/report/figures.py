@@ -211,8 +211,8 @@ class MetricLine:
     columns: Mapping[str, NDArray]
     """Columns of metrics.parquet, by name."""
     others: Sequence[Mapping[str, NDArray]] = ()
-    """Columns of further runs with the same rounds, such as those of other seeds. The line is then
-    the mean of all, and has a band from the least to the largest."""
+    """Columns of further runs with the same rounds, such as runs of other seeds. The line is then
+    the mean of all runs, with a band from the least to the largest."""
 
 
 def metric_curve(

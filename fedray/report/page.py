@@ -69,6 +69,7 @@ def trace_page(trace: Trace) -> str:
 def audit_page(audit: Audit) -> str:
     """Returns the page of an audit and its trace."""
     trace = audit.trace
+    # A log has no scenario, outcomes and seed.
     run = trace if isinstance(trace, Trace) else None
     return _render(
         "page.html.j2",

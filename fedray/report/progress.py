@@ -97,7 +97,7 @@ def study_progress(title: str, is_shown: bool) -> Iterator[Callable[[str], None]
         yield _Lines(title)
         return
     pace = _Pace()
-    # Lines of a study hold paths and names, whose brackets are no markup.
+    # Brackets in paths and names are not markup.
     columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
@@ -340,7 +340,7 @@ def _width_of_columns(state: _State, width: int, elapsed_seconds: float) -> int:
 
 
 def _fitting(parts: list[str], width: int) -> list[str]:
-    """Returns as many of the first parts as fit whole in the width."""
+    """Returns the first parts that fit whole in the width."""
     while parts and len("  ".join(parts)) > width:
         parts = parts[:-1]
     return parts
