@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fedray.audit.audit import Audit
 from fedray.audit.calibration import TraceCalibration
+from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import TasksAudit
-from fedray.audit.statement import Statement
 from fedray.base.document import DocumentKey, keys_of
 from fedray.commands import printed
 from fedray.mechanisms.figures import Figures

@@ -124,16 +124,16 @@ def audit(
     if page is not None:
         from fedray.report.page import write_report
 
-        written["page"] = str(write_report(opened, result, page))
+        written["page"] = str(write_report(result, page))
     if figures is not None:
-        written["figures"] = _write_figures(opened, result, figures)
+        written["figures"] = _write_figures(result, figures)
     if events is not None:
         written["events"] = str(result.write_events(events))
     if evidence is not None:
         from fedray.audit.evidence import write_evidence
 
         with progress_line("writing evidence", quiet):
-            write_evidence(opened, result, evidence, show_devices)
+            write_evidence(result, evidence, show_devices)
         written["evidence"] = str(evidence)
     if as_json:
         document = result.to_json_in_full() if claim is not None else result.to_json()
@@ -171,11 +171,11 @@ def _opened(trace: Path, verify: bool | None) -> Any:
     return opened
 
 
-def _write_figures(opened: Any, result: Any, directory: Path) -> str:
+def _write_figures(result: Any, directory: Path) -> str:
     """Where they were written."""
     from fedray.report.files import write_figures
 
-    write_figures(opened, result, directory)
+    write_figures(result, directory)
     return str(directory.absolute())
 
 
@@ -276,9 +276,9 @@ def report(
     with progress_line("auditing", quiet):
         opened = _opened(trace, verify)
         result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
-    written = {"page": str(write_report(opened, result, out or opened.path / REPORT_FILE))}
+    written = {"page": str(write_report(result, out or opened.path / REPORT_FILE))}
     if figures is not None:
-        written["figures"] = _write_figures(opened, result, figures)
+        written["figures"] = _write_figures(result, figures)
     _print_written(written, as_json)
     _exit_by_claim(result)
 
@@ -306,8 +306,8 @@ def _report_trained(
     Returns:
         Where the page and the figures are, by "page" and "figures".
     """
-    from fedray.report.files import write_figure_files
-    from fedray.report.trained_page import trained_figures, write_training_report
+    from fedray.report.files import write_figures
+    from fedray.report.page import write_report
     from fedray.trace.schema import REPORT_FILE
     from fedray.trace.trained import TrainedRun
 
@@ -320,9 +320,9 @@ def _report_trained(
     trained = TrainedRun.open(directory, verify is not False)
     if verify:
         trained.verify()
-    written = {"page": str(write_training_report(trained, out or directory / REPORT_FILE))}
+    written = {"page": str(write_report(trained, out or directory / REPORT_FILE))}
     if figures is not None:
-        write_figure_files(trained_figures(trained), figures)
+        write_figures(trained, figures)
         written["figures"] = str(figures.absolute())
     return written
 
@@ -357,12 +357,12 @@ def statement(
     else the observed one, for the run's own mechanism, the one that is claimed,
     or the one of --mechanism. With --claim the exit code is that of the audit.
     """
-    from fedray.audit.statement import privacy_statement
+    from fedray.audit.privacy_statement import privacy_statement
 
     with progress_line("auditing", quiet):
         opened = _opened(trace, verify)
         result = _audited(opened, claim, mechanism, noise_multiplier, delta, False)
-    found = privacy_statement(opened, result)
+    found = privacy_statement(result)
     folder = out or opened.path
     _write_statement(found, folder)
     if as_json:

@@ -3,7 +3,7 @@
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -268,11 +268,10 @@ def compare(
     seeds. Groups are compared by the differences of runs with the same seed.
     """
     from fedray.studies.compare import compare_runs
-    from fedray.studies.compare_page import comparison_page
 
     result = compare_runs(runs, trace, delta)
     # Files are written before anything is printed, because the JSON names them.
-    written = _write_shown(page, lambda: comparison_page(result), figures, result.figures)
+    written = _write_shown(result, page, figures)
     if as_json:
         print_json({**result.to_json(), **written})
         return
@@ -321,11 +320,10 @@ def evaluate(
     figures.
     """
     from fedray.studies.on_devices import evaluate_on_devices
-    from fedray.studies.on_devices_page import on_devices_page
 
     with progress_line("evaluating", quiet):
         result = evaluate_on_devices(trained, trace, sample, examples, trust_code=trust_code)
-    written = _write_shown(page, lambda: on_devices_page(result), figures, result.figures)
+    written = _write_shown(result, page, figures)
     if as_json:
         print_json({**result.to_json(), **written})
         return
@@ -334,24 +332,15 @@ def evaluate(
         typer.echo(f"{what:<8} {path}")
 
 
-def _write_shown(
-    page: Path | None,
-    page_of: Callable[[], str],
-    figures: Path | None,
-    figures_of: Callable[[], Iterable[Any]],
-) -> dict[str, str]:
-    """Writes the page and the figures that are asked for.
-
-    Returns:
-        Where each is, by "page" and "figures"; what is not asked for is not made.
-    """
-    from fedray.report.files import write_figure_files
-    from fedray.report.page import write_page
+def _write_shown(result: Any, page: Path | None, figures: Path | None) -> dict[str, str]:
+    """Returns the paths of the page and the figures that were requested and written."""
+    from fedray.report.files import write_figures
+    from fedray.report.page import write_report
 
     written = {}
     if page is not None:
-        written["page"] = str(write_page(page_of(), page))
+        written["page"] = str(write_report(result, page))
     if figures is not None:
-        write_figure_files(figures_of(), figures)
+        write_figures(result, figures)
         written["figures"] = str(figures.absolute())
     return written

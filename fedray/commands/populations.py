@@ -68,7 +68,7 @@ def fit_log(
 
     from fedray.base.atomic import write_whole
     from fedray.imports.log_records import RecordColumns
-    from fedray.report.files import write_figure_files
+    from fedray.report.files import write_figures
     from fedray.report.page import write_page
     from fedray.studies.habits.fit import fit_habits
     from fedray.studies.habits.page import habit_fit_page
@@ -102,7 +102,7 @@ def fit_log(
     if page is not None:
         write_page(habit_fit_page(fit, shlex.join(["fedray", *sys.argv[1:]])), page)
     if figures is not None:
-        write_figure_files(fit.figures(), figures)
+        write_figures(fit, figures)
     if as_json:
         print_json({**fit.to_json(), "times": observed.form})
     else:

@@ -107,7 +107,7 @@ def _options_of(run: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def _reproduce(reproduction: Any, given: dict[str, Any]) -> None:
-    from fedray.report.files import write_figure_files
+    from fedray.report.files import write_figures
     from fedray.runtime.placement import Placement
 
     out, figures, quiet, as_json = (given.pop(key, None) for key in EVERY)
@@ -132,7 +132,7 @@ def _reproduce(reproduction: Any, given: dict[str, Any]) -> None:
             if out is not None:
                 _write(result, out / result.folder)
             if figures is not None:
-                write_figure_files(result.figures(), figures / result.folder)
+                write_figures(result, figures / result.folder)
     last_of = {each.folder: each for each in results}
     if as_json:
         print_json(results[-1].document)
@@ -145,19 +145,11 @@ def _reproduce(reproduction: Any, given: dict[str, Any]) -> None:
 
 
 def _write(result: Any, folder: Path) -> None:
-    from fedray.report.page import write_page
+    from fedray.report.page import write_page, write_report
 
     folder.mkdir(parents=True, exist_ok=True)
-    write_page(page_of(result), folder / "report.html")
+    write_report(result, folder / "report.html")
     write_page(json.dumps(result.to_json(), indent=2) + "\n", folder / "results.json")
-
-
-def page_of(result: Any) -> str:
-    """Page of a result."""
-    from fedray.report.page import render_study
-
-    note = " ".join((*result.notes, result.verdict))
-    return render_study(result.title, note, result.figures(), result.tables(), result.to_json())
 
 
 def _print(result: Any, folder: Path | None) -> None:

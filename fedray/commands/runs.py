@@ -156,7 +156,7 @@ def run(
     audit = audit_trace(trace)
     report, problem = None, ""
     try:
-        report = str(write_report(trace, audit, trace.path / REPORT_FILE))
+        report = str(write_report(audit, trace.path / REPORT_FILE))
     except InputError as error:  # such as a full disk: the trace is whole all the same
         problem = (
             f"the trace {str(trace.path)!r} is whole, but has no page: {error}; `fedray report` "

@@ -18,7 +18,6 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     """
     from fedray.audit.several_tasks import audit_tasks
     from fedray.report.page import write_report
-    from fedray.report.several_tasks import write_tasks_report
     from fedray.report.terminal import tasks_text, training_text
     from fedray.trace.schema import REPORT_FILE
 
@@ -27,10 +26,9 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     problem = ""
     try:
         for name, each in audit.audits.items():
-            trace = found.traces[name]
-            reports[name] = str(write_report(trace, each, trace.path / REPORT_FILE))
+            reports[name] = str(write_report(each, each.path / REPORT_FILE))
         # The empty name stands for the page of the run as a whole.
-        reports[""] = str(write_tasks_report(audit, found.path / REPORT_FILE))
+        reports[""] = str(write_report(audit, found.path / REPORT_FILE))
     except InputError as error:  # such as a full disk: the traces are whole all the same
         problem = (
             f"the run {str(found.path)!r} is whole, but has not all pages: {error}; `fedray "
@@ -151,13 +149,13 @@ def _audited(
 
 def _write(audit: Any, out: Path | None, figures: Path | None) -> dict[str, str]:
     """What was written, and where."""
-    from fedray.report.files import write_figure_files
-    from fedray.report.several_tasks import tasks_figures, write_tasks_report
+    from fedray.report.files import write_figures
+    from fedray.report.page import write_report
 
     written = {}
     if out is not None:
-        written["page"] = str(write_tasks_report(audit, out))
+        written["page"] = str(write_report(audit, out))
     if figures is not None:
-        write_figure_files(tasks_figures(audit), figures)
+        write_figures(audit, figures)
         written["figures"] = str(figures.absolute())
     return written

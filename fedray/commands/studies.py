@@ -74,8 +74,7 @@ def stress(
     # An output that exists is refused now, because the sweep takes long.
     refuse_existing(out)
     # What takes long to load is loaded once the request is known to be possible.
-    from fedray.report.files import write_figure_files
-    from fedray.studies.sweep.page import sweep_page
+    from fedray.report.files import write_figures
     from fedray.studies.sweep.run import run_sweep, write_results
 
     with (
@@ -87,9 +86,9 @@ def stress(
     for warning in result.warnings:
         typer.echo(f"fedray: warning: {warning}", err=True)
     if out is not None:
-        write_results(result, out, sweep_page(result))
+        write_results(result, out, result.page())
     if figures is not None:
-        write_figure_files(result.figures(), figures)
+        write_figures(result, figures)
     if as_json:
         print_json(result.to_json())
         return
@@ -177,7 +176,7 @@ def plan(
     """Plan report goal, timer and noise multiplier for a target, by simulated min-seps. Exit code 1
     if nothing meets it. An interrupted plan continues when it is run again."""
     from fedray.base.atomic import write_directory
-    from fedray.report.files import write_figure_files
+    from fedray.report.files import write_figures
     from fedray.studies.fit import scenario_to_fit
     from fedray.studies.plan import PlanTarget, make_plan
     from fedray.studies.plan_page import plan_files
@@ -226,7 +225,7 @@ def plan(
     if out is not None:
         write_directory(out, plan_files(found, f"fedray {shlex.join(sys.argv[1:])}"))
     if figures is not None:
-        write_figure_files(found.figures(), figures)
+        write_figures(found, figures)
     if as_json:
         print_json(found.to_json())
     else:

@@ -48,6 +48,16 @@ class LocalSteps(WorkTable):
     any case. Padding does not count. None: no cap. Refused if examples are not texts."""
 
 
+def momentum_is_of_sgd(table: Any) -> Any:
+    """Refuses a momentum beside adam, which would not read it."""
+    # A key that is never read would let a user believe in an effect that is not there.
+    if table.momentum and table.optimizer == "adam":
+        raise ValueError(
+            f"momentum={table.momentum:g}: adam has its own; leave it out, or take sgd"
+        )
+    return table
+
+
 class FedAvg(LocalSteps):
     """Local stochastic gradient descent (federated averaging, McMahan et al. 2017, Algorithm 1).
 
@@ -67,14 +77,7 @@ class FedAvg(LocalSteps):
     momentum: BelowOne = 0.0
     """Share of the previous local step that is kept; only for sgd."""
 
-    @model_validator(mode="after")
-    def _momentum_is_of_sgd(self) -> "FedAvg":
-        # A key that is never read would let a user believe in an effect that is not there.
-        if self.momentum and self.optimizer == "adam":
-            raise ValueError(
-                f"momentum={self.momentum:g}: adam has its own; leave it out, or take sgd"
-            )
-        return self
+    _momentum_is_of_sgd = model_validator(mode="after")(momentum_is_of_sgd)
 
 
 class FedProx(FedAvg):

@@ -206,6 +206,7 @@ class Plan(DrawnResult):
 
     TABLES: ClassVar[str] = "fedray.studies.plan_page:plan_tables"
     FIGURES: ClassVar[str] = "fedray.studies.plan_page:plan_figures"
+    PAGE: ClassVar[str] = "fedray.studies.plan_page:plan_page"
 
     target: PlanTarget
     """What was asked for."""

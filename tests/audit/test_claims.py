@@ -71,7 +71,7 @@ def test_every_statement_can_be_broken_and_holds_as_it_should_be_said(
     audit = audit_trace(trace, claim=claim.model_copy(update={key: BROKEN[key]}))
     finding = by_statement(audit)[key]
     assert finding.verdict is Verdict.BROKEN
-    assert write_evidence(trace, audit, tmp_path / "evidence.csv") > 0
+    assert write_evidence(audit, tmp_path / "evidence.csv") > 0
     corrected = audit_trace(trace, claim=claim.model_copy(update=tomllib.loads(finding.should_say)))
     assert by_statement(corrected)[key].verdict is Verdict.HOLDS
 

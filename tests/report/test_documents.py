@@ -96,7 +96,7 @@ def claim(tmp_path: Path) -> str:
 @pytest.fixture
 def without_drawing(monkeypatch) -> None:
     """Commands tell of figures and events without making them, which takes seconds."""
-    monkeypatch.setattr("fedray.report.files.write_figure_files", lambda *_: None)
+    monkeypatch.setattr("fedray.report.files.write_figures", lambda *_: None)
     monkeypatch.setattr("fedray.audit.audit.write_events", lambda *given: given[-1])
 
 

@@ -23,7 +23,7 @@ from fedray.mechanisms.accounting.pld import pld_epsilon
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Tree
 from fedray.mechanisms.strategy import Strategy
-from fedray.report.page import render
+from fedray.report.page import audit_page
 from fedray.runs.learning import train
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import resume, simulate
@@ -376,11 +376,11 @@ def test_noise_for_poisson_samples_is_calibrated_by_the_options_that_the_refusal
 
 def test_a_page_has_the_guarantee_of_samples_beside_the_others(poisson: Trace) -> None:
     """Its epsilon is composed numerically, which bounds it; its sensitivity is exact."""
-    page = render(poisson, audited(poisson, Identity()))
+    page = audit_page(audited(poisson, Identity()))
     card = page.split('<article class="guarantee sampled may">')[1].split("</article>")[0]
     assert "an upper bound</p>" in card
     assert "rho (zCDP)" not in card
-    refused = render(poisson, audited(poisson, Tree()))
+    refused = audit_page(audited(poisson, Tree()))
     card = refused.split('<article class="guarantee sampled">')[1].split("</article>")[0]
     assert "not known" in card
     assert "No DP guarantee may rest on this." in card
