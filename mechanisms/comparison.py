@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
-from fedray.mechanisms.loss import prefix_errors
+from fedray.mechanisms.loss import errors
 from fedray.mechanisms.strategy import Strategy
 
 NOT_COMPARABLE = (
@@ -81,7 +81,7 @@ def utility(
                 "must be positive and finite for mechanisms to be compared",
                 "leave the comparison out",
             )
-    max_error, rms_error = prefix_errors(strategy, rounds)
+    max_error, rms_error = errors(strategy, rounds)
     noise_multiplier = sensitivity / math.sqrt(2.0 * rho)
     return Utility(
         name=strategy.kind if name is None else name,
