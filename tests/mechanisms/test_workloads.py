@@ -145,11 +145,14 @@ def test_an_optimum_for_a_workload_beats_that_for_prefix_sums(kind, workload: Wo
         optimize_mechanism(MechanismRequest(kind, SETTING, objective="rms", workload=each))
         for each in (workload, PREFIX)
     )
-    own, of_usual = (loss(each, SETTING, workload).rms_loss for each in (made, usual))
+    # Dense matrices are made for unit sensitivity at participations exactly b apart; the loss has a
+    # bound for all others.
+    figure = "rms_error" if kind == "dense" else "rms_loss"
+    own, of_usual = (getattr(loss(each, SETTING, workload), figure) for each in (made, usual))
     assert own <= of_usual * (1 + 1e-9)
     if kind not in ("band-fhu", "bisr"):
         assert own < of_usual * (1 - 1e-4)
-        assert loss(usual, SETTING).rms_loss < loss(made, SETTING).rms_loss
+        assert getattr(loss(usual, SETTING), figure) < getattr(loss(made, SETTING), figure)
 
 
 @pytest.mark.slow
