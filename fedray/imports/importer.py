@@ -41,7 +41,6 @@ from fedray.trace.imported import (
     LOG_ROUNDS_FILE,
     LOG_ROUNDS_SCHEMA,
     NAMES_PER_GROUP,
-    REPEATED,
     REPEATED_SCHEMA,
     TIMED_SCHEMA,
     ImportedTrace,
@@ -62,6 +61,7 @@ MOST_TABLED = 1 << 16
 MEMORY_PER_THREAD = 128
 """MiB; with less, threads of the sort would not get their minimum."""
 REPEATS = ("refuse", "once", "each")
+REPEATED = "the same device in the same round again"
 _SORTING = "sorting"
 """Directory for rows that memory does not hold."""
 _ROUNDS = (

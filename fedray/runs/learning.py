@@ -35,7 +35,8 @@ from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runtime.cluster import cluster
 from fedray.runtime.placement import Placement
-from fedray.scenario import TRAINED_TABLES, Scenario
+from fedray.scenario import Scenario
+from fedray.scenario.scenario import TRAINED_TABLES
 from fedray.scenario.tasks import CustomTask
 from fedray.scenario.training import FedAvg
 from fedray.server.learning.training import Cohort, Loads, TrainingLoop, cohort_places

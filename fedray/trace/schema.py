@@ -45,12 +45,6 @@ from fedray.wire.messages import Outcome
 
 FORMAT = "fedray-trace"
 SCHEMA_VERSION = 6
-FIRST_READ_VERSION = 2
-"""The oldest that is read: without digests of single columns, of the metrics and of run.json."""
-LAST_VERSION_WITH_METRICS = 3
-"""Until then metrics.parquet and model.npz lay in the trace itself, not in its folder training."""
-LAST_VERSION_WITHOUT_VERSIONS = 4
-"""Until then all rounds selected their devices together, and no trace has the column `version`."""
 DOCUMENT_DIGEST = "document_digest"
 """The key of run.json that holds the digest of all its others."""
 RUN_FILE = "run.json"
