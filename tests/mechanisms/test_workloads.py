@@ -8,6 +8,8 @@ from example_mechanisms import MECHANISMS, ROUNDS
 
 from fedray.base.errors import InputError
 from fedray.mechanisms import reference
+from fedray.mechanisms.comparison import utility
+from fedray.mechanisms.figures import mechanism_figures
 from fedray.mechanisms.loss import errors, loss
 from fedray.mechanisms.optimize import gram
 from fedray.mechanisms.optimize.blt import LogLoss
@@ -246,3 +248,24 @@ def test_a_schedule_of_fewer_rounds_is_refused() -> None:
         if kind not in ("tree", "tree-full", "identity"):
             with pytest.raises(InputError, match="^rounds=4 is more than the workload"):
                 optimize_mechanism(MechanismRequest(kind, MinSep(4, 2, 2), workload=short))
+
+
+def test_figures_are_of_the_workload_and_name_it() -> None:
+    strategy = MECHANISMS["blt"]
+    usual = mechanism_figures(strategy, SETTING, 2.0, 1e-6)
+    found = mechanism_figures(strategy, SETTING, 2.0, 1e-6, workload="momentum=0.9")
+    assert found.loss == loss(strategy, SETTING, Workload(0.9))
+    assert found.loss.sensitivity == usual.loss.sensitivity
+    assert found.epsilon == usual.epsilon
+    assert found.to_json()["workload"] == "momentum=0.9"
+    assert "workload" not in usual.to_json()
+    assert "error of the workload momentum=0.9, max / rms" in str(found.tables()[0])
+    assert "error of prefix sums, max / rms" in str(usual.tables()[0])
+
+
+def test_a_comparison_takes_the_errors_of_its_workload() -> None:
+    strategy = MECHANISMS["blt"]
+    found = utility(strategy, ROUNDS, 2.0, 0.5, workload="decay=0.8")
+    worst, rms = errors(strategy, ROUNDS, Workload(decay=0.8))
+    assert (found.max_loss, found.rms_loss) == (2.0 * worst, 2.0 * rms)
+    assert (found.max_prefix_error, found.rms_prefix_error) == (2.0 * worst, 2.0 * rms)
