@@ -107,7 +107,7 @@ class Workload:
             name, _, value = part.partition("=")
             if part == "schedule" and not chosen:
                 if not rates:
-                    remedy = "give a scenario, or another workload"
+                    remedy = "name a scenario by schedule=FILE"
                     raise InputError.of("workload", text, "needs the rates of a scenario", remedy)
                 chosen = tuple(rates)
             elif name in ("momentum", "decay") and name not in given:
