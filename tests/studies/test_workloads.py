@@ -13,7 +13,7 @@ SCENARIO = """
 devices = 1000
 [rounds]
 count = 11
-report_goal = 10
+report_goal = 100
 [training.server.schedule]
 shape = "cosine"
 final = 0.2
