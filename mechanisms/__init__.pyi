@@ -3,3 +3,4 @@
 from fedray.mechanisms.accounting.events import EventRefused as EventRefused
 from fedray.mechanisms.registry import *
 from fedray.mechanisms.strategy import SensitivityUnknown as SensitivityUnknown
+from fedray.mechanisms.workload import Workload as Workload

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
-from fedray.mechanisms.loss import prefix_errors
+from fedray.mechanisms.loss import errors
 from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.workload import PREFIX, Workload, workload_of
 
 NOT_COMPARABLE = (
     "Noise multipliers of different kinds of mechanism cannot be compared, because each multiplies "
@@ -57,7 +58,12 @@ class Utility(Document):
 
 
 def utility(
-    strategy: Strategy, rounds: int, sensitivity: float, rho: float, name: str | None = None
+    strategy: Strategy,
+    rounds: int,
+    sensitivity: float,
+    rho: float,
+    name: str | None = None,
+    workload: Workload | str = PREFIX,
 ) -> Utility:
     """Returns the utility of `strategy` over `rounds` rounds at `sensitivity` (clip norm 1) and
     `rho`.
@@ -68,6 +74,7 @@ def utility(
         sensitivity: sensitivity of the trace, or under (b, k), of this strategy; positive.
         rho: common rho of the comparison; positive.
         name: name of the mechanism; default: the strategy's kind.
+        workload: workload of the errors, or its text; prefix sums by default.
 
     Raises:
         InputError: sensitivity or rho are not positive and finite, the strategy has fewer rounds,
@@ -81,7 +88,7 @@ def utility(
                 "must be positive and finite for mechanisms to be compared",
                 "leave the comparison out",
             )
-    max_error, rms_error = prefix_errors(strategy, rounds)
+    max_error, rms_error = errors(strategy, rounds, workload_of(workload))
     noise_multiplier = sensitivity / math.sqrt(2.0 * rho)
     return Utility(
         name=strategy.kind if name is None else name,

@@ -23,6 +23,7 @@ from fedray.mechanisms.loss import Loss, loss
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
+from fedray.mechanisms.workload import PREFIX, Workload, workload_of
 
 HYPOTHETICAL = (
     "only if every device was Poisson-sampled as stated; devices that choose when they come are not"
@@ -55,6 +56,7 @@ class Figures(Result):
     noise_multiplier: z; without it mu, rho and epsilon are None.
     delta: delta of epsilon.
     sampling: Poisson sampling assumed by the amplified epsilon, or None.
+    workload: matrix A of the errors.
     """
 
     TABLES: ClassVar[str] = "fedray.report.mechanisms:figures_tables"
@@ -74,6 +76,7 @@ class Figures(Result):
     noise_multiplier: float | None
     delta: float
     sampling: NotInJson[PoissonSampling | None] = None
+    workload: NotInJson[Workload] = PREFIX
 
     def __repr__(self) -> str:
         n, b, k = self._participation()
@@ -151,6 +154,11 @@ class Figures(Result):
         return self.parameters()
 
     @property
+    def workload_name(self) -> Annotated[IfAny[str], Key("workload")]:
+        """Workload of the errors and losses, such as "momentum=0.9"; missing for prefix sums."""
+        return None if self.workload.is_prefix else str(self.workload)
+
+    @property
     def hypothetical(self) -> IfAny[Hypothetical]:
         """Figures under Poisson sampling; only with `--sampling`."""
         if self.sampling is None:
@@ -171,6 +179,7 @@ def mechanism_figures(
     noise_multiplier: float | None,
     delta: float,
     sampling: PoissonSampling | None = None,
+    workload: Workload | str = PREFIX,
 ) -> Figures:
     """Returns the figures of a strategy under a participation.
 
@@ -180,6 +189,7 @@ def mechanism_figures(
         noise_multiplier: z; None for only errors and sensitivity.
         delta: delta of epsilon.
         sampling: Poisson sampling assumed by the amplified epsilon.
+        workload: workload of the errors, or its text, such as "momentum=0.9,decay=0.95".
 
     Raises:
         InputError: a setting is impossible, or amplification by the sampling is not proven.
@@ -187,8 +197,9 @@ def mechanism_figures(
     check_delta(delta)
     if noise_multiplier is not None:
         check_noise_multiplier(noise_multiplier)
-    found = loss(strategy, participation)
-    figures = Figures(strategy, participation, found, noise_multiplier, delta, sampling)
+    matrix = workload_of(workload)
+    found = loss(strategy, participation, matrix)
+    figures = Figures(strategy, participation, found, noise_multiplier, delta, sampling, matrix)
     # Both are computed now, so that what cannot be computed is refused here.
     _ = figures.epsilon, figures.amplified_epsilon
     return figures
@@ -220,7 +231,7 @@ def calibrated_figures(
     """
     check_one_target(epsilon, rho)
     if sampling is None:
-        sensitivity = loss(strategy, participation).sensitivity
+        sensitivity = strategy.participation_sensitivity(participation)
         z = noise_multiplier_for(sensitivity.value, delta, epsilon=epsilon, rho=rho)
     elif rho is not None:
         raise InputError.of(

@@ -1,4 +1,4 @@
-"""Error and loss of a strategy for prefix sums (McMahan, Xu, Zhang 2024, section 3)."""
+"""Error and loss of a strategy for a workload (McMahan, Xu, Zhang 2024, section 3)."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,12 @@ import numpy as np
 from fedray.base.errors import InputError
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.workload import PREFIX, Workload
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Standard deviation of the noise on prefix sums, at clip norm 1.
+    """Standard deviation of the noise on the rows of a workload, at clip norm 1.
 
     Errors assume noise of unit scale. Losses assume noise scaled by the sensitivity, that is, equal
     privacy (mu = 1); they are comparable between mechanisms.
@@ -20,7 +21,7 @@ class Loss:
     sensitivity: Sensitivity
     """L2 sensitivity under the participation."""
     max_error: float
-    """Standard deviation of the noise on the worst prefix sum."""
+    """Standard deviation of the noise in the worst round: of prefix sums, the worst sum."""
     rms_error: float
     """Root mean square of the standard deviation over rounds."""
 
@@ -35,26 +36,27 @@ class Loss:
         return self.sensitivity.value * self.rms_error
 
 
-def loss(strategy: Strategy, participation: MinSep) -> Loss:
-    """Computes the loss of a strategy under a participation.
+def loss(strategy: Strategy, participation: MinSep, workload: Workload = PREFIX) -> Loss:
+    """Computes the loss of a strategy under a participation, for a workload.
 
     Raises:
-        InputError: the strategy has fewer rounds than the participation.
+        InputError: the strategy or the workload has fewer rounds than the participation.
     """
-    max_error, rms_error = prefix_errors(strategy, participation.rounds)
+    max_error, rms_error = errors(strategy, participation.rounds, workload)
     sensitivity = strategy.participation_sensitivity(participation)
     return Loss(sensitivity, max_error, rms_error)
 
 
-def prefix_errors(strategy: Strategy, rounds: int) -> tuple[float, float]:
-    """Returns (max_error, rms_error) of the prefix sums, at noise of unit scale.
+def errors(strategy: Strategy, rounds: int, workload: Workload = PREFIX) -> tuple[float, float]:
+    """Returns (max_error, rms_error) of a workload, at noise of unit scale.
 
     Raises InputError if the strategy has fewer rounds or its C is nearly singular.
     """
     strategy.check_rounds(rounds)
+    workload.check_rounds(rounds)
     # No warning on overflow: values that are not finite are refused below.
     with np.errstate(all="ignore"):
-        variances = strategy.error_variances(rounds)
+        variances = strategy.error_variances(rounds, workload)
     if not np.isfinite(variances).all():
         raise InputError(
             f"strategy {strategy!r} has no finite error over {rounds} rounds; its C is nearly "

@@ -13,6 +13,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.tree import Tree
 from fedray.mechanisms.tree_nodes import tree_noise_map
+from fedray.mechanisms.workload import PREFIX, Workload
 
 
 def noise_map(strategy: Strategy, rounds: int) -> Float64Array:
@@ -49,10 +50,25 @@ def _aligned_norm(C: Float64Array, pattern: tuple[int, ...]) -> float:
     return float(np.linalg.norm(columns.sum(axis=1)))
 
 
-def error_variances(strategy: Strategy, rounds: int) -> Float64Array:
-    """Returns the variance of each prefix sum's noise at unit scale, [rounds]: squared row norms of
-    A M, with the prefix sum A and the `noise_map` M."""
-    B = np.cumsum(noise_map(strategy, rounds), axis=0)
+def workload_matrix(workload: Workload, rounds: int) -> Float64Array:
+    """Returns A, [rounds, rounds]: column s has the models after one update of 1, in round s."""
+    A = np.zeros((rounds, rounds))
+    for s in range(rounds):
+        velocity = 0.0
+        model = 0.0
+        for t in range(s, rounds):
+            update = 1.0 if t == s else 0.0
+            rate = workload.rates[t] if workload.rates else 1.0
+            velocity = workload.momentum * velocity + (1 - workload.momentum) * update
+            model = workload.decay * model + rate * velocity
+            A[t, s] = model
+    return A
+
+
+def error_variances(strategy: Strategy, rounds: int, workload: Workload = PREFIX) -> Float64Array:
+    """Returns the variance of each row of a workload at noise of unit scale, [rounds]: squared row
+    norms of A M, with the `workload_matrix` A and the `noise_map` M."""
+    B = workload_matrix(workload, rounds) @ noise_map(strategy, rounds)
     return (B**2).sum(axis=1)
 
 

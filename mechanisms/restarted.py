@@ -5,6 +5,7 @@ C is block diagonal; each block is the Toeplitz matrix of its segment's length. 
 key `restarts`; a matrix from a file contains its blocks.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -22,6 +23,7 @@ from fedray.mechanisms.restarts import Restarts, segments_of
 from fedray.mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.mechanisms.toeplitz import Toeplitz, ToeplitzStrategy
+from fedray.mechanisms.workload import PREFIX, Workload
 
 PROGRAM_PARTICIPATIONS = 300
 """Participations up to which the exact program over the segments takes seconds."""
@@ -114,7 +116,15 @@ class Restarted(Strategy):
             return orthogonal_sensitivity(self.gram_entries(rounds, rounds, n), participation)
         return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
-    def error_variances(self, rounds: int) -> Float64Array:
+    def noise_blocks(self, rounds: int) -> Iterator[tuple[int, Float64Array]]:
+        for start, end in self.segments(rounds):
+            for first, block in self.mechanism.noise_blocks(end - start):
+                later = np.zeros((rounds - end, block.shape[1]))
+                yield start + first, np.concatenate([block, later])
+
+    def error_variances(self, rounds: int, workload: Workload = PREFIX) -> Float64Array:
+        if not workload.is_prefix:
+            return super().error_variances(rounds, workload)
         variances = np.zeros(rounds)
         finished = 0.0
         for start, end in self.segments(rounds):

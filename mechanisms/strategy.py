@@ -2,6 +2,7 @@
 sensitivity with the proof."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,9 +15,13 @@ from fedray.base.mistakes import Explained
 from fedray.mechanisms.gram import GramTable
 from fedray.mechanisms.participation import MOST_ROUNDS, MinSep
 from fedray.mechanisms.recurrence import Recurrence
+from fedray.mechanisms.workload import PREFIX, Workload
 
 LARGEST_NOISE_GROWTH = 1e6
 """Largest weight of a draw in C^-1 Z: beyond, float32 noise would drown itself."""
+
+MOST_MATRIX_ROUNDS = 20_000
+"""Size limit of matrices. A matrix of this size has 3.2 GB, and its products take minutes."""
 
 
 class SensitivityUnknown(InputError):
@@ -200,7 +205,19 @@ class Strategy(Explained, ABC):
             SensitivityUnknown: no theorem gives one within reason.
         """
 
-    @abstractmethod
-    def error_variances(self, rounds: int) -> Float64Array:
-        """Squared norms of the rows of B = A C^-1, [rounds]: variance of each prefix sum at noise
-        of unit scale."""
+    def noise_blocks(self, rounds: int) -> Iterator[tuple[int, Float64Array]]:
+        """Yields (first, block): columns of C^-1, or of the noise map of a tree, from row `first`
+        on, [rounds - first, columns]; the rows above are zero. Blocks may be overwritten."""
+        yield 0, np.asarray(np.linalg.inv(self.definition(rounds)), np.float64)
+
+    def error_variances(self, rounds: int, workload: Workload = PREFIX) -> Float64Array:
+        """Returns the squared norms of the rows of B = A C^-1, [rounds]: the variance of each row
+        of the workload A at noise of unit scale."""
+        if rounds > MOST_MATRIX_ROUNDS:
+            rule = f"is more than {MOST_MATRIX_ROUNDS:,}, the most for workload {workload}"
+            raise InputError.of("rounds", rounds, rule, "take prefix")
+        variances = np.zeros(rounds)
+        for first, block in self.noise_blocks(rounds):
+            B = workload.applied(block, first)
+            variances[first:] += np.einsum("ij,ij->i", B, B)
+        return variances

@@ -6,6 +6,7 @@ Source: McMahan, Xu, Zhang 2024 (Theorem 3.1, Proposition 3.3); McKenna 2024 (ba
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs, Recurrence
 from fedray.mechanisms.sensitivity import any_strategy_sensitivity
 from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.workload import PREFIX, Workload
 
 DIRECT_SUMS = 256
 """Columns, or bands, up to which columns are summed one by one. Larger sums use an FFT, whose
@@ -71,10 +73,16 @@ class ToeplitzStrategy(Strategy):
         c = np.trim_zeros(self.first_column(rounds), "b")
         return Outputs(row=lambda t: c, bands=len(c))
 
-    def error_variances(self, rounds: int) -> Float64Array:
-        """sum_{i <= t} beta_i^2, beta the coefficients of B = A C^-1 (McMahan, Xu, Zhang 2024,
-        Proposition 3.3)."""
-        beta = np.cumsum(self.inverse_first_column(rounds))
+    def noise_blocks(self, rounds: int) -> Iterator[tuple[int, Float64Array]]:
+        return toeplitz_blocks(self.inverse_first_column(rounds))
+
+    def error_variances(self, rounds: int, workload: Workload = PREFIX) -> Float64Array:
+        """Returns sum_{i <= t} beta_i^2, beta the coefficients of B = A C^-1, if A is Toeplitz too
+        (McMahan, Xu, Zhang 2024, Proposition 3.3)."""
+        if not workload.is_toeplitz:
+            return super().error_variances(rounds, workload)
+        # A copy, because `applied` may overwrite its argument.
+        beta = workload.applied(self.inverse_first_column(rounds).copy())
         return np.cumsum(beta**2)
 
     def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
@@ -187,6 +195,17 @@ def _summed_columns(c: Float64Array, pattern: Int64Array) -> Float64Array:
         for start in pattern.tolist():
             column[start : start + c.size] += c
     return column[:n]
+
+
+def toeplitz_blocks(column: Float64Array) -> Iterator[tuple[int, Float64Array]]:
+    """Yields (first, block): columns of the Toeplitz matrix of a first column [n], from row `first`
+    on, [n - first, columns]."""
+    n = column.size
+    for first in range(0, n, DIRECT_SUMS):
+        block = np.zeros((n - first, min(DIRECT_SUMS, n - first)))
+        for j in range(block.shape[1]):
+            block[j:, j] = column[: n - first - j]
+        yield first, block
 
 
 def inverse_series(c: Float64Array) -> Float64Array:

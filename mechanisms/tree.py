@@ -18,16 +18,20 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.errors import InputError
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Forest
 from fedray.mechanisms.restarts import Restarts, segments_of
 from fedray.mechanisms.strategy import Sensitivity, Strategy
-from fedray.mechanisms.tree_nodes import node_matrix, tree_nodes
+from fedray.mechanisms.tree_nodes import node_matrix, tree_nodes, tree_noise_map
+from fedray.mechanisms.workload import PREFIX, Workload
 
 NO_ROUND = -(2**62)
 PROGRAM_PARTICIPATIONS = 300
 """Participations up to which the exact program over the tree takes seconds; its time grows with
 their square."""
+MOST_MAPPED_ROUNDS = 4096
+"""Rounds up to which the noise map fits into 1 GB."""
 
 
 class Subtree(NamedTuple):
@@ -245,9 +249,17 @@ class Tree(Strategy):
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
         return forest_sensitivity(tuple(self.forest(participation.rounds)), participation)
 
-    def error_variances(self, rounds: int) -> Float64Array:
+    def noise_blocks(self, rounds: int) -> Iterator[tuple[int, Float64Array]]:
+        if rounds > MOST_MAPPED_ROUNDS:
+            rule = f"is more than {MOST_MAPPED_ROUNDS:,}, the most of a tree and this workload"
+            raise InputError.of("rounds", rounds, rule, "take prefix")
+        yield 0, tree_noise_map(self, rounds)
+
+    def error_variances(self, rounds: int, workload: Workload = PREFIX) -> Float64Array:
         """Returns the variance of each prefix's estimate: the sum of `honaker_variances` over its
-        dyadic parts and the finished trees."""
+        dyadic parts and the finished trees. Other workloads take the whole noise map."""
+        if not workload.is_prefix:
+            return super().error_variances(rounds, workload)
         v = honaker_variances(rounds.bit_length() + 1)
         variances = np.zeros(rounds)
         finished = 0.0

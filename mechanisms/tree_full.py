@@ -16,7 +16,7 @@ from fedray.base.arrays import Float64Array
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity
 from fedray.mechanisms.tree import Segment, Tree, forest, forest_gram, forest_sensitivity
-from fedray.mechanisms.triangular import MOST_ROUNDS, TriangularStrategy, lower_factor
+from fedray.mechanisms.triangular import MOST_MATRIX_ROUNDS, TriangularStrategy, lower_factor
 
 
 class TreeFull(TriangularStrategy):
@@ -25,7 +25,7 @@ class TreeFull(TriangularStrategy):
 
     kind: Literal["tree-full"] = "tree-full"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Binary tree, full decoder."""
-    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
+    rounds: Annotated[int, Field(ge=1, le=MOST_MATRIX_ROUNDS)]
     """Number of rounds of the run, on which the decoder depends."""
     completion: bool = False
     """Whether virtual rounds of zeros fill the tree to the next power of two."""

@@ -59,11 +59,10 @@ def virtual_subtrees(tree: TreeShape, rounds: int) -> list[Node]:
 def tree_noise_map(tree: TreeShape, rounds: int) -> Float64Array:
     """Returns the weights of the draws of all nodes and virtual subtrees in the noise of each
     round."""
-    columns = [*tree_nodes(tree, rounds), *virtual_subtrees(tree, rounds)]
-    places = {column: place for place, column in enumerate(columns)}
-    prefixes = _tree_prefixes(tree, rounds, places)
+    estimates = _Estimates([*tree_nodes(tree, rounds), *virtual_subtrees(tree, rounds)])
+    prefixes = _tree_prefixes(tree, rounds, estimates)
     # The noise of a round is the difference of two consecutive prefix estimates.
-    before_first = np.zeros((1, len(columns)))
+    before_first = np.zeros((1, estimates.draws))
     return np.diff(prefixes, axis=0, prepend=before_first)
 
 
@@ -92,11 +91,11 @@ def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
                 yield Node(start, min(last, end), height)
 
 
-def _tree_prefixes(tree: TreeShape, rounds: int, columns: dict[Node, int]) -> Float64Array:
+def _tree_prefixes(tree: TreeShape, rounds: int, estimates: "_Estimates") -> Float64Array:
     """Returns the weights of the draws in the estimate of each prefix sum: finished trees, and the
     dyadic parts of the current tree from below."""
-    prefixes = np.zeros((rounds, len(columns)))
-    finished = np.zeros(len(columns))
+    prefixes = np.zeros((rounds, estimates.draws))
+    finished = np.zeros(estimates.draws)
     for first, end, is_completed in _segments(tree, rounds):
         for last in range(first + 1, end + 1):
             prefixes[last - 1] += finished
@@ -104,38 +103,52 @@ def _tree_prefixes(tree: TreeShape, rounds: int, columns: dict[Node, int]) -> Fl
             start = first
             while start < last:
                 height = (last - start).bit_length() - 1
-                prefixes[last - 1] += _honaker_node(columns, start, end, height)[0]
+                prefixes[last - 1] += estimates.of(start, end, height)[0]
                 start += 1 << height
         if is_completed:
             root_height = (end - first - 1).bit_length()
-            root = _honaker_node(columns, first, end, root_height)[0]
+            root = estimates.of(first, end, root_height)[0]
             prefixes[end - 1] = finished + root
         finished = prefixes[end - 1]
     return prefixes
 
 
-def _honaker_node(
-    columns: dict[Node, int], start: int, end: int, height: int
-) -> tuple[Float64Array, float]:
-    """Returns a node's estimate and its variance, from its own noise and the sum of its children's
-    estimates, by inverse variance."""
-    own = np.zeros(len(columns))
-    # A virtual subtree has no nodes: one draw of the same variance replaces its estimate.
-    if start >= end:
-        variance = 1.0
-        for _ in range(height):
-            variance = 2 * variance / (1 + 2 * variance)
-        own[columns[Node(end, end, height)]] = math.sqrt(variance)
-        return own, variance
-    node = Node(start, min(start + (1 << height), end), height)
-    own[columns[node]] = 1.0
-    if height == 0:
-        return own, 1.0
-    middle = start + (1 << (height - 1))
-    left, left_variance = _honaker_node(columns, start, end, height - 1)
-    right, right_variance = _honaker_node(columns, middle, end, height - 1)
-    # Two estimates of one sum, of variances 1 and `below`, weighted inversely.
-    below = left_variance + right_variance
-    weight = below / (1.0 + below)
-    estimate = weight * own + (1.0 - weight) * (left + right)
-    return estimate, below / (1.0 + below)
+class _Estimates:
+    """Honaker's estimates of nodes, as weights of the draws in `columns`."""
+
+    def __init__(self, columns: list[Node]) -> None:
+        self.draws = len(columns)
+        self._places = {column: place for place, column in enumerate(columns)}
+        self._known: dict[tuple[int, int, int], tuple[Float64Array, float]] = {}
+
+    def of(self, start: int, end: int, height: int) -> tuple[Float64Array, float]:
+        """Returns a node's estimate and its variance; `end` is that of its segment."""
+        key = (start, end, height)
+        # Every node is a part of many prefixes.
+        if key not in self._known:
+            self._known[key] = self._computed(start, end, height)
+        return self._known[key]
+
+    def _computed(self, start: int, end: int, height: int) -> tuple[Float64Array, float]:
+        """Combines a node's own noise and the sum of its children's estimates by inverse
+        variance."""
+        own = np.zeros(self.draws)
+        # A virtual subtree has no nodes: one draw of the same variance replaces its estimate.
+        if start >= end:
+            variance = 1.0
+            for _ in range(height):
+                variance = 2 * variance / (1 + 2 * variance)
+            own[self._places[Node(end, end, height)]] = math.sqrt(variance)
+            return own, variance
+        node = Node(start, min(start + (1 << height), end), height)
+        own[self._places[node]] = 1.0
+        if height == 0:
+            return own, 1.0
+        middle = start + (1 << (height - 1))
+        left, left_variance = self.of(start, end, height - 1)
+        right, right_variance = self.of(middle, end, height - 1)
+        # Two estimates of one sum, of variances 1 and `below`, weighted inversely.
+        below = left_variance + right_variance
+        weight = below / (1.0 + below)
+        estimate = weight * own + (1.0 - weight) * (left + right)
+        return estimate, below / (1.0 + below)

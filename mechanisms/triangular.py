@@ -10,6 +10,7 @@ import io
 import os
 import tokenize
 from abc import abstractmethod
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -26,10 +27,7 @@ from fedray.mechanisms.gram import GramTable
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs
 from fedray.mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
-from fedray.mechanisms.strategy import Sensitivity, Strategy
-
-MOST_ROUNDS = 20_000
-"""Size limit. A matrix of this size has 3.2 GB, and its products take minutes."""
+from fedray.mechanisms.strategy import MOST_MATRIX_ROUNDS, Sensitivity, Strategy
 
 NPY_DAMAGE = (
     OSError,
@@ -147,13 +145,12 @@ class TriangularStrategy(Strategy):
             return orthogonal_sensitivity(squared_norms, participation)
         return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
-    def error_variances(self, rounds: int) -> Float64Array:
-        """Computes squared row norms of A C^-1, [rounds], by blocked forward substitution."""
+    def noise_blocks(self, rounds: int) -> Iterator[tuple[int, Float64Array]]:
+        # Blocked forward substitution.
         # Importing scipy takes 0.3 s, and most commands do not need it.
         from scipy.linalg import solve_triangular
 
         C = self._block(rounds)
-        variances = np.zeros(rounds)
         # One block of columns of C^-1 at a time; all of them would need as much memory as C.
         for start in range(0, rounds, BLOCK):
             inverse = np.eye(rounds - start, min(BLOCK, rounds - start))
@@ -164,10 +161,7 @@ class TriangularStrategy(Strategy):
                 inverse[place] = solve_triangular(
                     C[rows, rows], inverse[place], lower=True, check_finite=False
                 )
-            # A C^-1 is the prefix sums of C^-1; in place, because a block is large.
-            B = np.cumsum(inverse, axis=0, out=inverse)
-            variances[start:] += np.einsum("ij,ij->i", B, B)
-        return variances
+            yield start, inverse
 
     def _block(self, rounds: int) -> Float64Array:
         """Returns C over the first rounds. Raises InputError for too many rounds."""
@@ -290,9 +284,9 @@ def _checked(given: NDArray, name: str) -> Float64Array:
             f"file={name!r} holds {given.dtype} of shape {given.shape}; C must be a square matrix "
             "of real numbers"
         )
-    if len(given) > MOST_ROUNDS:
+    if len(given) > MOST_MATRIX_ROUNDS:
         raise ValueError(
-            f"file={name!r} has {len(given)} rounds, more than {MOST_ROUNDS}; use a BLT"
+            f"file={name!r} has {len(given)} rounds, more than {MOST_MATRIX_ROUNDS}; use a BLT"
         )
     C = np.array(given, np.float64, order="C")
     # Blocks of rows, because checking all rows at once would need as much memory as C.

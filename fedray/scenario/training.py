@@ -1,5 +1,6 @@
 """The table `training`: the model, the work of devices, the server's step."""
 
+import math
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag, model_validator
@@ -130,6 +131,24 @@ class Schedule(Table):
     """Factor at the end of the cosine."""
     cooldown_rounds: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Rounds at the end in which the factor falls linearly to 0."""
+
+    def factor(self, round_index: int, rounds: int) -> float:
+        """Returns the factor on the learning rate in a round, from 0 to rounds - 1."""
+        # Round 0 has a positive rate, and so has the last round below: a round whose step is zero
+        # would spend privacy for nothing.
+        warmup = self.warmup_rounds
+        rise = min(1.0, (round_index + 1) / warmup) if warmup else 1.0
+        fall = 1.0
+        if self.cooldown_rounds:
+            fall = min(1.0, (rounds - round_index) / (self.cooldown_rounds + 1))
+        shape = 1.0
+        if self.shape == "cosine":
+            # The wave runs from the end of the warm-up to the last round.
+            span = max(1, rounds - 1 - warmup)
+            progress = min(1.0, max(0.0, (round_index - warmup) / span))
+            wave = 0.5 * (1.0 + math.cos(math.pi * progress))
+            shape = self.final + (1.0 - self.final) * wave
+        return rise * shape * fall
 
 
 class ServerStep(Table):

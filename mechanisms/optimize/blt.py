@@ -21,7 +21,14 @@ from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.blt import BLT
 from fedray.mechanisms.loss import loss
-from fedray.mechanisms.optimize.objective import Objective, Progress, Target
+from fedray.mechanisms.optimize.objective import (
+    Objective,
+    Progress,
+    Target,
+    error_form,
+    error_weights,
+)
+from fedray.mechanisms.workload import PREFIX, Workload
 
 ValueAndGradient = Callable[[Float64Array], tuple[float, Float64Array]]
 
@@ -38,6 +45,7 @@ def optimize_blt(
     buffers: int,
     objective: Objective = "max",
     on_progress: Progress | None = None,
+    workload: Workload = PREFIX,
 ) -> BLT:
     """Returns the BLT of least weighted mean log loss (for one target: of least loss), validated by
     the slow path.
@@ -47,6 +55,7 @@ def optimize_blt(
         buffers: number of pairs of theta and omega, from 1 to MOST_BUFFERS.
         objective: loss to minimise.
         on_progress: receives a line for every start, and for every polished start.
+        workload: workload whose error to minimise.
 
     Raises:
         InputError: an argument is impossible.
@@ -63,7 +72,7 @@ def optimize_blt(
             f"must be from 1 to {MOST_BUFFERS}",
             "more than a handful gain nothing",
         )
-    value_and_gradient = LogLoss(targets, objective)
+    value_and_gradient = LogLoss(targets, objective, workload)
     longest = max(target.participation.rounds for target in targets)
     found: list[tuple[float, Float64Array]] = []
 
@@ -82,7 +91,7 @@ def optimize_blt(
         for place, (_, p) in enumerate(found[:POLISHED]):
             found[place] = _descend(value_and_gradient, p, iterations=3000)
             report(f"polish {place + 1}")
-    return _best_valid(found, targets, objective)
+    return _best_valid(found, targets, objective, workload)
 
 
 def _starts(rounds: int, buffers: int) -> list[Float64Array]:
@@ -120,7 +129,10 @@ def _descend(
 
 
 def _best_valid(
-    found: list[tuple[float, Float64Array]], targets: Sequence[Target], objective: Objective
+    found: list[tuple[float, Float64Array]],
+    targets: Sequence[Target],
+    objective: Objective,
+    workload: Workload,
 ) -> BLT:
     """Returns the best result that is a valid BLT and whose loss the strategy's own code, which
     does not use theta_hat, confirms."""
@@ -133,18 +145,22 @@ def _best_valid(
         except ValueError:
             # Decays became equal or too small, or the noise grows; another start may be valid.
             continue
-        if _is_confirmed(blt, value, targets, objective):
+        if _is_confirmed(blt, value, targets, objective, workload):
             return blt
     raise OptimizationFailed("no start ended at a valid BLT; use fewer buffers")
 
 
 def _is_confirmed(
-    blt: BLT, claimed: float, targets: Sequence[Target], objective: Objective
+    blt: BLT,
+    claimed: float,
+    targets: Sequence[Target],
+    objective: Objective,
+    workload: Workload,
 ) -> bool:
     weights = sum(target.weight for target in targets)
     value = 0.0
     for target in targets:
-        measured = loss(blt, target.participation)
+        measured = loss(blt, target.participation, workload)
         if not measured.sensitivity.is_exact:
             return False
         aimed_at = measured.max_loss if objective == "max" else measured.rms_loss
@@ -157,12 +173,21 @@ class LogLoss:
     """Weighted mean over targets of log(sensitivity x error), and its gradient, as functions of p
     [2 buffers]."""
 
-    def __init__(self, targets: Sequence[Target], objective: Objective) -> None:
+    def __init__(
+        self, targets: Sequence[Target], objective: Objective, workload: Workload = PREFIX
+    ) -> None:
         self._targets = targets
-        self._objective: Objective = objective
-        self._rounds = np.arange(
-            max(target.participation.rounds for target in targets), dtype=np.float64
-        )
+        self._workload = workload
+        lengths = {target.participation.rounds for target in targets}
+        self._rounds = np.arange(max(lengths), dtype=np.float64)
+        workload.check_rounds(max(lengths))
+        self._error_weights: dict[int, Float64Array] = {}
+        self._error_forms: dict[int, Float64Array] = {}
+        for n in lengths:
+            if workload.is_toeplitz:
+                self._error_weights[n] = error_weights(objective, n)
+            else:
+                self._error_forms[n] = error_form(objective, workload, n)
         self._weight = sum(target.weight for target in targets)
 
     def __call__(self, p: Float64Array) -> tuple[float, Float64Array]:
@@ -175,17 +200,15 @@ class LogLoss:
         powers = _powers(t, self._rounds.size)
         powers_hat = _powers(t_hat, self._rounds.size)
         c = np.concatenate([[1.0], omega @ powers[:, :-1]])
-        # beta are the coefficients of B = A C^-1; their squares add up to the error.
-        beta = np.cumsum(np.concatenate([[1.0], omega_hat @ powers_hat[:, :-1]]))
-        value, by_c, by_beta = self._value(c, beta)
+        # d are the coefficients of C^-1.
+        d = np.concatenate([[1.0], omega_hat @ powers_hat[:, :-1]])
+        value, by_c, by_d = self._value(c, d)
 
         # The chain rule, backwards. A decay t has a direct effect (d theta^s / dt = -s theta^s) and
         # one through the weights omega and omega_hat.
         by_omega = powers[:, :-1] @ by_c[1:]
         direct_t = -omega * (powers[:, :-1] @ (by_c[1:] * self._rounds[:-1]))
-        # The power of round s is a term of every later beta, so their derivatives add up.
-        by_later_beta = np.cumsum(by_beta[::-1])[::-1]
-        suffix = np.append(by_later_beta[1:], 0.0)
+        suffix = np.append(by_d[1:], 0.0)
         by_omega_hat = powers_hat @ suffix
         direct_t_hat = -omega_hat * (powers_hat @ (suffix * self._rounds))
         by_log_omega = by_omega * omega
@@ -197,13 +220,14 @@ class LogLoss:
         by_gap = np.cumsum(by_each_t[::-1])[::-1]
         return value, by_gap * np.exp(p)
 
-    def _value(
-        self, c: Float64Array, beta: Float64Array
-    ) -> tuple[float, Float64Array, Float64Array]:
-        """Returns the objective and its derivatives by the coefficients c and beta."""
+    def _value(self, c: Float64Array, d: Float64Array) -> tuple[float, Float64Array, Float64Array]:
+        """Returns the objective and its derivatives by the coefficients c and d."""
         value = 0.0
         by_c = np.zeros_like(c)
-        by_beta = np.zeros_like(beta)
+        by_d = np.zeros_like(d)
+        by_beta = np.zeros_like(d)
+        # beta are the coefficients of B = A C^-1; their squares add up to the error.
+        beta = self._workload.applied(d.copy()) if self._error_weights else d
         for target in self._targets:
             n = target.participation.rounds
             b = target.participation.min_sep
@@ -211,16 +235,22 @@ class LogLoss:
             share = target.weight / self._weight
             column = _shifted_sum(c[:n], b, k)
             squared_sensitivity = float(np.sum(column * column))
-            # beta_s is part of the error of every round from s on: in the last round, the worst,
-            # with weight 1; in the mean, with the share of rounds from s on.
-            times = np.ones(n) if self._objective == "max" else (n - self._rounds[:n]) / n
-            squared_error = float(np.sum(times * beta[:n] ** 2))
+            if n in self._error_weights:
+                times = self._error_weights[n]
+                squared_error = float(np.sum(times * beta[:n] ** 2))
+                by_beta[:n] += (share / squared_error) * times * beta[:n]
+            else:
+                by_error = self._error_forms[n] @ d[:n]
+                squared_error = float(d[:n] @ by_error)
+                by_d[:n] += (share / squared_error) * by_error
             value += 0.5 * share * math.log(squared_sensitivity * squared_error)
             # The transpose of a shift down is a shift up, so reverse, sum, reverse.
             transposed = _shifted_sum(column[::-1], b, k)[::-1]
             by_c[:n] += (share / squared_sensitivity) * transposed
-            by_beta[:n] += (share / squared_error) * times * beta[:n]
-        return value, by_c, by_beta
+        if self._error_weights:
+            # A' is A with rows and columns reversed, since A is Toeplitz.
+            by_d = self._workload.applied(by_beta[::-1].copy())[::-1]
+        return value, by_c, by_d
 
 
 def _decays(p: Float64Array) -> tuple[Float64Array, Float64Array]:

@@ -27,6 +27,7 @@ from fedray.mechanisms.optimize.objective import Objective, Progress, Target
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BISR, BandFHU, Identity, Tree, TreeFull
 from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.workload import PREFIX, Workload
 
 Kind = Literal[
     "blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"
@@ -53,6 +54,8 @@ class MechanismRequest:
     """Loss to minimise; default: that of the kind's paper, "max" for a BLT and "rms" for others."""
     targets: tuple[Target, ...] = ()
     """Weighted outcomes to optimise a BLT for, instead of one participation."""
+    workload: Workload = PREFIX
+    """Workload whose error to minimise."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -72,8 +75,9 @@ class MechanismRequest:
 
     @property
     def used_objective(self) -> Objective:
-        """The objective given, or the default of the kind."""
-        return self.objective or RECIPES[self.kind].objective
+        """The objective given, or the default of the kind; of a schedule "rms"."""
+        usual = RECIPES[self.kind].objective if self.workload.is_toeplitz else "rms"
+        return self.objective or usual
 
     @property
     def used_bands(self) -> int:
@@ -203,27 +207,33 @@ def _blt(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
 
     targets = request.targets or (Target(request.participation),)
     buffers = DEFAULT_BUFFERS if request.buffers is None else request.buffers
-    return optimize_blt(targets, buffers, request.used_objective, on_progress)
+    return optimize_blt(targets, buffers, request.used_objective, on_progress, request.workload)
 
 
 def _toeplitz(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
     from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
 
     objective = request.used_objective
-    return optimize_toeplitz(request.participation, request.used_bands, objective, on_progress)
+    return optimize_toeplitz(
+        request.participation, request.used_bands, objective, on_progress, request.workload
+    )
 
 
 def _banded(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
     from fedray.mechanisms.optimize.gram import optimize_banded
 
     objective = request.used_objective
-    return optimize_banded(request.participation, request.used_bands, objective, on_progress)
+    return optimize_banded(
+        request.participation, request.used_bands, objective, on_progress, request.workload
+    )
 
 
 def _dense(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
     from fedray.mechanisms.optimize.gram import optimize_dense
 
-    return optimize_dense(request.participation, request.used_objective, on_progress)
+    return optimize_dense(
+        request.participation, request.used_objective, on_progress, request.workload
+    )
 
 
 def _best_bands(
@@ -240,7 +250,7 @@ def _best_bands(
 
     def value(bands: int) -> float:
         if bands not in known:
-            figures = loss(kind(bands=bands), participation)
+            figures = loss(kind(bands=bands), participation, request.workload)
             known[bands] = figures.max_loss if is_max else figures.rms_loss
             if on_progress:
                 on_progress(f"bands {bands}: loss {known[bands]:.6f}")

@@ -24,7 +24,8 @@ from fedray.mechanisms.matrix_files import Banded, Dense
 from fedray.mechanisms.optimize.objective import Objective, Progress
 from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.triangular import MOST_ROUNDS, lower_factor
+from fedray.mechanisms.triangular import MOST_MATRIX_ROUNDS, lower_factor
+from fedray.mechanisms.workload import PREFIX, Workload
 
 Kind = TypeVar("Kind", Banded, Dense)
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=np.float64)
@@ -43,6 +44,7 @@ def optimize_banded(
     bands: int,
     objective: Objective = "rms",
     on_progress: Progress | None = None,
+    workload: Workload = PREFIX,
 ) -> Banded:
     """Returns the banded C with unit columns of least error, starting from the best banded Toeplitz
     strategy, validated by the slow path.
@@ -56,24 +58,30 @@ def optimize_banded(
         bands: number of nonzero diagonals of C, including the main one.
         objective: error to minimise.
         on_progress: receives a line every ten iterations.
+        workload: workload whose error to minimise.
 
     Raises:
         InputError: the bands are not within 1 to n, or n is too large for a matrix.
         OptimizationFailed: the slow path computes another error.
     """
-    n = _check(participation, bands)
+    n = _check(participation, bands, workload)
     # With more than b bands the Toeplitz search would constrain coefficients not to increase.
     start_bands = min(bands, participation.min_sep)
-    toeplitz = optimize_toeplitz(participation, start_bands, objective)
+    # For a schedule, Toeplitz strategies are optimised for the mean only.
+    first = objective if workload.is_toeplitz else "rms"
+    toeplitz = optimize_toeplitz(participation, start_bands, first, None, workload)
     C = _unit_columns(toeplitz.first_column(n))
     lags = _lags(n)
     is_free = (lags > 0) & (lags < bands)
-    problem = _UnitDiagonal(is_free)
+    problem = _UnitDiagonal(is_free, workload)
     return _solved(Banded, problem, C.T @ C, objective, on_progress)
 
 
 def optimize_dense(
-    participation: MinSep, objective: Objective = "rms", on_progress: Progress | None = None
+    participation: MinSep,
+    objective: Objective = "rms",
+    on_progress: Progress | None = None,
+    workload: Workload = PREFIX,
 ) -> Dense:
     """Returns the C of least loss for devices that take part at most k times, exactly b apart,
     validated by the slow path.
@@ -87,40 +95,48 @@ def optimize_dense(
         participation: (n, b, k) of the loss; n is the size of C.
         objective: error to minimise.
         on_progress: receives a line every ten iterations.
+        workload: workload whose error to minimise.
 
     Raises:
         InputError: n is too large for a matrix.
         OptimizationFailed: the slow path computes another error.
     """
-    n = _check(participation, participation.rounds)
+    n = _check(participation, participation.rounds, workload)
     free = _free_of_devices(participation)
     most_turns = -(-n // participation.min_sep)
     takes_every_turn = participation.max_participations == most_turns > 1
     # With ceil(n / b) participations a pattern is a residue class modulo b, whose squared norms
     # need only add up to 1; with fewer, norms are equal.
-    problem = _FreeNorms(free, participation.min_sep) if takes_every_turn else _UnitDiagonal(free)
+    if takes_every_turn:
+        problem = _FreeNorms(free, participation.min_sep, workload)
+    else:
+        problem = _UnitDiagonal(free, workload)
     return _solved(Dense, problem, _start(free, n), objective, on_progress)
 
 
 def optimize_dense_unit_columns(
-    participation: MinSep, objective: Objective = "rms", on_progress: Progress | None = None
+    participation: MinSep,
+    objective: Objective = "rms",
+    on_progress: Progress | None = None,
+    workload: Workload = PREFIX,
 ) -> Dense:
     """Returns the same with columns of unit norm: every round has equal protection, at a percent
     more loss. Arguments and errors are those of `optimize_dense`."""
-    n = _check(participation, participation.rounds)
+    n = _check(participation, participation.rounds, workload)
     free = _free_of_devices(participation)
-    problem = _UnitDiagonal(free)
+    problem = _UnitDiagonal(free, workload)
     return _solved(Dense, problem, _start(free, n), objective, on_progress)
 
 
-def _check(participation: MinSep, bands: int) -> int:
+def _check(participation: MinSep, bands: int, workload: Workload) -> int:
     if not 1 <= bands <= participation.rounds:
         raise InputError.of("bands", bands, f"must be from 1 to `rounds={participation.rounds}`")
     n = participation.rounds
-    if n > MOST_ROUNDS:
+    if n > MOST_MATRIX_ROUNDS:
         raise InputError.of(
-            "rounds", n, f"is more than {MOST_ROUNDS}", "use banded-toeplitz or blt"
+            "rounds", n, f"is more than {MOST_MATRIX_ROUNDS}", "use banded-toeplitz or blt"
         )
+    workload.check_rounds(n)
     return n
 
 
@@ -161,8 +177,10 @@ def _unit_columns(c: Float64Array) -> Float64Array:
 class _UnitDiagonal:
     """Parametrisation of X by its free entries below a unit diagonal."""
 
-    def __init__(self, free: BoolArray) -> None:
+    def __init__(self, free: BoolArray, workload: Workload = PREFIX) -> None:
         self.n = len(free)
+        self.workload = workload
+        self.A = None if workload.is_prefix else workload.matrix(self.n)
         self._places = np.flatnonzero(free)
         rows, columns = np.nonzero(free)
         largest_lag = int(np.max(np.subtract(rows, columns), initial=0))
@@ -206,8 +224,8 @@ class _FreeNorms(_UnitDiagonal):
     """X = D Y D, with the free entries of Y, whose diagonal is 1, and D^2 as a softmax of free
     variables over the rounds b apart."""
 
-    def __init__(self, free: BoolArray, min_sep: int) -> None:
-        super().__init__(free)
+    def __init__(self, free: BoolArray, min_sep: int, workload: Workload = PREFIX) -> None:
+        super().__init__(free, workload)
         self._class = np.arange(self.n) % min_sep
 
     def variables(self, X: Float64Array) -> Float64Array:
@@ -271,7 +289,7 @@ def _solved(
     C *= np.sqrt(np.diag(lower)) / np.linalg.norm(C, axis=0)
     strategy = kind.from_matrix(C, f"{kind.model_fields['kind'].default}.npy")
     claimed = _Evaluation(problem, x).variances
-    measured = strategy.error_variances(problem.n)
+    measured = strategy.error_variances(problem.n, problem.workload)
     if not np.allclose(measured, claimed, rtol=1e-7):
         raise OptimizationFailed(
             f"the optimum claims a mean variance of {claimed.mean():.9g}, the slow path finds "
@@ -295,9 +313,10 @@ class _Evaluation:
         full[np.diag_indices(problem.n)] *= 0.5
         self.inverse_diagonal = np.diag(full).copy()
         # A X^-1, in place, because the matrix has 32 MB at 2000 rounds.
-        self.M = np.cumsum(full, axis=0, out=full)
-        # Row t of A has ones up to t, so (A X^-1 A')[t, t] is the sum of M's row up to t.
-        self.variances = np.tril(self.M).sum(axis=1)
+        self.M = problem.workload.applied(full)
+        # (A X^-1 A')[t, t]. Row t of the prefix sum has ones up to t.
+        weighted = np.tril(self.M) if problem.A is None else self.M * problem.A
+        self.variances = weighted.sum(axis=1)
 
 
 def _minimised(

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
 from fedray.mechanisms.files import read_json
 from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import MOST_MATRIX_ROUNDS
+from fedray.mechanisms.workload import Workload
 
 Objective = Literal["max", "rms"]
 """Loss to minimise: that of the worst round, or the root mean square over rounds."""
@@ -32,6 +36,46 @@ class Target:
         if not 0 < self.weight < math.inf:
             rule = "of a target must be positive and finite"
             raise InputError.of("weight", self.weight, rule, "leave such targets out")
+
+
+def error_weights(objective: Objective, rounds: int) -> Float64Array:
+    """Returns the weight of each beta_i^2 in the squared error, [rounds], where both matrices are
+    Toeplitz and beta are the coefficients of A C^-1.
+
+    beta_i is part of the error of every round from i on: in the last round, the worst, with weight
+    1; in the mean, with the share of rounds from i on (McMahan, Xu, Zhang 2024, Proposition 3.3).
+    """
+    if objective == "max":
+        return np.ones(rounds)
+    return (rounds - np.arange(rounds, dtype=np.float64)) / rounds
+
+
+def error_form(objective: Objective, workload: Workload, rounds: int) -> Float64Array:
+    """Returns Q, [rounds, rounds]: d'Q d is the mean squared error of a Toeplitz C whose inverse
+    has the coefficients d, for any workload.
+
+    Column s of C^-1 is d shifted down by s, so Q[i, j] is the sum over s of K[i + s, j + s], with
+    K = A'A / rounds.
+
+    Raises:
+        InputError: the objective is "max". The worst round depends on d then, because errors need
+            not grow with the rounds.
+    """
+    if objective == "max":
+        rule = f"is not for a Toeplitz strategy and workload {workload}"
+        raise InputError.of("objective", objective, rule, "take rms")
+    if rounds > MOST_MATRIX_ROUNDS:
+        rule = f"is more than {MOST_MATRIX_ROUNDS:,}, the most for workload {workload}"
+        raise InputError.of("rounds", rounds, rule)
+    A = workload.matrix(rounds)
+    K = A.T @ A / rounds
+    Q = np.zeros((rounds, rounds))
+    for lag in range(rounds):
+        sums = np.cumsum(np.diagonal(K, lag)[::-1])[::-1]
+        # A stride of rounds + 1 walks along a diagonal: first the upper one, then the lower.
+        Q.ravel()[lag : (rounds - lag) * rounds : rounds + 1] = sums
+        Q.ravel()[lag * rounds :: rounds + 1] = sums
+    return Q
 
 
 class _TargetEntry(BaseModel):

@@ -7,6 +7,7 @@ prefix sum. Results are checked by forward substitution.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -18,9 +19,15 @@ from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, OptimizationFailed
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.loss import loss
-from fedray.mechanisms.optimize.objective import Objective, Progress
+from fedray.mechanisms.optimize.objective import (
+    Objective,
+    Progress,
+    error_form,
+    error_weights,
+)
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.toeplitz import Toeplitz
+from fedray.mechanisms.workload import PREFIX, Workload
 
 LEAST_LOG_RATIO = -30.0
 
@@ -30,6 +37,7 @@ def optimize_toeplitz(
     bands: int,
     objective: Objective = "rms",
     on_progress: Progress | None = None,
+    workload: Workload = PREFIX,
 ) -> Toeplitz:
     """Returns the banded Toeplitz strategy of least loss, c_0 = 1, validated by the slow path.
 
@@ -41,6 +49,7 @@ def optimize_toeplitz(
         bands: number of coefficients, including c_0, from 1 to n.
         objective: loss to minimise.
         on_progress: receives a line for every step of the search.
+        workload: workload whose error to minimise.
 
     Raises:
         InputError: the bands are not within 1 to n.
@@ -52,7 +61,8 @@ def optimize_toeplitz(
         return Toeplitz(coefficients=(1.0,))
     # float64 only in this block, because it is a global setting of jax that users may set too.
     with jax.enable_x64(True):
-        log_loss = partial(_log_loss, participation=participation, objective=objective)
+        squared_error = _squared_error(workload, participation.rounds, objective)
+        log_loss = partial(_log_loss, participation=participation, squared_error=squared_error)
         compiled = jax.jit(jax.value_and_grad(log_loss))
 
         def value_and_gradient(p: Float64Array) -> tuple[float, Float64Array]:
@@ -66,8 +76,7 @@ def optimize_toeplitz(
         # If coefficients must not increase, the variables are the logarithms of their ratios,
         # which are at most 0.
         is_held = bands > participation.min_sep
-        # The square root of the prefix sum is nearly optimal.
-        start = BandFHU(bands=bands).first_column(bands)
+        start = _start(workload, bands)
         first_point = np.diff(np.log(start)) if is_held else start[1:]
         bound = (LEAST_LOG_RATIO, 0.0) if is_held else (None, None)
         result = minimize(
@@ -84,14 +93,18 @@ def optimize_toeplitz(
         # Rounding in the exponentials must not make a coefficient increase.
         coefficients = np.minimum.accumulate(coefficients)
     strategy = Toeplitz(coefficients=tuple(coefficients.tolist()))
-    _validate(strategy, float(result.fun), participation, objective)
+    _validate(strategy, float(result.fun), participation, objective, workload)
     return strategy
 
 
 def _validate(
-    strategy: Toeplitz, claimed: float, participation: MinSep, objective: Objective
+    strategy: Toeplitz,
+    claimed: float,
+    participation: MinSep,
+    objective: Objective,
+    workload: Workload,
 ) -> None:
-    measured = loss(strategy, participation)
+    measured = loss(strategy, participation, workload)
     value = math.log(measured.max_loss if objective == "max" else measured.rms_loss)
     is_as_claimed = abs(value - claimed) < 1e-7
     if not (measured.sensitivity.is_exact and is_as_claimed):
@@ -106,7 +119,38 @@ def _coefficients(p, is_held: bool):
     return jnp.concatenate([jnp.ones(1), jnp.exp(jnp.cumsum(p)) if is_held else p])
 
 
-def _log_loss(p, *, participation: MinSep, objective: Objective):
+def _start(workload: Workload, bands: int) -> Float64Array:
+    """Returns the first coefficients of the square root of the workload without its rates, which is
+    nearly optimal (Kalinin and Lampert 2024)."""
+    prefix = BandFHU(bands=bands).first_column(bands)
+    if workload.is_prefix:
+        return prefix
+    # (1 - q x)^(-1/2) has the coefficients of (1 - x)^(-1/2), times q^i.
+    i = np.arange(bands)
+    of_momentum = prefix * workload.momentum**i
+    of_decay = prefix * workload.decay**i
+    root = np.convolve(of_momentum, of_decay)[:bands]
+    # Equal in theory, they must not increase after rounding or become 0.
+    return np.maximum(np.minimum.accumulate(root), 1e-12)
+
+
+def _squared_error(workload: Workload, n: int, objective: Objective):
+    """Returns the squared error as a function of d, [n], the coefficients of C^-1."""
+    workload.check_rounds(n)
+    if not workload.is_toeplitz:
+        Q = jnp.asarray(error_form(objective, workload, n))
+        return lambda d: d @ (Q @ d)
+    weights = 1.0 if objective == "max" else error_weights(objective, n)
+    a = jnp.asarray(workload.applied(np.eye(1, n)[0]))
+
+    def of_toeplitz(d):
+        beta = jnp.cumsum(d) if workload.is_prefix else _product(a, d, n)
+        return jnp.sum(weights * beta**2)
+
+    return of_toeplitz
+
+
+def _log_loss(p, *, participation: MinSep, squared_error: Callable):
     n = participation.rounds
     b = participation.min_sep
     k = participation.max_participations
@@ -130,13 +174,7 @@ def _log_loss(p, *, participation: MinSep, objective: Objective):
         column = jax.lax.fori_loop(0, k, with_column, jnp.zeros(n))
         squared_sensitivity = jnp.sum(column**2)
     padded = jnp.zeros(n).at[: c.size].set(c)
-    beta = jnp.cumsum(_inverse_series(padded))
-    # beta_i is part of the error of every round from i on (McMahan, Xu, Zhang 2024, Proposition
-    # 3.3).
-    i = np.arange(n)
-    weights = 1.0 if objective == "max" else (n - i) / n
-    squared_error = jnp.sum(weights * beta**2)
-    return 0.5 * jnp.log(squared_sensitivity * squared_error)
+    return 0.5 * jnp.log(squared_sensitivity * squared_error(_inverse_series(padded)))
 
 
 @jax.custom_vjp

@@ -4,7 +4,6 @@ ARCHITECTURE.md, "To add".
 Shape suffix: D parameters. Every step treats each coordinate separately.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -14,31 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.scenario import Scenario
-from fedray.scenario.training import Schedule, ServerAdagrad, ServerAdam, ServerSGD, ServerYogi
-
-
-def schedule_factor(schedule: Schedule, round_index: int, rounds: int) -> float:
-    """Returns the factor on the learning rate in a round; see `Schedule`.
-
-    Args:
-        schedule: the table.
-        round_index: 0 to rounds - 1.
-        rounds: rounds of the whole training.
-    """
-    # Round 0 has a positive rate, and so has the last round below: a round whose step is zero would
-    # spend privacy for nothing.
-    rise = min(1.0, (round_index + 1) / schedule.warmup_rounds) if schedule.warmup_rounds else 1.0
-    fall = 1.0
-    if schedule.cooldown_rounds:
-        fall = min(1.0, (rounds - round_index) / (schedule.cooldown_rounds + 1))
-    shape = 1.0
-    if schedule.shape == "cosine":
-        # The wave runs from the end of the warm-up to the last round.
-        span = max(1, rounds - 1 - schedule.warmup_rounds)
-        progress = min(1.0, max(0.0, (round_index - schedule.warmup_rounds) / span))
-        wave = 0.5 * (1.0 + math.cos(math.pi * progress))
-        shape = schedule.final + (1.0 - schedule.final) * wave
-    return rise * shape * fall
+from fedray.scenario.training import ServerAdagrad, ServerAdam, ServerSGD, ServerYogi
 
 
 class ServerOptimizer(ABC):
@@ -61,7 +36,7 @@ class ServerOptimizer(ABC):
 
     def apply(self, parameters_D: Tensor, mean_D: Tensor, round_index: int) -> None:
         """Takes the step of a round in place. The mean of its updates may be overwritten."""
-        factor = schedule_factor(self._schedule, round_index, self._rounds)
+        factor = self._schedule.factor(round_index, self._rounds)
         self._step(parameters_D, mean_D, self._learning_rate * factor)
 
     @abstractmethod

@@ -118,9 +118,6 @@ class Halves(Strategy):
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
         raise NotImplementedError
 
-    def error_variances(self, rounds: int) -> Float64Array:
-        return np.arange(1, rounds + 1) / 4.0
-
 
 def test_a_mechanism_that_nobody_knows_has_the_noise_of_the_recurrence_that_it_names() -> None:
     stream = stream_of(Halves(), 3)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedray.scenario.training import Schedule
-from fedray.server.learning.optimizers import optimizer_of, schedule_factor
+from fedray.server.learning.optimizers import optimizer_of
 from fedray.server.learning.training import greedy_shares
 
 UPDATES = [0.5, -0.25, 0.125, 0.0, -1.0]
@@ -65,16 +65,16 @@ def test_steps_are_those_of_the_papers_and_go_on_from_a_state(small, server: dic
 
 
 def test_a_schedule_rises_follows_its_shape_and_falls() -> None:
-    factor = [schedule_factor(Schedule(warmup_rounds=4), index, 10) for index in range(10)]
+    factor = [Schedule(warmup_rounds=4).factor(index, 10) for index in range(10)]
     assert factor == [0.25, 0.5, 0.75] + [1.0] * 7
-    factor = [schedule_factor(Schedule(cooldown_rounds=3), index, 10) for index in range(10)]
+    factor = [Schedule(cooldown_rounds=3).factor(index, 10) for index in range(10)]
     assert factor == [1.0] * 7 + [0.75, 0.5, 0.25]
     cosine = Schedule(shape="cosine", final=0.2)
-    assert schedule_factor(cosine, 0, 11) == pytest.approx(1.0)
-    assert schedule_factor(cosine, 5, 11) == pytest.approx(0.6)
-    assert schedule_factor(cosine, 10, 11) == pytest.approx(0.2)
-    assert schedule_factor(Schedule(shape="cosine", warmup_rounds=9), 0, 1) > 0
-    assert schedule_factor(Schedule(), 3, 4) == 1.0
+    assert cosine.factor(0, 11) == pytest.approx(1.0)
+    assert cosine.factor(5, 11) == pytest.approx(0.6)
+    assert cosine.factor(10, 11) == pytest.approx(0.2)
+    assert Schedule(shape="cosine", warmup_rounds=9).factor(0, 1) > 0
+    assert Schedule().factor(3, 4) == 1.0
 
 
 def test_the_schedule_scales_the_step(small) -> None:
