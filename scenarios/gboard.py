@@ -2,9 +2,8 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import fedray
 from fedray.scenarios.gboard_rows import PublishedRun, Rows, relative_pace, select
@@ -95,7 +94,6 @@ class ReproducedRun(Document):
 
 def run(
     rows: Rows = None,
-    shards: Annotated[int | None, "Population shards; default: one per CPU."] = None,
     overrides: Sequence[str] = (),
     placement: "fedray.Placement | None" = None,
     out: Path | None = None,
@@ -105,7 +103,6 @@ def run(
 
     Args:
         rows: comma-separated locales or names, or a user's CSV file; None for all.
-        shards: population shards.
         overrides: keys set in every scenario, as "table.key=value".
         placement: place of the simulations.
         out: directory in which each trace is kept under its row's name; None keeps none.
@@ -114,7 +111,7 @@ def run(
     Raises:
         InputError: if a row is unknown, or the file is not a table of runs.
     """
-    place = replace(placement or fedray.Placement(), shards=shards)
+    place = placement or fedray.Placement()
     results: list[ReproducedRun] = []
     wanted = select(rows)
     for published in wanted:

@@ -10,6 +10,11 @@ from fedray.audit.several_tasks import TasksAudit
 from fedray.audit.statement import Statement
 from fedray.base.document import DocumentKey, keys_of
 from fedray.commands import printed
+from fedray.commands.cached import Cache
+from fedray.commands.described import Schema
+from fedray.commands.init import NewScenario, ShippedScenarios
+from fedray.commands.sessions import PopulationSupply
+from fedray.commands.stress import ShippedSweeps
 from fedray.mechanisms.figures import Figures
 from fedray.runs.pretraining import Pretrained
 from fedray.scenarios.gboard_predict import PredictionStudy
@@ -56,7 +61,9 @@ AUDIT, AUDIT_OF_TASKS, TRAINED = "An audit", "An audit of several tasks", "A tra
 DOCUMENTS: Mapping[str, Document] = {
     AUDIT: Document(Audit, where="Every audited trace."),
     "fedray audit": Document(printed.WithAudit, printed.Verified, printed.Written, base=AUDIT),
-    "fedray statement": Document(Statement, files="The file statement.json is the same."),
+    "A privacy statement": Document(
+        Statement, where="The file statement.json, which `fedray audit --statement DIR` writes."
+    ),
     "fedray report": Document(printed.Report),
     AUDIT_OF_TASKS: Document(TasksAudit, where="Every audited run of several tasks."),
     "fedray audit, of several tasks": Document(
@@ -83,7 +90,7 @@ DOCUMENTS: Mapping[str, Document] = {
         Plan, files="The file plan.json has these keys and `command`, the command that made it."
     ),
     "fedray stress": Document(SweepResult, files="The file results.json is the same."),
-    "fedray stress, without a sweep": Document(printed.ShippedSweeps),
+    "fedray stress, without a sweep": Document(ShippedSweeps),
     "fedray reproduce gboard": Document(
         printed.ReproducedRuns, files="The file results.json has only the list."
     ),
@@ -100,22 +107,18 @@ DOCUMENTS: Mapping[str, Document] = {
         printed.LearningStudies,
         files="The file results.json of a scenario has the keys below `studies[]`.",
     ),
-    "fedray fit, of a log": Document(HabitFit, printed.WithHabitFit),
-    "fedray fit, of a min-sep": Document(Fit, printed.WithFit),
-    "fedray population": Document(printed.PopulationSupply),
-    "fedray sessions": Document(printed.Sessions),
-    "fedray mechanism": Document(
-        Figures,
-        where="`fedray mechanism --json`, and `fedray calibrate --json` without `--trace`.",
-    ),
-    "fedray calibrate --trace": Document(TraceCalibration),
+    "fedray fit-log": Document(HabitFit, printed.WithHabitFit),
+    "fedray fit-min-sep": Document(Fit, printed.WithFit),
+    "fedray population": Document(PopulationSupply),
+    "fedray mechanism": Document(Figures),
+    "fedray calibrate": Document(TraceCalibration),
     "fedray mechanism, of several": Document(printed.ComparedMechanisms),
     "fedray optimize": Document(Found, printed.WithSearch, base="fedray mechanism"),
     "fedray status": Document(Listing),
-    "fedray cache": Document(printed.Cache),
-    "fedray scenarios": Document(printed.ShippedScenarios),
-    "fedray init": Document(printed.NewScenario),
-    "fedray schema TABLE": Document(printed.Schema),
+    "fedray cache": Document(Cache),
+    "fedray init": Document(NewScenario),
+    "fedray init --list": Document(ShippedScenarios),
+    "fedray schema TABLE": Document(Schema),
 }
 """Every document that has a reference, by its name."""
 

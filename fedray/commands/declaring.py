@@ -1,0 +1,140 @@
+"""Command lines from functions: parameters are arguments and options, docstrings are the help.
+
+Positional parameters are arguments, and keyword-only ones are options. A section of the docstring
+describes them, as "name (METAVAR): text"; options of sections other than "Args" are listed under
+that heading. `SHARED` describes the parameters that several commands have.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+import typer
+
+from fedray.commands.shared import FLAGS, SHARED
+
+_ENTRY = re.compile(r" {4}(\w+)(?: \((.+?)\))?: (.*)")
+
+
+class Described(NamedTuple):
+    """Description of a parameter.
+
+    text: line of help.
+    metavar: word for the value; None for the usual one.
+    heading: heading that lists it; None for the usual one.
+    """
+
+    text: str
+    metavar: str | None
+    heading: str | None
+
+
+def declared(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function for typer, with declarations in place of the annotations.
+
+    Args:
+        function: function of a command, whose parameters are all described.
+    """
+    body, own = parsed(inspect.getdoc(function) or "")
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    return command_of(function, body, parameters, own)
+
+
+def command_of(
+    function: Callable[..., Any],
+    text: str,
+    parameters: Iterable[inspect.Parameter],
+    described: Mapping[str, Described],
+) -> Callable[..., Any]:
+    """Returns a function for typer.
+
+    Args:
+        function: function that the command calls with its parameters by name.
+        text: help of the command.
+        parameters: arguments, which are positional, and options, which are keyword-only.
+        described: their descriptions, in addition to `SHARED`.
+    """
+    known = {**parsed(SHARED)[1], **described}
+    declarations = [
+        each.replace(kind=each.KEYWORD_ONLY, annotation=_declaration(each, known[each.name]))
+        for each in parameters
+    ]
+
+    def command(**given: Any) -> Any:
+        return function(**given)
+
+    # Typer reads either of these, depending on its release.
+    command.__signature__ = inspect.Signature(declarations)  # pyright: ignore[reportFunctionMemberAccess]
+    command.__annotations__ = {each.name: each.annotation for each in declarations}
+    command.__doc__ = text
+    return command
+
+
+def parsed(doc: str) -> tuple[str, Mapping[str, Described]]:
+    """Splits a docstring into the text before its sections, and its descriptions by parameter."""
+    lines = doc.splitlines()
+    starts = [i for i, line in enumerate(lines[:-1]) if _is_heading(line, lines[i + 1])]
+    first = starts[0] if starts else len(lines)
+    return "\n".join(lines[:first]).strip(), dict(_entries(lines[first:]))
+
+
+def _is_heading(line: str, below: str) -> bool:
+    return re.fullmatch(r"\S.*:", line) is not None and _ENTRY.fullmatch(below) is not None
+
+
+def _entries(lines: list[str]) -> Iterator[tuple[str, Described]]:
+    heading = None
+    for place, line in enumerate(lines):
+        if not line.startswith(" "):
+            heading = None if line == "Args:" else line.rstrip(":")
+        elif (found := _ENTRY.fullmatch(line)) is not None:
+            text = " ".join(each.strip() for each in (found[3], *_continued(lines[place + 1 :])))
+            yield found[1], Described(text[0].upper() + text[1:], found[2], heading)
+
+
+def _continued(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        if not line.startswith(" " * 8):
+            return
+        yield line
+
+
+def _declaration(parameter: inspect.Parameter, described: Described) -> Any:
+    kind, complete = parameter.annotation, None
+    # The metadata of a parameter is the function that completes it in a shell.
+    if get_origin(kind) is Annotated:
+        kind, complete = get_args(kind)
+    more: dict[str, Any] = {
+        "help": described.text,
+        "metavar": described.metavar,
+        "rich_help_panel": described.heading,
+        "autocompletion": complete,
+    }
+    name = parameter.name
+    if name == "scenario":
+        more |= {"callback": _found_scenarios, "autocompletion": _shipped_names}
+    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+        is_required = parameter.default is inspect.Parameter.empty
+        more["metavar"] = described.metavar or (name.upper() if is_required else f"[{name.upper()}]")
+        return Annotated[kind, typer.Argument(show_default=parameter.default is not None, **more)]
+    flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
+    # A flag that is not given may mean a default of its own, so it can be given either way.
+    if kind == bool | None and "/" not in flag:
+        flag = f"{flag}/--no-{flag[2:]}"
+    is_shown = parameter.default not in (None, inspect.Parameter.empty)
+    return Annotated[kind, typer.Option(flag, show_default=is_shown, **more)]
+
+
+def _found_scenarios(names: Any) -> Any:
+    from fedray.scenario import find_scenario
+
+    if isinstance(names, list | tuple):
+        return [find_scenario(each) for each in names]
+    return None if names is None else find_scenario(names)
+
+
+def _shipped_names(begun: str) -> list[str]:
+    from fedray.scenario.shipped import shipped_scenario_files
+
+    return [name for name in shipped_scenario_files() if name.startswith(begun)]

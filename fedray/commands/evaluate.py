@@ -1,0 +1,41 @@
+"""`fedray evaluate`: evaluate a trained model on the population's devices."""
+
+from pathlib import Path
+
+from fedray.commands.output import print_files, print_json, print_pieces, write_shown
+from fedray.commands.progress import progress_line
+
+
+def evaluate(
+    trained: Path,
+    *,
+    trace: Path | None = None,
+    sample: int = 512,
+    examples: int = 64,
+    page: Path | None = None,
+    figures: Path | None = None,
+    trust_code: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Evaluate a trained model on the population's devices.
+
+    Every device counts once. Groups are devices that took part equally often, and devices of one
+    time zone. The page is that of the trained run with these figures.
+
+    Args:
+        trained: directory of `fedray train`, or a trace with a trained run
+        trace (TRACE): trace of the training; default: the one that contains the run
+        sample (N): devices drawn of the population, and of each group
+        examples (M): most examples of each device
+    """
+    from fedray.studies.on_devices import evaluate_on_devices
+    from fedray.studies.on_devices_page import on_devices_page
+
+    with progress_line("evaluating"):
+        result = evaluate_on_devices(trained, trace, sample, examples, trust_code=trust_code)
+    written = write_shown(page, lambda: on_devices_page(result), figures, result.figures)
+    if as_json:
+        print_json({**result.to_json(), **written})
+        return
+    print_pieces(result.tables())
+    print_files(written)
