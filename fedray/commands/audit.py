@@ -79,9 +79,11 @@ def audit(
         opened, result = audited(
             trace, claim, mechanism, noise_multiplier, delta, show_devices, verify
         )
-    written = write_audit_page(opened, result, page, figures)
+    written = {}
+    # The only file that may be refused is written first.
     if statement is not None:
         written["statement"] = write_statement(opened, result, statement)
+    written |= write_audit_page(opened, result, page, figures)
     if events is not None:
         written["events"] = str(result.write_events(events))
     if evidence is not None:

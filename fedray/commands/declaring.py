@@ -116,7 +116,9 @@ def _declaration(parameter: inspect.Parameter, described: Described) -> Any:
         more |= {"callback": _found_scenarios, "autocompletion": _shipped_names}
     if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
         is_required = parameter.default is inspect.Parameter.empty
-        more["metavar"] = described.metavar or (name.upper() if is_required else f"[{name.upper()}]")
+        more["metavar"] = described.metavar or (
+            name.upper() if is_required else f"[{name.upper()}]"
+        )
         return Annotated[kind, typer.Argument(show_default=parameter.default is not None, **more)]
     flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
     # A flag that is not given may mean a default of its own, so it can be given either way.

@@ -94,7 +94,8 @@ def _released(rounds: str) -> dict[str, Any]:
         return {"rounds": int(rounds)}
     except ValueError:
         file = Path(rounds)
-    # A number as people write it, such as 1.000, is not taken for the name of a missing file.
-    if WRITTEN_NUMBER.fullmatch(rounds) and not file.exists():
-        raise InputError.of("rounds", rounds, f"must be {whole_number_rule(rounds)}") from None
+    if not file.exists():
+        is_number = WRITTEN_NUMBER.fullmatch(rounds)
+        rule = whole_number_rule(rounds) if is_number else f"N, {LOGGED}, or a file that exists"
+        raise InputError.of("rounds", rounds, f"must be {rule}") from None
     return {"rounds": None, "rounds_file": file}

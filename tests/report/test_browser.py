@@ -12,7 +12,7 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
-from fedray.commands.reproductions import page_of
+from fedray.commands.reproduced import page_of
 from fedray.imports.importer import import_log
 from fedray.report.figure import Axis, Figure, Plane, Series, needs_log
 from fedray.report.page import render, render_study

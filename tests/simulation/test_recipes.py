@@ -33,7 +33,7 @@ def test_a_recipe_runs_to_its_audit_and_report(
     keys = [word for key in (*small, *overrides) for word in ("--set", key)]
     scenario = str(ROOT / "scenarios" / f"{name}.toml")
     code, out, err = fedray_command(
-        "run", scenario, *keys, "--in-process", "--out", str(tmp_path / "t")
+        "run", scenario, *keys, "--place", "backend=in-process", "--out", str(tmp_path / "t")
     )
     assert code == 0, err
     assert "guarantee" in out
