@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import fedray
 from fedray.scenarios.gboard_rows import PublishedRun, Rows, relative_pace, select
@@ -90,6 +91,13 @@ class ReproducedRun(Document):
     """The trace's digest."""
     wall_seconds: float
     """Seconds that the simulation took, without the audit."""
+
+
+class ReproducedRuns(TypedDict):
+    """`fedray reproduce gboard`."""
+
+    runs: list[ReproducedRun]
+    """The published runs, simulated."""
 
 
 def run(

@@ -17,7 +17,11 @@ from fedray.commands.sessions import PopulationSupply
 from fedray.commands.stress import ShippedSweeps
 from fedray.mechanisms.figures import Figures
 from fedray.runs.pretraining import Pretrained
+from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
+from fedray.scenarios.gboard_privacy import PublishedRows
+from fedray.scenarios.gboard_sensitivity import MovedRuns
+from fedray.scenarios.learning import LearningStudies
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
 from fedray.studies.design import Found
@@ -64,7 +68,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "A privacy statement": Document(
         Statement, where="The file statement.json, which `fedray audit --statement DIR` writes."
     ),
-    "fedray report": Document(printed.Report),
+    "fedray report": Document(printed.Written, files="The key page is always there."),
     AUDIT_OF_TASKS: Document(TasksAudit, where="Every audited run of several tasks."),
     "fedray audit, of several tasks": Document(
         printed.Verified, printed.Written, base=AUDIT_OF_TASKS
@@ -92,19 +96,19 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray stress": Document(SweepResult, files="The file results.json is the same."),
     "fedray stress, without a sweep": Document(ShippedSweeps),
     "fedray reproduce gboard": Document(
-        printed.ReproducedRuns, files="The file results.json has only the list."
+        ReproducedRuns, files="The file results.json has only the list."
     ),
     "fedray reproduce gboard-privacy": Document(
-        printed.PublishedRows, files="The file results.json is the same."
+        PublishedRows, files="The file results.json is the same."
     ),
     "fedray reproduce gboard-predict": Document(
         PredictionStudy, files="The file results.json is the same."
     ),
     "fedray reproduce gboard-sensitivity": Document(
-        printed.MovedRuns, files="The file results.json is the same."
+        MovedRuns, files="The file results.json is the same."
     ),
     "fedray reproduce learning": Document(
-        printed.LearningStudies,
+        LearningStudies,
         files="The file results.json of a scenario has the keys below `studies[]`.",
     ),
     "fedray fit-log": Document(HabitFit, printed.WithHabitFit),

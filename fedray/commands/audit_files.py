@@ -5,56 +5,30 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.errors import InputError
+from fedray.commands.output import write_shown
 from fedray.commands.progress import progress_line
-
-
-def write_tasks_page(audit: Any, page: Path | None, figures: Path | None) -> dict[str, str]:
-    """Writes the page and the figures of a run of several tasks.
-
-    Args:
-        audit: audit of the run.
-        page: file of the page; None for no page.
-        figures: folder of the figures; None for no figures.
-
-    Returns:
-        Path of each, by "page" and "figures".
-    """
-    from fedray.report.files import write_figure_files
-    from fedray.report.several_tasks import tasks_figures, write_tasks_report
-
-    written = {}
-    if page is not None:
-        written["page"] = str(write_tasks_report(audit, page))
-    if figures is not None:
-        write_figure_files(tasks_figures(audit), figures)
-        written["figures"] = str(figures.absolute())
-    return written
 
 
 def write_audit_page(
     trace: Any, audit: Any, page: Path | None, figures: Path | None
 ) -> dict[str, str]:
-    """Writes the page and the figures of an audit.
+    """Writes the page and the figures of an audit; see `write_shown`."""
+    # Pages and figures load libraries that an audit without them does not need.
+    if page is None and figures is None:
+        return {}
+    from fedray.report.figures import figures_of
+    from fedray.report.page import render
 
-    Args:
-        trace: the audited trace.
-        audit: its audit.
-        page: file of the page; None for no page.
-        figures: folder of the figures; None for no figures.
+    return write_shown(
+        page, lambda: render(trace, audit), figures, lambda: figures_of(trace, audit)
+    )
 
-    Returns:
-        Path of each, by "page" and "figures".
-    """
-    from fedray.report.files import write_figures
-    from fedray.report.page import write_report
 
-    written = {}
-    if page is not None:
-        written["page"] = str(write_report(trace, audit, page))
-    if figures is not None:
-        write_figures(trace, audit, figures)
-        written["figures"] = str(figures.absolute())
-    return written
+def write_tasks_page(audit: Any, page: Path | None, figures: Path | None) -> dict[str, str]:
+    """Writes the page and the figures of a run of several tasks; see `write_shown`."""
+    from fedray.report.several_tasks import tasks_figures, tasks_page
+
+    return write_shown(page, lambda: tasks_page(audit), figures, lambda: tasks_figures(audit))
 
 
 def write_statement(trace: Any, audit: Any, folder: Path) -> str:
@@ -62,14 +36,14 @@ def write_statement(trace: Any, audit: Any, folder: Path) -> str:
 
     Args:
         trace: the audited trace.
-        audit: its audit, which names no devices.
-        folder: folder of both files, created if it does not exist.
+        audit: its audit, in which the devices of a log are not named.
+        folder: folder of both files, created if it is missing.
 
     Returns:
         Path of the folder.
 
     Raises:
-        InputError: there is no privacy to state, or the folder cannot be written.
+        InputError: the audit has no noise to state, or the folder cannot be written.
     """
     from fedray.audit.statement import privacy_statement
     from fedray.base.atomic import write_whole
@@ -96,14 +70,7 @@ def check_evidence(evidence: Path | None, claim: Path | None) -> None:
 
 
 def write_evidence_file(trace: Any, audit: Any, file: Path, show_devices: bool) -> str:
-    """Writes every participation that breaks the claim, and returns the path.
-
-    Args:
-        trace: the audited trace.
-        audit: its audit, with a claim.
-        file: file to write.
-        show_devices: whether devices of a log are named.
-    """
+    """Writes every participation that breaks the claim, and returns the path."""
     from fedray.audit.evidence import write_evidence
 
     with progress_line("writing evidence"):

@@ -24,10 +24,10 @@ def audit_run_of_tasks(
 
     Args:
         directory: directory of the run.
-        about_one: options that are about one trace, by flag; their values must be empty.
+        about_one: options that are about one trace, by flag; they must not be given.
         delta: delta of every epsilon; None for that of the run.
-        page: file of the page; None for no page.
-        figures: folder of the figures; None for no figures.
+        page: file of the page, if any.
+        figures: folder of the figures, if any.
         verify: see `open_checked`.
         as_json: whether to print one JSON object.
     """

@@ -13,7 +13,7 @@ def open_checked(trace: Path, verify: bool | None) -> Any:
 
     Args:
         trace: directory of the trace.
-        verify: True for every digest now, None for those of what is read, False for none.
+        verify: True checks all digests now, None those of columns that are read, False none.
     """
     from fedray.trace.imported import open_trace
 
@@ -24,16 +24,7 @@ def open_checked(trace: Path, verify: bool | None) -> Any:
 
 
 def open_tasks(directory: Path, delta: float | None, verify: bool | None) -> tuple[Any, Any]:
-    """Opens and audits a run of several tasks.
-
-    Args:
-        directory: directory of the run.
-        delta: delta of every epsilon; None for that of the run.
-        verify: see `open_checked`.
-
-    Returns:
-        The run and its audit.
-    """
+    """Opens and audits a run of several tasks; returns both."""
     from fedray.audit.several_tasks import audit_tasks
     from fedray.trace.several_tasks import TasksRun
 
@@ -52,20 +43,7 @@ def audited(
     show_devices: bool,
     verify: bool | None,
 ) -> tuple[Any, Any]:
-    """Opens and audits a trace.
-
-    Args:
-        trace: directory of the trace.
-        claim: file of the claim to check; None for no claim.
-        mechanisms: files or kinds in place of the run's mechanism; empty for that of the run.
-        noise_multiplier: noise multiplier in place of the run's; None for that of the run.
-        delta: delta in place of the run's; None for that of the run.
-        show_devices: whether devices of a log are named.
-        verify: see `open_checked`.
-
-    Returns:
-        The trace and its audit.
-    """
+    """Opens and audits a trace as the options of `fedray audit` say; returns both."""
     from fedray.audit.audit import audit_trace
     from fedray.audit.claims import read_claim
     from fedray.studies.design import mechanism_over

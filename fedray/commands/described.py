@@ -86,7 +86,7 @@ def _path_of(name: str) -> str:
         return wanted
     same_end = [path for path in paths if path.endswith(f".{wanted}")]
     least = min((path.count(".") for path in same_end), default=0)
-    # Of tables of one name, the least deep is meant.
+    # A short name means the table that is least deep, as other tables copy parts of it.
     shallow = [path for path in same_end if path.count(".") == least]
     if len(shallow) != 1:
         known = ", ".join(nearest_first(name, known_names()))

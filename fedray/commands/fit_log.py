@@ -3,7 +3,6 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 from fedray.base.errors import InputError
 from fedray.commands.log_options import (
@@ -59,62 +58,35 @@ def fit_log(
     import tomli_w
 
     from fedray.base.atomic import write_whole
+    from fedray.imports.log_records import RecordColumns
+    from fedray.studies.habits.fit import fit_habits
     from fedray.studies.habits.page import habit_fit_page
+    from fedray.studies.habits.parameters import base_table
+    from fedray.studies.habits.read import read_observed_log
 
-    observed, fit = _fitted(
-        log,
-        {
-            **{role: names[0] for role, names in columns_of(column, _ROLES).items() if names},
-            **time_form(time_format),
-            "delimiter": delimiter,
-            "file_format": file_format,
-        },
-        overrides or [],
-        utc_offset,
-        timer,
-        days,
-        seed,
-    )
+    named = {role: names[0] for role, names in columns_of(column, _ROLES).items() if names}
+    form = {"delimiter": delimiter, "file_format": file_format, **time_form(time_format)}
+    columns = RecordColumns(**named, **form)
+    # Mistakes in the options are reported before the log is read, which may take long.
+    base = base_table(overrides or [])
+    is_fitted = utc_offset == UNKNOWN
+    offset = 0.0 if is_fitted else _hours(utc_offset)
+    with progress_line("fitting") as show:
+        show("reading the log")
+        observed = read_observed_log(
+            log, columns, utc_offset_hours=offset, timer_hours=timer, days=days
+        )
+        fit = fit_habits(observed, base, seed=seed, fits_offset=is_fitted, on_progress=show)
     toml = tomli_w.dumps(fit.to_tables())
     if out is not None:
         write_whole(out, toml.encode(), f"out={str(out)!r}", InputError)
+    # The page says which command made it, so that it can be made again.
     command = shlex.join(["fedray", *sys.argv[1:]])
     write_shown(page, lambda: habit_fit_page(fit, command), figures, fit.figures)
     if as_json:
         print_json({**fit.to_json(), "times": observed.form})
     else:
         print_pieces([*fit.tables(), toml])
-
-
-def _fitted(
-    log: Path,
-    columns: dict[str, Any],
-    overrides: list[str],
-    utc_offset: str,
-    timer: float | None,
-    days: float | None,
-    seed: int,
-) -> tuple[Any, Any]:
-    from fedray.imports.log_records import RecordColumns
-    from fedray.studies.habits.fit import fit_habits
-    from fedray.studies.habits.parameters import base_table
-    from fedray.studies.habits.read import read_observed_log
-
-    # Mistakes in the keys are reported before the log is read, which may take long.
-    base = base_table(overrides)
-    offset = 0.0 if utc_offset == UNKNOWN else _hours(utc_offset)
-    with progress_line("fitting") as show:
-        show("reading the log")
-        observed = read_observed_log(
-            log,
-            RecordColumns(**columns),
-            utc_offset_hours=offset,
-            timer_hours=timer,
-            days=days,
-        )
-        fits_offset = utc_offset == UNKNOWN
-        fit = fit_habits(observed, base, seed=seed, fits_offset=fits_offset, on_progress=show)
-    return observed, fit
 
 
 def _hours(text: str) -> float:

@@ -44,7 +44,7 @@ def as_key(option: str) -> str | None:
         f"{each.path}.{name}".lstrip(".") for each in tables_of() if name in each.table.model_fields
     ]
     choices = [f"--set {key}=VALUE" for key in dict.fromkeys(found)]
-    # A name of many tables, such as kind, identifies none of them.
+    # A name of many tables, such as kind, does not identify one.
     if not 0 < len(choices) < 4:
         return None
     return f"No such option: {option}; a scenario's key is given by {' or '.join(choices)}"

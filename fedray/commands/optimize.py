@@ -34,7 +34,7 @@ def optimize(
 ) -> None:
     """Optimize a mechanism for a setting or for weighted outcomes, or build one.
 
-    A setting is --rounds, --min-sep and --max-participations; an outcome has these and a weight.
+    A setting is --rounds, --min-sep and --max-participations; an outcome also has a weight.
     Ctrl-C ends the search with the best mechanism so far, which is written and validated as any
     other; it is not the optimum, and is not cached. `fedray mechanism` gives its privacy.
 

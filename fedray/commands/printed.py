@@ -11,10 +11,6 @@ from fedray.audit.audit import Audit
 from fedray.audit.distribution import DevicePrivacy, Frontier
 from fedray.audit.ledger import LedgerEntry
 from fedray.mechanisms.figures import Figures
-from fedray.scenarios.gboard import ReproducedRun
-from fedray.scenarios.gboard_privacy import PublishedPrivacy
-from fedray.scenarios.gboard_sensitivity import Moved
-from fedray.scenarios.learning import LearningCurves
 from fedray.trace.trained import TrainedDocument
 from fedray.wire.messages import ShardUse
 
@@ -24,15 +20,6 @@ class Written(TypedDict):
 
     page: NotRequired[str]
     """Path of the page; only with `--page`."""
-    figures: NotRequired[str]
-    """Directory of the figures; only with `--figures`."""
-
-
-class Report(TypedDict):
-    """`fedray report`."""
-
-    page: str
-    """Path of the page."""
     figures: NotRequired[str]
     """Directory of the figures; only with `--figures`."""
 
@@ -116,38 +103,6 @@ class WithSearch(TypedDict):
     """Wall-clock time of the search in seconds."""
     interrupted: bool
     """Whether Ctrl-C ended the search before the optimum was found."""
-
-
-class ReproducedRuns(TypedDict):
-    """`fedray reproduce gboard`."""
-
-    runs: list[ReproducedRun]
-    """The published runs, simulated."""
-
-
-class PublishedRows(TypedDict):
-    """`fedray reproduce gboard-privacy`."""
-
-    note: str
-    """The conventions of the published figures."""
-    rows: list[PublishedPrivacy]
-    """The published rows."""
-
-
-class MovedRuns(TypedDict):
-    """`fedray reproduce gboard-sensitivity`."""
-
-    scale: float
-    """Size of the simulations, as a share of population and report goal."""
-    settings: list[Moved]
-    """For every row its own scenario first, then the outcome of one other setting."""
-
-
-class LearningStudies(TypedDict):
-    """`fedray reproduce learning`."""
-
-    studies: list[LearningCurves]
-    """A study per scenario."""
 
 
 class WithHabitFit(TypedDict):

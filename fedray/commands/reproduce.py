@@ -10,7 +10,8 @@ from typing import Any
 
 import typer
 
-from fedray.commands.declaring import Described, command_of
+from fedray.commands.declaring import command_of
+from fedray.commands.described_options import Described
 
 GIVEN: Mapping[str, tuple[str, Any]] = {
     "overrides": ("overrides", list[str] | None),

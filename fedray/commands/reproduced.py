@@ -45,7 +45,7 @@ def reproduce(reproduction: Any, given: dict[str, Any]) -> None:
             arguments["on_progress"] = show
         for result in reproduction.run(**arguments):
             results.append(result)
-            # Each result is written at once, so that a later error loses none of them.
+            # Each result is written at once, so that a later error does not lose it.
             if out is not None:
                 _write(result, out / result.folder)
             if figures is not None:

@@ -12,11 +12,7 @@ _COSTS = ("wall_seconds", "shard_use", "driver_peak_mebibytes", "restarts")
 
 
 def print_run(trace: Any, as_json: bool) -> None:
-    """Audits a run, writes its page, and prints both.
-
-    Args:
-        trace: trace of the run.
-        as_json: whether to print one JSON object.
+    """Audits the trace of a run, writes its page, and prints both.
 
     Raises:
         RunFailed: the page could not be written.
@@ -50,11 +46,7 @@ def print_run(trace: Any, as_json: bool) -> None:
 
 
 def print_run_of_tasks(found: Any, as_json: bool) -> None:
-    """Audits a run of several tasks, writes its pages, and prints all of it.
-
-    Args:
-        found: the run, a TasksRun.
-        as_json: whether to print one JSON object.
+    """Audits a run of several tasks, a TasksRun; writes its pages, and prints all of it.
 
     Raises:
         RunFailed: a page could not be written.
@@ -72,7 +64,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
         problem = _without_page(found.path, error)
     trained = {name: trace.trained for name, trace in found.traces.items()}
     if as_json:
-        # The page of the whole run is not among those of its tasks.
+        # The page of the whole run has a key of its own.
         document = {**audit.to_json(), "report": reports.pop("", None), "reports": reports}
         document |= _costs(found.document)
         document["training"] = {

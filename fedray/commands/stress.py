@@ -49,7 +49,7 @@ def stress(
 ) -> None:
     """Sweep settings or simulated runs, and compare how well mechanisms do in each.
 
-    An interrupted sweep continues when it is run again. Without SWEEP, list those that ship.
+    An interrupted sweep continues when it is run again. Without SWEEP, list the sweeps that ship.
 
     Args:
         sweep: sweep that ships, or a TOML file

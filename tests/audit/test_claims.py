@@ -512,6 +512,8 @@ def test_exit_code_1_says_whether_a_claim_fails_or_cannot_be_checked(
     assert told["whole", "honest"][2] == ""
     assert told["whole", "wrong"][2].startswith("fedray: the claim does not pass: ")
     unchecked = told["unnamed", "honest"][2]
-    assert unchecked.startswith("fedray: the claim cannot be checked, and no statement of it is found ")
+    assert unchecked.startswith(
+        "fedray: the claim cannot be checked, and no statement of it is found "
+    )
     assert "left out rows that may be participations" in unchecked
     assert unchecked.count("\n") == 1

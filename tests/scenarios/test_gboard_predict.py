@@ -277,7 +277,7 @@ def test_the_command_varies_every_setting(fedray_command, monkeypatch) -> None:
     "given",
     [
         ("gboard-privacy", "--set", "seed=1"),
-        ("gboard-predict", "--place", "shards=2"),
+        ("gboard-privacy", "--place", "shards=2"),
         ("gboard-sensitivity", "--seeds", "3"),
         ("gboard-predict", "--seeds", "0"),
         ("gboard-predict", "--scale", "2"),

@@ -59,7 +59,10 @@ def test_every_option_of_a_reproduction_has_a_help_and_a_default() -> None:
     for name, each in reproduce.reproductions().items():
         for parameter in inspect.signature(each.run, eval_str=True).parameters.values():
             assert parameter.default is not inspect.Parameter.empty, (name, parameter)
-            assert parameter.name in {*GIVEN, *MADE} or parameter.annotation.__metadata__, (name, parameter)
+            assert parameter.name in {*GIVEN, *MADE} or parameter.annotation.__metadata__, (
+                name,
+                parameter,
+            )
 
 
 def _thrice(
