@@ -84,7 +84,7 @@ def _declaration(parameter: inspect.Parameter, described: Described) -> Any:
 
 
 def _found_scenarios(names: Any) -> Any:
-    from fedray.scenario import find_scenario
+    from fedray.scenario.shipped import find_scenario
 
     if isinstance(names, list | tuple):
         return [find_scenario(each) for each in names]

@@ -73,7 +73,7 @@ def init(
 
 
 def _list(as_json: bool) -> None:
-    from fedray.scenario import shipped_scenarios
+    from fedray.scenario.shipped import shipped_scenarios
 
     found = [
         ShippedScenario(path.stem, str(path), scenario.description)
@@ -89,8 +89,9 @@ def _list(as_json: bool) -> None:
 def _write(file: Path, has_all_keys: bool) -> NewScenario:
     from fedray.base.atomic import write_whole
     from fedray.base.errors import InputError
-    from fedray.scenario import Scenario, find_scenario
+    from fedray.scenario import Scenario
     from fedray.scenario.commented import commented_toml
+    from fedray.scenario.shipped import find_scenario
 
     shipped = find_scenario("small")
     start = Scenario.from_toml(shipped)

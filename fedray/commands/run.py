@@ -33,7 +33,8 @@ def run(
         out (DIR): new directory for the trace; default: one under runs/
     """
     # Imports are inside the commands, so that those without Ray and torch start at once.
-    from fedray.scenario import SeveralTasks, read_scenario
+    from fedray.scenario import SeveralTasks
+    from fedray.scenario.several_tasks import read_scenario
     from fedray.trace.several_tasks import TasksRun
 
     placement = placement_of(place)

@@ -10,7 +10,8 @@ from fedray.clients.sessions import population_sessions
 from fedray.commands.progress import progress_line
 from fedray.imports.foreign_sessions import read_fedscale, read_flash
 from fedray.imports.sessions import Sessions, form_of, write_sessions
-from fedray.scenario import Scenario, find_scenario
+from fedray.scenario import Scenario
+from fedray.scenario.shipped import find_scenario
 
 PUBLISHED = ("flash", "flash-locked", "fedscale")
 """Kinds of published traces."""

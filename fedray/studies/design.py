@@ -15,6 +15,7 @@ from fedray.mechanisms.files import read_strategy, write_strategy
 from fedray.mechanisms.optimize.design import (
     FOLLOWING_KINDS,
     KINDS,
+    RECIPES,
     Kind,
     MechanismRequest,
     cached_mechanism,
@@ -222,18 +223,18 @@ def calibrate_mechanism(
 
 
 def mechanism_over(given: Path, rounds: int) -> Strategy:
-    """The mechanism of a file, or of a kind that rounds alone determine, for the rounds of a trace.
+    """Returns the mechanism of a file, or of a kind that the rounds determine, for a trace.
 
     Args:
-        given: a file (JSON or .npy), or tree, tree-full or identity.
-        rounds: n, committed rounds of the trace.
+        given: file (JSON or .npy), or a kind whose recipe searches nothing, such as tree.
+        rounds: n, number of committed rounds of the trace.
 
     Raises:
-        InputError: it is none of these, cannot be read, or is for fewer rounds.
+        InputError: it is none of these, cannot be read, or has fewer rounds.
     """
     with _inputs():
-        # Of the kinds that follow from a setting, these follow from min-sep and participations too.
-        if str(given) in ("band-fhu", "bisr") and not given.is_file():
+        recipe = RECIPES.get(cast(Kind, str(given)))
+        if recipe is not None and recipe.searched == "bands" and not given.is_file():
             raise ValueError(
                 f"mechanism {str(given)!r} is a kind whose bands follow from a setting, and a "
                 f"trace has several; make one with `fedray optimize {given}`, and give its file"
