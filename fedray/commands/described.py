@@ -1,14 +1,14 @@
 """Keys of scenario tables and of placements, and columns of traces, by name."""
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 from fedray.base.descriptions import descriptions_of
 from fedray.base.document import Document, InPlace
 from fedray.base.errors import InputError
 from fedray.base.mistakes import nearest_first
 from fedray.runtime.placement import Placement
-from fedray.scenario.keys import Key, tables_of
+from fedray.scenario.keys import Key, tables_of, type_text, unit_of
 from fedray.scenario.literals import literal
 from fedray.trace.columns import MEANINGS, Column, columns_of
 
@@ -95,12 +95,12 @@ def _path_of(name: str) -> str:
 
 
 def _placement_keys() -> list[Key]:
-    meanings = descriptions_of(Placement)
+    types, meanings = get_type_hints(Placement), descriptions_of(Placement)
     return [
         Key(
             each.name,
-            str(each.type).replace(" | None", ""),
-            "seconds" if each.name.endswith("_seconds") else "",
+            type_text(types[each.name]),
+            unit_of(each.name),
             "left out" if each.default is None else literal(each.default),
             " ".join(meanings[each.name].split()),
         )
