@@ -76,6 +76,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
+    # Set for every command, because tests run several in one process.
     IS_QUIET.set(quiet)
 
 
@@ -84,6 +85,7 @@ def _summary(function: Callable[..., Any]) -> str:
     return " ".join((function.__doc__ or "").partition("\n\n")[0].split())
 
 
+# The order here is that of the help, from the first run to the last resort.
 for _heading, _functions in GROUPS.items():
     for _each in _functions:
         # The keyword `import` is no name of a function, so its function is called `import_`.

@@ -54,6 +54,7 @@ def write_statement(trace: Any, audit: Any, folder: Path) -> str:
     except OSError as error:
         reason = f"cannot be made ({error.strerror or error})"
         raise InputError.of("statement", str(folder), reason, "name another folder") from None
+    # Publication needs both forms: one for people, one for programs.
     document = json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n"
     for name, content in (("statement.md", found.to_markdown()), ("statement.json", document)):
         write_whole(folder / name, content.encode(), f"{name} in {str(folder)!r}", InputError)

@@ -33,6 +33,7 @@ def audit_run_of_tasks(
     """
     from fedray.report.terminal import tasks_text
 
+    # Refused before the traces are read, which may take long.
     given = [flag for flag, value in about_one.items() if value]
     if given:
         raise InputError(

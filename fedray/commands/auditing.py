@@ -49,6 +49,7 @@ def audited(
     from fedray.studies.design import mechanism_over
 
     opened = open_checked(trace, verify)
+    # A kind such as tree is built for the number of rounds of this trace.
     strategies = [mechanism_over(each, opened.committed_rounds) for each in mechanisms or ()]
     claimed = read_claim(claim) if claim is not None else None
     result = audit_trace(opened, noise_multiplier, delta, strategies, claimed, show_devices)
@@ -64,6 +65,7 @@ def exit_by_claim(audit: Any) -> None:
 
     if audit.claim_holds:
         return
+    # A broken claim needs another reaction than one that lacks evidence.
     outcome = "does not pass"
     if {each.verdict for each in audit.findings} <= {Verdict.HOLDS, Verdict.UNCHECKED}:
         outcome = "cannot be checked, and no statement of it is found broken"

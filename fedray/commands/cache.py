@@ -20,6 +20,7 @@ def cache(*, unused_for: float | None = None, as_json: bool = False) -> None:
     """
     from fedray.commands.cached import cleared
 
+    # NaN fails every comparison, so it is refused too.
     if unused_for is not None and not unused_for >= 0:
         raise InputError.of("unused_for", unused_for, "must be 0 days or more")
     found = cleared(unused_for)

@@ -32,6 +32,7 @@ def calibrate(
     from fedray.trace.imported import open_trace
 
     opened = open_trace(trace)
+    # A kind such as tree is built for the number of rounds of this trace.
     strategy = None if mechanism is None else mechanism_over(mechanism, opened.committed_rounds)
     with progress_line("auditing"):
         found = calibrate_trace(opened, epsilon=epsilon, rho=rho, delta=delta, mechanism=strategy)

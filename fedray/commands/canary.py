@@ -35,10 +35,12 @@ def canary(
 
     if verify is not None and trace is None:
         raise InputError("--verify and --no-verify need --trace TRACE; leave them out")
+    # A mistake in the scenario is found before a large trace is opened.
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     opened = open_checked(trace, verify) if trace is not None else None
     with progress_line("running canaries") as show:
         result = run_canary(value, opened, coordinates, on_progress=show)
     print_result(result, as_json)
+    # Scripts see by the exit code that the noise is not as claimed.
     if result.problems:
         raise typer.Exit(1)

@@ -46,6 +46,7 @@ def command_of(
         for each in parameters
     ]
 
+    # A new function per command, because typer keeps its declarations on it.
     def command(**given: Any) -> Any:
         return function(**given)
 
@@ -75,6 +76,7 @@ def _declaration(parameter: inspect.Parameter, described: Described) -> Any:
         usual = name.upper() if is_required else f"[{name.upper()}]"
         more["metavar"] = described.metavar or usual
         return Annotated[kind, typer.Argument(show_default=parameter.default is not None, **more)]
+    # Underscores of Python become dashes, as in other programs.
     flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
     # A flag that is not given may mean a default of its own, so it can be given either way.
     if kind == bool | None and "/" not in flag:

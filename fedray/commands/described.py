@@ -61,6 +61,7 @@ def described(name: str) -> Schema:
     Raises:
         InputError: the name is unknown, or means several tables.
     """
+    # File names have a suffix, so they never collide with tables.
     if name in MEANINGS:
         return _schema(name, name, columns_of(name))
     if name == PLACEMENT:

@@ -23,6 +23,7 @@ class Described(NamedTuple):
 def parsed(doc: str) -> tuple[str, Mapping[str, Described]]:
     """Splits a docstring into the text before its sections, and its descriptions by parameter."""
     lines = doc.splitlines()
+    # Only a line with an entry below it is a heading: prose may end with a colon too.
     starts = [i for i, line in enumerate(lines[:-1]) if _is_heading(line, lines[i + 1])]
     first = starts[0] if starts else len(lines)
     return "\n".join(lines[:first]).strip(), dict(_entries(lines[first:]))
@@ -36,6 +37,7 @@ def _entries(lines: list[str]) -> Iterator[tuple[str, Described]]:
     heading = None
     for place, line in enumerate(lines):
         if not line.startswith(" "):
+            # "Args" is the usual heading, for which typer has names of its own.
             heading = None if line == "Args:" else line.rstrip(":")
         elif (found := _ENTRY.fullmatch(line)) is not None:
             text = " ".join(each.strip() for each in (found[3], *_continued(lines[place + 1 :])))

@@ -33,6 +33,7 @@ def evaluate(
 
     with progress_line("evaluating"):
         result = evaluate_on_devices(trained, trace, sample, examples, trust_code=trust_code)
+    # Files come before the printing, because the JSON names them.
     written = write_shown(page, lambda: on_devices_page(result), figures, result.figures)
     if as_json:
         print_json({**result.to_json(), **written})

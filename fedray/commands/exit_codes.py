@@ -73,6 +73,7 @@ def _misused(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(message, err=True)
         return 2
+    # Click ends sentences with a point, and the hint continues the line.
     if isinstance(error, UsageError):
         message = f"{message.rstrip('.')}; see --help"
     return _fail(message, 2)

@@ -44,6 +44,7 @@ def fit_min_sep(
     from fedray.studies.fit import MOST_RUNS, scenario_to_fit
     from fedray.studies.fit import fit_min_sep as fit
 
+    # Short words stand for the only two keys that make min-sep grow.
     if vary not in KEYS:
         raise InputError.of("vary", vary, f"is not one of {', '.join(KEYS)}")
     value = scenario_to_fit(scenario, overrides or ())

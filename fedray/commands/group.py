@@ -39,6 +39,7 @@ class Commands(TyperGroup):
         names = {each.name for each in self.commands[name].params}
         if option == "--quiet":
             return f"No such option: --quiet; it goes before the command: fedray --quiet {name}"
+        # Options of earlier habit get the way to give them now.
         hint = as_placement(option) if "place" in names else None
         return hint or (as_key(option) if "overrides" in names else None)
 

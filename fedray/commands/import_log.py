@@ -61,6 +61,7 @@ def import_(
     """
     from fedray.imports.importer import import_log
 
+    # Times are optional: without them, the audit cannot check a timer.
     columns = columns_of(column, ("device", "round", "time"), required=("device", "round"))
     with progress_line("importing") as show:
         trace = import_log(
@@ -81,6 +82,7 @@ def import_(
             **time_form(time_format),
         )
     if as_json:
+        # Parts are files of the trace, which only its reader needs.
         print_json({name: value for name, value in trace.run.items() if name != "parts"})
         return
     print_pieces(trace.tables())
@@ -88,6 +90,7 @@ def import_(
 
 def _released(rounds: str) -> dict[str, Any]:
     """Arguments of the import that say which rounds released a model."""
+    # A file of this name is given as ./logged.
     if rounds == LOGGED:
         return {"rounds": None, "renumber": True}
     try:

@@ -96,6 +96,7 @@ def _write(file: Path, has_all_keys: bool) -> NewScenario:
     shipped = find_scenario("small")
     start = Scenario.from_toml(shipped)
     # Name and description of the shipped scenario do not fit the new file.
+    # All keys come from the tables themselves, the short form from the shipped file.
     if has_all_keys:
         text = commented_toml(start.model_copy(update={"name": "scenario", "description": ""}))
     else:

@@ -32,6 +32,7 @@ def columns_of(
             raise InputError(
                 f"--column {shown(text)} must be ROLE=NAME; roles are {', '.join(roles)}"
             )
+        # Several device columns are one unit of privacy; other roles have one column.
         if columns[role] and role != "device":
             raise InputError(f"--column {role}=... is given twice; a log has one such column")
         columns[role].append(name)
@@ -53,6 +54,7 @@ def time_form(text: str | None) -> dict[str, Any]:
     if text is not None and "%" not in text and text not in {*UNITS, *UNITS.values()}:
         rule = f"is neither one of {', '.join(UNITS)} nor a format with %"
         raise InputError.of("time_format", text, rule, "an example is '%d.%m.%Y %H:%M'")
+    # The reader of times knows units by their long names.
     unit = UNITS.get(text or "", text)
     is_unit = unit in UNITS.values()
     return {"time_unit": unit if is_unit else None, "time_format": None if is_unit else text}

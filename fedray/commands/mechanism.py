@@ -47,6 +47,7 @@ def mechanism(
             mechanisms, *setting, noise_multiplier, delta, sampling, partitions
         )
     else:
+        # A target determines the noise multiplier, so both could contradict each other.
         if noise_multiplier is not None:
             raise InputError(
                 "--noise-multiplier with --epsilon or --rho, which compute it; leave one out"
@@ -56,6 +57,7 @@ def mechanism(
             found[str(each)] = calibrate_mechanism(
                 each, *setting, delta, epsilon, rho, sampling, partitions
             )
+    # One mechanism has all its figures; several share a table of the comparable ones.
     if len(found) == 1:
         print_result(next(iter(found.values())), as_json)
     elif as_json:

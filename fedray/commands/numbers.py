@@ -33,6 +33,7 @@ def check_numbers(
             if kind in (annotation, *get_args(annotation)):
                 kinds |= dict.fromkeys(each.opts, kind)
     for place, one in enumerate(typed):
+        # A value follows as --flag=VALUE or as the next word.
         flag, equals, value = one.partition("=")
         if flag not in kinds or not (equals or place + 1 < len(typed)):
             continue
@@ -51,6 +52,7 @@ def whole_number_rule(given: str) -> str:
 
 
 def _number_rule(given: str) -> str:
+    # Many languages write a comma where TOML and Python have a point.
     with_point = given.replace(",", ".")
     is_meant = re.fullmatch(r"\d+\.\d+", with_point) is not None
     return f"a number, with a decimal point if any, such as {with_point if is_meant else '0.5'}"

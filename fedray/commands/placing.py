@@ -24,6 +24,7 @@ def _setting(text: str) -> tuple[str, Any]:
     from fedray.base.mistakes import nearest_first
 
     key, separator, value = (part.strip() for part in text.partition("="))
+    # New fields of a placement become keys without a line here.
     names = [each.name for each in fields(Placement)]
     if not separator or key not in names:
         nearest = ", ".join(nearest_first(key, names))

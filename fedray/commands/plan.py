@@ -57,6 +57,7 @@ def plan(
     from fedray.studies.plan import PlanTarget, make_plan
     from fedray.studies.plan_page import plan_files
 
+    # Cheap mistakes are reported before the planner is loaded.
     hours = _hours(timers)
     _refuse_planned(overrides or ())
     refuse_existing(out)
@@ -77,6 +78,7 @@ def plan(
         print_pieces(found.tables())
         if out is not None:
             typer.echo(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
+    # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
 

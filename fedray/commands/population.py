@@ -41,6 +41,7 @@ def population(
     if kind == "scenario":
         found = of_scenario(source, overrides or (), sessions, file_format, devices, days)
     elif kind in PUBLISHED:
+        # A published trace is read as it is: nothing of it is drawn or simulated.
         given = {"--devices": devices, "--days": days, "--set": overrides}
         for flag, value in given.items():
             if value is not None:

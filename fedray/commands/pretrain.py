@@ -48,6 +48,7 @@ def _print_steps(found: Any) -> None:
     from fedray.report.table import Table
     from fedray.report.trained_page import number_text
 
+    # Every step has the metrics of the scenario's task.
     metrics = found.steps[0].evaluation.metrics
     cells = {
         "step": lambda step: f"{step.number:,}",

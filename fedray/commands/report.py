@@ -31,6 +31,7 @@ def report(
     from fedray.trace.schema import REPORT_FILE
     from fedray.trace.several_tasks import is_of_tasks
 
+    # The page lies where a browser finds it beside the files that it shows.
     page = out or directory / REPORT_FILE
     with progress_line("writing the page"):
         # A trained run has no participations of its own, so nothing of it is audited.

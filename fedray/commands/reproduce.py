@@ -29,6 +29,7 @@ def reproductions() -> Mapping[str, Any]:
     """Returns all reproductions by name, such as gboard-privacy for `gboard_privacy.py`."""
     from fedray import scenarios
 
+    # Modules are imported only for their names and descriptions, on demand.
     found = {}
     for each in pkgutil.iter_modules(scenarios.__path__):
         module = importlib.import_module(f"{scenarios.__name__}.{each.name}")
@@ -54,6 +55,7 @@ def subcommand_of(name: str) -> Callable[..., None]:
     described = {"out": OUT}
     for each in inspect.signature(reproduction.run, eval_str=True).parameters.values():
         if each.name in GIVEN:
+            # The command makes one value of several options, such as the placement.
             options.append(_option(*GIVEN[each.name], None))
         elif each.name not in MADE:
             options.append(_option(each.name, each.annotation.__origin__, each.default))

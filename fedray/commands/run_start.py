@@ -27,6 +27,7 @@ def say_supply(scenario: Any) -> None:
     first = tasks[0]
     supply = eligible_at_once(first)
     target = sum(task.rounds.wanted_at_once for task in tasks)
+    # Tasks compete for the same devices, so their demands add up.
     if len(tasks) > 1:
         demand = f"{len(tasks)} tasks together want {target:,} at once"
     elif first.rounds.buffer is None:

@@ -24,6 +24,7 @@ def schema(table: Annotated[str | None, _names] = None, *, as_json: bool = False
     from fedray.commands.described import described
     from fedray.scenario.several_tasks import scenario_schema
 
+    # A JSON schema is JSON already, so --json makes no difference here.
     if table is None:
         print_json(scenario_schema())
         return

@@ -103,6 +103,7 @@ def _written(
 ) -> SessionFile | None:
     if out is None:
         return None
+    # An unknown format is refused before the sessions are drawn.
     chosen = form_of(out, form)
     with progress_line("writing sessions"):
         total = write_sessions(blocks, out, chosen, _DAY_SECONDS * days)

@@ -28,6 +28,7 @@ def status(
 
     runs = Runs(directory)
     if watch is not None:
+        # A server has no result that could be printed.
         if as_json:
             raise InputError("--json with --watch, which serves a page; leave one out")
         if not 0 <= watch <= MOST_PORT:

@@ -49,6 +49,7 @@ def train(
         value = Scenario.from_toml(scenario, overrides or (), trust_code=True)
     else:
         value = scenario_of(opened).with_overrides(*(overrides or ()))
+    # The hint repeats all that decides the result, so that it can be pasted.
     sets = [f"--set={each}" for each in overrides or ()]
     named = [str(scenario)] if scenario is not None else []
     command = shlex.join(["fedray", "train", str(trace), *named, *sets, "--resume"])
