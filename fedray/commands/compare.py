@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from fedray.commands.output import print_files, print_json, print_pieces, write_shown
+from fedray.commands.output import print_files, print_result, write_shown
 
 
 def compare(
@@ -32,10 +32,9 @@ def compare(
     result = compare_runs(runs, trace, delta)
     # Files are written before anything is printed, because the JSON names them.
     written = write_shown(page, lambda: comparison_page(result), figures, result.figures)
+    print_result(result, as_json, **written)
     if as_json:
-        print_json({**result.to_json(), **written})
         return
-    print_pieces(result.tables())
     # Without the trace, the participations that epsilon follows from are unknown.
     if not result.assumptions:
         typer.echo("Epsilon is not known without the trace; give it by --trace.")

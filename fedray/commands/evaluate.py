@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedray.commands.output import print_files, print_json, print_pieces, write_shown
+from fedray.commands.output import print_files, print_result, write_shown
 from fedray.commands.progress import progress_line
 
 
@@ -35,8 +35,6 @@ def evaluate(
         result = evaluate_on_devices(trained, trace, sample, examples, trust_code=trust_code)
     # Files come before the printing, because the JSON names them.
     written = write_shown(page, lambda: on_devices_page(result), figures, result.figures)
-    if as_json:
-        print_json({**result.to_json(), **written})
-        return
-    print_pieces(result.tables())
-    print_files(written)
+    print_result(result, as_json, **written)
+    if not as_json:
+        print_files(written)

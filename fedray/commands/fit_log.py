@@ -4,12 +4,14 @@ import shlex
 import sys
 from pathlib import Path
 
+import typer
+
 from fedray.base.errors import InputError
 from fedray.commands.log_options import (
     columns_of,
     time_form,
 )
-from fedray.commands.output import print_json, print_pieces, write_shown
+from fedray.commands.output import print_result, write_shown
 from fedray.commands.progress import progress_line
 
 _ROLES = ("device", "start", "end", "time", "round")
@@ -83,10 +85,9 @@ def fit_log(
     # The page says which command made it, so that it can be made again.
     command = shlex.join(["fedray", *sys.argv[1:]])
     write_shown(page, lambda: habit_fit_page(fit, command), figures, fit.figures)
-    if as_json:
-        print_json({**fit.to_json(), "times": observed.form})
-    else:
-        print_pieces([*fit.tables(), toml])
+    print_result(fit, as_json, times=observed.form)
+    if not as_json:
+        typer.echo(toml)
 
 
 def _hours(text: str) -> float:

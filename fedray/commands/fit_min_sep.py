@@ -8,7 +8,7 @@ import typer
 
 from fedray.base.errors import InputError
 from fedray.base.part_done import PartDone
-from fedray.commands.output import print_json, print_pieces
+from fedray.commands.output import print_result
 from fedray.commands.progress import progress_line
 
 KEYS = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
@@ -57,11 +57,8 @@ def fit_min_sep(
             show(PartDone(text, next(numbers), MOST_RUNS, is_least=True))
 
         found = fit(value, min_sep, KEYS[vary], scale, tolerance, on_run=show_run)
-    if as_json:
-        print_json({**found.to_json(), "scale": scale})
-        return
-    print_pieces(found.tables())
-    typer.echo(
-        f"{found.key}={found.best.value:g}  gives min-sep {found.best.min_sep} for {min_sep} "
-        f"({100 * found.relative_error:+.1f} %)"
-    )
+    print_result(found, as_json, scale=scale)
+    if not as_json:
+        error = f"{100 * found.relative_error:+.1f} %"
+        best = f"{found.key}={found.best.value:g}  gives min-sep {found.best.min_sep}"
+        typer.echo(f"{best} for {min_sep} ({error})")

@@ -42,10 +42,10 @@ def print_pieces(pieces: Iterable[Piece]) -> None:
             typer.echo(each)
 
 
-def print_result(result: Any, as_json: bool) -> None:
-    """Prints a result as its tables, or as its JSON document."""
+def print_result(result: Any, as_json: bool, **more: Any) -> None:
+    """Prints a result as its tables, or as its JSON document with more keys."""
     if as_json:
-        print_json(result.to_json())
+        print_json({**result.to_json(), **more})
     else:
         print_pieces(result.tables())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from fedray.base.errors import InputError, shown
-from fedray.commands.output import print_json, print_pieces, refuse_existing
+from fedray.commands.output import print_result, refuse_existing
 from fedray.commands.progress import progress_line
 
 PLANNED = {
@@ -72,12 +72,9 @@ def plan(
         write_directory(out, plan_files(found, f"fedray {shlex.join(sys.argv[1:])}"))
     if figures is not None:
         write_figure_files(found.figures(), figures)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        print_pieces(found.tables())
-        if out is not None:
-            typer.echo(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
+    print_result(found, as_json)
+    if out is not None and not as_json:
+        typer.echo(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
     # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)

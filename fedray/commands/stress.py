@@ -4,12 +4,12 @@ import contextlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fedray.base.document import Document
-from fedray.commands.output import print_json, print_pieces, refuse_existing
+from fedray.commands.output import print_json, print_result, refuse_existing
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import progress_line
 
@@ -79,15 +79,8 @@ def stress(
         write_results(result, out, sweep_page(result))
     if figures is not None:
         write_figure_files(result.figures(), figures)
-    _print(result, out, as_json)
-
-
-def _print(result: Any, out: Path | None, as_json: bool) -> None:
-    if as_json:
-        print_json(result.to_json())
-        return
-    print_pieces(result.tables())
-    if out is not None:
+    print_result(result, as_json)
+    if out is not None and not as_json:
         typer.echo(f"report  {out / 'report.html'}\ntable   {out / 'results.parquet'}")
 
 
