@@ -69,6 +69,7 @@ def exit_by_claim(audit: Any) -> None:
     outcome = "does not pass"
     if {each.verdict for each in audit.findings} <= {Verdict.HOLDS, Verdict.UNCHECKED}:
         outcome = "cannot be checked, and no statement of it is found broken"
-    line = f"fedray: the claim {outcome}: {audit.claim_sentence}. {audit.incompleteness}"
+    found = f"{audit.claim_sentence}. {audit.incompleteness}"
+    line = f"fedray: the claim {outcome}: {found}"
     typer.echo(one_line(line), err=True)
     raise typer.Exit(1)

@@ -69,7 +69,8 @@ def cleared(unused_for: float | None) -> Cache:
     for each in cached_contents():
         # A clock that was set back leaves times in the future, which count as used now.
         days = max(0.0, (now - each.used_time) / _DAY_SECONDS)
-        row = KeptContent(str(each.folder), each.bytes / 2**20, days)
+        size = each.bytes / 2**20
+        row = KeptContent(str(each.folder), size, days)
         is_old = unused_for is not None and days >= unused_for
         # A content that another process is opening stays, and is listed as kept.
         (deleted if is_old and delete_content(each.folder) else kept).append(row)

@@ -103,4 +103,5 @@ def _fail(message: str, code: int) -> int:
 def _forget_output(stream: Any) -> None:
     """Drops output that cannot be written, which the interpreter would try again at its end."""
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, stream.fileno())

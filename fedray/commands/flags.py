@@ -77,7 +77,8 @@ def in_flags(error: FedrayError, parameters: Iterable[Any]) -> str:
     flags: dict[str, tuple[str, str]] = {}
     for each in parameters:
         if each.param_type_name == "option":
-            flags[each.name] = each.opts[0], (*each.secondary_opts, each.opts[0])[0]
+            on = each.opts[0]
+            flags[each.name] = on, next(iter(each.secondary_opts), on)
     flags |= {name: flags[own] for name, own in OTHER_NAMES.items() if own in flags}
     settings = {name: SETTINGS[name] for name in SETTINGS.keys() & flags}
     if "place" in flags:

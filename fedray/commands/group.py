@@ -79,8 +79,8 @@ class Command(TyperCommand):
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
-                usual = f"{param.param_type_name.title()}s"
-                heading = getattr(param, "rich_help_panel", None) or usual
+                heading = getattr(param, "rich_help_panel", None)
+                heading = heading or f"{param.param_type_name.title()}s"
                 sections.setdefault(heading, []).append(record)
         _write_sections(formatter, sections)
 

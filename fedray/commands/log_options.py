@@ -57,4 +57,6 @@ def time_form(text: str | None) -> dict[str, Any]:
     # The reader of times knows units by their long names.
     unit = UNITS.get(text or "", text)
     is_unit = unit in UNITS.values()
-    return {"time_unit": unit if is_unit else None, "time_format": None if is_unit else text}
+    if is_unit:
+        return {"time_unit": unit, "time_format": None}
+    return {"time_unit": None, "time_format": text}

@@ -55,4 +55,5 @@ def _number_rule(given: str) -> str:
     # Many languages write a comma where TOML and Python have a point.
     with_point = given.replace(",", ".")
     is_meant = re.fullmatch(r"\d+\.\d+", with_point) is not None
-    return f"a number, with a decimal point if any, such as {with_point if is_meant else '0.5'}"
+    example = with_point if is_meant else "0.5"
+    return f"a number, with a decimal point if any, such as {example}"

@@ -31,7 +31,8 @@ def _setting(text: str) -> tuple[str, Any]:
         raise InputError(f"--place {shown(text)} must be KEY=VALUE; keys are {nearest}")
     hint = get_type_hints(Placement)[key]
     # Choices and addresses are text, which the placement checks itself.
-    kind = next((each for each in (int, float) if each in (hint, *get_args(hint))), str)
+    allowed = (hint, *get_args(hint))
+    kind = next((each for each in (int, float) if each in allowed), str)
     try:
         return key, kind(value)
     except ValueError:

@@ -59,7 +59,8 @@ def _facts(found: Any) -> list[tuple[str, str]]:
     facts = [("devices", f"{found.devices:,}")]
     supply, file = found.eligible_at_once, found.file
     if supply is not None:
-        text = f"{supply.mean:,}, {supply.least:,} to {supply.most:,} over the first week"
+        hours = f"{supply.least:,} to {supply.most:,}"
+        text = f"{supply.mean:,}, {hours} over the first week"
         facts.append(("eligible at once", text))
     if file is not None:
         content = f"{file.sessions:,} of {file.devices:,} devices in {file.days} days"

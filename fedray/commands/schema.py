@@ -41,4 +41,6 @@ def _print_part(part: Any) -> None:
 
     rows = part.to_json()["rows"]
     title = f"{part.name} ({part.kind})" if part.kind else part.name
-    print_pieces([Table.headed(title, [list(rows[0]), *(list(each.values()) for each in rows)])])
+    header = list(rows[0])
+    cells = [list(each.values()) for each in rows]
+    print_pieces([Table.headed(title, [header, *cells])])

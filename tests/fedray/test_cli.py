@@ -174,7 +174,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["run", "missing.toml"], "does not exist; `fedray init --list` shows"),
+        (["run", "missing.toml"], "does not exist; name a file, or a scenario that ships"),
         (["run", "quikstart"], "is no file and none that ships; there are quickstart, "),
         (["stress", "timers"], "is no file and none of timer, "),
         (["run", "BAD.toml"], "is not valid TOML"),

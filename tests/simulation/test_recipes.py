@@ -56,7 +56,9 @@ def test_the_documented_comparison_of_every_kind_runs(
         "--set rounds.count=9 --set rounds.report_goal=40 --set population.devices=4000 "
         "--set participation.timer_hours=12 "
     )
-    tiny = "--set training.cohort_sample=8 --set training.evaluate_every=9 --in-process "
+    tiny = (
+        "--set training.cohort_sample=8 --set training.evaluate_every=9 --place backend=in-process "
+    )
     monkeypatch.chdir(tmp_path)
     compared = None
     for command in filter(None, map(str.strip, commands)):
