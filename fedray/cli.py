@@ -16,6 +16,7 @@ from fedray.commands.cache import cache
 from fedray.commands.calibrate import calibrate
 from fedray.commands.canary import canary
 from fedray.commands.compare import compare
+from fedray.commands.data import data
 from fedray.commands.declaring import declared
 from fedray.commands.evaluate import evaluate
 from fedray.commands.exit_codes import INTERRUPTED, exit_code
@@ -43,7 +44,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Audit": (import_, audit, report, calibrate, canary),
     "Design mechanisms and runs": (optimize, mechanism, plan, stress),
     "Model populations": (population, fit_log, fit_min_sep),
-    "Files and running jobs": (init, schema, status, cache),
+    "Files and running jobs": (init, schema, data, status, cache),
 }
 """Commands by the heading that lists them."""
 REPRODUCE = "Published results"

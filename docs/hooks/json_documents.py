@@ -17,6 +17,7 @@ from fedray.commands.sessions import PopulationSupply
 from fedray.commands.stress import ShippedSweeps
 from fedray.mechanisms.figures import Figures
 from fedray.runs.pretraining import Pretrained
+from fedray.scenarios import shakespeare
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
@@ -110,6 +111,9 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray reproduce learning": Document(
         LearningStudies,
         files="The file results.json of a scenario has the keys below `studies[]`.",
+    ),
+    "fedray reproduce shakespeare": Document(
+        shakespeare.Study, files="The file results.json is the same."
     ),
     "fedray fit-log": Document(HabitFit, printed.WithHabitFit),
     "fedray fit-min-sep": Document(Fit, printed.WithFit),
