@@ -213,7 +213,7 @@ def test_the_command_writes_evidence(trace_of, tmp_path: Path, fedray_command) -
     audit = ("audit", str(trace.path), "--claim", str(claim))
     code, out, _ = fedray_command(*audit)
     assert code == 1
-    assert "--evidence FILE.csv writes all that break the claim" in out
+    assert "--evidence FILE.csv writes every participation that breaks the claim" in out
     code, out, _ = fedray_command(*audit, "--evidence", str(file))
     assert (code, len(rows_of(file))) == (1, 12)
     assert out.endswith(f"evidence {file}\n")

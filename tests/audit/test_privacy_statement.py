@@ -262,8 +262,8 @@ def test_stated_limits_stand_beside_tighter_ones_that_follow(
     assert says.startswith("min-sep 3 and at most 3 participations (it is claimed that min_sep = 2")
     text = 'mechanism = "tree"\nnoise_multiplier = 7.0\nmin_sep = 2\nmax_participations = 4\n'
     (tmp_path / "claim.toml").write_text(text + "timer_hours = 60.0\n")
-    given = ("--claim", str(tmp_path / "claim.toml"), "--out", str(tmp_path / "page.html"))
-    assert fedray_command("report", str(log.path), *given)[0] == 0
+    given = ("--claim", str(tmp_path / "claim.toml"), "--page", str(tmp_path / "page.html"))
+    assert fedray_command("audit", str(log.path), *given)[0] == 0
     page = (tmp_path / "page.html").read_text()
     # In the table, and in the card of the claimed guarantee.
     assert [page.count(f">{each}<") for each in expected] == [2, 2]
@@ -306,15 +306,16 @@ def test_the_command_writes_markdown_and_json(trace, tmp_path: Path, fedray_comm
         'mechanism = {kind = "tree"}\nnoise_multiplier = 7.0\nepsilon = 0.01\n'
     )
     code, out, _ = fedray_command(
-        "statement",
+        "audit",
         str(trace.path),
         "--claim",
         str(tmp_path / "claim.toml"),
-        "--out",
+        "--statement",
         str(tmp_path),
     )
     assert code == 1  # the claim does not hold
-    assert "epsilon does not hold" in out
+    assert f"statement {tmp_path}\n" in out
+    assert "epsilon does not hold" in (tmp_path / "statement.md").read_text()
     assert (
         json.loads((tmp_path / "statement.json").read_text())["lines"][0]["what"]
         == "Unit of privacy"
@@ -327,26 +328,30 @@ def test_the_command_writes_markdown_and_json(trace, tmp_path: Path, fedray_comm
     assert all(line.replace("\\|", "").count("|") == 4 for line in rows)
     (tmp_path / "other.toml").write_text('mechanism = {kind = "tree"}\nnoise_multiplier = 100.0\n')
     code, _, err = fedray_command(
-        "statement",
+        "audit",
         str(trace.path),
         "--claim",
         str(tmp_path / "other.toml"),
-        "--out",
+        "--statement",
         str(tmp_path),
     )
     assert (code, "noise_multiplier is not that of the run" in err) == (2, True)
     code, _, err = fedray_command(
-        "statement", str(trace.path), "--out", str(tmp_path / "other.toml")
+        "audit", str(trace.path), "--statement", str(tmp_path / "other.toml")
     )
-    assert (code, "is no directory that can be made" in err) == (2, True)
+    assert (code, "other.toml' cannot be made" in err) == (2, True)
+    code, _, err = fedray_command(
+        "audit", str(trace.path), "--statement", str(tmp_path), "--show-devices"
+    )
+    assert (code, err.count("leave out --show-devices")) == (2, 1)
 
 
 def test_the_directory_of_a_statement_is_made(trace, tmp_path: Path, fedray_command) -> None:
     code, out, _ = fedray_command(
-        "statement", str(trace.path), "--out", str(tmp_path / "new" / "deep")
+        "audit", str(trace.path), "--statement", str(tmp_path / "new" / "deep"), "--json"
     )
     assert code == 0
-    assert str(tmp_path / "new" / "deep" / "statement.md") in out
+    assert json.loads(out)["statement"] == str(tmp_path / "new" / "deep")
     assert (
         (tmp_path / "new" / "deep" / "statement.md").read_text().startswith("# Privacy statement")
     )
@@ -416,14 +421,11 @@ def test_all_rows_that_the_import_left_out_are_in_the_statement(tmp_path: Path) 
     assert says == ["rows that do not meet the conditions of the import: 1"]
 
 
-def test_a_statement_has_no_words_of_python(trace_of, small, tmp_path, fedray_command) -> None:
-    """Neither False nor [], and no digits that only floats make; and quiet it says where it is."""
+def test_a_statement_has_no_words_of_python(trace_of, small) -> None:
+    """Neither False nor [], and no digits that only floats make."""
     plain = small("privacy.mechanism={kind='tree'}", "privacy.noise_multiplier=1.4000000000000001")
     trace = trace_of([[0]], 1, plain)
     says = {line.what: line.says for line in privacy_statement(audit_trace(trace)).lines}
     assert says["Mechanism"].endswith("; restarts = none; completion = no")
     assert says["Noise multiplier"] == "1.4, times the clip norm"
     assert says["What is released"] == "the model after each of 1 round"
-    out = tmp_path / "out"
-    _, told, _ = fedray_command("statement", str(trace.path), "--out", str(out), "--quiet")
-    assert told.split() == ["statement", str(out / "statement.md"), str(out / "statement.json")]

@@ -613,7 +613,7 @@ class Designs(Valid):
             rng.choice([None, 1, n]) if "bands" in options else None,
             rng.choice([None, "max", "rms"]),
         )
-        found = find_mechanism(request, 1.0, 1e-6, out / "found.json", False, lambda _: None)
+        found = find_mechanism(request, out / "found.json", False, lambda _: None)
         self.note("optimise")
         check_figures(found.figures)
         read = evaluate_mechanisms([out / "found.json"], n, participation.min_sep, participation.max_participations, 1.0, 1e-6)  # fmt: skip

@@ -377,8 +377,11 @@ def test_the_command_accounts_for_the_noise_that_the_training_s_devices_add(
             ["TRACE", "--set", "rounds.count=9"],
             "only the tables data, training and privacy may differ",
         ),
-        (["TRACE", "--in-process", "--address", "auto"], "drop the address to run in-process"),
-        (["TRACE", "--trainers", "0"], "trainers=0 must be at least 1"),
+        (
+            ["TRACE", "--place", "backend=in-process", "--place", "address=auto"],
+            "drop the address to run in-process",
+        ),
+        (["TRACE", "--place", "trainers=0"], "trainers=0 must be at least 1"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -354,14 +354,15 @@ def test_noise_for_poisson_samples_is_calibrated_by_the_options_that_the_refusal
     path = str(poisson.path)
     # No rho is proven of samples, so an epsilon must be asked for instead.
     code, out, err = fedray_command(
-        "calibrate", "identity", "--trace", path, "--rho", "0.2", "--quiet"
+        "--quiet", "calibrate", path, "--mechanism", "identity", "--rho", "0.2"
     )
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "to an epsilon" in err
-    named = re.findall(r"--[a-z-]+=[0-9.]*[0-9]", err)
+    found = re.findall(r"(sampling|rounds|min-sep|max participations) ([0-9.]*[0-9])", err)
+    named = [f"--{name.replace(' ', '-')}={value}" for name, value in found]
     assert len(named) == 4
     code, out, _ = fedray_command(
-        "calibrate", "identity", *named, "--epsilon", "2", "--delta", "1e-6", "--json"
+        "mechanism", "identity", *named, "--epsilon", "2", "--delta", "1e-6", "--json"
     )
     assert code == 0
     z = json.loads(out)["noise_multiplier"]
