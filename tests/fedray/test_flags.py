@@ -18,8 +18,8 @@ COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttribu
     [
         (
             "run",
-            FedrayError("read it, and give `trust_code=True`"),
-            "read it, and give `--trust-code`",
+            FedrayError("read it, and pass `trust_code=True`"),
+            "read it, and pass `--trust-code`",
         ),
         ("audit", FedrayError("unchecked (`verify=False`)"), "unchecked (`--no-verify`)"),
         ("import", InputError.of("memory_mebibytes", 5, "is little"), "--memory=5 is little"),
