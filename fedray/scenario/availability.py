@@ -90,12 +90,11 @@ class Habits(Table):
     interruption_off_hours: Annotated[float, Field(ge=0, le=24)] = 0.4
     """Mean length of an interruption, hours (exponential)."""
     day_sessions: Annotated[float, Field(ge=0, le=4)] = 1.05
-    """Mean number of daytime sessions (Poisson, per device and day)."""
+    """Mean number of daytime sessions, the daytime rate (Poisson, per device and day)."""
     day_habit_weight: Share = 0.55
-    """Share of the rate of daytime sessions that is proportional to the night propensity; the rest
-    is Gamma."""
+    """Share of the daytime rate that is proportional to the night propensity; the rest is Gamma."""
     day_habit_shape: Shape = 0.35
-    """Shape of the Gamma part (mean 1) of the rate of daytime sessions."""
+    """Shape of the Gamma part (mean 1) of the daytime rate."""
     day_start_hours: Annotated[tuple[float, float], Field(strict=False)] = (7.5, 23.5)
     """Earliest and latest local start of a day session, hours (uniform)."""
     day_length_minutes: Annotated[float, Field(gt=0, le=1440)] = 38.0
@@ -103,8 +102,7 @@ class Habits(Table):
     day_length_sigma: Spread = 0.72
     """Log-standard deviation of a day session's length."""
     weekend_factor: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Factor on the night propensity and the daytime rate on Saturdays and Sundays (day 0 is a
-    Monday)."""
+    """Factor on night propensity and daytime rate on Saturdays and Sundays (day 0 is a Monday)."""
 
     @model_validator(mode="after")
     def _hours_fit_the_day(self) -> Self:
@@ -134,7 +132,7 @@ class HabitAvailability(Habits, AvailabilityTable):
 
 
 class ChargingHabits(Habits):
-    """Times at which a device charges. Its use (table `uses`) does not interrupt charging."""
+    """Times of charging, which use of the device (table `uses`) does not interrupt."""
 
     night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (0.6, 1.3)
     """Beta parameters (alpha, beta) of a device's probability that it charges in a night."""
@@ -143,17 +141,15 @@ class ChargingHabits(Habits):
     interruption_off_hours: Annotated[float, Field(ge=0, le=24)] = 0.0
     """Mean length of an interruption, hours (exponential)."""
     day_sessions: Annotated[float, Field(ge=0, le=4)] = 1.7
-    """Mean number of times that a device is put on the charger by day (Poisson, per device and
-    day)."""
+    """Mean number of times on the charger by day (Poisson, per device and day)."""
     day_habit_shape: Shape = 0.25
-    """Shape of the Gamma part (mean 1) of the rate of daytime sessions."""
+    """Shape of the Gamma part (mean 1) of the daytime rate."""
     day_length_minutes: Annotated[float, Field(gt=0, le=1440)] = 45.0
     """Median length of charging by day, minutes."""
 
 
 class WifiHabits(Habits):
-    """Times at which a device is on unmetered wifi: at home from evening to morning, and elsewhere
-    by day."""
+    """Times on unmetered wifi: at home from evening to morning, and elsewhere by day."""
 
     night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (4.0, 0.6)
     """Beta parameters (alpha, beta) of a device's probability that a night is on wifi."""
@@ -219,10 +215,9 @@ class ConditionsAvailability(AvailabilityTable):
     needs_idle: bool = True
     """Whether a device must be idle to be eligible."""
     charging: ChargingHabits = ChargingHabits()
-    """Table: when devices charge. The keys are those of the habit model, with other defaults."""
+    """Table: when devices charge; the habit model's keys, with other defaults."""
     wifi: WifiHabits = WifiHabits()
-    """Table: when devices are on unmetered wifi. The keys are those of the habit model, with other
-    defaults."""
+    """Table: when devices are on unmetered wifi; the habit model's keys, with other defaults."""
     uses: Uses = Uses()
     """Table: when devices are in use and therefore not idle."""
     has_propensities: ClassVar[bool] = True
@@ -305,8 +300,7 @@ class Recording:
         self.device, self.start, self.end = device, start, end
         # Rows are sorted by device, so the last row has the highest number.
         self.devices = devices or int(device[-1]) + 1
-        """Number of recorded devices: as given, or else the number of devices that have a session.
-        """
+        """Number of recorded devices: as given, or the number that have a session."""
 
 
 class ReplayAvailability(ContentFile, AvailabilityTable):
@@ -319,10 +313,9 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
     file: Annotated[str, Field(min_length=1)]
     """A CSV or Parquet file with columns device, start and end, relative to the scenario's
     directory. Times are ISO times (2024-03-01 22:15:00), Unix times in seconds, or seconds since
-    the recording's first midnight; in the last case the first session must start on the first day.
-    ISO and Unix times count from the midnight before the first of them. Times are read as the
-    device's local time (as UTC if they name a zone), and the first day becomes the simulation's
-    first Monday."""
+    the midnight before the first session; ISO and Unix times are converted to the latter. They are
+    read as the device's local time (as UTC if they name a zone), and the first day becomes the
+    simulation's first Monday."""
     period_days: Annotated[int, Field(ge=1, le=3660)] | None = None
     """Number of days after which the recording repeats. Default: up to the end of the day on which
     the last session ends."""
@@ -341,11 +334,8 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
 
     @cached_property
     def recording(self) -> Recording:
-        """The recorded sessions, in seconds since local midnight of the first day.
-
-        Raises:
-            ValueError: the file is not a recording.
-        """
+        """The recorded sessions, in seconds since local midnight of the first day. Raises
+        ValueError."""
         # The file may come with a stranger's trace, and a pickle in it could run code.
         try:
             rows = np.lib.format.read_array(io.BytesIO(self._content), allow_pickle=False)
@@ -443,11 +433,8 @@ Availability = Annotated[
 def _read_sessions(
     path: Path, name: str, recorded_devices: int | None
 ) -> tuple[Int64Array, Float64Array, Float64Array]:
-    """Returns the columns (device, start, end) of a CSV or Parquet file.
-
-    Devices are numbered in the order of their labels, or keep their numbers if `recorded_devices`
-    is given. Raises ValueError.
-    """
+    """Returns (device, start, end) from a CSV or Parquet file. Devices are numbered in the order of
+    their labels, or keep their numbers if `recorded_devices` is given. Raises ValueError."""
     # These imports take long, and only replays need them.
     import pyarrow as pa
     import pyarrow.csv

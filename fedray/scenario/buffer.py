@@ -27,8 +27,8 @@ class ConstantWeighting(Table):
         """Returns the weights of reports [A].
 
         Args:
-            staleness: number of buffers released between the start of each device and the use of
-                its report.
+            staleness: number of buffers released between a device's start and the use of its
+                report.
         """
         return np.ones(staleness.size)
 
@@ -46,8 +46,8 @@ class PolynomialWeighting(Table):
         """Returns the weights of reports [A], at most 1.
 
         Args:
-            staleness: number of buffers released between the start of each device and the use of
-                its report.
+            staleness: number of buffers released between a device's start and the use of its
+                report.
         """
         # Fresh reports have weight 1, so no weighted update is longer than the clip norm.
         return (1.0 + staleness.astype(np.float64)) ** -self.exponent
@@ -78,8 +78,7 @@ class Buffer(Table):
     @field_validator("weighting", mode="before")
     @classmethod
     def _depends_on_staleness_alone(cls, given: Any) -> Any:
-        # This runs before the union reads `kind`, because the union's error would not give the
-        # reason.
+        # This runs before the union reads `kind`, whose own error would not give the reason.
         kind = given.get("kind") if isinstance(given, dict) else None
         if isinstance(kind, str) and kind not in ("constant", "polynomial"):
             raise ValueError(

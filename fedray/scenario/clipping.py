@@ -55,8 +55,7 @@ class Clipping(Table):
         return None
 
     def counting_as(self, report_goal: int) -> Self:
-        """Returns the table with the standard deviation of the noise on counts written out for
-        rounds with this report goal."""
+        """Returns the table with the noise on counts written out for this report goal."""
         del report_goal
         return self
 
@@ -138,7 +137,7 @@ class AdaptiveClipping(Clipping):
     later_norms: ClassVar[str | None] = "follows a quantile of the updates' norms"
     counts_short: ClassVar[bool] = True
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """Target share of the updates that are no longer than the clip norm (gamma in the papers)."""
+    """Target share of updates within the clip norm (gamma in the papers)."""
     learning_rate: Positive = 0.2
     """Step size of the logarithm of the clip norm (eta in the papers)."""
     count_noise: Positive | None = None

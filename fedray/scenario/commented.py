@@ -44,8 +44,7 @@ def _table_lines(path: tuple[str, ...], table: BaseModel, scenario: Scenario) ->
         # own.
         is_out = is_whole_default and not _may_be_empty(scenario, path)
         yield f"{'#' if is_out else ''}[{'.'.join(path)}]"
-    # In TOML, keys after a heading belong to that heading's table, so inner tables come after all
-    # own keys.
+    # In TOML, keys after a heading belong to it, so inner tables come after all own keys.
     inner = []
     for name, field in type(table).model_fields.items():
         value = getattr(table, name)

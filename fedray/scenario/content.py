@@ -29,7 +29,7 @@ class ContentFile(Table):
     file: Annotated[str, Field(min_length=1)]
     """The file, relative to the scenario's directory."""
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    """SHA-256 of the content. It is filled in when the file is read, and checked if it is given."""
+    """SHA-256 of the content; filled in when the file is read, and checked if given."""
     suffix: ClassVar[str]
     """Suffix of the file that holds `content`."""
     most_bytes: ClassVar[int]

@@ -32,9 +32,9 @@ class DataTable(Table):
     `ExampleSource`; for recorded clients it is called with this table and the cache folder of the
     data's content, and returns a `ClientFile`."""
     draws_counts: ClassVar[bool] = False
-    """Whether the number of examples on a device is drawn from the distribution in the table
-    `population`. Otherwise the data determines it, and `population.examples_median`,
-    `examples_sigma` and `examples_max` are not used."""
+    """Whether the number of examples on a device is drawn from the distribution in `population`. If
+    not, the data determines it, and `examples_median`, `examples_sigma` and `examples_max` are not
+    used."""
 
 
 class LanguageData(DataTable):
@@ -70,9 +70,8 @@ class ClassesData(DataTable):
     """Distance between the means of any two classes, in standard deviations of the noise. Exact if
     there are at most as many classes as inputs; else random around this value."""
     skew: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Concentration of the Dirichlet distribution from which a device draws its shares of the
-    classes; the smaller it is, the more devices differ. Default: all classes are equally likely on
-    all devices."""
+    """Concentration of the Dirichlet distribution of a device's shares of the classes; the smaller
+    it is, the more devices differ. Default: all classes are equally likely on all devices."""
 
     @model_validator(mode="after")
     def _is_not_too_large(self) -> Self:
@@ -118,8 +117,7 @@ class AssignedData(DataTable):
     data of a round turns with the day (the block-cyclic data of semi-cyclic SGD); this needs the
     habit model. "speed": clients follow, in order, the training time of a device."""
     tie_strength: Share = 1.0
-    """Share of the devices whose data follows `tie`; for the other devices it is drawn from all
-    clients."""
+    """Share of the devices whose data follows `tie`; other devices draw from all clients."""
     tie_order: Literal["name", "examples"] = "name"
     """Order of clients for `tie`: by name, or by number of examples."""
 
@@ -150,21 +148,18 @@ class FormedData(NamesDataFiles, DataTable):
     """Number of classes or tokens, which are the integers from 0 to values - 1. With 0 they are
     counted, which reads all data once."""
     length: Annotated[int, Field(ge=1, le=4096)] = 20
-    """Number of words (or characters, by `unit`) of each text that are learned; longer texts are
-    cut, shorter ones padded."""
+    """Number of tokens of each text that are learned; longer texts are cut, shorter ones padded."""
     unit: Literal["word", "character"] = "word"
     """Unit of raw text that becomes a token: a word between white space, or a character."""
     vocabulary: Annotated[int, Field(ge=1, le=1 << 24)] = 10_000
-    """Number of the most frequent words that have their own token; all others are the unknown word.
-    Words are counted over the training clients, which reads all data once. A counted vocabulary is
-    not
-    private: it is a function of the data without noise."""
+    """Number of most frequent words that have a token; all others are the unknown word. Words are
+    counted over the training clients, which reads all data once. A counted vocabulary is not
+    private, because it is a function of the data without noise."""
     vocabulary_file: str = ""
     """A file with the vocabulary, one word per line, to use instead of counting words; relative to
     the scenario's directory, recorded as an absolute path."""
     vocabulary_sha256: Digest = ""
-    """SHA-256 of the vocabulary file. It is filled in when the file is read, and checked if it is
-    given."""
+    """SHA-256 of the vocabulary file; filled in when it is read, and checked if given."""
     digest_keys: ClassVar[dict[str, str]] = {"vocabulary_file": "vocabulary_sha256"}
 
     @model_validator(mode="after")
@@ -185,8 +180,8 @@ class FileData(FormedData, AssignedData):
     """The file, or a folder of files if the kind allows it, relative to the scenario's directory;
     recorded as an absolute path."""
     sha256: Digest = ""
-    """SHA-256 of the file, or of the names and digests of a folder's files. It is filled in when
-    the data is read, and checked if it is given."""
+    """SHA-256 of the file, or of the names and digests of a folder's files; filled in when it is
+    read, and checked if given."""
     split: str = ""
     """Split whose clients are assigned to devices; empty: "train", or the only split."""
     held_out_split: str = ""
@@ -255,8 +250,7 @@ class SourceCodeData(FormedData, AssignedData):
     tokens: Annotated[str, Field(pattern="^words$")] = "words"
     """Column of text, always "words". Words are names, numbers and single signs."""
     sha256: Digest = ""
-    """SHA-256 of Python's version and of all modules. It is filled in, and checked if it is
-    given."""
+    """SHA-256 of Python's version and of all modules; filled in, and checked if given."""
 
     @model_validator(mode="after")
     def _identify(self, info: ValidationInfo) -> Self:

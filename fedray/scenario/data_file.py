@@ -37,8 +37,7 @@ class NamesDataFiles(Table):
     table: ClassVar[str] = "data"
     """Name of the table in a scenario, for messages."""
     digest_keys: ClassVar[dict[str, str]]
-    """Maps the key that holds a path ("" if there is no file) to the key that holds the file's
-    digest."""
+    """Maps each key that holds a path ("" for no file) to the key that holds the file's digest."""
 
     @model_validator(mode="after")
     def _identify_files(self, info: ValidationInfo) -> Self:

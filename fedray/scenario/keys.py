@@ -70,7 +70,7 @@ def tables_of(root: type[BaseModel] = Scenario) -> list[KeyTable]:
     """All tables below a class, with every kind of each, in order of their paths in it; below a
     scenario, that of a task too."""
     found = {(each.path, each.table): each for each in _walk("", root, ())}
-    # Tasks are read separately from the scenario, so none of its fields leads to their class.
+    # Tasks are read separately from the scenario, so its fields do not lead to their class.
     tasks = [KeyTable("tasks", "", FederatedTask)] if root is Scenario else []
     return [*found.values(), *tasks]
 

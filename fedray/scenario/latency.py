@@ -29,8 +29,7 @@ class Latency(Table):
     uplink_sigma: Spread = 0.68
     """Log-standard deviation of the upload rate between devices."""
     secagg_seconds: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """Fixed time that secure aggregation takes (keys, masks, waiting for the others), seconds.
-    Default:
+    """Fixed time for secure aggregation (keys, masks, waiting for others), seconds. Default:
     none."""
     failure_probability: Annotated[float, Field(ge=0, lt=1)] = 0.03
     """Probability that a selected device fails for a reason of its own (crash, network)."""

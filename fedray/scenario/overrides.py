@@ -30,8 +30,7 @@ _Made = TypeVar("_Made")
 def naming_overrides(
     make: Callable[[Sequence[str]], _Made], source: str, overrides: Sequence[str]
 ) -> _Made:
-    """Calls `make` with overrides; a problem that an override causes is reported with that
-    override.
+    """Calls `make` with overrides; a problem that an override causes names that override.
 
     An override causes a problem if the problem disappears without it. All other problems are
     reported for the source.

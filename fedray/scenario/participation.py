@@ -33,8 +33,7 @@ class PolicyTable(Table):
 
     @property
     def wait_hours(self) -> float:
-        """Hours for which the policy itself keeps two contributions of a device apart; 0 for
-        none."""
+        """Hours by which the policy itself separates two contributions of a device; 0 for none."""
         return 0.0
 
     @property
@@ -189,16 +188,14 @@ class Participation(Table):
     does not abort it (a late upload is aborted, a lost one is not)."""
     max_participations: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     """Largest number of contributions of a device, which counts its reports that arrived in time
-    and then never takes part again. Default: no cap. Reports in rounds that were abandoned later
-    count too, because the device does not know of that. Devices that ignore the timer respect the
-    cap."""
+    and then never takes part again. Reports in rounds that were abandoned later count too, because
+    the device does not know. Devices that ignore the timer respect the cap. Default: no cap."""
     history_loss_per_day: Annotated[float, Field(gt=0, le=24)] | None = None
     """Stress: mean number of times per day that a device forgets when and how often it took part.
         Default: never."""
     history_loss: Literal["cleared", "corrupted"] | None = None
-    """State of a device's history after it was lost. "cleared" (the default): it begins again, so
-    policies that depend on its age make the device wait. "corrupted": the device does not know when
-    it began."""
+    """History of a device after a loss. "cleared" (the default): it begins again, so policies that
+    depend on its age make the device wait. "corrupted": the device does not know when it began."""
     timer_violators: Share = 0.0
     """Stress: share of devices that ignore the timer."""
     clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
@@ -233,7 +230,7 @@ class Participation(Table):
     @property
     def separation(self) -> int:
         """Smallest difference between the numbers of two rounds of a device; 0 for none."""
-        # Without the 0, `max` would fail if there are no policies.
+        # Without policies `max` would fail if the 0 were missing.
         return max(self.round_separation, *(each.gap for each in self.policies or ()), 0)
 
     @property
@@ -297,8 +294,7 @@ class Participation(Table):
     def _keys_have_what_they_speak_of(self) -> Self:
         for name in ("timer_hours", "timer_resets_on", "timer_violators", "clock_skew_hours"):
             value = getattr(self, name)
-            # A recorded scenario has every key, so only values other than the default count as
-            # given.
+            # A recorded scenario has every key, so a default does not count as given.
             if not self.has_timer and value != type(self).model_fields[name].default:
                 raise ValueError(
                     f'{name}={value}: policies do not include the timer; add {{kind = "timer"}}, '

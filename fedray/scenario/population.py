@@ -15,7 +15,7 @@ from fedray.base.table import PositiveShare, Spread, Table
 class TimeZone(Table):
     """A time zone and the share of devices in it."""
 
-    # The bounds are those of the zones in use, from Baker Island to Kiribati.
+    # Zones in use range from Baker Island to Kiribati.
     utc_offset_hours: Annotated[float, Field(ge=-12, le=14)] = 0.0
     """Local time minus UTC, hours."""
     share: PositiveShare = 1.0
@@ -74,18 +74,18 @@ class Correlation(Table):
     habit_speed: RankCorrelation = 0.0
     """Rank correlation between habit and speed."""
     habit_bandwidth: RankCorrelation = 0.0
-    """Rank correlation between habit and each of the two rates."""
+    """Rank correlation between habit and each rate."""
     habit_examples: RankCorrelation = 0.0
     """Rank correlation between habit and the number of examples."""
     speed_bandwidth: RankCorrelation = 0.0
-    """Rank correlation between speed and each of the two rates."""
+    """Rank correlation between speed and each rate."""
     speed_examples: RankCorrelation = 0.0
     """Rank correlation between speed and the number of examples."""
     bandwidth_examples: RankCorrelation = 0.0
-    """Rank correlation between each of the two rates and the number of examples."""
+    """Rank correlation between each rate and the number of examples."""
     downlink_uplink: RankCorrelation = 0.0
-    """Rank correlation between the download and the upload rate. It must be high if correlations
-    with the rates are high."""
+    """Rank correlation between the two rates; it must be high if other correlations with them
+    are."""
 
     @property
     def is_of_habit(self) -> bool:
@@ -98,9 +98,8 @@ class Correlation(Table):
         return any((self.habit_examples, self.speed_examples, self.bandwidth_examples))
 
     def factor(self) -> Float64Array:
-        """Returns L [5, 5], lower triangular with rows of length 1. For independent normal
-        variables e, L e are the normal scores of (habit, speed, download rate, upload rate,
-        examples).
+        """Returns L [5, 5], lower triangular with rows of length 1. L e are the normal scores of
+        (habit, speed, download rate, upload rate, examples) for independent normal variables e.
 
         The Pearson correlation of normal scores with the rank correlation rho is 2 sin(pi rho / 6)
         (Kruskal 1958, "Ordinal measures of association", section 6).
@@ -137,14 +136,13 @@ class Correlation(Table):
 class Population(Table):
     """Number, classes, time zones and data sizes of the devices."""
 
-    # Ids from 2^40 on are those of held-out clients.
+    # Ids from 2^40 on belong to held-out clients.
     devices: Annotated[int, Field(gt=0, lt=2**40)]
     """Number of devices in the population."""
     time_zones: TimeZones = (TimeZone(),)
     """Time zones of the devices."""
     reach: PositiveShare = 1.0
-    """Share of the population that the task can use at all, given wifi, competing tasks and
-    caps."""
+    """Share of the population that the task can ever use (wifi, competing tasks, caps)."""
     unreachable: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of devices that are never eligible: 0.20 if `devices` counts installs, 0 if it
     counts devices that were seen."""
@@ -152,8 +150,7 @@ class Population(Table):
     """Number of devices that join per day, evenly spread over it. In the order of joining, devices
     take the next id of each block of 65,536 ids in turn."""
     lifetime_days: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Mean number of days until a device leaves for good (exponential). Default: devices never
-    leave."""
+    """Mean days until a device leaves for good (exponential). Default: devices never leave."""
     examples_median: Annotated[float, Field(gt=0, le=1e6)] = 60.0
     """Median number of training examples on a device."""
     examples_sigma: Spread = 0.6

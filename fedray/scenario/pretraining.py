@@ -1,5 +1,4 @@
-"""Pretraining on public data: a file with a single table, next to the scenario whose model is
-pretrained."""
+"""Pretraining on public data: a file with one table, in addition to the model's scenario."""
 
 from typing import Annotated, Literal
 

@@ -54,9 +54,8 @@ class Privacy(Table):
         'that needs no parameters, such as "tree".',
     )
     noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
-    """Standard deviation of the noise divided by the largest contribution of a device, for C of
-    unit scale (z in mechanisms/README.md). That contribution is the clip norm, or its value after
-    encoding."""
+    """Standard deviation of the noise divided by the largest contribution of a device (the clip
+    norm, or its value after encoding), for C of unit scale (z in mechanisms/README.md)."""
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Largest L2 norm of a device's update; with adaptive clipping, its first value."""
     clipping: AnyClipping = Field(
@@ -83,10 +82,9 @@ class Privacy(Table):
         Field(exclude_if=lambda at_limit: at_limit == "stop"),
     ] = "stop"
     """Reaction if a device would exceed `stop_at`. `stop` ends the run. `exclude` continues without
-    the
-    device: if its participation in the round being formed would exceed the budget over all
-        rounds.count rounds, it is not selected then or later. `exclude` needs rounds.mode on-device
-        and a mechanism without negative entries."""
+    any device whose participation in the round being formed would exceed the budget over all
+    rounds.count rounds: it is not selected then or later. This needs rounds.mode on-device and a
+    mechanism without negative entries."""
 
     @property
     def largest_sensitivity(self) -> float | None:

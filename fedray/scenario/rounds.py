@@ -73,12 +73,11 @@ class Rounds(Table):
     ] = "on-device"
     """Formation of rounds. `on-device` selects the devices of a round together. `buffered` starts
     each device when it checks in; a round is a buffer of report_goal reports. In
-    `upload-then-train` a program on the server draws rounds from stored uploads; of the keys for
-    rounds on devices, only max_checkins_per_hour, outages, sampler, look_ahead_minutes and max_days
-    apply."""
+    `upload-then-train` the server draws rounds from stored uploads; of the keys for rounds on
+    devices, only max_checkins_per_hour, outages, sampler, look_ahead_minutes and max_days apply."""
     buffer: Buffer | None = None
-    """Table: how many devices train at once and how stale a report may be; only in the mode
-        buffered."""
+    """Table: how many devices train at once and how stale a report may be; only in mode
+    buffered."""
     uploads: Uploads | None = None
     """Table: upload windows, and the schedule of stored uploads; only in the mode
     upload-then-train."""
@@ -121,8 +120,7 @@ class Rounds(Table):
     """Largest number of check-ins of an eligible device per hour; pace steering asks for fewer if
     devices are plentiful."""
     pace_multiple: Annotated[float, Field(ge=1)] = 1.25
-    """Number of check-ins that pace steering asks for per device that rounds at full speed could
-    select."""
+    """Check-ins that pace steering asks for per device that rounds at full speed could select."""
     small_population: Annotated[float, Field(ge=0)] = 20.0
     """Number of usable devices per device to select below which pace steering asks devices to check
     in together instead of spreading them."""
@@ -138,15 +136,14 @@ class Rounds(Table):
     """Length of the windows for which check-in rates are set and check-ins are drawn, minutes; it
     must divide a day."""
     max_days: Annotated[float, Field(gt=0, le=3660)] = 366.0
-    """Number of simulated days after which a run that has not committed all its rounds ends as
-    starved."""
+    """Simulated days after which a run that has not committed all its rounds ends as starved."""
     max_starved_days: Annotated[
         float,
         # Scenarios that were written before this key existed keep their digest.
         Field(gt=0, le=3660, exclude_if=lambda days: days == 30.0),
     ] = 30.0
-    """Number of simulated days without a committed round after which a run ends as starved, counted
-    from the time at which the next round may start. The waits of `participation` and
+    """Simulated days without a committed round after which a run ends as starved, counted from the
+    time at which the next round may start. The waits of `participation` and
     selection_timeout_minutes are added to it."""
 
     @property
@@ -168,8 +165,7 @@ class Rounds(Table):
 
     @property
     def least_to_start(self) -> int:
-        """Number of devices that must be waiting for a round to start after the selection
-        timeout."""
+        """Number of waiting devices that a round needs to start after the selection timeout."""
         share = self.start_share or 0.0
         # Fewer devices than the goal cannot commit a round, whatever the share.
         return max(self.report_goal, math.ceil(round(self.selection_target * share, 9)))
@@ -247,8 +243,7 @@ class Rounds(Table):
                 f"{given[0]} is a rule for devices that wait and report, but "
                 "mode='upload-then-train' draws stored uploads; leave it out"
             )
-        # Check-ins are drawn for whole look-ahead windows, so an upload window must not end within
-        # one.
+        # Check-ins are drawn for whole look-ahead windows, so no upload window may end within one.
         ahead = 60.0 * uploads.window_hours / self.look_ahead_minutes
         if ahead < 1 or abs(ahead - round(ahead)) > 1e-9:
             raise ValueError(

@@ -79,7 +79,7 @@ class Scenario(Table):
 
     @property
     def device_ids(self) -> int:
-        """Number of device ids in the longest possible run, those of joining devices included."""
+        """Number of device ids in the longest possible run, including devices that join."""
         # Rounding up counts a device that joins within the last day.
         return self.population.devices + math.ceil(
             self.population.joins_per_day * self.rounds.max_days
@@ -88,7 +88,7 @@ class Scenario(Table):
     @property
     def of_classes(self) -> tuple[Self, ...]:
         """For each class of devices, a scenario in which all devices have its availability and time
-        zones; only the scenario itself if there are no classes."""
+        zones; without classes only the scenario itself."""
         return tuple(self._of_class(each) for each in self.population.classes or ()) or (self,)
 
     def _of_class(self, each: DeviceClass) -> Self:
@@ -271,8 +271,7 @@ class Scenario(Table):
     def _classes_and_correlations_have_what_they_speak_of(self) -> Self:
         # This refuses keys of classes that the availability does not have.
         _ = self.of_classes
-        # A correlation acts on random draws, so it cannot act on attributes that the model or the
-        # data fixes.
+        # Correlations act on draws, so attributes that the model or the data fixes have none.
         correlation = self.population.correlation
         if correlation is None:
             return self
@@ -296,7 +295,7 @@ class Scenario(Table):
                 "rounds.sampler='thinning': your own availability function only lists intervals, "
                 "which needs enumeration; leave the sampler out"
             )
-        # Ids from 2^40 on are those of held-out clients, and joining devices need ids too.
+        # Ids from 2^40 on belong to held-out clients, and joining devices need ids too.
         if self.device_ids >= 2**40:
             raise ValueError(
                 f"population.joins_per_day={self.population.joins_per_day:g}: makes more than 2^40 "
@@ -336,8 +335,7 @@ class Scenario(Table):
         # The key is added to the message, because a mechanism does not know its own.
         except InputError as error:
             raise ValueError(f"privacy.mechanism: {error}") from None
-        # Between two restarts of C the clip norm must not change, because their noise is scaled by
-        # one norm.
+        # Between two restarts of C the noise is scaled by one clip norm, which must not change.
         clipping = self.privacy.clipping
         if clipping.later_norms is not None:
             recurrence = mechanism.recurrence(self.rounds.count)
@@ -379,8 +377,7 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def _poisson_samples_are_secret(self) -> Self:
-        """Refuses settings whose releases would reveal the number of devices in a Poisson
-        sample."""
+        """Refuses settings that would reveal the number of devices in a Poisson sample."""
         weighting = self.training.weighting
         if not self.trains_whole_rounds:
             if not isinstance(weighting, MeanWeighting):
@@ -471,9 +468,8 @@ class Scenario(Table):
 
         Raises:
             ScenarioError: the file is not a scenario.
-            InputError: a custom availability, data or task has code that was found by its digest,
-            as in
-                traces, and `trust_code` is false.
+            InputError: code of the scenario was found by its digest, as in traces, without
+            `trust_code`.
         """
         file = Path(path)
 
@@ -507,12 +503,10 @@ class Scenario(Table):
         Args:
             tables: nested dicts.
             source: name of the tables in messages.
-            directory: folder of the files that the tables name; they are looked up by SHA-256 first
-                (as in traces), then
-            by name.
-            is_recorded: whether the tables come from a trace or run. `demand_trust` then distrusts
-                all code that they
-            name, wherever it was found.
+            directory: folder of the files, which are looked up by SHA-256 first (as in traces),
+                then by name.
+            is_recorded: whether the tables come from a trace or run, so that `demand_trust`
+                distrusts all their code.
 
         Raises:
             ScenarioError: the tables are not a scenario.
@@ -535,8 +529,7 @@ class Scenario(Table):
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
-        """Returns the whole scenario as TOML, defaults included; reading it back gives an equal
-        value."""
+        """Returns the scenario as TOML, defaults included; reading it back gives an equal value."""
         return tomli_w.dumps(self.to_tables())
 
     def with_overrides(self, *overrides: str) -> Self:
@@ -544,8 +537,7 @@ class Scenario(Table):
         return naming_overrides(self._overridden, "scenario", overrides)
 
     def scaled(self, scale: float) -> Self:
-        """Returns a smaller copy without training, which takes less time to run and has nearly the
-        same min-sep.
+        """Returns a smaller, faster copy without training, with nearly the same min-sep.
 
         Args:
             scale: factor, at most 1, on population, joins, report goal and the concurrency of
@@ -558,8 +550,7 @@ class Scenario(Table):
             raise InputError.of(
                 "scale", scale, "must be above 0 and at most 1", "1 is the whole population"
             )
-        # The timer is not scaled, and the number of devices per report hardly changes, so neither
-        # does the min-sep.
+        # The timer is not scaled: devices per report, and so the min-sep, hardly change.
         if scale == 1:
             return self.with_overrides("training.enabled=false")
         full = self.rounds.report_goal
@@ -654,8 +645,7 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
 
 
 def _with_keys(availability: Availability, device_class: DeviceClass) -> Availability:
-    """Returns an availability with the keys of a class. Raises ValueError with a text of one
-    line."""
+    """Returns an availability with the keys of a class. Raises ValueError, in one line."""
     kind, keys = type(availability), device_class.availability or {}
     told = f"population.classes, class {device_class.name!r}: availability"
     if isinstance(availability, ContentFile) or "model" in keys:
@@ -697,8 +687,7 @@ def _without_content(table: BaseModel) -> BaseModel:
 def _as_given(table: BaseModel) -> BaseModel:
     """Returns a copy of a table without its cached properties, which would be sent with it."""
     copy = table.model_copy()
-    # Cached properties are stored with the fields; private attributes, such as the content, are
-    # not.
+    # Unlike private attributes, such as the content, cached properties are stored with the fields.
     for name in set(vars(copy)) - set(type(table).model_fields):
         del vars(copy)[name]
     return copy

@@ -56,9 +56,8 @@ class FederatedTask(Table):
     """Weight of the task if several tasks want the same device: it is assigned to one of them with
     a probability in proportion to the weights."""
     timer_group: Annotated[str, Field(pattern=NAME_PATTERN, max_length=80)] | None = None
-    """Name of a group of tasks that share a timer: a contribution to one of them counts for all.
-    Default:
-    the task has its own timer."""
+    """Group of tasks that share a timer: a contribution to one of them counts for all. Default: the
+    task has its own timer."""
     rounds: dict[str, Any] = Field(default_factory=dict)
     """The task's own keys of the table `rounds`; all others are the scenario's."""
     participation: dict[str, Any] = Field(default_factory=dict)
@@ -129,8 +128,7 @@ class SeveralTasks:
 
     @property
     def common(self) -> Scenario:
-        """Scenario that holds the population, availability, seed and server keys that all tasks
-        share."""
+        """Scenario with the population, availability, seed and server that all tasks share."""
         return self.tasks[0].scenario
 
     @property
@@ -174,8 +172,7 @@ class SeveralTasks:
         return hashlib.sha256(json.dumps(list(own.items()), sort_keys=True).encode()).hexdigest()
 
     def to_document(self) -> dict[str, Any]:
-        """Returns digest and tasks with their complete tables, as recorded; `of_document` reads
-        them."""
+        """Returns digest and tasks with all their tables, as recorded for `of_document`."""
         tables = {task.name: task.to_document() for task in self.tasks}
         scenario = {"name": self.name, "description": self.description, "tasks": tables}
         return {"scenario_digest": self.digest, "scenario": scenario}
@@ -259,8 +256,7 @@ class SeveralTasks:
         tasks = tuple(
             _task(task, own, common, name, source, directory) for task, own in given.items()
         )
-        # Only the first task keeps the scenario's seed; otherwise all tasks would have the same
-        # noise.
+        # Only the first task keeps the scenario's seed, or all tasks would have the same noise.
         tasks = (tasks[0], *(_with_own_seed(task, given[task.name]) for task in tasks[1:]))
         description = common.get("description", "")
         # The name comes from a task's scenario, which has filled in a missing one.
@@ -271,16 +267,15 @@ class SeveralTasks:
 
 
 def tasks_of(scenario: Scenario | SeveralTasks) -> tuple[TaskScenario, ...]:
-    """Returns the tasks of a scenario; one without tables `tasks` is a single task without a
-    name."""
+    """Returns the tasks of a scenario: a single one without a name if it has no tables `tasks`."""
     if isinstance(scenario, SeveralTasks):
         return scenario.tasks
     return (TaskScenario("", 0.0, 1.0, None, scenario),)
 
 
 def sharing_timer(tasks: Sequence[TaskScenario], task: int) -> tuple[int, ...]:
-    """Returns the positions in `tasks` of the other tasks that share a timer with the task at
-    position `task`."""
+    """Returns the positions of the other tasks that share a timer with the one at position
+    `task`."""
     group = tasks[task].timer_group
     if group is None:
         return ()
@@ -293,8 +288,7 @@ def _task(
     name: str, own: Any, common: dict[str, Any], base: Any, source: str, directory: Path
 ) -> TaskScenario:
     """Returns a task of a file."""
-    # The name is also that of the trace's folder, which is next to files that the run itself
-    # writes.
+    # The trace's folder has this name, next to files that the run itself writes.
     is_name = re.fullmatch(NAME_PATTERN, name) and len(name) <= 40
     if not is_name or name in RESERVED_NAMES or name.endswith((".partial", ".json")):
         raise ScenarioError(
@@ -341,13 +335,12 @@ def merged(base: Any, own: Any, path: tuple[str, ...]) -> Any:
 
     Args:
         base: the table, or a value in its place.
-        own: keys that replace those of the table.
+        own: keys with new values.
         path: path of keys to the table.
 
     Returns:
-        A new table. If `own` has another kind than `base`, it is `own`, because the keys of one
-        kind mean
-        nothing in another.
+        A new table; only `own` if its kind differs, because keys of another kind mean nothing
+        there.
     """
     if not isinstance(base, dict) or not isinstance(own, dict):
         return own

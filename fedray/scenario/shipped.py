@@ -34,12 +34,10 @@ def find_scenario(name: str | Path) -> Path:
     """Returns the file of a scenario, given its path or the name of a shipped scenario.
 
     Args:
-        name: a path, if it has a suffix or a folder or exists; otherwise the name of a shipped
-            scenario.
+        name: a path if it has a suffix or a folder, or exists; otherwise a shipped scenario's name.
 
     Raises:
-        ScenarioError: no shipped scenario has the name; the message lists the most similar names
-        first.
+        ScenarioError: no shipped scenario has the name; the message lists similar names first.
     """
     path = Path(name)
     # A misspelt path is reported as a missing file, and not as an unknown scenario.

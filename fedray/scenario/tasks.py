@@ -40,7 +40,7 @@ class NextWordTask(TaskTable):
 
 
 class MlpTask(TaskTable):
-    """Fully connected layers of rectified linear units with a softmax over the classes; see
+    """Layers of rectified linear units with a softmax over the classes; see
     clients/tasks/mlp.py."""
 
     kind: Literal["mlp"] = "mlp"
@@ -60,8 +60,8 @@ class LogisticTask(TaskTable):
     """Multinomial logistic regression."""
     implementation: ClassVar[str] = "fedray.clients.tasks.logistic:Logistic"
     l2: NonNegative = 0.0
-    """Weight of the term l2 / 2 * |weights|^2 in the training loss, without the biases; metrics do
-    not have the term."""
+    """Factor in the term l2 / 2 * |weights|^2 of the training loss, but not of metrics or for
+    biases."""
 
 
 class QuadraticTask(TaskTable):
@@ -100,7 +100,7 @@ class KeyboardLstmTask(TaskTable):
     hidden: Width = 670
     """Number of units of the cell."""
     embedding: Width = 96
-    """Number of dimensions of a word's embedding."""
+    """Dimensions of a word's embedding."""
     tied: bool = False
     """Whether the output layer is the transposed input embedding. Otherwise it has weights of its
     own, and biases."""
@@ -118,7 +118,7 @@ class TransformerLmTask(TaskTable):
     layers: Annotated[int, Field(ge=1, le=128)] = 3
     """Number of blocks, each with attention and a feed-forward layer."""
     embedding: Width = 96
-    """Number of dimensions of a word's embedding, and width of the blocks; an even multiple of
+    """Dimensions of a word's embedding, and width of the blocks; even, and a multiple of
     `heads`."""
     heads: Annotated[int, Field(ge=1, le=1024)] = 8
     """Number of attention heads."""

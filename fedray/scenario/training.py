@@ -42,12 +42,10 @@ class LocalSteps(WorkTable):
     batch_size: Count = 8
     """Number of examples per local step. A device that holds fewer starts over."""
     max_examples: Count | None = None
-    """Largest number of examples of a device that are used in training: its first ones. Default:
-    all."""
+    """Largest number of examples of a device used in training: its first ones. Default: all."""
     max_tokens: Count | None = None
-    """Largest number of tokens of a device that are used in training: its first texts up to this
-    total, and at least one text. Padding does not count. Default: no cap. Only for examples that
-    are texts."""
+    """Largest number of tokens of a device used in training: its first texts up to this total, at
+    least one. Padding does not count. Default: no cap. Only for examples that are texts."""
 
 
 class FedAvg(LocalSteps):
@@ -99,12 +97,10 @@ class FedSGD(WorkTable):
     learning_rate: Positive = 1.0
     """Factor on the gradient."""
     max_examples: Count | None = None
-    """Largest number of examples of a device that are used in training: its first ones. Default:
-    all."""
+    """Largest number of examples of a device used in training: its first ones. Default: all."""
     max_tokens: Count | None = None
-    """Largest number of tokens of a device that are used in training: its first texts up to this
-    total, and at least one text. Padding does not count. Default: no cap. Only for examples that
-    are texts."""
+    """Largest number of tokens of a device used in training: its first texts up to this total, at
+    least one. Padding does not count. Default: no cap. Only for examples that are texts."""
 
 
 AnyWork = Annotated[
@@ -211,7 +207,7 @@ class InitialModel(NamesDataFiles):
     """A safetensors file, relative to the scenario's directory: the model.safetensors of a trained
     run, or another file that has the task's parameters by name."""
     sha256: Digest = ""
-    """SHA-256 of the file. It is filled in when the file is read, and checked if it is given."""
+    """SHA-256 of the file; filled in when it is read, and checked if given."""
 
 
 class Training(Table):
@@ -223,14 +219,12 @@ class Training(Table):
     """Seed of the model, its data and its noise, on which the population never depends. Default:
     the scenario's seed."""
     task: AnyTask = NextWordTask()
-    """Model, loss and metrics: a table with `kind` and that kind's keys, or only the name of a
-    kind."""
+    """Model, loss and metrics: a table with `kind` and that kind's keys, or only a kind's name."""
     initial: InitialModel | None = None
     """Parameters to start from. Default: the task draws them."""
     cohort_sample: Annotated[int, Field(gt=0, le=100_000)] = 64
-    """Number of accepted devices of a round that really train; the noise is scaled by cohort_sample
-    divided by the number of accepted devices. In a Poisson sample all devices train, and the key is
-    not used."""
+    """Number of accepted devices of a round that really train; the noise is scaled by their share
+    of the accepted devices. In a Poisson sample all devices train, and the key is not used."""
     client: AnyWork = FedAvg()
     """Table: local training of a device."""
     devices_at_once: Annotated[int, Field(gt=0, le=4096)] | Literal["measured"] = 16
@@ -249,8 +243,7 @@ class Training(Table):
     evaluate_every: Count = 10
     """Number of rounds between two evaluations on held-out data."""
     evaluation_devices: Count = 128
-    """Number of held-out devices on whose data the model is evaluated; fewer if the data has
-    fewer."""
+    """Number of held-out devices whose data the model is evaluated on; fewer if there are fewer."""
     evaluation_examples: Count = 4
     """Number of examples used of each held-out device; fewer if it has fewer."""
     checkpoint_every: Count = 100

@@ -28,8 +28,7 @@ class CyclicSchedule(Table):
     kind: Literal["cyclic"] = "cyclic"
     """Groups that take turns."""
     min_sep: Annotated[int, Field(ge=1, lt=2**31)]
-    """Number of groups, and so the smallest difference between the numbers of two rounds of one
-    upload."""
+    """Number of groups, and so the smallest difference between two round numbers of one upload."""
 
 
 class PoissonSchedule(Table):
@@ -80,14 +79,13 @@ class Uploads(Table):
         return [least + (window < more) for window in range(self.windows)]
 
     def least_accepted(self, drawn: int) -> int:
-        """Returns the smallest number of accepted uploads in a committed round that drew `drawn`
-        uploads."""
+        """Returns the smallest number of accepted uploads in a committed round that drew
+        `drawn`."""
         # Without the stress every upload can be read, so every round accepts all that were drawn.
         return drawn - most_unresolved(drawn) if self.unresolved_share else drawn
 
 
 def most_unresolved(drawn: int) -> int:
-    """Returns the largest number of unresolved uploads in a committed round: a tenth, rounded
-    down."""
+    """Returns the largest number of unresolved uploads in a round: a tenth, rounded down."""
     # Integer division has no rounding error.
     return drawn // ONE_IN

@@ -52,7 +52,7 @@ def has_checkpoint(partial: Path) -> bool:
     try:
         return any((partial / CHECKPOINTS).glob("*.npz"))
     except OSError:
-        # The path has a name that no directory can have, so there is no checkpoint.
+        # The path has a name that no directory can have.
         return False
 
 
@@ -98,12 +98,10 @@ class Checkpoints:
     def newest(
         self, check: Callable[[dict[str, NDArray]], None] = lambda state: None
     ) -> dict[str, NDArray]:
-        """Returns the state of the newest usable checkpoint of this run. Skipped ones are reported
-        and noted.
+        """Returns the state of this run's newest usable checkpoint; skipped ones are noted.
 
         Args:
-            check: function that raises CheckpointError if the other files of a state do not match
-                it.
+            check: function that raises CheckpointError if other files do not match a state.
 
         Raises:
             CheckpointError: no checkpoint is usable.
@@ -178,8 +176,7 @@ def prefixed(prefix: str, state: Mapping[str, NDArray]) -> dict[str, NDArray]:
 
 
 def under(prefix: str, state: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Returns the arrays whose names begin with a prefix, with the prefix removed: the state of one
-    part."""
+    """Returns the arrays whose names begin with a prefix, without it: the state of one part."""
     return {name[len(prefix) :]: each for name, each in state.items() if name.startswith(prefix)}
 
 

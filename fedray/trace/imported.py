@@ -50,8 +50,7 @@ IMPORT_FORMAT = "fedray-import"
 IMPORT_VERSION = 3
 DEVICES_FILE = "devices.parquet"
 NAMES_PER_GROUP = 1 << 18
-"""Number of rows in a row group of devices.parquet, so that a name is found without reading all
-others."""
+"""Rows per row group of devices.parquet, so that a name is found without reading the others."""
 AS_THEY_ARE, BY_RANK, BY_LIST = "as they are", "by rank", "by list"
 """How the log's round numbers became the trace's: by the arguments `rounds`, `renumber` and
 `rounds_file`, in this order."""
@@ -170,7 +169,7 @@ class ImportDocument(TypedDict):
     repeated_rows: int
     """Number of further rows of one device in one round."""
     times: ImportedTimes | None
-    """Source of the times; None if there are no times."""
+    """Source of the times; None without times."""
     rows_read: int
     """Number of rows in the log."""
     filtered_rows: int
@@ -193,8 +192,7 @@ class Assumption(NamedTuple):
     """An assumption behind the figures, and its source.
 
     text: a sentence.
-    source: an argument of the import, the log itself, or "nobody" for a fact that cannot be
-        observed.
+    source: an argument of the import, the log, or "nobody" for a fact that cannot be observed.
     """
 
     text: str
@@ -269,14 +267,12 @@ class ImportedTrace(Result):
 
     @property
     def digest(self) -> str:
-        """Digest of the columns of all parts, as recorded in run.json; the method `verify`
-        recomputes it."""
+        """Digest of the columns of all parts, as recorded in run.json; `verify()` recomputes it."""
         return self.run["digest"]
 
     @property
     def integrity(self) -> str:
-        """Sentence on how this trace's figures are protected against damage, depending on how it
-        was opened."""
+        """Sentence on how figures are protected against damage, as the trace was opened."""
         return integrity(self._verify)
 
     @property
@@ -442,7 +438,7 @@ class ImportedTrace(Result):
 
     def round_times(self) -> tuple[Float64Array, Float64Array] | None:
         """Returns the earliest [n] and the latest [n] time of a participation in each round, in
-        seconds as in `times`; None if there are no times.
+        seconds as in `times`; None without times.
 
         Both cover everything recorded of the round: its participations, and its time in the rounds
         file. If the time in the rounds file is the only one, it is both. A round without times gets
@@ -503,8 +499,7 @@ class ImportedTrace(Result):
         end = part["end_device"]
         distinct = device_ids, rounds
         if self.repeats == "each":
-            # The invariant holds for distinct rows, because a device may contribute to a round
-            # several times.
+            # The invariant is for distinct rows: a device may contribute to a round several times.
             is_first = np.ones(rounds.size, np.bool_)
             is_first[1:] = (device_ids[1:] != device_ids[:-1]) | (rounds[1:] != rounds[:-1])
             distinct = device_ids[is_first], rounds[is_first]
@@ -617,10 +612,8 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
 
 
 def _filled(times: Float64Array, before: float) -> Float64Array:
-    """Returns times [n] with each NaN replaced by the last known time, or `before` if there is
-    none."""
-    # Position of the last known time up to each round; 0, the position of `before`, if there is
-    # none.
+    """Returns times [n] with NaN replaced by the last known time, at the start by `before`."""
+    # Position of the last known time up to each round, or 0, that of `before`.
     known_places = np.where(np.isnan(times), 0, np.arange(1, times.size + 1))
     places = np.maximum.accumulate(known_places)
     return np.concatenate([[before], times])[places]
@@ -672,8 +665,7 @@ def file_digest(file: Path) -> str:
 
 
 def imported_digest(device_ids: UInt64Array, rounds: UInt32Array) -> str:
-    """Returns the digest of one part's columns, `device_ids` [A] and `rounds` [A], by
-    `columns_digest`."""
+    """Returns the `columns_digest` of one part's columns, `device_ids` [A] and `rounds` [A]."""
     return columns_digest({"device_id": device_ids, "round": rounds})
 
 

@@ -45,9 +45,8 @@ def trace_of(trained: TrainedRun, given: Trace | str | Path | None = None) -> Tr
 
     Args:
         trained: the run.
-        given: the trace or its path; None looks for it where `run_scenario` puts it, in the
-            directory that contains
-        the run.
+        given: the trace or its path; None looks for it around the run, where `run_scenario` puts
+            it.
 
     Returns:
         The trace, or None if it was not given and the run is not inside a trace.

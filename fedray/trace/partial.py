@@ -1,5 +1,4 @@
-"""An unfinished directory: it is named `<directory>.partial` until it is complete, and then
-renamed.
+"""An unfinished directory, named `<directory>.partial` until it is complete.
 
 A lock keeps two processes from writing one directory. A mark shows that fedray made it; no other
 directory is ever removed. If its process fails, a directory with a checkpoint is kept for `resume`.
@@ -44,7 +43,7 @@ def partial_directory(directory: Path) -> Path:
 
 
 def finished_directory(partial: Path) -> Path:
-    """Returns the directory that a partial one becomes; any other directory is returned
+    """Returns the directory that a partial one becomes; other directories are returned
     unchanged."""
     return partial.with_name(partial.name.removesuffix(".partial"))
 
@@ -77,7 +76,7 @@ def new_directory(name: str) -> Path:
         if directory.exists():
             continue
         try:
-            # Only one process can make it; another one that starts at the same time takes the next
+            # Only one process can make it; another that starts at the same time takes the next
             # number.
             partial_directory(directory).mkdir(parents=True)
         except FileExistsError:
@@ -169,8 +168,7 @@ class PartialDirectory:
             # This is checked again, now that no other process can change it.
             self._check_ours(output, is_resumed)
             self.token = secrets.token_hex(16)
-            """This writer's token: a process that can read it in the partial directory shares its
-            file system."""
+            """This writer's token; a process that can read it there shares the file system."""
             self._write(TOKEN_FILE, f"{MARK}{self.token}".encode())
             self._clear(is_resumed)
             for name in self.made_again:
@@ -226,8 +224,7 @@ class PartialDirectory:
         self._write(name, content)
 
     def publish(self, document: Mapping[str, Any]) -> Path:
-        """Writes the document with the digest of its content, then gives the directory its final
-        name.
+        """Writes the document with its content's digest, then gives the directory its final name.
 
         Returns the final path. Raises RunFailed, after which the work is kept.
         """

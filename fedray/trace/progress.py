@@ -30,16 +30,14 @@ MOST_BYTES = 16 << 20
 SECONDS_BETWEEN = 1.0
 """Shortest time between two versions of the file, seconds."""
 MOST_SHARE = 0.01
-"""Largest share of the time that writing may take; on a slow disk the file is written less
-often."""
+"""Largest share of time spent on writing; on a slow disk the file is written less often."""
 
 Kind = Literal["simulation", "training"]
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process in a form that identifies it, because its number may later belong to another
-    process.
+    """A process, with enough to recognise it after its number was reused.
 
     pid: process id.
     started: start of the process, in clock ticks since the machine was started.
@@ -173,7 +171,7 @@ class ProgressFile:
         self._next = begun + max(SECONDS_BETWEEN, taken / MOST_SHARE)
 
     def _replace(self, document: Mapping[str, Any]) -> None:
-        # The file is not synced: after a power failure there is no process to report on.
+        # The file is not synced, because after a power failure no process is left to report on.
         try:
             with whole_file(self._file) as new:
                 new.write_text(json.dumps(document, allow_nan=False))

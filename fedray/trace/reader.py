@@ -85,13 +85,11 @@ class Trace(DrawnResult):
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Self:
-        """Opens a trace and validates its version, that every file is present, schemas, row counts
-        and the invariants of rounds.
+        """Opens a trace and validates version, presence of files, schemas, row counts and rounds.
 
         Args:
             path: the directory.
-            verify: whether run.json, and every column when it is read, must have its recorded
-                digest.
+            verify: whether run.json, and each column when it is read, must have its digest.
         """
         directory = Path(path)
         trace = cls(directory, _read_run(directory, verify), verify)
@@ -125,14 +123,13 @@ class Trace(DrawnResult):
 
     @property
     def digest(self) -> str:
-        """Digest of the result columns, as recorded in run.json; the method `verify` recomputes it.
-        Runs with the same digest had the same participations."""
+        """Digest of the result columns, as recorded in run.json; `verify()` recomputes it. Runs
+        with the same digest had the same participations."""
         return self.run["digest"]
 
     @property
     def integrity(self) -> str:
-        """Sentence on how this trace's figures are protected against damage, depending on how it
-        was opened."""
+        """Sentence on how figures are protected against damage, as the trace was opened."""
         return integrity(self._verify)
 
     @property
@@ -171,7 +168,7 @@ class Trace(DrawnResult):
 
     @cached_property
     def committed_rounds(self) -> int:
-        """Number of rounds that released a model: n of every mechanism. Abandoned attempts do not
+        """Number of rounds that released a model: n of every mechanism. No abandoned attempts
         count."""
         return int((self.rounds["state"] == 0).sum())
 
@@ -292,8 +289,7 @@ class Trace(DrawnResult):
         return columns
 
     def outcome_counts(self) -> dict[str, int]:
-        """Returns the number of selected devices by outcome, in committed and abandoned rounds
-        together."""
+        """Returns the number of selected devices by outcome, in committed and abandoned rounds."""
         counts = np.zeros(len(OUTCOMES), np.int64)
         for part in self.run["parts"]:
             codes = self._columns_of(part, ("outcome",))["outcome"]
@@ -425,8 +421,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     check_parts(run["parts"], directory, {"columns": dict})
     if not verify:
         return run
-    # Parts are checked when they are read; this checks that the digest of the whole is made of
-    # theirs.
+    # Parts are checked when they are read; here, only that their digests make up the trace's.
     part_digests = [part["digest"] for part in run["parts"]]
     digest = run_digest(part_digests, run["rounds_digest"], run)
     if digest != run["digest"]:
@@ -508,8 +503,7 @@ def check_parts(
                 "the trace from its source again"
             )
         after = part["end_device"]
-        # The name must follow from the device, so no document can refer to files outside of the
-        # trace.
+        # With names that follow from devices, no document can refer to files outside of the trace.
         if part["file"] != part_file(part["first_device"]):
             raise TraceCorrupt(
                 f"{file} names {shown(part['file'])}, which is not the name of its part; copy the "

@@ -106,8 +106,7 @@ the digest in run.json, and columns."""
 
 
 def part_file(first_device: int) -> str:
-    """Returns the path of a part within the trace. Names sort in order of device, up to 10^13
-    ids."""
+    """Returns a part's path within the trace. Names sort in order of device, up to 10^13 ids."""
     return f"{PARTICIPATIONS}/devices-{first_device:013d}.parquet"
 
 
@@ -135,15 +134,13 @@ def column_digest(name: str, column: NDArray) -> str:
 
 
 def _canonical(name: str, column: NDArray) -> tuple[bytes, NDArray]:
-    """Returns (name, type and length; values) in the form that is hashed, the same on every
-    machine."""
+    """Returns (name, type and length; values) as they are hashed, the same on every machine."""
     # Machines with either byte order must give the same digest.
     values = column.astype(column.dtype.newbyteorder("<"), copy=False)
     # Only a column with a NaN is copied.
     if values.dtype.kind == "f" and np.isnan(values).any():
         values = np.where(np.isnan(values), np.nan, values)
-    # The head separates columns: without it, moving values between columns could give the same
-    # digest.
+    # The head separates columns, so that no value can move to the next one unnoticed.
     head = f"{name}:{values.dtype.str}:{values.size};"
     return head.encode(), np.ascontiguousarray(values)
 
@@ -167,9 +164,7 @@ def run_digest(
     Args:
         part_digests: digests of the parts, in order of device.
         rounds_digest: digest of rounds.parquet.
-        event_digests: digests of the files of DEVICE_EVENTS that exist, by key; other keys are
-            ignored. None if there are
-        no such files.
+        event_digests: digests of existing files of DEVICE_EVENTS, by key; other keys are ignored.
     """
     given = event_digests or {}
     of_events = [given[key] for key, _ in DEVICE_EVENTS.values() if key in given]

@@ -122,8 +122,7 @@ class TasksWriter(PartialDirectory):
                 shutil.rmtree(path, ignore_errors=True)
 
     def forget_content(self, name: str) -> None:
-        """Removes a file that `save_content` wrote for the duration of the run; each trace has its
-        own copy.
+        """Removes a file that `save_content` wrote for the run; each trace has its own copy.
 
         Args:
             name: name given to `save_content`.

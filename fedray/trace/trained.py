@@ -66,18 +66,16 @@ LEFT_OUT = {
     "not_finite": "with an update that is not finite",
     "zeroed": "with an update so long that it counts as zero",
 }
-"""Columns that count devices which took part but added nothing to the model, with their
-meanings."""
+"""Meanings of columns that count devices which took part but added nothing to the model."""
 MANY_NOT_FINITE = 0.01
-"""Smallest share of a run's updates that are not finite at which the training counts as
-diverged."""
+"""Share of updates that are not finite from which a training counts as diverged."""
 LAST_SHARE, LEAST_ROUNDS = 10, 10
 """The first round's loss is compared with the losses of the last tenth of the rounds, at least 10
 of them, in runs of at least 20 rounds."""
 SURE_DEVIATIONS = 4.0
-"""Number of their standard deviations by which these losses must exceed the first for a divergence.
-For a model that does not change, with log-normal losses of any width, this happens in at most 2 of
-10,000 runs."""
+"""A training diverged if these losses exceed the first by this many of their standard deviations.
+If the model never changes, that happens in at most 2 of 10,000 runs with log-normal losses of any
+width."""
 _KINDS = {
     "trace_digest": str,
     "rounds": int,
@@ -202,8 +200,7 @@ class TrainedRun(DrawnResult):
 
         Args:
             path: the directory.
-            verify: whether training.json, and the files when they are read, must have their
-                digests.
+            verify: whether training.json, and files when they are read, must have their digests.
         """
         directory = Path(path)
         file = directory / TRAINING_FILE
@@ -365,9 +362,8 @@ class TrainedRun(DrawnResult):
         if losses.size < 2 * LEAST_ROUNDS:
             return ""
         first, median = float(losses[0]), float(np.median(last))
-        # The loss must at least double, even if losses can be negative. The increase must also
-        # exceed the differences between rounds of one model, because the devices of a round may be
-        # few and unlike.
+        # The loss must rise by its own size, even if losses can be negative, and by more than
+        # rounds of one model differ, because the devices of a round may be few and unlike.
         if median - first <= max(abs(first), SURE_DEVIATIONS * float(last.std(ddof=1))):
             return ""
         return (
@@ -416,8 +412,7 @@ class TrainedRun(DrawnResult):
         return [["encoding", text]]
 
     def _left_out_rows(self) -> list[list[str]]:
-        """Returns a row on devices that took part but added nothing to the model, if there are
-        any."""
+        """Returns a row on devices that took part but added nothing to the model, if any."""
         counts = {text: int(self.metrics[name].sum()) for name, text in LEFT_OUT.items()}
         texts = [f"{count:,} {text}" for text, count in counts.items() if count]
         return [["left out", ", ".join(texts)]] if texts else []
@@ -432,8 +427,7 @@ class TrainedRun(DrawnResult):
     def verify(self) -> None:
         """Reads every file and compares its digest with the recorded one. Raises TraceCorrupt at
         the first difference."""
-        # The run is opened again, because cached values may have been read without checking
-        # digests.
+        # Opened again, because cached values may have been read without checking digests.
         checked = type(self).open(self.path)
         _ = checked.metrics, checked.parameters()
 
@@ -448,8 +442,7 @@ class TrainedRun(DrawnResult):
 
 
 class TrainedRunWriter(PartialDirectory):
-    """An unfinished trained run: a directory that gets its final name when everything is
-    written."""
+    """An unfinished trained run: a directory that gets its final name when it is complete."""
 
     def __init__(
         self, directory: str | Path, *, is_resumed: bool = False, partial: Path | None = None

@@ -1,5 +1,4 @@
-"""An unfinished run on disk, next to its future trace, from which it can continue after any
-failure.
+"""An unfinished run on disk, next to its future trace: enough to continue after any failure.
 
     TRACE.partial/
       unfinished.json                 format, scenario, digest, and a random name that no other run
@@ -130,16 +129,14 @@ class Journal:
 
         Raises RunFailed; earlier checkpoints then stay complete.
         """
-        # The journal is written first, so that a checkpoint never names a file that is not on the
-        # disk.
+        # The journal is written first, so that no checkpoint names a file that is not on the disk.
         make_folder(self._partial / JOURNAL)
         self._save_recent()
         digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, 32)
         self._checkpoints.save({"journal": digests, **state})
 
     def load(self) -> dict[str, NDArray]:
-        """Returns the state of the newest checkpoint whose files are all intact, and continues from
-        it.
+        """Returns the state of the newest checkpoint with intact files, and continues from it.
 
         Raises:
             CheckpointError: no checkpoint is usable.
@@ -160,7 +157,7 @@ class Journal:
     def _save_recent(self) -> None:
         if not self._recent:
             return
-        # One array per column holds all settlements, because thousands of small arrays are slow to
+        # One array per column for all settlements, because thousands of small ones are slow to
         # read.
         recent = self._recent
         arrays = {name: [getattr(each, name) for each in recent] for name in _COLUMNS}

@@ -125,8 +125,7 @@ class TraceWriter(PartialDirectory):
         """Participations by class of devices in all parts so far."""
 
     def add_part(self, part: ShardPart) -> None:
-        """Adds a `part`, and writes it unless its shard already has. Parts may come in any
-        order."""
+        """Adds a `part`, and writes it unless its shard has. Parts may come in any order."""
         name = part_file(part.first_device)
         # A part without bytes was written by its shard, which shares the file system.
         if part.parquet is not None:
@@ -201,15 +200,13 @@ class TraceWriter(PartialDirectory):
 
 
 def write_part(part: ShardPart, partial: str, token: str) -> ShardPart:
-    """Writes a shard's part to the writer's directory if it is visible here, and then drops the
-    bytes.
+    """Writes a shard's part to the writer's directory if visible here, and drops the bytes.
 
     Args:
         part: part with its bytes.
         partial: path of the directory on the driver's machine.
-        token: content of the writer's token file, which distinguishes the directory from one with
-            the same path
-        on another machine.
+        token: content of the writer's token file; the same path on another machine has another
+            token.
 
     Returns:
         The part without bytes if it was written; otherwise the unchanged part, which must be sent.
