@@ -368,7 +368,7 @@ def test_the_least_scale_that_is_named_is_accepted() -> None:
         ("privacy.encoding={kind='secagg',modulus_bits=63}", ["modulus_bits = 63", "equal to 62"]),
         (
             "latency={setup_seconds=1000.0, secagg_seconds=900.0}",
-            ["secagg_seconds=900", "no device reports within it"],
+            ["secagg_seconds=900", "no device can report in time"],
         ),
     ],
 )
