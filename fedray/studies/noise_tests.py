@@ -9,8 +9,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special, stats
+
+from fedray.base.arrays import Float64Array
 
 ALARM = 5e-5
 """The p-value below which a test finds a problem. Of at most 19 tests, ten of sums and nine of
@@ -27,7 +28,7 @@ _MOST_SHIFTED = 1 << 15
 """Bounds the work of comparing rows at all shifts: rounds times the root of coordinates, in one
 group."""
 
-Values = NDArray[np.float64]
+Values = Float64Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.audit.participation import read_patterns
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
 from fedray.base.document import InJson, Keys, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
@@ -188,7 +188,7 @@ def evaluate_on_devices(
     )
 
 
-_Chosen = tuple[str, float, float, NDArray[np.uint64]]
+_Chosen = tuple[str, float, float, UInt64Array]
 """Kind, low and high of a group, and the devices of its sample."""
 
 
@@ -215,9 +215,7 @@ class _Draws:
         found += self._by_zone(everybody)
         return [each for each in found if each[3].size]
 
-    def _by_count(
-        self, by: str, device_ids: NDArray[np.uint64], counts: NDArray[np.int64]
-    ) -> Iterator[_Chosen]:
+    def _by_count(self, by: str, device_ids: UInt64Array, counts: Int64Array) -> Iterator[_Chosen]:
         """Those with none, then those with so many; the largest count is one that occurs."""
         yield by, 0.0, 0.0, self._of_population(by, device_ids)
         # A draw per group at an address of its own, so that groups do not depend on one another.
@@ -229,13 +227,13 @@ class _Draws:
             largest = counts[counts <= high].max()
             yield by, float(low), float(largest), np.sort(drawn)
 
-    def _by_zone(self, device_ids: NDArray[np.uint64]) -> Iterator[_Chosen]:
+    def _by_zone(self, device_ids: UInt64Array) -> Iterator[_Chosen]:
         # Of the uniform sample, so that zones have the devices that they have in the population.
         offsets = zone_offsets_on(self._scenario, device_ids)
         for offset in np.unique(offsets).tolist():
             yield "zone", offset, offset, device_ids[offsets == offset]
 
-    def _of_population(self, by: str, without: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _of_population(self, by: str, without: UInt64Array) -> UInt64Array:
         """A uniform sample, sorted, of the devices that joined before the last round closed, less
         those in `without`. (`joined_before` may count two more than have joined.)"""
         wanted = min(self._sample, self._joined - without.size)
@@ -267,9 +265,7 @@ def _bins(most: int) -> Iterator[tuple[int, int]]:
         low = 2 * (low - 1) + 1
 
 
-def _values(
-    measures: DeviceMeasures, metrics: tuple[Metric, ...]
-) -> dict[str, NDArray[np.float64]]:
+def _values(measures: DeviceMeasures, metrics: tuple[Metric, ...]) -> dict[str, Float64Array]:
     """Each device's metrics [U]; NaN where its examples have no weight."""
     values = {}
     for metric in metrics:
@@ -285,8 +281,8 @@ def _group(
     by: str,
     low: float,
     high: float,
-    is_in: NDArray[np.bool_],
-    values: Mapping[str, NDArray[np.float64]],
+    is_in: BoolArray,
+    values: Mapping[str, Float64Array],
 ) -> DeviceGroup:
     """A group's means and quantiles over its devices; devices without a value do not count."""
     means = {}

@@ -293,7 +293,7 @@ def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_clust
             "give one of them",
         ),
         ("[60]", "[60", "not valid TOML"),
-        ("[6, 20]", "[5000000]", "above 4,194,304"),
+        ("[6, 20]", "[5000000]", "neither may exceed 4,194,304"),
         ("noise_multiplier = 2.0", "noise_multiplier = 0.001", "noise_multiplier"),
         ('x = "min_sep"', 'x = "min_sep"\nplane = "max_participations"', "can be no axis"),
     ],

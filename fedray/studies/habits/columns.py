@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from fedray.base.arrays import Float64Array, Int64Array
 
 RUN_HOURS = (1 / 6, 1 / 3, 2 / 3, 1.25, 2.5, 5.0, 8.0)
 """Lengths of runs, hours: the share of runs that are longer is a statistic."""
@@ -51,22 +52,22 @@ class Sums(NamedTuple):
     by_day: [N, 3]; runs that start by day, sums of the logarithm of their length and its square.
     """
 
-    hours: NDArray[np.float64]
-    runs: NDArray[np.float64]
-    days_with_any: NDArray[np.float64]
-    longer: NDArray[np.float64]
-    again: NDArray[np.float64]
-    before: NDArray[np.float64]
-    weekend: NDArray[np.float64]
-    weekdays: NDArray[np.float64]
-    nights: NDArray[np.float64]
-    by_day: NDArray[np.float64]
+    hours: Float64Array
+    runs: Float64Array
+    days_with_any: Float64Array
+    longer: Float64Array
+    again: Float64Array
+    before: Float64Array
+    weekend: Float64Array
+    weekdays: Float64Array
+    nights: Float64Array
+    by_day: Float64Array
 
 
 def interval_sums(
-    first: NDArray[np.int64],
-    starts: NDArray[np.float64],
-    ends: NDArray[np.float64],
+    first: Int64Array,
+    starts: Float64Array,
+    ends: Float64Array,
     days: int,
     first_weekday: int,
 ) -> Sums:
@@ -204,18 +205,18 @@ class PointSums(NamedTuple):
         hours differ, and the cosines and sines of both hours.
     """
 
-    hours: NDArray[np.float64]
-    days_with_any: NDArray[np.float64]
-    shorter: NDArray[np.float64]
-    gaps: NDArray[np.float64]
-    weekend: NDArray[np.float64]
-    weekdays: NDArray[np.float64]
-    pairs: NDArray[np.float64]
+    hours: Float64Array
+    days_with_any: Float64Array
+    shorter: Float64Array
+    gaps: Float64Array
+    weekend: Float64Array
+    weekdays: Float64Array
+    pairs: Float64Array
 
 
 def point_sums(
-    first: NDArray[np.int64],
-    times: NDArray[np.float64],
+    first: Int64Array,
+    times: Float64Array,
     first_weekday: int,
 ) -> PointSums:
     """Adds up the moments of devices.

@@ -24,9 +24,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from scipy import optimize, special
 
+from fedray.base.arrays import Float64Array
 from fedray.base.document import Document, InJson, Key, Keys, NotInJson
 from fedray.base.errors import FitFailed, InputError, ScenarioError
 from fedray.base.part_done import PartDone
@@ -131,7 +131,7 @@ class HabitFit(DrawnResult):
     """Statistics of the log."""
     simulated: NotInJson[Summary]
     """The same of the simulated devices at the estimates."""
-    errors: NotInJson[NDArray[np.float64]]
+    errors: NotInJson[Float64Array]
     """[M]; standard errors of the differences of the statistics, measured minus simulated."""
     j_statistic: float
     """The weighted squared difference that is left: chi-squared if the model is true."""
@@ -284,7 +284,7 @@ class _Search:
         # With a timer fewer hours count than the eligible ones; the search finds the rest.
         return min(max(records / max(hours, 1e-3), 0.02), 20.0)
 
-    def _weigh(self, covariance: NDArray[np.float64], simulated: int) -> None:
+    def _weigh(self, covariance: Float64Array, simulated: int) -> None:
         """Weighs statistics by the inverse of a covariance from now on.
 
         Args:
@@ -372,13 +372,13 @@ class _Search:
             rank - len(free),
         )
 
-    def _first_estimate(self, free: list[Parameter]) -> NDArray[np.float64]:
+    def _first_estimate(self, free: list[Parameter]) -> Float64Array:
         """Near the estimate, with few devices: far from it, steps need no more."""
 
-        def difference(place: NDArray[np.float64]) -> NDArray[np.float64]:
+        def difference(place: Float64Array) -> Float64Array:
             return self._difference(self._small, free, place)
 
-        def derivatives(place: NDArray[np.float64]) -> NDArray[np.float64]:
+        def derivatives(place: Float64Array) -> Float64Array:
             return self._jacobian(self._small, free, place, is_central=False)
 
         # scipy's stubs do not know that a Jacobian may be a function.
@@ -397,10 +397,10 @@ class _Search:
     def _estimate(
         self,
         free: list[Parameter],
-        place: NDArray[np.float64],
-        jacobian: NDArray[np.float64],
-        errors: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
+        place: Float64Array,
+        jacobian: Float64Array,
+        errors: Float64Array,
+    ) -> Float64Array:
         """The estimate with all devices: Gauss-Newton steps with one Jacobian, since the place is
         near."""
         difference = self._difference(self._large, free, place)
@@ -423,9 +423,7 @@ class _Search:
                 break
         return place
 
-    def _errors(
-        self, jacobian: NDArray[np.float64], other: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _errors(self, jacobian: Float64Array, other: Float64Array) -> Float64Array:
         """Returns standard errors [P] on the parameters' scales, by the sandwich formula.
 
         The sandwich is (J'G)^-1 J'SJ (G'J)^-1, with S the covariance of weighted differences: J is
@@ -456,9 +454,9 @@ class _Search:
         self,
         simulator: Simulator,
         free: list[Parameter],
-        place: NDArray[np.float64],
+        place: Float64Array,
         is_central: bool,
-    ) -> NDArray[np.float64]:
+    ) -> Float64Array:
         """Derivatives [rank, P] of the weighted statistics, by differences with common random
         numbers."""
         low, high = _bounds(free)
@@ -481,14 +479,14 @@ class _Search:
         return np.stack(columns, axis=1)
 
     def _difference(
-        self, simulator: Simulator, free: list[Parameter], place: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+        self, simulator: Simulator, free: list[Parameter], place: Float64Array
+    ) -> Float64Array:
         """[rank]; simulated minus measured statistics, weighted."""
         simulated = self._simulated(simulator, free, place)
         return self._weights @ (simulated.values - self.measured.values)
 
     def _simulated(
-        self, simulator: Simulator, free: list[Parameter], place: NDArray[np.float64]
+        self, simulator: Simulator, free: list[Parameter], place: Float64Array
     ) -> Summary:
         values = self._values(free, place)
         self._simulations += 1
@@ -502,13 +500,13 @@ class _Search:
             raise FitFailed(f"no habits near those of the log can be simulated: {error}") from None
         return self._layout.summary(records)
 
-    def _values(self, free: list[Parameter], place: NDArray[np.float64]) -> Mapping[str, float]:
+    def _values(self, free: list[Parameter], place: Float64Array) -> Mapping[str, float]:
         found = dict(self.start)
         for parameter, at in zip(free, place, strict=True):
             found[parameter.name] = parameter.from_scale(float(at))
         return found
 
-    def _place(self, free: list[Parameter]) -> NDArray[np.float64]:
+    def _place(self, free: list[Parameter]) -> Float64Array:
         low, high = _bounds(free)
         start = [each.to_scale(self.start[each.name]) for each in free]
         # The optimiser needs a start that is not on a bound.
@@ -516,13 +514,13 @@ class _Search:
         return np.clip(start, low + margin, high - margin)
 
 
-def _bounds(free: list[Parameter]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _bounds(free: list[Parameter]) -> tuple[Float64Array, Float64Array]:
     low = np.array([each.to_scale(each.low) for each in free])
     high = np.array([each.to_scale(each.high) for each in free])
     return low, high
 
 
-def _whitening(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _whitening(covariance: Float64Array) -> Float64Array:
     """[rank, M]; makes differences of statistics independent, of variance one."""
     deviations = np.sqrt(np.diag(covariance))
     # A statistic that is the same in every resample (such as one of nights in a log without any)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 from scipy import special
 
+from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.rng import Key, Stream, draw, exponential, stream_key, tabulated_quantiles
 from fedray.clients.availability.habit import HabitAvailabilityModel, HabitTables
 from fedray.clients.availability.intervals import DAY, HOUR
@@ -33,9 +33,9 @@ class Records(NamedTuple):
     ends: [R], hours; equal to the starts if records are moments.
     """
 
-    first: NDArray[np.int64]
-    starts: NDArray[np.float64]
-    ends: NDArray[np.float64]
+    first: Int64Array
+    starts: Float64Array
+    ends: Float64Array
 
     @property
     def devices(self) -> int:
@@ -137,12 +137,12 @@ class Simulator:
         return seen(Records(point_first, points, points))
 
     @cached_property
-    def _ids(self) -> NDArray[np.uint64]:
+    def _ids(self) -> UInt64Array:
         first = self.first_device
         return np.arange(first, first + self.devices, dtype=np.uint64)
 
     @cached_property
-    def _open(self) -> NDArray[np.float64]:
+    def _open(self) -> Float64Array:
         return np.zeros(self.devices)
 
     def _scenario(self, offset: float) -> Scenario:

@@ -2,8 +2,8 @@
 
 import numpy as np
 import tomli_w
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.report.figure import Axis, Figure, Series, Shown
 from fedray.report.page import render_study
 from fedray.report.table import Table
@@ -164,7 +164,7 @@ def _inequality(fit: HabitFit) -> Figure:
     )
 
 
-def _held_by_the_top(summary: Summary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _held_by_the_top(summary: Summary) -> tuple[Float64Array, Float64Array]:
     # This is the Lorenz curve, read from the most eligible device on.
     held = np.cumsum(np.sort(summary.total)[::-1]) / summary.total.sum()
     share = np.linspace(0.0, 1.0, 41)

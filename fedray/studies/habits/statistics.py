@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.rng import Stream, stream_generator
 from fedray.studies.habits.columns import (
     COUNT_RATES,
@@ -30,7 +30,7 @@ TOP_SHARES = (0.1, 0.3)
 _CHUNK = 50
 """Bootstrap draws whose weights are in memory at once."""
 
-Means = dict[str, NDArray[np.float64]]
+Means = dict[str, Float64Array]
 """Means of columns over devices, by name: [..., width]."""
 
 
@@ -43,9 +43,9 @@ class Summary:
 
     columns: Means
     """By name, [N, width] each."""
-    total: NDArray[np.float64]
+    total: Float64Array
     """[N]; hours or records of each device, of which the most eligible devices hold a share."""
-    of_means: Callable[[Means], list[tuple[str, NDArray[np.float64]]]]
+    of_means: Callable[[Means], list[tuple[str, Float64Array]]]
     """Statistics [...] by name, of means [..., width]."""
 
     @property
@@ -61,11 +61,11 @@ class Summary:
         return (*own, *(f"share of the top {share:.0%} of devices" for share in TOP_SHARES))
 
     @cached_property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Float64Array:
         """The statistics, [M]."""
         return self.resampled(np.ones((1, self.devices)))[0]
 
-    def resampled(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    def resampled(self, weights: Float64Array) -> Float64Array:
         """The statistics [B, M] of devices that count several times.
 
         Args:
@@ -74,7 +74,7 @@ class Summary:
         own = [value for _, value in self.of_means(self._means(weights))]
         return np.column_stack([*own, *self._top_shares(weights)])
 
-    def covariance(self, seed: int) -> NDArray[np.float64]:
+    def covariance(self, seed: int) -> Float64Array:
         """Returns the covariance [M, M] of the statistics of as many devices, by the bootstrap over
         devices.
 
@@ -97,11 +97,11 @@ class Summary:
         # The covariance of means falls as 1 / devices.
         return np.cov(np.concatenate(drawn), rowvar=False) * devices / self.devices
 
-    def _means(self, weights: NDArray[np.float64]) -> Means:
+    def _means(self, weights: Float64Array) -> Means:
         shares = weights / weights.sum(axis=1, keepdims=True)
         return {name: shares @ column for name, column in self.columns.items()}
 
-    def _top_shares(self, weights: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def _top_shares(self, weights: Float64Array) -> list[Float64Array]:
         order, total = self._from_the_top
         in_order = weights[:, order]
         devices = np.cumsum(in_order, axis=1)
@@ -118,7 +118,7 @@ class Summary:
         return shares
 
     @cached_property
-    def _from_the_top(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _from_the_top(self) -> tuple[Int64Array, Float64Array]:
         order = np.argsort(-self.total, kind="stable")
         return order, self.total[order]
 
@@ -149,7 +149,7 @@ def summary_of_intervals(sums: Sums, days: int, weekend_days: int) -> Summary:
         "products": np.concatenate([nights * by_day, by_day**2, nights**2], axis=1),
     }
 
-    def of_means(means: Means) -> list[tuple[str, NDArray[np.float64]]]:
+    def of_means(means: Means) -> list[tuple[str, Float64Array]]:
         hours = means["hours"] / days
         found = _by_two_hours("eligible at", hours)
         runs = means["runs"][..., 0]
@@ -190,7 +190,7 @@ def summary_of_intervals(sums: Sums, days: int, weekend_days: int) -> Summary:
     return Summary(columns, sums.hours.sum(axis=1), of_means)
 
 
-def _of_nights(nights: NDArray[np.float64]) -> list[tuple[str, NDArray[np.float64]]]:
+def _of_nights(nights: Float64Array) -> list[tuple[str, Float64Array]]:
     """Middles and lengths: mean, variance, and covariance of one night with the next."""
     # The order is that of `Sums.nights`.
     count, middles, middle_squares, logs, log_squares = np.moveaxis(nights[..., :5], -1, 0)
@@ -228,7 +228,7 @@ def summary_of_records(sums: PointSums, days: int, weekend_days: int, has_clock:
         "counts": np.concatenate([counts > COUNT_RATES, counts**2], axis=1).astype(np.float64),
     }
 
-    def of_means(means: Means) -> list[tuple[str, NDArray[np.float64]]]:
+    def of_means(means: Means) -> list[tuple[str, Float64Array]]:
         per_device = means["hours"].sum(axis=-1)
         found = [
             ("records per device and day", per_device / days),
@@ -258,16 +258,14 @@ def summary_of_records(sums: PointSums, days: int, weekend_days: int, has_clock:
     return Summary(columns, records, of_means)
 
 
-def _by_two_hours(what: str, hours: NDArray[np.float64]) -> list[tuple[str, NDArray[np.float64]]]:
+def _by_two_hours(what: str, hours: Float64Array) -> list[tuple[str, Float64Array]]:
     found = []
     for hour in range(0, 24, 2):
         found.append((f"{what} {hour}:00-{hour + 2}:00", 0.5 * hours[..., hour : hour + 2].sum(-1)))
     return found
 
 
-def _weekend(
-    week: NDArray[np.float64], days: int, weekend_days: int
-) -> list[tuple[str, NDArray[np.float64]]]:
+def _weekend(week: Float64Array, days: int, weekend_days: int) -> list[tuple[str, Float64Array]]:
     """Weekends relative to other days; nothing where the log lacks either."""
     if not 0 < weekend_days < days:
         return []
@@ -276,7 +274,7 @@ def _weekend(
     return [("a day of a weekend, relative", _ratio(on_weekends, on_others))]
 
 
-def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
+def _ratio(above: Float64Array, below: Float64Array) -> Float64Array:
     """The ratio; 0 where nothing of the kind occurs, so that a log without it has a value too."""
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
