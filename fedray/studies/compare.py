@@ -1,12 +1,11 @@
 """Trained runs of one trace side by side.
 
-Runs of one trace have the same participations, so they differ in what was set alone. Runs whose
-settings differ in `training.seed` alone are a group: seeds are then a sample, with a mean and an
+Runs of one trace have the same participations, so they only differ in their settings. Runs whose
+settings only differ in `training.seed` are a group: seeds are then a sample, with a mean and an
 interval (fedray/studies/paired.py). Groups are compared by the differences of runs that share the
 trace and the seed.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.audit import Audit, audit_trace
 from fedray.base.document import InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
@@ -35,12 +34,12 @@ PAIRED = (
     "A difference is the mean, over seeds that both settings have, of the difference of two runs "
     "that share the trace and the seed. Behind ± is Student's 95 % interval over seeds."
 )
-"""What a reader of the figures has to know."""
+"""Note for a reader of the figures."""
 COSTS = (
     "Uploads are those of one device in one round. Seconds per round are the median of rounds on "
-    "the machine that trained, so they compare settings of one machine alone."
+    "the machine that trained, so they only compare settings of one machine."
 )
-"""What a reader of the costs has to know."""
+"""Note for a reader of the costs."""
 
 CHANCE = (
     "A difference of means over seeds is within Student's 95 % interval; one of a single seed is "
@@ -55,19 +54,20 @@ EQUAL_PRIVACY = 0.01
 """Relative difference up to which two rhos, or two epsilons, are taken to be equal."""
 MECHANISM = "privacy.mechanism"
 """The table whose kind names a group."""
+_Spent = dict[str, dict[str, float | None]]
+"""Privacy by figure (epsilon, rho), then by guarantee (observed, enforced)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Runs that differ in the seed of the training alone."""
+    """Runs that only differ in the seed of the training."""
 
     label: str
-    """Names it beside the others: its mechanism, and the other settings in which groups differ."""
+    """Its name beside the others: mechanism, and the other settings in which groups differ."""
     runs: NotInJson[Mapping[int, TrainedRun]]
     """The runs by their seeds."""
     settings: Mapping[str, Any]
-    """The values here of the keys in which groups differ, without the keys that this group does not
-    have."""
+    """Values of the keys in which groups differ, without keys that this group does not have."""
     epsilon: Mapping[str, float | None] | None
     """Epsilon by guarantee: `observed` and `enforced`. None if the trace is not known."""
     rho: Mapping[str, float | None] | None
@@ -148,11 +148,11 @@ class Comparison(DrawnResult):
     delta: float
     """delta of every epsilon."""
     assumptions: tuple[str, ...]
-    """What the epsilons rest on; empty where the trace is not known."""
+    """Assumptions of the epsilons; empty if the trace is not known."""
     note: ClassVar[InJson[str]] = PAIRED
     """How intervals and differences are computed."""
     costs_note: ClassVar[InJson[str]] = COSTS
-    """What the costs are, and what they depend on."""
+    """Meaning of the costs."""
 
     @cached_property
     def differing_keys(self) -> InJson[list[str]]:
@@ -161,9 +161,9 @@ class Comparison(DrawnResult):
 
     @property
     def privacy_note(self) -> InJson[str]:
-        """Groups that spend another observed rho than the first: those of equal enforced epsilon,
-        and for the others the noise multipliers of equal observed rho. Empty if there are none, or
-        rho is not known."""
+        """Groups that spend another observed rho than the first: groups of equal enforced epsilon,
+        and for the others the noise multipliers of equal observed rho. Empty without such groups,
+        or if rho is not known."""
         first = self.groups[0]
         calibrated, needed, notes = [], [], []
         for group in self.groups[1:]:
@@ -194,8 +194,8 @@ class Comparison(DrawnResult):
     @property
     def evaluation_note(self) -> InJson[str]:
         """Groups and metrics whose difference from the first group is within the error of the
-        evaluation; empty if there are none."""
-        told = []
+        evaluation; empty if all are beyond."""
+        doubtful = []
         for group in self.groups[1:]:
             names = [
                 each.name.replace("_", " ")
@@ -203,28 +203,30 @@ class Comparison(DrawnResult):
                 if self._may_be_chance(group, each.name)
             ]
             if names:
-                told.append(f"{group.label} ({', '.join(names)})")
-        if not told:
+                doubtful.append(f"{group.label} ({', '.join(names)})")
+        if not doubtful:
             return ""
         return (
             f"WARNING: these cannot be told apart from {self.groups[0].label} by this evaluation: "
-            f"{'; '.join(told)}. {CHANCE}"
+            f"{'; '.join(doubtful)}. {CHANCE}"
         )
 
     @property
     def compared(self) -> Annotated[list[ComparedGroup], Key("groups")]:
         """In the order of their first runs; the others are compared with the first."""
-        return [
-            ComparedGroup(
-                group,
-                {each.name: self.mean(group, each.name) for each in self.metrics},
-                None
-                if group is self.groups[0]
-                else {each.name: self.difference(group, each.name) for each in self.metrics},
-                [_compared_run(group.runs[seed], seed) for seed in group.seeds],
-            )
-            for group in self.groups
-        ]
+        names = [each.name for each in self.metrics]
+        found = []
+        for group in self.groups:
+            runs = [
+                ComparedRun(run, seed, run.document["rounds"], run.last_evaluation())
+                for seed, run in sorted(group.runs.items())
+            ]
+            means = {name: self.mean(group, name) for name in names}
+            differences = None
+            if group is not self.groups[0]:
+                differences = {name: self.difference(group, name) for name in names}
+            found.append(ComparedGroup(group, means, differences, runs))
+        return found
 
     def mean(self, group: Group, metric: str) -> MeanInterval:
         """Mean of a metric after the last round, over the seeds of a group."""
@@ -236,8 +238,8 @@ class Comparison(DrawnResult):
         return paired_difference(group.finals(metric), self.groups[0].finals(metric))
 
     def _may_be_chance(self, group: Group, metric: str) -> bool:
-        """Whether a difference from the first group is known, and within its 95 % interval of
-        zero."""
+        """Whether a difference from the first group is known, and may be zero by its 95 %
+        interval."""
         found, first = self.difference(group, metric), self.groups[0]
         if not math.isfinite(found.mean):
             return False
@@ -277,16 +279,16 @@ def compare_runs(
 
     Args:
         runs: two or more: opened, or directories of `train`, or traces with a trained run in them.
-        trace: that they were learned from, for epsilon; by default the one in which one of them
-            lies. Without a trace no epsilon is known.
-        delta: of epsilon, for all; by default that of the first run.
+        trace: trace of their training, for epsilon; by default the one in which one of them lies.
+            Without a trace no epsilon is known.
+        delta: delta of every epsilon; by default that of the first run.
 
     Returns:
         The runs in groups, with means over seeds and paired differences.
 
     Raises:
-        InputError: they are fewer than two, or of different traces, tasks or metrics, or two of
-            them have the same settings and seed.
+        InputError: fewer than two runs; different traces, tasks or metrics; or two runs with the
+            same settings and seed.
         TraceError: one cannot be read.
     """
     opened = [run if isinstance(run, TrainedRun) else open_trained(run) for run in runs]
@@ -301,33 +303,32 @@ def compare_runs(
         (each for each in (trace_of(run, trace) for run in opened) if each is not None), None
     )
     gathered = _gathered(opened)
-    # Any run of a group will do: they have the same settings but for the seed, which changes no
-    # epsilon either.
-    tables = {key: _settings(next(iter(group.values()))) for key, group in gathered.items()}
-    differing = _differing(list(tables.values()))
-    labels = _labels(list(tables.values()), differing)
-    own_delta: float = opened[0].document["scenario"]["privacy"]["delta"]
-    used_delta = own_delta if delta is None else delta
-    firsts = [next(iter(group.values())) for group in gathered.values()]
-    spent, assumptions = (
-        _spent(firsts, labels, found, used_delta) if found is not None else ([{}] * len(firsts), ())
-    )
+    # Any run of a group will do: its seed changes neither settings nor epsilon.
+    firsts = [next(iter(group.values())) for group in gathered]
+    tables = [_settings(each) for each in firsts]
+    differing = _differing(tables)
+    labels = _labels(tables, differing)
+    first = opened[0]
+    if delta is None:
+        delta = first.document["scenario"]["privacy"]["delta"]
+    spent: list[_Spent] = [{}] * len(firsts)
+    assumptions: tuple[str, ...] = ()
+    if found is not None:
+        spent, assumptions = _spent(firsts, labels, found, delta)
     groups = tuple(
         Group(
             label,
             runs_by_seed,
-            {name: tables[key][name] for name in differing if name in tables[key]},
+            {name: table[name] for name in differing if name in table},
             figures.get("epsilon"),
             figures.get("rho"),
         )
-        for label, (key, runs_by_seed), figures in zip(labels, gathered.items(), spent, strict=True)
+        for label, runs_by_seed, table, figures in zip(labels, gathered, tables, spent, strict=True)
     )
-    first = opened[0]
-    return Comparison(first.trace_digest, first.task_metrics, groups, used_delta, assumptions)
+    return Comparison(first.trace_digest, first.task_metrics, groups, delta, assumptions)
 
 
 def _demand_comparable(first: TrainedRun, other: TrainedRun) -> None:
-    """Raises InputError if two runs are of different traces, tasks or metrics."""
     for what, of in (
         ("trace", lambda run: run.trace_digest[:12]),
         ("task", _task_of),
@@ -341,7 +342,7 @@ def _demand_comparable(first: TrainedRun, other: TrainedRun) -> None:
 
 
 def _task_of(run: TrainedRun) -> str:
-    """Its kind; of a user's own, its content."""
+    """Its kind; for a user's own task also its content."""
     task = run.document["scenario"]["training"]["task"]
     if isinstance(task, str):  # of version 1
         return task
@@ -349,13 +350,12 @@ def _task_of(run: TrainedRun) -> str:
     return task["kind"] if not digest else f"{task['kind']} {digest[:12]}"
 
 
-def _gathered(runs: Sequence[TrainedRun]) -> dict[str, dict[int, TrainedRun]]:
-    """Runs by a digest of their settings, then by seed."""
+def _gathered(runs: Sequence[TrainedRun]) -> list[dict[int, TrainedRun]]:
+    """Runs of the same settings, by seed."""
     groups: dict[str, dict[int, TrainedRun]] = {}
     for run in runs:
-        # A table of settings cannot be a key, but its digest can.
-        content = json.dumps(_settings(run), sort_keys=True).encode()
-        group = groups.setdefault(hashlib.sha256(content).hexdigest(), {})
+        # A table of settings cannot be a key, but its text can.
+        group = groups.setdefault(json.dumps(_settings(run), sort_keys=True), {})
         seed = run.document["seed"]
         if seed in group:
             raise InputError(
@@ -363,7 +363,7 @@ def _gathered(runs: Sequence[TrainedRun]) -> dict[str, dict[int, TrainedRun]]:
                 f"{str(group[seed].path)!r}; a seed counts once, so leave one of them out"
             )
         group[seed] = run
-    return groups
+    return list(groups.values())
 
 
 def _are_equal(figure: float | None, other: float | None) -> bool:
@@ -373,16 +373,14 @@ def _are_equal(figure: float | None, other: float | None) -> bool:
 
 
 def _settings(run: TrainedRun) -> dict[str, Any]:
-    """What a run was set to, by dotted key, without its seed and without where files lay."""
+    """Settings of a run by dotted key, without its seed and paths of files."""
     scenario = run.document["scenario"]
     flat: dict[str, Any] = {}
     for table in TRAINED_TABLES:
         _flatten(table, scenario.get(table, {}), flat)
     flat.pop("training.seed", None)
-    # Two copies of a file are one setting, which its digest tells.
-    for key in FILE_KEYS:
-        flat.pop(key, None)
-    return flat
+    # Two copies of a file are one setting: its digest is compared.
+    return {key: value for key, value in flat.items() if key not in FILE_KEYS}
 
 
 def _flatten(key: str, value: Any, into: dict[str, Any]) -> None:
@@ -394,9 +392,9 @@ def _flatten(key: str, value: Any, into: dict[str, Any]) -> None:
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys whose values are not the same everywhere; a key that is missing differs from all."""
+    """Keys whose values are not the same everywhere; a missing key differs from all values."""
     keys = sorted({key for each in settings for key in each})
-    # None will not do: it is a value that a key may have.
+    # None would not do: it is a value that a key may have.
     missing = object()
     return [
         key
@@ -406,8 +404,8 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> list[str]:
-    """A name for each group, no two alike: its mechanism's kind, the kinds of other tables where
-    these differ, and the keys that differ among groups of the same kinds."""
+    """A name for each group, no two alike: its mechanism's kind, the kinds of other tables if these
+    differ, and the keys that differ among groups of the same kinds."""
     tables = {key.removesuffix(".kind") for each in settings for key in each if _is_kind(key)}
     # A table's kind stands before its other keys.
     keys = sorted(differing, key=lambda key: (key.rpartition(".")[0], not _is_kind(key), key))
@@ -415,18 +413,18 @@ def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> 
     for each in settings:
         parts = [each.get(f"{MECHANISM}.kind", "")]
         for key in keys:
-            table = _told_apart(key, tables)
-            # A key of one kind says nothing beside another kind, so only rivals of its kind decide.
+            table = _table_with_kind(key, tables)
+            # A key of one kind means nothing beside another kind, so only rivals decide.
             rivals = [other for other in settings if _kind(other, table) == _kind(each, table)]
             if _is_kind(key):
                 kind = _kind(each, table)
-                # A run without the table has its default, which goes without saying.
-                is_told = table != MECHANISM and kind is not None
-                parts += [f"{_short(table)} {kind}"] if is_told else []
-            elif key in _differing(rivals) and _can_be_told(key, each):
+                # A run without the table has its default, which needs no words.
+                if table != MECHANISM and kind is not None:
+                    parts.append(f"{_short(table)} {kind}")
+            elif key in _differing(rivals) and key in each and not _is_long(key, each[key]):
                 parts.append(f"{_short(key)} {_value(each[key])}")
         label = ", ".join(parts)
-        # Long lists are not told, so two labels may be alike; those get numbers.
+        # Long lists are left out, so two labels may be alike, which then get numbers.
         alike = sum(known == label or known.startswith(f"{label} #") for known in labels)
         labels.append(f"{label} #{alike + 1}" if alike else label)
     return labels
@@ -436,8 +434,8 @@ def _is_kind(key: str) -> bool:
     return key.endswith(".kind")
 
 
-def _told_apart(key: str, tables: Collection[str]) -> str:
-    """The table with a kind that a key stands in; "" for none."""
+def _table_with_kind(key: str, tables: Collection[str]) -> str:
+    """The nearest table around a key that has a kind, or ""."""
     while key and key not in tables:
         key = key.rpartition(".")[0]
     return key
@@ -447,19 +445,16 @@ def _kind(settings: Mapping[str, Any], table: str) -> Any:
     return settings.get(f"{table}.kind")
 
 
-def _can_be_told(key: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a group has a key, and its value is none of a mechanism's long lists."""
-    is_list = isinstance(settings.get(key), list | tuple)
-    return key in settings and not (is_list and key.startswith(f"{MECHANISM}."))
+def _is_long(key: str, value: Any) -> bool:
+    """Whether a value is a list of numbers of a mechanism."""
+    return isinstance(value, list | tuple) and key.startswith(f"{MECHANISM}.")
 
 
 def _short(key: str) -> str:
-    """A key as a word or two: its last part, with the table before it where it lies deeper."""
+    """A key as a word or two: its last part, and the table before it if it lies deeper."""
     if key == "privacy.noise_multiplier":
         return "z"
-    *_, table, name = key.split(".")
-    is_deep = key.count(".") > 1
-    return f"{table} {name}".replace("_", " ") if is_deep else name.replace("_", " ")
+    return " ".join(key.split(".")[1:][-2:]).replace("_", " ")
 
 
 def _value(value: Any) -> str:
@@ -470,56 +465,38 @@ def _value(value: Any) -> str:
 
 def _spent(
     runs: Sequence[TrainedRun], labels: Sequence[str], trace: Trace, delta: float
-) -> tuple[list[dict[str, dict[str, float | None]]], tuple[str, ...]]:
-    """Observed and enforced epsilon and rho of each run by the audit of the trace, and what they
-    rest on."""
-    known: dict[str, dict[str, dict[str, float | None]]] = {}
-    rested: dict[str, tuple[str, ...]] = {}
-    labels_by_key: dict[str, list[str]] = {}
-    found: list[dict[str, dict[str, float | None]]] = []
-    for run, label in zip(runs, labels, strict=True):
+) -> tuple[list[_Spent], tuple[str, ...]]:
+    """Observed and enforced epsilon and rho of each run by the audit of the trace, and their
+    assumptions: each once, with the labels of its groups unless it holds for all."""
+    audits: dict[str, Audit] = {}
+    keys = []
+    for run in runs:
         privacy = run.document["scenario"]["privacy"]
         own = [privacy["mechanism"], privacy["noise_multiplier"], privacy.get("encoding")]
         key = json.dumps(own, sort_keys=True)
+        keys.append(key)
         # An audit reads all participations, and settings of the training change nothing in it.
-        if key not in known:
-            read = scenario_of_trained(run, trace).privacy
+        if key not in audits:
             # The scenario is read back, so that the audit gets strategies and not tables.
-            audit = audit_trace(
+            read = scenario_of_trained(run, trace).privacy
+            audits[key] = audit_trace(
                 trace, read.noise_multiplier, delta, read.mechanism, encoding=read.encoding
             )
-            used = audit.mechanisms[0]
-            known[key] = {
-                "epsilon": {"observed": used.observed.epsilon, "enforced": used.enforced.epsilon},
-                "rho": {"observed": used.observed.rho, "enforced": used.enforced.rho},
-            }
-            rested[key] = audit.assumptions
-        labels_by_key.setdefault(key, []).append(label)
-        found.append(known[key])
-    return found, _told_once(rested, labels_by_key)
-
-
-def _told_once(
-    rested: Mapping[str, Sequence[str]], labels: Mapping[str, Sequence[str]]
-) -> tuple[str, ...]:
-    """What audits rest on: each sentence once, with the groups that it is about unless that is
-    all of them.
-
-    Args:
-        rested: sentences of each audit.
-        labels: of the groups that each audit is of.
-    """
     about: dict[str, list[str]] = {}
-    for key, sentences in rested.items():
-        for sentence in sentences:
-            about.setdefault(sentence, []).extend(labels[key])
-    groups = sum(map(len, labels.values()))
-    # A sentence that all groups rest on needs no names.
-    return tuple(
-        sentence if len(those) == groups else f"Of {'; '.join(those)}: {sentence}"
-        for sentence, those in about.items()
+    for key, audit in audits.items():
+        own_labels = [label for label, each in zip(labels, keys, strict=True) if each == key]
+        for sentence in audit.assumptions:
+            about.setdefault(sentence, []).extend(own_labels)
+    assumptions = tuple(
+        sentence if len(names) == len(labels) else f"Of {'; '.join(names)}: {sentence}"
+        for sentence, names in about.items()
     )
+    return [_figures_of(audits[key]) for key in keys], assumptions
 
 
-def _compared_run(run: TrainedRun, seed: int) -> ComparedRun:
-    return ComparedRun(run, seed, run.document["rounds"], run.last_evaluation())
+def _figures_of(audit: Audit) -> _Spent:
+    used = audit.mechanisms[0]
+    return {
+        "epsilon": {"observed": used.observed.epsilon, "enforced": used.enforced.epsilon},
+        "rho": {"observed": used.observed.rho, "enforced": used.enforced.rho},
+    }
