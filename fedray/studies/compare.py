@@ -309,8 +309,8 @@ def compare_runs(
     differing = _differing(tables)
     labels = _labels(tables, differing)
     first = opened[0]
-    if delta is None:
-        delta = first.document["scenario"]["privacy"]["delta"]
+    own_delta: float = first.document["scenario"]["privacy"]["delta"]
+    delta = own_delta if delta is None else delta
     spent: list[_Spent] = [{}] * len(firsts)
     assumptions: tuple[str, ...] = ()
     if found is not None:
