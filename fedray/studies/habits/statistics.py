@@ -1,6 +1,6 @@
 """The statistics by which a log and simulated devices are compared, and their covariance.
 
-Every statistic is a smooth function of means over devices, but for the shares of the most eligible
+Every statistic is a smooth function of means over devices, except the shares of the most eligible
 devices. So the bootstrap over devices (Efron 1979) takes one product of matrices.
 """
 
@@ -18,8 +18,7 @@ from fedray.studies.habits.columns import (
     GAP_HOURS,
     NIGHT_SHARES,
     RUN_HOURS,
-    PointSums,
-    Sums,
+    Columns,
 )
 
 BOOTSTRAP_DRAWS = 1000
@@ -32,6 +31,8 @@ _CHUNK = 50
 
 Means = dict[str, Float64Array]
 """Means of columns over devices, by name: [..., width]."""
+Statistics = list[tuple[str, Float64Array]]
+"""Statistics [...] with their names."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Summary:
     columns: Means
     """By name, [N, width] each."""
     total: Float64Array
-    """[N]; hours or records of each device, of which the most eligible devices hold a share."""
-    of_means: Callable[[Means], list[tuple[str, Float64Array]]]
+    """[N]; hours or records of each device, which the shares of the top devices are about."""
+    of_means: Callable[[Means], Statistics]
     """Statistics [...] by name, of means [..., width]."""
 
     @property
@@ -75,12 +76,8 @@ class Summary:
         return np.column_stack([*own, *self._top_shares(weights)])
 
     def covariance(self, seed: int) -> Float64Array:
-        """Returns the covariance [M, M] of the statistics of as many devices, by the bootstrap over
-        devices.
-
-        Args:
-            seed: seed of the draws.
-        """
+        """Returns the covariance [M, M] of the statistics of this number of devices, by the
+        bootstrap over devices."""
         generator = stream_generator(seed, Stream.LOG_BOOTSTRAP)
         devices = min(self.devices, MOST_RESAMPLED)
         chosen = generator.permutation(self.devices)[:devices]
@@ -123,33 +120,26 @@ class Summary:
         return order, self.total[order]
 
 
-def summary_of_intervals(sums: Sums, days: int, weekend_days: int) -> Summary:
-    """Returns the statistics of a log of intervals.
+def summary_of_intervals(sums: Columns, days: int, weekend_days: int) -> Summary:
+    """Returns the statistics of a log of intervals, from the sums of its devices.
 
     Args:
-        sums: sums of its devices.
+        sums: sums by `interval_sums`.
         days: length of the log.
         weekend_days: Saturdays and Sundays among them.
     """
-    # The first day's night began before the log did, so there is one night fewer than days.
-    nights = sums.nights[:, :1] / max(1, days - 1)
-    by_day = sums.by_day[:, :1] / days
+    # The first day's night began before the log did, so the log has one night fewer than days.
+    nights = sums["nights"][:, :1] / max(1, days - 1)
+    by_day = sums["by_day"][:, :1] / days
     columns = {
-        "hours": sums.hours,
-        "runs": sums.runs[:, None],
-        "with_any": sums.days_with_any[:, None],
-        "longer": sums.longer,
-        "again": np.stack([sums.again, sums.before], axis=1),
-        "week": np.stack([sums.weekend, sums.weekdays], axis=1),
-        "nights": sums.nights,
-        "by_day": sums.by_day,
+        **sums,
         "night_shares": (nights > NIGHT_SHARES).astype(np.float64),
         "day_rates": (by_day > DAY_RATES).astype(np.float64),
         # Second moments show how unequal devices are, and whether nights and days are correlated.
         "products": np.concatenate([nights * by_day, by_day**2, nights**2], axis=1),
     }
 
-    def of_means(means: Means) -> list[tuple[str, Float64Array]]:
+    def of_means(means: Means) -> Statistics:
         hours = means["hours"] / days
         found = _by_two_hours("eligible at", hours)
         runs = means["runs"][..., 0]
@@ -187,12 +177,12 @@ def summary_of_intervals(sums: Sums, days: int, weekend_days: int) -> Summary:
             ("log length by day, variance", _ratio(log_squares, count) - mean**2),
         ]
 
-    return Summary(columns, sums.hours.sum(axis=1), of_means)
+    return Summary(columns, sums["hours"].sum(axis=1), of_means)
 
 
-def _of_nights(nights: Float64Array) -> list[tuple[str, Float64Array]]:
+def _of_nights(nights: Float64Array) -> Statistics:
     """Middles and lengths: mean, variance, and covariance of one night with the next."""
-    # The order is that of `Sums.nights`.
+    # The order is that of the column.
     count, middles, middle_squares, logs, log_squares = np.moveaxis(nights[..., :5], -1, 0)
     pairs, middle_pairs, log_pairs, gaps, gap_hours, spans = np.moveaxis(nights[..., 5:], -1, 0)
     middle, logarithm = _ratio(middles, count), _ratio(logs, count)
@@ -208,27 +198,20 @@ def _of_nights(nights: Float64Array) -> list[tuple[str, Float64Array]]:
     ]
 
 
-def summary_of_records(sums: PointSums, days: int, weekend_days: int, has_clock: bool) -> Summary:
-    """Returns the statistics of a log of moments.
+def summary_of_records(sums: Columns, days: int, weekend_days: int, has_clock: bool) -> Summary:
+    """Returns the statistics of a log of moments, from the sums of its devices.
 
     Args:
-        sums: sums of its devices.
+        sums: sums by `point_sums`.
         days: length of the log.
         weekend_days: Saturdays and Sundays among them.
         has_clock: whether the hour of the day and the day of the week are known.
     """
-    records = sums.hours.sum(axis=1)
+    records = sums["hours"].sum(axis=1)
     counts = records[:, None] / days
-    columns = {
-        "hours": sums.hours,
-        "with_any": sums.days_with_any[:, None],
-        "gaps": np.concatenate([sums.shorter, sums.gaps[:, None]], axis=1),
-        "week": np.stack([sums.weekend, sums.weekdays], axis=1),
-        "pairs": sums.pairs,
-        "counts": np.concatenate([counts > COUNT_RATES, counts**2], axis=1).astype(np.float64),
-    }
+    count_columns = np.concatenate([counts > COUNT_RATES, counts**2], axis=1).astype(np.float64)
 
-    def of_means(means: Means) -> list[tuple[str, Float64Array]]:
+    def of_means(means: Means) -> Statistics:
         per_device = means["hours"].sum(axis=-1)
         found = [
             ("records per device and day", per_device / days),
@@ -255,18 +238,18 @@ def summary_of_records(sums: PointSums, days: int, weekend_days: int, has_clock:
             found.append((f"days in succession: {name}", _ratio(pairs[..., place], pairs[..., 0])))
         return found
 
-    return Summary(columns, records, of_means)
+    return Summary({**sums, "counts": count_columns}, records, of_means)
 
 
-def _by_two_hours(what: str, hours: Float64Array) -> list[tuple[str, Float64Array]]:
-    found = []
-    for hour in range(0, 24, 2):
-        found.append((f"{what} {hour}:00-{hour + 2}:00", 0.5 * hours[..., hour : hour + 2].sum(-1)))
-    return found
+def _by_two_hours(what: str, hours: Float64Array) -> Statistics:
+    return [
+        (f"{what} {hour}:00-{hour + 2}:00", 0.5 * hours[..., hour : hour + 2].sum(-1))
+        for hour in range(0, 24, 2)
+    ]
 
 
-def _weekend(week: Float64Array, days: int, weekend_days: int) -> list[tuple[str, Float64Array]]:
-    """Weekends relative to other days; nothing where the log lacks either."""
+def _weekend(week: Float64Array, days: int, weekend_days: int) -> Statistics:
+    """Weekends relative to other days; empty if the log lacks either."""
     if not 0 < weekend_days < days:
         return []
     on_weekends = week[..., 0] / weekend_days
@@ -275,7 +258,7 @@ def _weekend(week: Float64Array, days: int, weekend_days: int) -> list[tuple[str
 
 
 def _ratio(above: Float64Array, below: Float64Array) -> Float64Array:
-    """The ratio; 0 where nothing of the kind occurs, so that a log without it has a value too."""
+    """The ratio; 0 for an empty denominator, so that every log has a value."""
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
