@@ -380,7 +380,7 @@ def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Pa
             "device,time\na,1\n",
             {"time": "time", "time_unit": "seconds"},
             {"days": 3.0},
-            "rounds alone",
+            "only for a log of rounds",
         ),
         ("device,start,end\na,1,2\n", {}, {"utc_offset_hours": 15.0}, "from -12 to 14"),
     ],

@@ -13,12 +13,7 @@ from fedray.studies.habits.statistics import Summary
 
 
 def habit_fit_page(fit: HabitFit, command: str) -> str:
-    """Returns the page of a fit as text.
-
-    Args:
-        fit: the fit.
-        command: the command line that made it, which the page shows.
-    """
+    """Returns the page of a fit, which shows the command line that made it."""
     made = Table.facts("How this page was made", [("command", command)])
     return render_study(
         "Habits of a log's devices",
@@ -31,7 +26,7 @@ def habit_fit_page(fit: HabitFit, command: str) -> str:
 
 
 def fit_sentence(fit: HabitFit) -> str:
-    """The records of the log of a `fit`, and how well the habit model describes them."""
+    """Describes the records of the log, and how well the habit model fits them."""
     verdict = "The differences that are left are no more than chance explains."
     if fit.p_value < 0.01:
         verdict = (
@@ -47,7 +42,7 @@ def fit_sentence(fit: HabitFit) -> str:
 
 
 def habit_fit_tables(fit: HabitFit) -> list[Table]:
-    """Fitted parameters, other parameters, and statistics of a `fit`."""
+    """Fitted parameters, other parameters, and statistics."""
     estimates = {
         "parameter": lambda each: each.name,
         "estimate": lambda each: f"{each.value:.4g}",
@@ -60,6 +55,12 @@ def habit_fit_tables(fit: HabitFit) -> list[Table]:
         "held at": _held_at,
         "why": lambda each: each.reason,
     }
+    statistics = {
+        "statistic": lambda each: each.name,
+        "measured": lambda each: f"{each.measured:.4f}",
+        "simulated": lambda each: f"{each.simulated:.4f}",
+        "difference": _difference,
+    }
     return [
         Table.of(
             "Parameters, with 95 % intervals",
@@ -70,27 +71,19 @@ def habit_fit_tables(fit: HabitFit) -> list[Table]:
             fit_sentence(fit),
         ),
         Table.of("Not fitted", fit.held, held),
-        _statistics_table(fit),
+        Table.of(
+            "Statistics",
+            fit.statistics,
+            statistics,
+            "Difference: simulated minus measured, in standard errors of both. Estimates are "
+            "chosen to make the differences small together.",
+        ),
     ]
 
 
 def _held_at(held: Held) -> str:
     value = held.value
     return f"{value:.4g}" if isinstance(value, float) else ", ".join(map(str, value))
-
-
-def _statistics_table(fit: HabitFit) -> Table:
-    cells = {
-        "statistic": lambda each: each.name,
-        "measured": lambda each: f"{each.measured:.4f}",
-        "simulated": lambda each: f"{each.simulated:.4f}",
-        "difference": _difference,
-    }
-    note = (
-        "Difference: simulated minus measured, in standard errors of both. Estimates are chosen "
-        "to make the differences small together."
-    )
-    return Table.of("Statistics", fit.statistics, cells, note)
 
 
 def _difference(statistic: Statistic) -> str:
