@@ -473,7 +473,7 @@ def _contribution(
     Args:
         setup: the experiment.
         recorded: the recorded participation.
-        contributions: of the pattern's rounds, in clip norms, [c].
+        contributions: mean contributions in the pattern's rounds, in clip norms, [c].
         weights: expected weights of updates, [c].
     """
     expected = setup.longest * weights
@@ -745,7 +745,7 @@ class _Watched:
 
 
 def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
-    """Returns the devices of a round, canaries first: as many as were accepted, others empty."""
+    """Returns the accepted devices of a round, canaries first; the others have no examples."""
     from fedray.server.learning.training import Cohort
 
     # Devices that send nothing are only needed if they add noise or are counted.

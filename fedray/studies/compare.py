@@ -46,7 +46,7 @@ CHANCE = (
     "within 1.96 standard errors of two evaluations, taken as independent. Evaluate on more "
     "devices (training.evaluation_devices, training.evaluation_examples), or add seeds."
 )
-"""When a difference may be chance, and the remedy."""
+"""Rule by which a difference may be chance, and the remedy."""
 DEVIATIONS = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 """Standard errors on either side of zero within which a difference may be chance."""
 
@@ -150,7 +150,7 @@ class Comparison(DrawnResult):
     assumptions: tuple[str, ...]
     """Assumptions of the epsilons; empty if the trace is not known."""
     note: ClassVar[InJson[str]] = PAIRED
-    """How intervals and differences are computed."""
+    """Meaning of intervals and differences."""
     costs_note: ClassVar[InJson[str]] = COSTS
     """Meaning of the costs."""
 
@@ -170,7 +170,7 @@ class Comparison(DrawnResult):
             base, rho = first.observed_rho, group.observed_rho
             if not base or not rho or _are_equal(rho, base):
                 continue
-            # Runs may be calibrated to what the rules enforce.
+            # Runs may be calibrated to the enforced guarantee.
             if _are_equal(group.enforced_epsilon, first.enforced_epsilon):
                 calibrated.append(group.label)
                 continue

@@ -72,7 +72,7 @@ def _runs_table(comparison: Comparison) -> Table:
         cells[f"{metric.title}{metric.in_unit}"] = lambda row, name=metric.name: measured_text(
             row[2].last_evaluation()[name]
         )
-    # Without noise there is no privacy to be compared.
+    # A run without noise has no privacy figures.
     if any(group.epsilon is not None for group in comparison.groups):
         for what, decimals in (("rho", 6), ("epsilon", 4)):
             for kind in ("observed", "enforced"):

@@ -194,7 +194,7 @@ def mechanism_over(given: Path, rounds: int) -> Strategy:
         InputError: it is neither, cannot be read, or is for fewer rounds.
     """
     with _inputs():
-        # Of the kinds that follow from a setting, these follow from min-sep and participations too.
+        # Among the kinds that follow from a setting, these need min-sep and participations too.
         if str(given) in ("band-fhu", "bisr") and not given.is_file():
             raise ValueError(
                 f"mechanism {str(given)!r} is a kind whose bands follow from a setting, and a "
@@ -273,5 +273,5 @@ def _inputs() -> Iterator[None]:
     except ValueError as error:
         raise InputError.caused_by(error) from None
     except ArithmeticError as error:
-        # An optimisation whose numbers fail is no mistake of the caller.
+        # A failed optimisation is not the caller's mistake.
         raise OptimizationFailed(str(error)) from None

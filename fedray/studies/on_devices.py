@@ -88,7 +88,7 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class OnDevices(DrawnResult):
-    """How a trained model does on the devices of its population: on all, and by participation and
+    """Quality of a trained model on the devices of its population: on all, and by participation and
     time zone."""
 
     TABLES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_tables"

@@ -21,7 +21,7 @@ class MeanInterval(Document):
     """The mean of a sample of independent values, with Student's interval."""
 
     mean: float
-    """Mean of the values; NaN if there are no values, or one is not finite."""
+    """Mean of the values; NaN without values, or if one is not finite."""
     count: int
     """Values in the sample."""
     low: float
@@ -73,7 +73,7 @@ def paired_difference(
         baseline: results of the other setting, by seed.
         confidence: confidence of the interval, above 0 and below 1.
     """
-    # A seed of only one setting is no evidence of their difference.
+    # A seed of only one setting forms no pair.
     common = sorted(values.keys() & baseline.keys())
     differences = [values[seed] - baseline[seed] for seed in common]
     return mean_interval(differences, confidence)

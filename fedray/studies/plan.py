@@ -66,7 +66,7 @@ MISS_PROBABILITY = 0.05
 """Probability that one more run has a smaller min-sep than planned, if min-seps vary normally, as
 they did between seeds."""
 LEAST_DEVIATION = 0.5
-"""Rounds: min-sep is a whole number, so equal seeds do not mean that there is no spread."""
+"""Rounds: min-sep is a whole number, so equal seeds do not mean zero spread."""
 SLOWER = 0.05
 """Relative slowdown by the planned limits as rules from which on a plan warns."""
 MOST_OF_THE_DEVICES = 0.95
@@ -415,7 +415,7 @@ class _Planner:
     _share: float = 0.0
 
     def search(self, searches: "dict[float, _Search]") -> None:
-        """Continues all timers at once until each has its least goal, or none is left."""
+        """Continues all timers at once until each search is over."""
         while True:
             wanted = {hours: search.next_goal() for hours, search in searches.items()}
             asked = [(hours, goal) for hours, goal in wanted.items() if goal is not None]

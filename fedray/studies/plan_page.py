@@ -43,7 +43,7 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
         "epsilon": best.epsilon,
         "delta": plan.target.delta,
     }
-    # If no device takes part twice, there is no min-sep to claim.
+    # Without a device that takes part twice, no min-sep can be claimed.
     if best.planned_min_sep is not None:
         claim["min_sep"] = best.planned_min_sep
     # A claimed timer must hold for every device, and each of these keys breaks it for some.

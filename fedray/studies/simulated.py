@@ -73,7 +73,7 @@ def simulated(scenario: Scenario) -> Truth:
             # Without a committed round there is nothing to judge.
             return Truth(None, note=str(error))
         ended = "" if trace.run["ended"] == "completed" else trace.run["ended"]
-        # The first rounds of a starved run say nothing about the whole run: its figures would look
+        # The first rounds of a starved run do not represent the whole run: its figures would look
         # better than those of finished runs.
         if ended.startswith("starved"):
             return Truth(None, note=ended)
@@ -225,7 +225,7 @@ def results_of_all(
     def on_tasks(counts: TaskCounts) -> None:
         on_counts(replace(counts, kept=kept))
 
-    # Progress is reported before the first job is done, even if none is missing.
+    # Progress is reported before the first job is done, even if all are known.
     on_tasks(TaskCounts(len(missing)))
     missing_jobs = [jobs[place] for place in missing]
     # Jobs end in any order, and each result goes to its own place.

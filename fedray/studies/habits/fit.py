@@ -171,7 +171,7 @@ class HabitFit(DrawnResult):
 
     @property
     def statistics(self) -> InJson[list[Statistic]]:
-        """Statistics of the log that are compared with those of simulated devices."""
+        """Statistics of the log beside their values for simulated devices."""
         values = (self.measured.names, self.measured.values, self.simulated.values, self.errors)
         return [Statistic(*each) for each in zip(*values, strict=True)]
 

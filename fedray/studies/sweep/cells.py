@@ -201,7 +201,7 @@ def _with_utility(row: Row, strategy: Strategy, common_rho: float | None) -> Row
     try:
         found = utility(strategy, row.rounds, row.sensitivity, common_rho)
     except ValueError as error:
-        # The strategy has no finite error over so many rounds.
+        # Errors over this many rounds are not finite.
         return replace(row, note=_one_line(error))
     return replace(
         row,

@@ -152,7 +152,7 @@ def _cells_table(result: SweepResult) -> Table:
 
 def _cell(row: dict[str, Any], name: str) -> str:
     value = row[name]
-    # With one participation of each device there is no gap.
+    # With one participation of each device no gap exists.
     if name == "min_sep" and row["max_participations"] == 1:
         return shown_min_sep(None)
     if name == "noise_multiplier":

@@ -141,7 +141,7 @@ class SweepResult(DrawnResult):
         return pa.Table.from_pylist(rows)
 
     def others_of(self, cell: Cell, axes: tuple[str, ...]) -> list[tuple[str, Any]]:
-        """Returns the varied values of a cell that are on none of the axes, with short names."""
+        """Returns the varied values of a cell on other keys than the axes, with short names."""
         # A key with a single value would be in every name.
         varied = [key for key, values in self.sweep.vary.items() if len(values) > 1]
         return [

@@ -97,7 +97,7 @@ class MechanismSpec(Table):
                 "made_for distribution: only a blt is optimised for several outcomes, not "
                 f"{self.kind}"
             )
-        # The request refuses what the kind does not have; the participation is one that fits.
+        # The request refuses options that the kind lacks; the participation is one that fits.
         MechanismRequest(
             self.kind, MinSep(self.bands or 1, 1, 1), self.buffers, self.bands, self.objective
         )
@@ -268,7 +268,7 @@ class Sweep(Table):
         return PLOTTED_LOSS.get(self.y, "max") if spec.kind == "blt" else "rms"
 
     def label(self, spec: MechanismSpec, made_for: MadeFor) -> str:
-        """Names a mechanism in tables and plots: kind, size, and what it is optimised for."""
+        """Names a mechanism in tables and plots: kind, size, objective and purpose."""
         label: str = spec.kind
         if spec.bands:
             label += f" {spec.bands} bands"
