@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from fedray.scenario.clipping import Clip
 from fedray.scenario.privacy import Privacy
 
@@ -46,9 +47,9 @@ class ClippedGroup:
     norms: norms before clipping, [G] float64.
     """
 
-    factors: NDArray[np.float64]
+    factors: Float64Array
     done: NDArray[np.int8]
-    norms: NDArray[np.float64]
+    norms: Float64Array
 
 
 class Clipper:
@@ -69,7 +70,7 @@ class Clipper:
         self._starts = np.cumsum([0, *sizes])
         self._layer_norms = privacy.clipping.layer_norms(list(shapes), privacy.clip_norm)
 
-    def clip(self, updates_GD: NDArray[np.float32], clip: Clip) -> ClippedGroup:
+    def clip(self, updates_GD: Float32Array, clip: Clip) -> ClippedGroup:
         """Returns factors that limit the L2 norm of updates [G, D] to `clip.norm`.
 
         Layers above their own clip norms are scaled down in place. An update that is not finite
@@ -80,7 +81,7 @@ class Clipper:
         return _clip_layers(updates_GD, clip, self._starts, np.array(self._layer_norms))
 
 
-def clip_whole(updates_GD: NDArray[np.float32], clip: Clip) -> ClippedGroup:
+def clip_whole(updates_GD: Float32Array, clip: Clip) -> ClippedGroup:
     """Returns factors that limit the L2 norm of updates [G, D] to `clip.norm`, without layers."""
     single_layer = np.array([0, updates_GD.shape[1]])
     norms = _norms(updates_GD, single_layer)[:, 0]
@@ -94,10 +95,10 @@ def clip_whole(updates_GD: NDArray[np.float32], clip: Clip) -> ClippedGroup:
 
 
 def _clip_layers(
-    updates_GD: NDArray[np.float32],
+    updates_GD: Float32Array,
     clip: Clip,
-    starts: NDArray[np.int64],
-    layer_norms: NDArray[np.float64],
+    starts: Int64Array,
+    layer_norms: Float64Array,
 ) -> ClippedGroup:
     by_layer = _norms(updates_GD, starts)
     bounds = layer_norms * _LAYER_MARGIN
@@ -111,7 +112,7 @@ def _clip_layers(
     return ClippedGroup(factors, done, norms)
 
 
-def _done(norms: NDArray[np.float64], is_long: NDArray[np.bool_], clip: Clip) -> NDArray[np.int8]:
+def _done(norms: Float64Array, is_long: BoolArray, clip: Clip) -> NDArray[np.int8]:
     done = np.where(is_long, Clipped.SHORTENED, Clipped.KEPT).astype(np.int8)
     # Order matters: an infinite norm exceeds any bound, and must end as not finite.
     done[norms > clip.zero_above] = Clipped.ZEROED

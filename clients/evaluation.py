@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource, Ids, Integers
 from fedray.clients.tasks.layout import named, tensors
 from fedray.clients.tasks.task import Task, Vector
@@ -60,7 +60,7 @@ def device_sums(
     device_ids: Ids,
     counts: Integers,
     parameters: Vector,
-) -> dict[str, NDArray[np.float64]]:
+) -> dict[str, Float64Array]:
     """Returns sums of numerators and weights of each device, [G, 2], by the name of the metric.
 
     Args:
@@ -96,7 +96,7 @@ def device_sums(
     return sums
 
 
-def _measured(sums: NDArray[np.float64], is_exponential: bool) -> Measured:
+def _measured(sums: Float64Array, is_exponential: bool) -> Measured:
     """Returns value and standard error of a ratio, given its sums [devices, 2]."""
     numerators, weights = sums.T
     devices = weights.size

@@ -8,6 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import (
+    BoolArray,
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    UInt8Array,
+    UInt16Array,
+    UInt32Array,
+    UInt64Array,
+)
 from fedray.base.blocks import BLOCK_DEVICES, part_ranges
 from fedray.base.rng import Stream, stream_key
 from fedray.clients.availability.intervals import Intervals, joined
@@ -72,9 +82,9 @@ class _Listed:
     """
 
     first: FirstCheckIns
-    entries: NDArray[np.int64]
-    fixed_seconds: NDArray[np.float32]
-    training_seconds: NDArray[np.float32]
+    entries: Int64Array
+    fixed_seconds: Float32Array
+    training_seconds: Float32Array
 
     def take(self, chosen: NDArray) -> "_Listed":
         """Some of the check-ins, in the same order: by positions that rise, or a mask."""
@@ -165,7 +175,7 @@ class PopulationShard:
         self._forget_times = DeviceMap(end_device - first_device)
         """Time at which each device loses its memory, whole seconds; 0 for never."""
         self._remembered = Remembered(self._open_times, self._last_rounds, self._forget_times)
-        self._members: dict[int, tuple[NDArray[np.uint16], Any]] = {}
+        self._members: dict[int, tuple[UInt16Array, Any]] = {}
         self._known_room = KNOWN_BYTES
         devices = end_device - first_device
         self._known_work = np.zeros((devices, 2), np.float32) if 8 * devices <= WORK_BYTES else None
@@ -173,7 +183,7 @@ class PopulationShard:
         are adjacent, because they are read together, from all over the memory. Unwritten pages take
         no memory."""
         self._prepared: _Prepared | None = None
-        self._moved: list[NDArray[np.int64]] = []
+        self._moved: list[Int64Array] = []
         """Positions of devices whose timers were started since the last report to `_listed`."""
         self._listed: ListedIntervals | None = None
         sample = like._census if like else CensusSample.of(scenario, self._eligibility, end_device)
@@ -220,7 +230,7 @@ class PopulationShard:
         answer = self._answer(listed, self._take_census(order))
         return replace(answer, open_times=self._admission_times(first.local, first.times))
 
-    def open_times_of(self, device_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    def open_times_of(self, device_ids: UInt64Array) -> UInt32Array:
         """Returns the times at which the timers of some devices [S] open, whole seconds since
         start; 0 if none was started."""
         return self._open_times.get((device_ids - np.uint64(self.first_device)).astype(np.int64))
@@ -247,7 +257,7 @@ class PopulationShard:
             if local.size and not settlement.is_of_uploads:
                 self._rows.add(settlement)
 
-    def _remember(self, local: NDArray[np.int64], settlement: Settlement) -> None:
+    def _remember(self, local: Int64Array, settlement: Settlement) -> None:
         """Keeps last rounds and counts, by the devices' positions, where some policy needs them."""
         # Reports of abandoned rounds count too: the device cannot know what became of its report.
         counted = local[settlement.has_arrived]
@@ -271,9 +281,7 @@ class PopulationShard:
             is_written = settlement.has_arrived | settlement.remembers_round
             self._forget_times.raise_to(local[is_written], settlement.forget_times[is_written])
 
-    def _has_forgotten(
-        self, local: NDArray[np.int64], times: NDArray[np.float64]
-    ) -> NDArray[np.bool_]:
+    def _has_forgotten(self, local: Int64Array, times: Float64Array) -> BoolArray:
         """Returns whether devices, by their positions, have lost their memory at a time [S]."""
         if not self._losses.happen:
             return np.zeros(local.size, np.bool_)
@@ -322,7 +330,7 @@ class PopulationShard:
     def _forget_listed(self) -> None:
         self._listed, self._moved = None, []
 
-    def _take_moved(self) -> NDArray[np.uint8]:
+    def _take_moved(self) -> UInt8Array:
         """Whose timers were started since this was asked last; only enumeration asks."""
         moved, self._moved = self._moved, []
         bits = bits_of(
@@ -332,7 +340,7 @@ class PopulationShard:
             self._listed.note(bits)
         return bits
 
-    def _with_work(self, first: FirstCheckIns, entries: NDArray[np.int64]) -> _Listed:
+    def _with_work(self, first: FirstCheckIns, entries: Int64Array) -> _Listed:
         local = first.local[entries]
         if self._known_work is None:
             return _Listed(first, entries, *self._work_of(local))
@@ -345,9 +353,7 @@ class PopulationShard:
             self._known_work[local[unknown]] = np.stack((fixed[unknown], training[unknown]), axis=1)
         return _Listed(first, entries, fixed, training)
 
-    def _work_of(
-        self, local: NDArray[np.uint32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _work_of(self, local: UInt32Array) -> tuple[Float32Array, Float32Array]:
         """See `fedray.clients.latency.work_seconds`; of devices by their positions."""
         device_ids = local + np.uint64(self.first_device)
         return work_seconds(self._latency, device_ids, self._data.examples_on(device_ids))
@@ -377,7 +383,7 @@ class PopulationShard:
                 listed.append(found)
         return joined(listed)
 
-    def _members_of(self, block: int) -> tuple[NDArray[np.uint16], Any]:
+    def _members_of(self, block: int) -> tuple[UInt16Array, Any]:
         """Returns the devices of a block that may ever take part, as ids less the block's first,
         and their constant availability data: that of the first blocks is kept, up to KNOWN_BYTES.
         """
@@ -399,13 +405,11 @@ class PopulationShard:
         self._members[block] = members, known
         return members, known
 
-    def _have_data(self, device_ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def _have_data(self, device_ids: UInt64Array) -> BoolArray:
         """Returns whether devices have as many examples as a policy requires."""
         return self._data.examples_on(device_ids) >= self._least_examples
 
-    def _trust_times(
-        self, local: NDArray[np.uint32], times: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _trust_times(self, local: UInt32Array, times: Float64Array) -> Float64Array:
         """Returns the times at which the history that devices have at a time [S] is old enough,
         seconds since start; 0 for devices that exist from the start and have lost none."""
         device_ids = local + np.uint64(self.first_device)
@@ -418,9 +422,7 @@ class PopulationShard:
             trusted = np.maximum(trusted, lost + self._young_seconds)
         return trusted
 
-    def _admission_times(
-        self, local: NDArray[np.uint32], times: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _admission_times(self, local: UInt32Array, times: Float64Array) -> Float64Array:
         """From when on devices are admitted, as far as it is known at a time [S]: when their timer
         is open and their history old enough; infinite where they have too little data."""
         found = self._open_times.get(local.astype(np.int64)).astype(np.float64)
@@ -512,9 +514,7 @@ class PopulationShard:
             census=census,
         )
 
-    def _counts(
-        self, local: NDArray[np.int64], has_forgotten: NDArray[np.bool_]
-    ) -> NDArray[np.uint32]:
+    def _counts(self, local: Int64Array, has_forgotten: BoolArray) -> UInt32Array:
         """Returns the remembered numbers of reports that arrived in time, by positions of devices
         [S]."""
         counts = self._contributions.get(local) - self._forgotten.get(local)
@@ -576,7 +576,7 @@ class PopulationShard:
 
 def _spans_of(
     columns: dict[str, NDArray],
-) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[UInt64Array, Float64Array, Float64Array]:
     """The devices [S] that have rows, with their first and last check-in."""
     device_ids, times = columns["device_id"], columns["checkin_time"]
     # Rows are sorted by device, so a device's first row is where the id changes.

@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.clients.clipping import Clipped, ClippedGroup, Clipper
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples, ExampleSource, Ids, Integers
@@ -124,7 +124,7 @@ class GroupTrainer:
         self._waiting.add(device_ids, factors)
         return _report(order.round_index, result, group, clip, counts)
 
-    def _weights(self, held: Integers) -> NDArray[np.float64] | None:
+    def _weights(self, held: Integers) -> Float64Array | None:
         """Returns the weights of devices with these numbers of examples; None if all are equal."""
         weighting = self._scenario.training.weighting
         if isinstance(weighting, MeanWeighting):
@@ -167,7 +167,7 @@ class LocalTrainer(GroupTrainer):
         Devices without examples, and devices with damaged data, are left out.
         """
 
-        def measured(device_ids: Ids, counts: Integers) -> dict[str, NDArray[np.float64]]:
+        def measured(device_ids: Ids, counts: Integers) -> dict[str, Float64Array]:
             return device_sums(self._task, self._examples, device_ids, counts, parameters)
 
         counts = np.minimum(self._examples.examples_on(device_ids), most_examples)
@@ -223,7 +223,7 @@ def _report(
     )
 
 
-def _fixed_point_sum(values: NDArray[np.float64]) -> int:
+def _fixed_point_sum(values: Float64Array) -> int:
     return sum(round(each * 2.0**FIXED_POINT_BITS) for each in values.tolist())
 
 

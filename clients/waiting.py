@@ -7,9 +7,9 @@ result is the same, because the sum is exact.
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.encoding.encoding import ClippedUpdates, Encoding
 
 MOST_WAITING = 8
@@ -51,7 +51,7 @@ class WaitingUpdates:
             self._rows = torch.empty(max(devices, self._few), self._rows.shape[1])
         return self._rows[self._filled : self._filled + devices]
 
-    def add(self, device_ids: NDArray[np.uint64], factors: NDArray[np.float64]) -> None:
+    def add(self, device_ids: UInt64Array, factors: Float64Array) -> None:
         """Adds the group whose updates are in the last `room`.
 
         Args:
@@ -62,11 +62,11 @@ class WaitingUpdates:
         self._factors.append(factors)
         self._filled += device_ids.size
 
-    def add_without_update(self, device_ids: NDArray[np.uint64]) -> None:
+    def add_without_update(self, device_ids: UInt64Array) -> None:
         """Adds devices that have no update to send."""
         self._encoding.encode_zeros_into(self._total_P, device_ids, self._round_index)
 
-    def finish(self) -> NDArray[np.int64]:
+    def finish(self) -> Int64Array:
         """Returns the encoded sum [P] of all groups since `begin`."""
         self._flush()
         return self._total_P
@@ -84,6 +84,6 @@ class WaitingUpdates:
         self._nothing_waits()
 
     def _nothing_waits(self) -> None:
-        self._device_ids: list[NDArray[np.uint64]] = []
-        self._factors: list[NDArray[np.float64]] = []
+        self._device_ids: list[UInt64Array] = []
+        self._factors: list[Float64Array] = []
         self._filled = 0

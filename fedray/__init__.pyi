@@ -1,6 +1,7 @@
-"""What `fedray` offers, for type checkers and for `fedray/__init__.py`: a line a name; `*` is what
-a module lists in `__all__`, where kinds are added."""
+"""Public names of `fedray`, for type checkers and for `fedray.base.facade`: a line each."""
 
+from fedray import mechanisms as mechanisms
+from fedray import scenario as scenario
 from fedray.audit.audit import Audit as Audit
 from fedray.audit.audit import audit_trace as audit_trace
 from fedray.audit.calibration import CalibratedGuarantee as CalibratedGuarantee
@@ -16,28 +17,14 @@ from fedray.audit.several_tasks import TasksAudit as TasksAudit
 from fedray.audit.several_tasks import audit_tasks as audit_tasks
 from fedray.audit.statement import Statement as Statement
 from fedray.audit.statement import privacy_statement as privacy_statement
-from fedray.base.errors import AggregatorLost as AggregatorLost
-from fedray.base.errors import CheckpointError as CheckpointError
 from fedray.base.errors import FedrayError as FedrayError
-from fedray.base.errors import FitFailed as FitFailed
 from fedray.base.errors import InputError as InputError
 from fedray.base.errors import MissingExtra as MissingExtra
-from fedray.base.errors import OptimizationFailed as OptimizationFailed
 from fedray.base.errors import RunFailed as RunFailed
-from fedray.base.errors import ScenarioError as ScenarioError
-from fedray.base.errors import ShardLost as ShardLost
-from fedray.base.errors import Starved as Starved
-from fedray.base.errors import TraceCorrupt as TraceCorrupt
-from fedray.base.errors import TraceError as TraceError
-from fedray.base.errors import TraceVersion as TraceVersion
-from fedray.base.errors import TrainerLost as TrainerLost
-from fedray.base.errors import Unsustainable as Unsustainable
 from fedray.base.result import Drawing as Drawing
-from fedray.encoding.tables import *
 from fedray.imports.importer import import_log as import_log
 from fedray.imports.log_records import RecordColumns as RecordColumns
 from fedray.mechanisms.accounting.events import Event as Event
-from fedray.mechanisms.accounting.events import EventRefused as EventRefused
 from fedray.mechanisms.accounting.sampled import PoissonSampling as PoissonSampling
 from fedray.mechanisms.comparison import Utility as Utility
 from fedray.mechanisms.comparison import utility as utility
@@ -50,8 +37,6 @@ from fedray.mechanisms.optimize.design import MechanismRequest as MechanismReque
 from fedray.mechanisms.optimize.design import optimize_mechanism as optimize_mechanism
 from fedray.mechanisms.optimize.objective import Target as Target
 from fedray.mechanisms.participation import MinSep as MinSep
-from fedray.mechanisms.registry import *
-from fedray.mechanisms.strategy import SensitivityUnknown as SensitivityUnknown
 from fedray.mechanisms.strategy import Strategy as Strategy
 from fedray.noise import CorrelatedNoise as CorrelatedNoise
 from fedray.report.files import write_figures as write_figures
@@ -71,28 +56,10 @@ from fedray.runs.simulation import simulate as simulate
 from fedray.runs.simulation import simulate_tasks as simulate_tasks
 from fedray.runtime.cluster import run_jobs as run_jobs
 from fedray.runtime.placement import Placement as Placement
-from fedray.scenario.availability import *
-from fedray.scenario.buffer import *
-from fedray.scenario.clipping import *
-from fedray.scenario.data import *
-from fedray.scenario.latency import Latency as Latency
-from fedray.scenario.participation import *
-from fedray.scenario.population import Correlation as Correlation
-from fedray.scenario.population import DeviceClass as DeviceClass
-from fedray.scenario.population import Population as Population
-from fedray.scenario.population import TimeZone as TimeZone
 from fedray.scenario.pretraining import Pretraining as Pretraining
-from fedray.scenario.privacy import Privacy as Privacy
-from fedray.scenario.privacy import StopAt as StopAt
-from fedray.scenario.rounds import *
 from fedray.scenario.scenario import Scenario as Scenario
-from fedray.scenario.several_tasks import FederatedTask as FederatedTask
 from fedray.scenario.several_tasks import SeveralTasks as SeveralTasks
 from fedray.scenario.several_tasks import read_scenario as read_scenario
-from fedray.scenario.tasks import *
-from fedray.scenario.training import *
-from fedray.scenario.uploads import *
-from fedray.scenario.weighting import *
 from fedray.studies.canary import Aggregates as Aggregates
 from fedray.studies.canary import CanaryResult as CanaryResult
 from fedray.studies.canary import Trains as Trains

@@ -36,7 +36,7 @@ _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 class _Interrupted(Exception):
-    """An interruption, with how to go on where that is known; typer drops what is told of one."""
+    """An interruption with a hint how to resume. typer drops the texts of other interruptions."""
 
 
 class _Commands(TyperGroup):
@@ -258,7 +258,7 @@ def _exit_code(command: Callable[[], Any]) -> int:
     except ModuleNotFoundError as error:
         lacks = missing_extra(error)
         if lacks is None:
-            # The absence of any other package is a defect, which its traceback tells.
+            # Any other missing package is a defect, and its traceback names it.
             raise
         return _fail(str(lacks), 1)
     except OSError as error:  # files have messages of their own: what is left is the output
@@ -281,8 +281,8 @@ def _exit_code(command: Callable[[], Any]) -> int:
 
 
 def _follows_interruption(error: BaseException) -> bool:
-    """Whether an error came of an interruption: one that falls into a compilation ends as what the
-    compiler says of a half-made object."""
+    """Whether an interruption caused an error: one that hits a compilation surfaces as the
+    compiler's complaint about a half-made object."""
     before = error.__context__
     return before is not None and (
         isinstance(before, KeyboardInterrupt) or _follows_interruption(before)
@@ -307,7 +307,6 @@ def _fail(message: str, code: int) -> int:
 
 
 def _forget_output(stream: Any) -> None:
-    """What cannot be written is dropped, so that the interpreter does not try again when it
-    ends."""
+    """Drops unwritable output, so that the interpreter does not try again when it ends."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

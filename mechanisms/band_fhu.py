@@ -6,6 +6,7 @@ Upadhyay 2022 ("Constant matters"); Kalinin and Lampert 2024 ("Banded square roo
 factorization").
 """
 
+import math
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -33,3 +34,9 @@ class BandFHU(ToeplitzStrategy):
         ratios = (2 * i - 1) / (2 * i)
         c[:kept] = np.cumprod(np.concatenate([[1.0], ratios]))
         return c
+
+    def defined_coefficients(self, rounds: int) -> list[float]:
+        # The coefficients of (1 - x)^(-1/2), the square root of the prefix sum's 1 / (1 - x).
+        kept = min(rounds, self.bands)
+        c = [math.comb(2 * i, i) / 4**i for i in range(kept)]
+        return [*c, *([0.0] * (rounds - kept))]

@@ -6,6 +6,8 @@ McKenna, Upadhyay, Lampert 2025 ("Back to square roots: an optimal bound on the 
 error for multi-epoch differentially private SGD").
 """
 
+import math
+from fractions import Fraction
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -40,6 +42,20 @@ class BISR(ToeplitzStrategy):
 
     def first_column(self, rounds: int) -> Float64Array:
         return inverse_series(self.inverse_first_column(rounds))
+
+    def defined_coefficients(self, rounds: int) -> list[float]:
+        # C is the inverse of the truncated series of (1 - x)^(1/2). Fractions, because the
+        # recursion would accumulate rounding errors.
+        kept = min(rounds, self.bands)
+        inverse = []
+        for i in range(kept):
+            inverse.append(Fraction(math.comb(2 * i, i), 4**i * (1 - 2 * i)))
+        c = [Fraction(1)]
+        for i in range(1, rounds):
+            lags = range(1, min(i + 1, kept))
+            products = [inverse[j] * c[i - j] for j in lags]
+            c.append(-sum(products, Fraction(0)))
+        return [float(each) for each in c]
 
     def recurrence(self, rounds: int) -> Draws:
         return Draws(coefficients=np.trim_zeros(self.inverse_first_column(rounds), "b"))

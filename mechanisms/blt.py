@@ -57,6 +57,12 @@ class BLT(ToeplitzStrategy):
     def first_column(self, rounds: int) -> Float64Array:
         return _coefficients(self.theta, self.omega, rounds)
 
+    def defined_coefficients(self, rounds: int) -> list[float]:
+        # c_i = sum_j omega_j theta_j^(i-1) (Dvijotham et al. 2024).
+        buffers = list(zip(self.theta, self.omega, strict=True))
+        later = [sum(w * t ** (i - 1) for t, w in buffers) for i in range(1, rounds)]
+        return [1.0, *later]
+
     def inverse_first_column(self, rounds: int) -> Float64Array:
         """Returns the coefficients of C^-1, [rounds], by the recurrence of the noise (McMahan, Xu,
         Zhang 2024, Algorithm 3), in O(rounds x buffers)."""

@@ -22,6 +22,9 @@ class Identity(ToeplitzStrategy):
     def first_column(self, rounds: int) -> Float64Array:
         return np.eye(1, rounds)[0]
 
+    def defined_coefficients(self, rounds: int) -> list[float]:
+        return [1.0] + [0.0] * (rounds - 1)
+
     def recurrence(self, rounds: int) -> Independent:
         del rounds
         return Independent()

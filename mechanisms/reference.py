@@ -1,94 +1,18 @@
 """The slow, readable twin: builds C and the noise map from their definitions, in float64.
 
-Every fast path in the mechanisms, the aggregator's noise and the audit is tested against this file.
+Every fast path in the mechanisms, the aggregator's noise and the audit is tested against this file
+and the `definition` of each strategy.
 """
 
-import itertools
-import math
-from collections.abc import Iterator
 from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
-from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 
 from fedray.base.arrays import Float64Array
-from fedray.base.errors import InputError
-from fedray.mechanisms.band_fhu import BandFHU
-from fedray.mechanisms.bisr import BISR
-from fedray.mechanisms.blt import BLT
-from fedray.mechanisms.identity import Identity
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.restarted import Restarted
 from fedray.mechanisms.strategy import Strategy
-from fedray.mechanisms.toeplitz import Toeplitz
 from fedray.mechanisms.tree import Tree
-from fedray.mechanisms.tree_full import TreeFull
-from fedray.mechanisms.triangular import MatrixFile
-
-
-def strategy_matrix(strategy: Strategy, rounds: int) -> Float64Array:
-    """Returns C, [rounds, rounds] for a square strategy and [nodes, rounds] for a tree.
-
-    Every kind follows the definition of its paper, without the code of its own file.
-
-    Raises:
-        InputError: the kind has no reference matrix.
-    """
-    match strategy:
-        case Identity():
-            return np.eye(rounds)
-        case BLT():
-            # c_i = sum_j omega_j theta_j^(i-1) (Dvijotham et al. 2024).
-            buffers = list(zip(strategy.theta, strategy.omega, strict=True))
-            later = [sum(w * t ** (i - 1) for t, w in buffers) for i in range(1, rounds)]
-            return _toeplitz([1.0, *later])
-        case Toeplitz():
-            zeros = [0.0] * rounds
-            return _toeplitz([*strategy.coefficients, *zeros][:rounds])
-        case BandFHU():
-            # The coefficients of (1 - x)^(-1/2), the square root of the prefix sum's 1 / (1 - x).
-            kept = min(rounds, strategy.bands)
-            c = [math.comb(2 * i, i) / 4**i for i in range(kept)]
-            return _toeplitz([*c, *([0.0] * (rounds - kept))])
-        case BISR():
-            # C is the inverse of the truncated series of (1 - x)^(1/2). Fractions, because the
-            # recursion would accumulate rounding errors.
-            kept = min(rounds, strategy.bands)
-            inverse = []
-            for i in range(kept):
-                inverse.append(Fraction(math.comb(2 * i, i), 4**i * (1 - 2 * i)))
-            c = [Fraction(1)]
-            for i in range(1, rounds):
-                lags = range(1, min(i + 1, kept))
-                products = [inverse[j] * c[i - j] for j in lags]
-                c.append(-sum(products, Fraction(0)))
-            return _toeplitz([float(each) for each in c])
-        case MatrixFile():
-            return strategy.matrix[:rounds, :rounds].copy()
-        case Tree():
-            return _node_matrix(tree_nodes(strategy, rounds), rounds)
-        case TreeFull():
-            tree = Tree(completion=strategy.completion, rounds=strategy.rounds)
-            nodes = _node_matrix(tree_nodes(tree, strategy.rounds), strategy.rounds)
-            upper: Float64Array = np.linalg.qr(nodes[:, ::-1]).R
-            # The exchanged factor R is lower triangular, and nodes' nodes = R'R. QR does not fix
-            # the signs of its rows; the diagonal of C is positive.
-            R = upper[::-1, ::-1]
-            signs = np.sign(np.diag(R))[:, None]
-            return (signs * R)[:rounds, :rounds]
-        case Restarted():
-            # Each restart resets the mechanism, so C is block diagonal.
-            starts = [0, *(each for each in strategy.restarts if each < rounds)]
-            C = np.zeros((rounds, rounds))
-            for start, end in zip(starts, [*starts[1:], rounds], strict=True):
-                C[start:end, start:end] = strategy_matrix(strategy.mechanism, end - start)
-            return C
-        case _:
-            raise InputError(
-                f"strategy kind {strategy.kind!r} has no reference matrix; add it to "
-                "mechanisms/reference.py"
-            )
+from fedray.mechanisms.tree_nodes import tree_noise_map
 
 
 def noise_map(strategy: Strategy, rounds: int) -> Float64Array:
@@ -98,132 +22,9 @@ def noise_map(strategy: Strategy, rounds: int) -> Float64Array:
     There is a draw per row of C, and for completed trees one per virtual subtree, for its whole
     estimate.
     """
-    match strategy:
-        case Tree():
-            columns = [*tree_nodes(strategy, rounds), *virtual_subtrees(strategy, rounds)]
-            places = {column: place for place, column in enumerate(columns)}
-            prefixes = _tree_prefixes(strategy, rounds, places)
-            # The noise of a round is the difference of two consecutive prefix estimates.
-            before_first = np.zeros((1, len(columns)))
-            return np.diff(prefixes, axis=0, prepend=before_first)
-        case _:
-            return np.linalg.inv(strategy_matrix(strategy, rounds)).astype(np.float64)
-
-
-class Node(NamedTuple):
-    """A dyadic node of a tree, or a virtual subtree, which has no real round: start = end."""
-
-    start: int
-    """First real round."""
-    end: int
-    """Round after the last real one."""
-    height: int
-    """Number of levels above the leaves."""
-
-
-def tree_nodes(strategy: Tree, rounds: int) -> list[Node]:
-    """Returns the nodes with a real round after `rounds` released rounds, tree by tree, leaves
-    first."""
-    nodes = []
-    for first, end, is_completed in _segments(strategy, rounds):
-        nodes.extend(_nodes_of_one(first, end, is_completed))
-    return nodes
-
-
-def virtual_subtrees(strategy: Tree, rounds: int) -> list[Node]:
-    """Returns the largest subtrees without a real round of the trees completed by then."""
-    nodes = []
-    for first, end, is_completed in _segments(strategy, rounds):
-        if not is_completed:
-            continue
-        # In the path from the last real round to the root, a binary one of its number is a right
-        # child; a zero is a left child, whose sibling is virtual.
-        last = end - first - 1
-        heights = [height for height in range(last.bit_length()) if not last >> height & 1]
-        nodes.extend(Node(end, end, height) for height in heights)
-    return nodes
-
-
-def _toeplitz(coefficients: list[float]) -> Float64Array:
-    n = len(coefficients)
-    C = np.zeros((n, n))
-    for i in range(n):
-        for j in range(i + 1):
-            C[i, j] = coefficients[i - j]
-    return C
-
-
-def _node_matrix(nodes: list[Node], rounds: int) -> Float64Array:
-    return np.array([[float(node.start <= t < node.end) for t in range(rounds)] for node in nodes])
-
-
-def _segments(strategy: Tree, rounds: int) -> Iterator[tuple[int, int, bool]]:
-    """Yields (start, end, is_completed); a tree is completed at a restart and at the planned end,
-    but not if a run stops early."""
-    ends = [0, *(restart for restart in strategy.restarts if restart < rounds), rounds]
-    for start, end in itertools.pairwise(ends):
-        is_planned = end in strategy.restarts or end == strategy.rounds
-        yield start, end, strategy.completion and is_planned
-
-
-def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
-    # Without completion, a node exists once its last round is released.
-    root_height = (end - first - 1).bit_length()
-    for height in range((end - first).bit_length() + 1):
-        for start in range(first, end, 1 << height):
-            last = start + (1 << height)
-            is_in_tree = has_completion and height <= root_height
-            if last <= end or is_in_tree:
-                yield Node(start, min(last, end), height)
-
-
-def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> Float64Array:
-    """Returns the weights of the draws in the estimate of each prefix sum: finished trees, and the
-    dyadic parts of the current tree from below."""
-    prefixes = np.zeros((rounds, len(columns)))
-    finished = np.zeros(len(columns))
-    for first, end, is_completed in _segments(strategy, rounds):
-        for last in range(first + 1, end + 1):
-            prefixes[last - 1] += finished
-            # Greedily, the largest node that fits.
-            start = first
-            while start < last:
-                height = (last - start).bit_length() - 1
-                prefixes[last - 1] += _honaker_node(columns, start, end, height)[0]
-                start += 1 << height
-        if is_completed:
-            root_height = (end - first - 1).bit_length()
-            root = _honaker_node(columns, first, end, root_height)[0]
-            prefixes[end - 1] = finished + root
-        finished = prefixes[end - 1]
-    return prefixes
-
-
-def _honaker_node(
-    columns: dict[Node, int], start: int, end: int, height: int
-) -> tuple[Float64Array, float]:
-    """Returns a node's estimate and its variance, from its own noise and the sum of its children's
-    estimates, by inverse variance."""
-    own = np.zeros(len(columns))
-    # A virtual subtree has no nodes: one draw of the same variance replaces its estimate.
-    if start >= end:
-        variance = 1.0
-        for _ in range(height):
-            variance = 2 * variance / (1 + 2 * variance)
-        own[columns[Node(end, end, height)]] = math.sqrt(variance)
-        return own, variance
-    node = Node(start, min(start + (1 << height), end), height)
-    own[columns[node]] = 1.0
-    if height == 0:
-        return own, 1.0
-    middle = start + (1 << (height - 1))
-    left, left_variance = _honaker_node(columns, start, end, height - 1)
-    right, right_variance = _honaker_node(columns, middle, end, height - 1)
-    # Two estimates of one sum, of variances 1 and `below`, weighted inversely.
-    below = left_variance + right_variance
-    weight = below / (1.0 + below)
-    estimate = weight * own + (1.0 - weight) * (left + right)
-    return estimate, below / (1.0 + below)
+    if isinstance(strategy, Tree):
+        return tree_noise_map(strategy, rounds)
+    return np.linalg.inv(strategy.definition(rounds)).astype(np.float64)
 
 
 def pattern_sensitivity(strategy: Strategy, pattern: tuple[int, ...], rounds: int) -> float:
@@ -232,14 +33,14 @@ def pattern_sensitivity(strategy: Strategy, pattern: tuple[int, ...], rounds: in
 
     Exact if C'C has no negative entry on the pattern.
     """
-    C = strategy_matrix(strategy, rounds)
+    C = strategy.definition(rounds)
     return _aligned_norm(C, pattern)
 
 
 def participation_sensitivity(strategy: Strategy, participation: MinSep) -> float:
     """Returns the largest pattern sensitivity by enumeration of all permitted patterns, whose
     number is exponential: for runs of a dozen rounds."""
-    C = strategy_matrix(strategy, participation.rounds)
+    C = strategy.definition(participation.rounds)
     return max(_aligned_norm(C, pattern) for pattern in participation.patterns())
 
 

@@ -47,6 +47,14 @@ class Restarted(Strategy):
         """Returns the number of rounds of the longest segment."""
         return max(end - start for start, end in self.segments(rounds))
 
+    def definition(self, rounds: int) -> Float64Array:
+        # Each restart resets the mechanism, so C is block diagonal.
+        starts = [0, *(each for each in self.restarts if each < rounds)]
+        C = np.zeros((rounds, rounds))
+        for start, end in zip(starts, [*starts[1:], rounds], strict=True):
+            C[start:end, start:end] = self.mechanism.definition(end - start)
+        return C
+
     def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         entries = np.zeros(np.shape(first))
         for start, end in self.segments(rounds):

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.base.arrays import BoolArray, Float64Array, Int64Array
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import InputError
 from fedray.base.rounding import down, up
 from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, ROUNDING, PatternSensitivities
@@ -60,7 +60,7 @@ class RunningSensitivity:
         first = np.zeros(1, np.int64)
         self._never_falls = strategy.pattern_square(first, most_rounds) is not None
 
-    def add(self, device_ids: NDArray[np.uint64]) -> None:
+    def add(self, device_ids: UInt64Array) -> None:
         """Adds the next round, with its distinct devices [A]."""
         places = self._devices.places_of(device_ids)
         # After the horizon, bounds are recomputed before their next use.
@@ -138,19 +138,19 @@ class SensitivityFilter:
         self._squares = np.zeros(0)
         """Squared sensitivities over all rounds by device, with spare capacity."""
 
-    def admits(self, device_ids: NDArray[np.uint64]) -> BoolArray:
+    def admits(self, device_ids: UInt64Array) -> BoolArray:
         """Whether each of the devices [A] may take part in the next round."""
         _, squares = self._with_next_round(device_ids)
         return squares <= self._most_square
 
-    def add(self, device_ids: NDArray[np.uint64]) -> None:
+    def add(self, device_ids: UInt64Array) -> None:
         """Adds the next round, with its distinct devices [A]."""
         places, squares = self._with_next_round(device_ids)
         self._squares[places] = squares
         self._devices.add(places, self.rounds)
         self.rounds += 1
 
-    def _with_next_round(self, device_ids: NDArray[np.uint64]) -> tuple[Int64Array, Float64Array]:
+    def _with_next_round(self, device_ids: UInt64Array) -> tuple[Int64Array, Float64Array]:
         """Returns (places of devices [A], their squared sensitivities with the next round)."""
         places = self._devices.places_of(device_ids)
         self._squares = _with_room(self._squares, self._devices.count)
@@ -198,7 +198,7 @@ class _Devices:
         """Previous link by link."""
         self._links = 1
 
-    def places_of(self, device_ids: NDArray[np.uint64]) -> Int64Array:
+    def places_of(self, device_ids: UInt64Array) -> Int64Array:
         """Returns the places of devices [A], assigning places to new devices."""
         places = np.full(device_ids.size, _NEW)
         for ids, known in (self._old, self._recent):
@@ -289,7 +289,7 @@ def _with_room(array: NDArray, size: int) -> NDArray:
     return np.concatenate([array, np.zeros(more, array.dtype)])
 
 
-_Pairs = tuple[NDArray[np.uint64], Int64Array]
+_Pairs = tuple[UInt64Array, Int64Array]
 
 
 def _sorted_pairs() -> _Pairs:

@@ -21,8 +21,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt8Array
 from fedray.base.errors import InputError
 from fedray.mechanisms.gram import GramTable
 from fedray.mechanisms.participation import MinSep
@@ -71,9 +71,9 @@ CERTIFIED, MOST_SWEEPS = 1e-8, 5000
 class PatternValues:
     """Sensitivities of P patterns at clip norm 1, in their order."""
 
-    values: NDArray[np.float64]
+    values: Float64Array
     """L2 sensitivities, [P]."""
-    is_exact: NDArray[np.bool_]
+    is_exact: BoolArray
     """Whether the value is attained, [P]; False marks an upper bound (some G[i, j] of the pattern
     is negative)."""
 
@@ -115,9 +115,7 @@ class PatternSensitivities:
         self._rounds = rounds
         self._looked_up = 0
 
-    def of(
-        self, patterns: NDArray[np.int64], weights: NDArray[np.float64] | None = None
-    ) -> PatternValues:
+    def of(self, patterns: Int64Array, weights: Float64Array | None = None) -> PatternValues:
         """Returns the sensitivities of patterns [P, c], each row sorted, within [0, rounds).
 
         With weights [P, c] >= 0, contribution i of a pattern has norm at most w_i: w_i w_j G[i, j]
@@ -156,8 +154,8 @@ class PatternSensitivities:
         return PatternValues(np.sqrt(squared), is_exact)
 
     def _pair_by_pair(
-        self, patterns: NDArray[np.int64], weights: NDArray[np.float64] | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        self, patterns: Int64Array, weights: Float64Array | None = None
+    ) -> tuple[Float64Array, BoolArray]:
         """Computes (squared sensitivities [P], is_exact [P]) for all patterns at once."""
         columns = np.ascontiguousarray(patterns.T)
         scales = None if weights is None else np.ascontiguousarray(weights.T)
@@ -180,8 +178,8 @@ class PatternSensitivities:
         return squared, is_exact
 
     def _row_by_row(
-        self, patterns: NDArray[np.int64], weights: NDArray[np.float64] | None
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        self, patterns: Int64Array, weights: Float64Array | None
+    ) -> tuple[Float64Array, BoolArray]:
         """Computes (squared sensitivities [P], is_exact [P]) one pattern at a time."""
         scales = [None] * len(patterns) if weights is None else list(weights)
         found = [self._one(pattern, scale) for pattern, scale in zip(patterns, scales, strict=True)]
@@ -189,9 +187,7 @@ class PatternSensitivities:
         is_exact = np.array([exact for _, exact in found])
         return squared, is_exact
 
-    def _one(
-        self, pattern: NDArray[np.int64], weights: NDArray[np.float64] | None
-    ) -> tuple[float, bool]:
+    def _one(self, pattern: Int64Array, weights: Float64Array | None) -> tuple[float, bool]:
         """Computes (squared sensitivity, is_exact) of one pattern [c], in O(c) memory."""
         if pattern.size > SUMMED_FROM and weights is None:
             summed = self._strategy.pattern_square(pattern, self._rounds)
@@ -222,15 +218,13 @@ class PatternSensitivities:
             square += 2.0 * float(block.sum()) - float(block[:, :BLOCK].sum())
         return square, is_exact
 
-    def _rounding(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _rounding(self, first: Int64Array, second: Int64Array) -> Float64Array:
         """Returns the largest size of an entry that may be a rounded zero, relative to the norms of
         its two columns."""
         squared_norms = self.entries(first, first) * self.entries(second, second)
         return ROUNDING * np.sqrt(squared_norms)
 
-    def exact(
-        self, pattern: NDArray[np.int64], weights: NDArray[np.float64] | None = None
-    ) -> Sensitivity:
+    def exact(self, pattern: Int64Array, weights: Float64Array | None = None) -> Sensitivity:
         """Returns the sensitivity of one pattern [c], with optional weights [c], and its proof.
 
         If G has negative entries on the pattern, the value is exact for models of at least c
@@ -263,8 +257,8 @@ class PatternSensitivities:
 
     def largest(
         self,
-        patterns: NDArray[np.int64],
-        weights: NDArray[np.float64] | None,
+        patterns: Int64Array,
+        weights: Float64Array | None,
         found: PatternValues,
         above: float,
         certificates: int,
@@ -313,12 +307,12 @@ class PatternSensitivities:
                 largest = LargestPattern(above, exact.is_exact, place)
         return largest, certificates
 
-    def gram_of(self, pattern: NDArray[np.int64]) -> NDArray[np.float64]:
+    def gram_of(self, pattern: Int64Array) -> Float64Array:
         """Returns G[pattern, pattern], [c, c], for a pattern [c]."""
         rows = pattern[:, None]
         return self.entries(np.minimum(rows, pattern), np.maximum(rows, pattern))
 
-    def entries(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
+    def entries(self, first: Int64Array, second: Int64Array) -> Float64Array:
         """Returns G[first, second] elementwise, for first <= second."""
         # A table pays off only after more entries than one pattern needs.
         self._looked_up += first.size
@@ -333,7 +327,7 @@ class PatternSensitivities:
         return self._table.entries(first, second)
 
 
-def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
+def unit_vector_sensitivity(G: Float64Array) -> tuple[float, float]:
     """Returns (upper, lower) bounds, equal up to rounding, on the maximum over unit vectors of
     sqrt(sum G[i, j] <u_i, u_j>), G [c, c] p.s.d.
 
@@ -371,9 +365,7 @@ def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
     return float(np.sqrt(max(lower, upper))), float(np.sqrt(lower))
 
 
-def orthogonal_sensitivity(
-    squared_norms: NDArray[np.float64], participation: MinSep
-) -> Sensitivity:
+def orthogonal_sensitivity(squared_norms: Float64Array, participation: MinSep) -> Sensitivity:
     """Returns the exact sensitivity if columns at least b apart are orthogonal, as with at most b
     bands.
 
@@ -427,7 +419,7 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
         theorem = "one participation: the largest column norm"
         return Sensitivity(value, True, theorem, value, (worst,))
 
-    def rows(index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def rows(index: Int64Array) -> Float64Array:
         return table.rows(index) if table is not None else strategy.gram_rows(index, n)
 
     row_sums = np.empty(n)
@@ -438,7 +430,7 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
     square, candidate = _best_pattern(row_sums, participation)
     upper = square**0.5
 
-    def summed_rows(pattern: NDArray[np.int64]) -> NDArray[np.float64]:
+    def summed_rows(pattern: Int64Array) -> Float64Array:
         total = strategy.summed_gram_rows(pattern, n)
         if total is not None:
             return total
@@ -455,7 +447,7 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
 
 
 def _lower_bound(
-    summed_rows: Callable[[NDArray[np.int64]], NDArray[np.float64]],
+    summed_rows: Callable[[Int64Array], Float64Array],
     candidate: tuple[int, ...],
     participation: MinSep,
 ) -> tuple[float, tuple[int, ...]]:
@@ -495,7 +487,7 @@ def _lower_bound(
     return best**0.5, best_pattern
 
 
-def _best_pattern_sums(weights: NDArray[np.float64], participation: MinSep) -> NDArray[np.float64]:
+def _best_pattern_sums(weights: Float64Array, participation: MinSep) -> Float64Array:
     """Returns the largest sum over a pattern for each row of weights [R, n] >= 0, by f(i, j) =
     max(f(i+1, j), w_i + f(i+b, j-1))."""
     rows, n = weights.shape
@@ -514,9 +506,7 @@ def _best_pattern_sums(weights: NDArray[np.float64], participation: MinSep) -> N
     return values[:, 0]
 
 
-def _best_pattern(
-    weights: NDArray[np.float64], participation: MinSep
-) -> tuple[float, tuple[int, ...]]:
+def _best_pattern(weights: Float64Array, participation: MinSep) -> tuple[float, tuple[int, ...]]:
     """Returns the same for weights [n], with the pattern that attains it."""
     n = weights.size
     b = participation.min_sep
@@ -553,7 +543,7 @@ def _best_pattern(
     return float(values[0]), tuple(pattern)
 
 
-def _bit(bits: NDArray[np.uint8], place: int) -> bool:
+def _bit(bits: UInt8Array, place: int) -> bool:
     return bool(bits[place >> 3] >> (7 - (place & 7)) & 1)
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.mistakes import Explained
 from fedray.mechanisms.gram import GramTable
@@ -47,9 +47,9 @@ class Sensitivity:
 class Strategy(Explained, ABC):
     """An immutable strategy matrix. Serialises to JSON as its `kind` and its parameters.
 
-    A subclass says its Gram matrix G = C'C, entry by entry, the error of its decoder, and the
-    recurrence of its noise; most are one of two families that say all three,
-    `fedray.mechanisms.toeplitz.ToeplitzStrategy` and
+    A subclass has the definition of its paper, its Gram matrix G = C'C, entry by entry, the error
+    of its decoder, and the recurrence of its noise. Most belong to one of two families that have
+    all of them, `fedray.mechanisms.toeplitz.ToeplitzStrategy` and
     `fedray.mechanisms.triangular.TriangularStrategy`.
     """
 
@@ -96,16 +96,14 @@ class Strategy(Explained, ABC):
             )
 
     @abstractmethod
-    def gram_entries(
-        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
-    ) -> NDArray[np.float64]:
+    def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         """G[first, second] elementwise, for 0 <= first <= second < rounds (shapes alike).
 
         G = C'C over a run of that many rounds. For some kinds an entry falls with the rounds that
         are left, so it differs between a run and its beginning.
         """
 
-    def gram(self, rounds: int) -> NDArray[np.float64]:
+    def gram(self, rounds: int) -> Float64Array:
         """G = C'C, [rounds, rounds]; 8 bytes per entry, so for a few thousand rounds at most."""
         return self.gram_rows(np.arange(rounds), rounds)
 
@@ -126,7 +124,7 @@ class Strategy(Explained, ABC):
         del table, most_rounds
         return self.gram_table(rounds)
 
-    def gram_rows(self, rows: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+    def gram_rows(self, rows: Int64Array, rounds: int) -> Float64Array:
         """Returns whole rows of G, [R, rounds], in the order of `rows`, over a run of `rounds`
         rounds."""
         columns = np.arange(rounds)
@@ -134,15 +132,13 @@ class Strategy(Explained, ABC):
         second = np.maximum(rows[:, None], columns)
         return self.gram_entries(first, second, rounds)
 
-    def summed_gram_rows(
-        self, pattern: NDArray[np.int64], rounds: int
-    ) -> NDArray[np.float64] | None:
+    def summed_gram_rows(self, pattern: Int64Array, rounds: int) -> Float64Array | None:
         """Returns the sum of G's rows in a pattern [c], [rounds], without G; None if adding them up
         is the quickest way."""
         del pattern, rounds
         return None
 
-    def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
+    def pattern_square(self, pattern: Int64Array, rounds: int) -> float | None:
         """Returns the squared norm of the sum of C's columns in a pattern [c], without G; None if C
         has negative entries.
 
@@ -179,6 +175,14 @@ class Strategy(Explained, ABC):
             )
 
     @abstractmethod
+    def definition(self, rounds: int) -> Float64Array:
+        """Returns C, [rounds, rounds], or [nodes, rounds] for a tree, as its paper defines it.
+
+        Slow and readable, and shares no code with the other methods: canaries and tests compare
+        them with it.
+        """
+
+    @abstractmethod
     def recurrence(self, rounds: int) -> Recurrence:
         """Returns how its noise is made, row by row, for 1 <= rounds <= most_rounds.
 
@@ -197,6 +201,6 @@ class Strategy(Explained, ABC):
         """
 
     @abstractmethod
-    def error_variances(self, rounds: int) -> NDArray[np.float64]:
+    def error_variances(self, rounds: int) -> Float64Array:
         """Squared norms of the rows of B = A C^-1, [rounds]: variance of each prefix sum at noise
         of unit scale."""

@@ -33,6 +33,19 @@ class ToeplitzStrategy(Strategy):
         """Returns the coefficients c_0 .. c_(rounds-1), [rounds]; c_0 > 0. More rounds append
         coefficients."""
 
+    @abstractmethod
+    def defined_coefficients(self, rounds: int) -> list[float]:
+        """Returns c_0 .. c_(rounds-1) as the paper defines them, without the code of
+        `first_column`."""
+
+    def definition(self, rounds: int) -> Float64Array:
+        c = self.defined_coefficients(rounds)
+        C = np.zeros((rounds, rounds))
+        for i in range(rounds):
+            for j in range(i + 1):
+                C[i, j] = c[i - j]
+        return C
+
     def inverse_first_column(self, rounds: int) -> Float64Array:
         """Returns the coefficients of C^-1, [rounds]: the power series of 1 / c, by forward
         substitution. C^-1 is Toeplitz too, so its first column determines it."""
@@ -146,6 +159,10 @@ class Toeplitz(ToeplitzStrategy):
         given = self.coefficients[:rounds]
         c[: len(given)] = given
         return c
+
+    def defined_coefficients(self, rounds: int) -> list[float]:
+        zeros = [0.0] * rounds
+        return [*self.coefficients, *zeros][:rounds]
 
 
 def _summed_columns(c: Float64Array, pattern: Int64Array) -> Float64Array:

@@ -22,6 +22,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Forest
 from fedray.mechanisms.restarts import Restarts, segments_of
 from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.tree_nodes import node_matrix, tree_nodes
 
 NO_ROUND = -(2**62)
 PROGRAM_PARTICIPATIONS = 300
@@ -208,6 +209,9 @@ class Tree(Strategy):
     def forest(self, rounds: int) -> list[Subtree]:
         """Returns the trees of the first `rounds` rounds."""
         return forest(self.segments(rounds))
+
+    def definition(self, rounds: int) -> Float64Array:
+        return node_matrix(tree_nodes(self, rounds), rounds)
 
     def is_quick_under_participation(self, rounds: int) -> bool:
         del rounds

@@ -9,12 +9,13 @@ and the error is the same: A C^-1 (A C^-1)' = A (T'T)^-1 A' = A T^+ (A T^+)'. So
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from fedray.base.arrays import Float64Array
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity
-from fedray.mechanisms.tree import Segment, forest, forest_gram, forest_sensitivity
+from fedray.mechanisms.tree import Segment, Tree, forest, forest_gram, forest_sensitivity
 from fedray.mechanisms.triangular import MOST_ROUNDS, TriangularStrategy, lower_factor
 
 
@@ -37,6 +38,16 @@ class TreeFull(TriangularStrategy):
     @property
     def matrix(self) -> Float64Array:
         return _factor(self.rounds, self.completion)
+
+    def definition(self, rounds: int) -> Float64Array:
+        tree = Tree(completion=self.completion, rounds=self.rounds)
+        nodes = tree.definition(self.rounds)
+        upper: Float64Array = np.linalg.qr(nodes[:, ::-1]).R
+        # The exchanged factor R is lower triangular, and nodes' nodes = R'R. QR does not fix the
+        # signs of its rows; the diagonal of C is positive.
+        R = upper[::-1, ::-1]
+        signs = np.sign(np.diag(R))[:, None]
+        return (signs * R)[:rounds, :rounds]
 
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
         self.check_rounds(participation.rounds)

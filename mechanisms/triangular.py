@@ -200,6 +200,9 @@ class MatrixFile(TriangularStrategy):
     def matrix(self) -> Float64Array:
         return self._matrix
 
+    def definition(self, rounds: int) -> Float64Array:
+        return self._matrix[:rounds, :rounds].copy()
+
     @property
     def content(self) -> bytes:
         """The matrix in .npy format."""

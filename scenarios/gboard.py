@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import fedray
+from fedray.mechanisms import Tree
 from fedray.scenarios.gboard_rows import PublishedRun, Rows, relative_pace, select
 from fedray.scenarios.reproduction import (
     Document,
@@ -132,7 +133,7 @@ def _reproduce(
     scenario = published.scenario(overrides)
     trace = fedray.simulate(scenario, placement, path)
     # The published runs used the tree, whatever the scenario's own mechanism is.
-    audit = fedray.audit_trace(trace, mechanism=fedray.Tree())
+    audit = fedray.audit_trace(trace, mechanism=Tree())
     tree = audit.mechanisms[0]
     days = float(trace.rounds["closed"][-1]) / 86_400.0
     reach = scenario.population.reach

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import fedray
+from fedray.mechanisms import Identity, Tree
 from fedray.scenarios.gboard_rows import PublishedRun, Rows, select
 from fedray.scenarios.reproduction import Document, InJson, Reproduced, Reproduction, Table, up
 
@@ -78,7 +79,7 @@ def run(rows: Rows = None) -> Iterator[Reproduced]:
 def privacy_of(run: PublishedRun) -> PublishedPrivacy:
     """Computes rho and epsilon of a published run."""
     participation = fedray.MinSep(run.rounds, run.min_sep, run.max_participations)
-    tree = fedray.mechanism_figures(fedray.Tree(), participation, run.noise_multiplier, DELTA)
+    tree = fedray.mechanism_figures(Tree(), participation, run.noise_multiplier, DELTA)
     assert tree.rho is not None  # a noise multiplier is given
     return PublishedPrivacy(
         name=run.name,
@@ -97,7 +98,7 @@ def privacy_of(run: PublishedRun) -> PublishedPrivacy:
 def _epsilon_of(rho: float) -> float | None:
     # One release of one Gaussian with rho = 1 / (2 z^2).
     z = 1.0 / math.sqrt(2.0 * rho)
-    return fedray.mechanism_figures(fedray.Identity(), fedray.MinSep(1, 1, 1), z, DELTA).epsilon
+    return fedray.mechanism_figures(Identity(), fedray.MinSep(1, 1, 1), z, DELTA).epsilon
 
 
 def table_rows(runs: list[PublishedPrivacy]) -> list[list[str]]:

@@ -29,6 +29,7 @@ import numpy as np
 
 import fedray
 from fedray import InputError
+from fedray.mechanisms import Identity
 from fedray.scenarios.reproduction import (
     Document,
     InJson,
@@ -366,7 +367,7 @@ class Study:
         self.strategies = make({name: self._request(*each) for name, each in wanted.items()})
         """Mechanisms by name, the reference last."""
         # The reference shows the model without privacy; its mechanism does not matter.
-        self.strategies[NO_NOISE] = fedray.Identity()
+        self.strategies[NO_NOISE] = Identity()
         self._mechanisms = {name: self._calibrated(name) for name in self.strategies}
 
     def scenario_of(self, name: str, seed: int) -> "fedray.Scenario":

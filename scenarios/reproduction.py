@@ -1,7 +1,7 @@
 """Reproductions of published results, which `fedray reproduce` lists and runs.
 
 A reproduction is a module of this folder with a `REPRODUCTION`; its name is that of the module. It
-uses `import fedray` and the names below only: it shows that the public interface suffices for a
+uses public names and the names below only: it shows that the public interface suffices for a
 study, and how such a study is written.
 """
 

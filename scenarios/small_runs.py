@@ -9,6 +9,8 @@ from pathlib import Path
 
 import fedray
 from fedray import InputError
+from fedray.base.errors import Starved
+from fedray.mechanisms import Identity
 from fedray.scenarios.reproduction import PartDone, Progress
 
 SCALE = 0.01
@@ -57,14 +59,14 @@ def outcome_of(scenario: "fedray.Scenario") -> Outcome:
         placement = fedray.Placement(1, "in-process", checkpoint_seconds=math.inf)
         try:
             trace = fedray.simulate(scenario, placement, Path(folder) / "trace")
-        except fedray.Starved as error:
+        except Starved as error:
             raise InputError(f"{scenario.name}: {error}") from None
         ended = trace.run["ended"]
         # A run that ended early cannot be compared with published ones of all rounds.
         if ended != "completed":
             raise InputError(f"{scenario.name}: {ended}")
         # Only its participations are read, which do not depend on the mechanism.
-        audit = fedray.audit_trace(trace, mechanism=fedray.Identity())
+        audit = fedray.audit_trace(trace, mechanism=Identity())
         days = float(trace.rounds["closed"][-1]) / 86_400.0
     if audit.min_sep is None:
         raise InputError(

@@ -1,1 +1,1 @@
-"""What happens in a round, and aggregation with noise. Start reading at coordinator.py."""
+"""Rounds, and aggregation with noise. Start reading at rounds/coordinator.py."""

@@ -222,6 +222,8 @@ def write_trained(
         "seed": scenario.training_seed,
         **scenario.to_document(),
         "aggregator_device": "cpu",
+        "encoding": {"kind": "fixed_point", "bits_per_parameter": 64.0, "inflation": 1.0},
+        "notes": [],
         "written": "2026-01-01T00:00:00+00:00",
     }
     with TrainedRunWriter(directory) as writer:

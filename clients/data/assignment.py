@@ -14,8 +14,8 @@ and a counted vocabulary never saw these clients.
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Key, Stream, draw, stream_generator, stream_key, uniform
 from fedray.clients.availability.habit import HabitAvailabilityModel
@@ -104,7 +104,7 @@ class Assignment:
             places[is_tied] = self._tied_places(device_ids[is_tied], for_place[is_tied])
         return places
 
-    def _tied_places(self, device_ids: Ids, draws: NDArray[np.float64]) -> Integers:
+    def _tied_places(self, device_ids: Ids, draws: Float64Array) -> Integers:
         traits = self._traits.of(device_ids)
         low = np.searchsorted(self._sample, traits, "left")
         high = np.searchsorted(self._sample, traits, "right")
@@ -145,7 +145,7 @@ class _Traits:
                 )
             self._habit = HabitAvailabilityModel(scenario, scenario.availability)
 
-    def of(self, device_ids: Ids) -> NDArray[np.float64]:
+    def of(self, device_ids: Ids) -> Float64Array:
         """Returns traits [G] of devices: the UTC hour of the middle of their nights, the number of
         their zone, or the factor of their training time."""
         if self._habit is not None:
@@ -159,7 +159,7 @@ class _Traits:
 
 
 @njit(cache=True, nogil=True)
-def _speeds_on(model: DeviceModel, device_ids: Ids) -> NDArray[np.float64]:
+def _speeds_on(model: DeviceModel, device_ids: Ids) -> Float64Array:
     found = np.empty(device_ids.size)
     for index in range(device_ids.size):
         training, _, _ = speed_of(model, device_ids[index])
@@ -168,7 +168,7 @@ def _speeds_on(model: DeviceModel, device_ids: Ids) -> NDArray[np.float64]:
 
 
 @njit(cache=True, nogil=True)
-def _uniforms(key: Key, device_ids: Ids) -> NDArray[np.float64]:
+def _uniforms(key: Key, device_ids: Ids) -> Float64Array:
     """Addresses: (device, 0, 0)."""
     found = np.empty((device_ids.size, 2))
     for index in range(device_ids.size):

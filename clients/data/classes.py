@@ -15,9 +15,9 @@ import math
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 from scipy import integrate, special
 
+from fedray.base.arrays import Float32Array
 from fedray.base.rng import Stream, draw, stream_generator, stream_key, uniform
 from fedray.clients.data.drawn import DrawnSource, fill_with_gammas, fill_with_normals
 from fedray.clients.data.source import Examples, Field, Ids, Integers
@@ -75,7 +75,7 @@ def best_accuracy(separation: float, classes: int) -> float:
     return float(accuracy)
 
 
-def _means(table: ClassesData, generator: np.random.Generator) -> NDArray[np.float32]:
+def _means(table: ClassesData, generator: np.random.Generator) -> Float32Array:
     """Draws the means of the classes, [classes, inputs]."""
     size = math.prod(table.shape)
     drawn = generator.standard_normal((size, table.classes))

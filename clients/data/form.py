@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Float32Array
 from fedray.base.regular_file import read_regular_file
 from fedray.clients.data.readers.reader import Column, Damaged
 from fedray.clients.data.source import Examples, Field, Fields, Integers
@@ -315,7 +316,7 @@ def whole_text(text: Any, name: str) -> Integers:
     return _as_int64(found, name)
 
 
-def inputs_of(column: Column, table: FormedData) -> NDArray[np.float32]:
+def inputs_of(column: Column, table: FormedData) -> Float32Array:
     """Returns the inputs [N, *shape] of a column, scaled and in the shape of the table.
 
     Raises:
@@ -372,7 +373,7 @@ def _has_text(values: Any) -> bool:
     )
 
 
-def _as_float32(found: NDArray, name: str, scale: float = 1.0) -> NDArray[np.float32]:
+def _as_float32(found: NDArray, name: str, scale: float = 1.0) -> Float32Array:
     # Values that overflow become infinite, and are refused.
     with np.errstate(over="ignore"):
         reals = (scale * found.astype(np.float64)).astype(np.float32)

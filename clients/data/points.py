@@ -8,8 +8,8 @@ their `centers`, and for participating devices the average weighted by participa
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.base.rng import Stream, stream_generator, stream_key
 from fedray.clients.data.drawn import DrawnSource, fill_with_normals
 from fedray.clients.data.source import Examples, Field, Ids, Integers
@@ -30,10 +30,10 @@ class Points(DrawnSource):
         self._between = table.between
         self._within = table.within
         generator = stream_generator(seed, Stream.EXAMPLES)
-        self.mean: NDArray[np.float64] = generator.standard_normal(table.dimension)
+        self.mean: Float64Array = generator.standard_normal(table.dimension)
         """Mean of all points, [dimension], which is the optimum of the quadratic task."""
 
-    def centers(self, device_ids: Ids) -> NDArray[np.float64]:
+    def centers(self, device_ids: Ids) -> Float64Array:
         """Returns the means of the points of devices [G], [G, dimension]."""
         normals = _normals_of(self._key, device_ids, self.mean.size)
         return self.mean + self._between * normals

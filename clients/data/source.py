@@ -7,13 +7,15 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Int64Array, UInt64Array
+
 FIRST_HELD_OUT = np.uint64(1 << 40)
 """First id of held-out data, on which models are evaluated and never trained. Every population
 stays below it."""
 
-Ids = NDArray[np.uint64]
+Ids = UInt64Array
 """Ids of devices, [G]."""
-Integers = NDArray[np.int64]
+Integers = Int64Array
 """Counts, positions or encoded sums, int64."""
 Examples = dict[str, NDArray]
 """Arrays of examples by field, [G, B, *shape] each."""

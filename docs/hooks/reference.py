@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from fedray.audit.claims import Claim
+from fedray.base import errors
 from fedray.base.facade import homes
 from fedray.cli import app
 from fedray.scenario import Scenario
@@ -172,17 +173,26 @@ def _of_document(name: str) -> Iterator[str]:
 
 
 def _names_of(modules: tuple[str, ...]) -> dict[str, str]:
-    """Names of the facade that come from modules, with the full path of each."""
-    return {name: path for name, path in facade().items() if _is_below(path, modules)}
+    """Public names that are defined in modules, with the full path of each."""
+    return {name: path for name, path in public_names().items() if _is_below(path, modules)}
 
 
 def _is_below(path: str, modules: tuple[str, ...]) -> bool:
     return any(path.startswith(f"{module}.") for module in modules)
 
 
-def facade() -> dict[str, str]:
-    """The full path of every name of `fedray`."""
-    return {name: f"{module}.{name}" for name, module in homes().items()}
+def public_names() -> dict[str, str]:
+    """Every public name, such as `fedray.scenario.Rounds`, with its full path.
+
+    A name that is public in two places, such as `Scenario`, has its shorter form.
+    """
+    kinds = [name for name, each in vars(errors).items() if inspect.isclass(each)]
+    found = {f"{errors.__name__}.{name}": f"{errors.__name__}.{name}" for name in kinds}
+    for package in ("fedray.scenario", "fedray.mechanisms", "fedray"):
+        for name, home in homes(package).items():
+            if home != f"{package}.{name}":  # a package has no page of its own
+                found[f"{home}.{name}"] = f"{package}.{name}"
+    return {name: path for path, name in found.items()}
 
 
 def _python_page(title: str, names: Mapping[str, str]) -> str:
@@ -191,5 +201,5 @@ def _python_page(title: str, names: Mapping[str, str]) -> str:
 
 def _directive(name: str, path: str) -> str:
     """What mkdocstrings replaces by signature and docstring."""
-    heading = f'      heading: "fedray.{name}"\n      toc_label: "{name}"'
+    heading = f'      heading: "{name}"\n      toc_label: "{name.rpartition(".")[2]}"'
     return f"::: {path}\n    options:\n{heading}"

@@ -83,7 +83,7 @@ BUFFERED = (
     "was sent the model. Min-sep counts buffers. A device has at most one report in a buffer. "
     "{weights}"
 )
-"""If devices start as they come. Noise and clip norm are those of the round that uses a report."""
+"""Assumption of buffered rounds. Noise and clip norm are those of the round that uses a report."""
 UNWEIGHTED = "All reports count alike."
 WEIGHTED = (
     "Each clipped update was scaled by a function of its staleness alone, at most 1. The observed "
@@ -120,8 +120,8 @@ FILTERED = (
 def assumptions_of(
     scenario: Scenario | None, trace: ImportedTrace | None
 ) -> tuple[Assumption, ...]:
-    """Returns the assumptions of an audit, a sentence each with its source: first those of every
-    audit.
+    """Returns the assumptions of an audit, a sentence each with its source; those common to all
+    audits come first.
 
     Args:
         scenario: scenario of a run of ours; None for a log.

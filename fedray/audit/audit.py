@@ -159,7 +159,7 @@ class Release(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditedEncoding:
-    """How updates were sent, and the unit of their noise."""
+    """Encoding of the updates, and the unit of their noise."""
 
     table: InPlace[AnyEncoding]
     least_noise: DeviceNoise | None
@@ -420,7 +420,7 @@ class Audit(DrawnResult):
             Its path.
 
         Raises:
-            InputError: it cannot be written, or there is no noise to account for.
+            InputError: the file cannot be written, or the run had no noise.
         """
         if not self.events:
             raise InputError(
@@ -477,7 +477,7 @@ class Audit(DrawnResult):
 
     @property
     def encoding(self) -> InJson[AuditedEncoding | None]:
-        """How updates were sent, and the unit of their noise; None for a log."""
+        """Encoding of the updates, and the unit of their noise; None for a log."""
         if self.scenario is None:
             return None
         # Only noise that devices add depends on the number of them.
@@ -661,7 +661,7 @@ def _rests_on(
 ) -> tuple[Assumption, ...]:
     own: list[Assumption] = []
     if mechanisms:
-        # Limits are the same for all mechanisms, so the first has those of all.
+        # Limits are the same for all mechanisms, so any mechanism's will do.
         first = mechanisms[0]
         rules = "the claim" if scenario is None else "the scenario's rules"
         named = (
@@ -899,7 +899,7 @@ def _not_this_run(mechanism: MechanismAudit) -> MechanismAudit:
 
 
 def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
-    """Returns whether the claimed participation is no tighter than the enforced one."""
+    """Whether the enforced participation is at least as tight as the claimed one."""
     if claimed.participation is None or enforced.participation is None:
         return False
     a, b = claimed.participation, enforced.participation

@@ -97,20 +97,20 @@ def calibrate_trace(
     """Returns the least noise multipliers with which a run would have had at most an epsilon or
     rho.
 
-    The sensitivities are those of `audit_trace`: that of every run under the rules in force, and
-    that of the recorded rounds of each device.
+    The sensitivities are those of `audit_trace`: of every run under the rules in force, and of each
+    device's recorded rounds.
 
     Args:
         trace: a run or a log, open or by its directory.
         epsilon: largest permitted epsilon at delta. Give this or rho.
         rho: largest permitted rho.
         delta: delta of epsilon, replaces the run's own; a log has 1e-10.
-        mechanism: replaces the run's own; a log has none of its own.
+        mechanism: replaces the run's own; a log needs one.
 
     Raises:
         InputError: both or neither target is given, no noise meets it, the mechanism is missing or
-            has fewer rounds, no round was committed, or this does not describe the noise: noise of
-            devices, or Poisson samples.
+            has fewer rounds, no round was committed, or a noise multiplier does not describe the
+            noise: noise of devices, or Poisson samples.
         TraceError: the trace cannot be read.
     """
     # An audit of a large trace takes a while, so what can be refused before is.

@@ -1,15 +1,10 @@
-"""What somebody claims of a run: a TOML file.
+"""A claim about a run, as a TOML file.
 
-mechanism = "mechanism.json"       # a file of `fedray optimize --out`, by its path from this one;
+mechanism = "mechanism.json"       # a file of `fedray optimize --out`, relative to this one;
                                    # a table with `kind`, or "tree", or "identity"
-noise_multiplier = 7.0
-rounds = 980                       # all that follow are optional, and checked where they are given
-min_sep = 227
-max_participations = 4
-timer_hours = 72.0
-rho = 0.48
-epsilon = 6.6                      # with delta
-delta = 1e-10
+noise_multiplier = 7.0 rounds = 980                       # this and the following are optional,
+each checked if given min_sep = 227 max_participations = 4 timer_hours = 72.0 rho = 0.48 epsilon =
+6.6                      # with delta delta = 1e-10
 """
 
 from pathlib import Path

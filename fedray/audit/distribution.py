@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import values_of
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
@@ -98,7 +98,7 @@ class DevicePrivacy(Document):
         return cls(tuple(quantiles), curve, mean, bool(values.is_exact.all()))
 
 
-def at_shares(values: NDArray[np.float64], shares: NDArray[np.float64]) -> list[float]:
+def at_shares(values: Float64Array, shares: Float64Array) -> list[float]:
     """Values that devices have: the least with at least that share of them below or equal."""
     places = np.maximum(np.ceil(shares * values.size).astype(int) - 1, 0)
     # A partition, because the whole order of millions of devices is not needed.
@@ -188,7 +188,7 @@ def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
     return tuple(spans)
 
 
-def _least(rounds: NDArray[np.int64], ahead: int) -> int:
+def _least(rounds: Int64Array, ahead: int) -> int:
     """The least span from a participation to the `ahead`-th after it, over patterns [Q, c]."""
     spans = rounds[:, ahead:] - rounds[:, :-ahead]
     return int(spans.min())

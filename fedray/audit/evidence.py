@@ -1,30 +1,30 @@
-"""Everything that breaks what a claim states about participation, as a file with a row for each.
+"""Evidence: every participation that breaks a claim, as a file with a row for each.
 
-An audit shows the worst few of each statement. The file has all of them, so that whoever runs the
-training can look each one up in logs of their own. Rows are in order of statement (rounds, min_sep,
+An audit shows the worst few of each statement. The file has all of them, so that an engineer can
+look each one up in the training's own logs. Rows are in order of statement (rounds, min_sep,
 max_participations, timer_hours), then of the device's place in the trace, then of the rounds.
 
-    statement         the key of the claim that is broken
-    device            what the device is called, as in the audit; null for `rounds`
+    statement         key of the broken claim
+    device            name of the device, as in the audit; null for `rounds`
     first_round       the earlier one of two participations that are too near; of
     last_round        `max_participations` the first and the last round of the device, and of
                       `rounds` those beyond the claimed ones
     first_log_round   the same two by the numbers of an imported log; null of a run of ours
     last_log_round
     found             rounds or hours between the two; participations; released rounds
-    claimed           what the claim says of it
+    claimed           the claimed value
 """
 
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from fedray.audit.audit import Audit
 from fedray.audit.claims import STATEMENTS, Claim
 from fedray.audit.names import DeviceNames
 from fedray.audit.statements.statement import Breaches, Subject
+from fedray.base.arrays import UInt64Array
 from fedray.base.errors import InputError
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -89,7 +89,7 @@ def check_evidence_file(file: str | Path, claim: Claim | None) -> RowForm:
 def write_evidence(
     trace: Trace | ImportedTrace, audit: Audit, file: str | Path, show_devices: bool = False
 ) -> int:
-    """Writes a row for everything that breaks a claim about participation.
+    """Writes a row for every participation that breaks a claim.
 
     The file is complete or absent. In a CSV file, names that spreadsheet programs could take for a
     formula begin with an apostrophe; in Parquet, names are unchanged.
@@ -101,7 +101,7 @@ def write_evidence(
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
 
     Returns:
-        Number of rows; 0 if no such statement is broken.
+        Number of rows; 0 if every statement about participation holds.
 
     Raises:
         InputError: as `check_evidence_file`, or the file cannot be written.
@@ -145,7 +145,7 @@ def _batch(
 
 
 def _names(
-    device_ids: NDArray[np.uint64] | None, names: DeviceNames, count: int, form: RowForm
+    device_ids: UInt64Array | None, names: DeviceNames, count: int, form: RowForm
 ) -> list[str | None]:
     if device_ids is None:
         return [None] * count

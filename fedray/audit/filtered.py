@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.audit.guarantees import Guarantee, event_of
 from fedray.audit.noise import Noise, ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.base.arrays import Int64Array, UInt64Array
 from fedray.base.document import Document, InJson, NotInJson
 from fedray.base.rounding import up
 from fedray.mechanisms.strategy import Sensitivity, Strategy
@@ -26,7 +26,7 @@ ROUNDING = 1e-9
 class Exclusions(Document):
     """The devices that a run excluded because they were at their privacy budget."""
 
-    rounds: NotInJson[NDArray[np.int64]]
+    rounds: NotInJson[Int64Array]
     """The round from which each was excluded, in order [E]."""
     participations: float
     """Mean number of their participations; 0 if no device was excluded."""
@@ -74,7 +74,7 @@ def exclusions_of(trace: Trace, scenario: Scenario, patterns: Patterns) -> Exclu
     # Rounds of a device are in order, so its last row is its last round.
     last_rounds = patterns.rounds[patterns.starts + patterns.counts - 1].astype(np.int64)
 
-    def mean(counts: NDArray[np.int64]) -> float:
+    def mean(counts: Int64Array) -> float:
         return float(counts.mean()) if counts.size else 0.0
 
     return Exclusions(
@@ -85,7 +85,7 @@ def exclusions_of(trace: Trace, scenario: Scenario, patterns: Patterns) -> Exclu
     )
 
 
-def _excluded(trace: Trace) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+def _excluded(trace: Trace) -> Iterator[tuple[UInt64Array, Int64Array]]:
     """(device ids, rounds) of the rows of excluded devices, part by part."""
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)

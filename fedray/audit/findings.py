@@ -87,7 +87,8 @@ class Summary(Document):
 
     @classmethod
     def of(cls, what: str, findings: Sequence[Finding]) -> "Summary | None":
-        """Returns the summary of one kind of statements, or None if none is claimed.
+        """Returns the summary of one kind of statements, or None if the claim has no such
+        statement.
 
         Args:
             what: "privacy" or "participation".

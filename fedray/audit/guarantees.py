@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns
@@ -19,6 +18,7 @@ from fedray.audit.rules import ROUND_TIMES, rules_of
 from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.base.rounding import counted, down, shown_min_sep
 from fedray.mechanisms.accounting.accountants import epsilon_of
@@ -288,9 +288,9 @@ def enforced_limits(
 
 def limits_at(
     scenario: Scenario,
-    opened: NDArray[np.float64],
-    started: NDArray[np.float64],
-    closed: NDArray[np.float64],
+    opened: Float64Array,
+    started: Float64Array,
+    closed: Float64Array,
 ) -> Limits:
     """Returns the limits of the rules of a run of ours, if all devices kept them, at the times of
     its rounds.
@@ -313,8 +313,8 @@ def _is_kept(participation: MinSep, patterns: Patterns) -> bool:
 
 
 def allowed(
-    earliest: NDArray[np.float64],
-    latest: NDArray[np.float64],
+    earliest: Float64Array,
+    latest: Float64Array,
     timer_seconds: float,
     round_separation: int = 0,
     most: int | None = None,
@@ -345,7 +345,7 @@ def allowed(
     return tightest(following, most)
 
 
-def tightest(following: NDArray[np.int64], most: int | None = None) -> MinSep:
+def tightest(following: Int64Array, most: int | None = None) -> MinSep:
     """The tightest (b, k) where a device that takes part in round r may take part again in round
     `following[r]` [n] or later.
 
@@ -369,9 +369,9 @@ def tightest(following: NDArray[np.int64], most: int | None = None) -> MinSep:
 
 def _limits_of_run(
     scenario: Scenario,
-    opened: NDArray[np.float64],
-    started: NDArray[np.float64],
-    closed: NDArray[np.float64],
+    opened: Float64Array,
+    started: Float64Array,
+    closed: Float64Array,
 ) -> Limits:
     given, n = scenario.participation, opened.size
     in_force = rules_of(given)
@@ -412,7 +412,7 @@ def _limits_of_run(
     return Limits(participation, "; ".join(reasons), tuple(assumptions))
 
 
-def _limits_of_uploads(scenario: Scenario, opened: NDArray[np.float64]) -> Limits:
+def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
     """Returns the limits of the schedule within a window, and of the rules of participation between
     windows."""
     uploads = scenario.rounds.uploads
@@ -482,7 +482,7 @@ def _limits_of_log(trace: ImportedTrace, timer: float | None) -> Limits:
 
 def round_times(
     trace: Trace | ImportedTrace,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+) -> tuple[Float64Array, Float64Array] | None:
     """(earliest, latest) [n seconds] time of a participation in each round, as `allowed` needs
     them; None if not known.
 
@@ -503,7 +503,8 @@ def round_times(
 
 
 def fitting(rounds: int, min_sep: int, most: int) -> MinSep:
-    """Returns the participation with as many participations as fit, at most `most`."""
+    """Returns the participation with the largest number of participations that fits, at most
+    `most`."""
     k = min(most, -(-rounds // min_sep))
     # One participation keeps any separation.
     return MinSep(rounds, rounds if k == 1 else min_sep, k)

@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceError
 from fedray.scenario.buffer import Buffer, PolynomialWeighting
 from fedray.trace.imported import ImportedTrace
@@ -26,9 +26,9 @@ class Chosen(NamedTuple):
     weights: factor on each contribution, [Q, c]; None if all are 1.
     """
 
-    places: NDArray[np.int64]
-    rounds: NDArray[np.int64]
-    weights: NDArray[np.float64] | None
+    places: Int64Array
+    rounds: Int64Array
+    weights: Float64Array | None
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Patterns:
 
     committed_rounds: int
     """n: rounds that released a model."""
-    device_ids: NDArray[np.uint64]
+    device_ids: UInt64Array
     """Devices that took part at least once, [P], sorted."""
-    counts: NDArray[np.int64]
+    counts: Int64Array
     """Participations of each device, [P], at least 1."""
-    rounds: NDArray[np.uint32]
+    rounds: UInt32Array
     """Rounds of the participations, [A], in order of (device, round)."""
-    weights: NDArray[np.float64] | None = None
+    weights: Float64Array | None = None
     """Factor on each contribution, [A], at most 1; None if all are 1."""
 
     @property
@@ -61,13 +61,13 @@ class Patterns:
         return int(self.counts.max())
 
     @cached_property
-    def gaps(self) -> NDArray[np.int64]:
+    def gaps(self) -> Int64Array:
         """Differences between consecutive rounds of a device, in rounds, all devices together [A -
         P]; 1 for rounds that follow one another."""
         return self.gaps_and_places[0]
 
     @cached_property
-    def gaps_and_places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def gaps_and_places(self) -> tuple[Int64Array, Int64Array]:
         """The gaps [A - P], and the place in `rounds` of the later participation of each."""
         is_first = np.zeros(self.rounds.size, np.bool_)
         is_first[self.starts] = True
@@ -76,7 +76,7 @@ class Patterns:
         later_rounds = self.rounds[later].astype(np.int64)
         return later_rounds - self.rounds[later - 1], later
 
-    def pairs_at(self, later: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+    def pairs_at(self, later: Int64Array) -> tuple[UInt64Array, UInt32Array]:
         """Pairs of consecutive participations, by the places [R] in `rounds` of their later ones:
         whose they are [R], and their rounds [R, 2]."""
         # A row is the device's whose rounds it is among: the last that starts at it or before.
@@ -93,7 +93,7 @@ class Patterns:
         """
         return int(self._gaps_before().min(initial=self.committed_rounds))
 
-    def _gaps_before(self) -> NDArray[np.uint32]:
+    def _gaps_before(self) -> UInt32Array:
         """The gap before each participation, [A]; before a device's first, the number of committed
         rounds."""
         gaps = np.empty_like(self.rounds)
@@ -104,7 +104,7 @@ class Patterns:
         return gaps
 
     @cached_property
-    def starts(self) -> NDArray[np.int64]:
+    def starts(self) -> Int64Array:
         """Place in `rounds` of each device's first participation [P]."""
         return np.cumsum(self.counts) - self.counts
 
@@ -112,9 +112,9 @@ class Patterns:
         """The devices with exactly that many participations, in parts."""
         return self.first_rounds(np.flatnonzero(self.counts == count), count)
 
-    def first_rounds(self, places: NDArray[np.int64], count: int) -> Iterator["Chosen"]:
-        """Yields the first `count` participations of the devices at `places` [Q], which have at
-        least as many, in parts."""
+    def first_rounds(self, places: Int64Array, count: int) -> Iterator["Chosen"]:
+        """Yields the first `count` participations of the devices at `places` [Q], in parts. Each
+        device must have at least `count`."""
         # Parts of about equally many rounds each, whatever the count.
         step = max(1, min(CHUNK, 32 * CHUNK // count))
         for start in range(0, places.size, step):
@@ -146,13 +146,13 @@ class PatternsSoFar(NamedTuple):
     """The complete patterns."""
     committed_rounds: int
     """Rounds that had been released."""
-    counts: NDArray[np.int64]
+    counts: Int64Array
     """Participations of each device of `whole` in them, [P]; 0 for devices that came later."""
     min_sep: int
     """As `Patterns.min_sep`."""
 
     @property
-    def device_ids(self) -> NDArray[np.uint64]:
+    def device_ids(self) -> UInt64Array:
         """The devices of `whole`, [P]."""
         return self.whole.device_ids
 
@@ -216,7 +216,7 @@ def patterns_by_part(trace: Trace | ImportedTrace) -> Iterator[Patterns]:
         )
 
 
-def _weights(part: Patterns) -> NDArray[np.float64]:
+def _weights(part: Patterns) -> Float64Array:
     assert part.weights is not None
     return part.weights
 

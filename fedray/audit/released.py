@@ -49,7 +49,7 @@ class ReleasedEvent:
 
     @property
     def rho(self) -> float | None:
-        """zCDP, or None if none is proven."""
+        """zCDP, or None without a proof."""
         try:
             return rho_of(self.event)
         except EventRefused:

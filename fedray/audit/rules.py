@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.waits import is_first_of_upload
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
 from fedray.base.document import Document
 from fedray.base.rounding import counted
 from fedray.scenario import Scenario
@@ -66,11 +67,12 @@ class Violations(Document):
     """Participations that the rules in force exclude, as far as a trace shows them.
 
     A wait that starts with an upload or a selection is counted from the start of the round, since
-    no trace records the upload: a counted participation was certainly too soon.
+    traces do not record the upload: a counted participation was certainly too soon.
 
     devices: devices with at least one of them.
     participations: participations too soon after an earlier one, or too many.
-    after_loss: those of them before which the device lost its history, after the earlier one.
+    after_loss: participations too soon, before which the device lost its history of the earlier
+        one.
     losses: losses of history that the trace records.
     after_clock_change: participations before which the device's clock was set forward, after the
         earlier one.
@@ -213,7 +215,7 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
     )
 
 
-def _rows(columns: dict[str, NDArray], chosen: NDArray[np.bool_]) -> dict[str, NDArray]:
+def _rows(columns: dict[str, NDArray], chosen: BoolArray) -> dict[str, NDArray]:
     return {name: column[chosen] for name, column in columns.items()}
 
 
@@ -225,16 +227,14 @@ class _Participations:
     started: when the round of each started; in a buffered round, when the device did.
     """
 
-    device_ids: NDArray[np.uint64]
-    rounds: NDArray[np.int64]
-    check_in_times: NDArray[np.float64]
-    report_times: NDArray[np.float64]
-    started: NDArray[np.float64]
+    device_ids: UInt64Array
+    rounds: Int64Array
+    check_in_times: Float64Array
+    report_times: Float64Array
+    started: Float64Array
 
     @classmethod
-    def of(
-        cls, columns: dict[str, NDArray], started: NDArray[np.float64] | None
-    ) -> "_Participations":
+    def of(cls, columns: dict[str, NDArray], started: Float64Array | None) -> "_Participations":
         """Those among the rows of a part. started: of each round [n]; None if devices start
         whenever they check in."""
         rows = np.flatnonzero(columns["outcome"] == Outcome.ACCEPTED)
@@ -248,7 +248,7 @@ class _Participations:
             columns["checkin_time"][rows] if started is None else started[rounds],
         )
 
-    def breaking(self, rule: Rule) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def breaking(self, rule: Rule) -> tuple[Int64Array, Float64Array]:
         """(positions [B] of the participations that a rule excludes, when that of each began: the
         start of the earlier round that it was too near to, or of the first one that counts)."""
         # The k-th before counts for a cap of k, the one before for the other rules.
@@ -267,17 +267,17 @@ class _Participations:
 
 def _happened_between(
     events: dict[str, NDArray],
-    device_ids: NDArray[np.uint64],
-    begins: NDArray[np.float64],
-    ends: NDArray[np.float64],
-) -> NDArray[np.bool_]:
+    device_ids: UInt64Array,
+    begins: Float64Array,
+    ends: Float64Array,
+) -> BoolArray:
     """Whether something happened to devices [B] after one time [B] and up to another [B]."""
     return _count_until(events, device_ids, ends) > _count_until(events, device_ids, begins)
 
 
 def _count_until(
-    events: dict[str, NDArray], device_ids: NDArray[np.uint64], times: NDArray[np.float64]
-) -> NDArray[np.int64]:
+    events: dict[str, NDArray], device_ids: UInt64Array, times: Float64Array
+) -> Int64Array:
     """Returns the number of events before devices at times [B], in order of device and time."""
     count = events["time"].size
     order = np.lexsort(

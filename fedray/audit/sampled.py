@@ -13,7 +13,7 @@ from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome
 
 LEAST_PROBABILITY = 1e-12
-"""Probability of drawing as many uploads as a round did, or a more extreme number, below which the
+"""Least probability of a round's number of drawn uploads, or a more extreme number. Below it, the
 stated sampling is rejected."""
 
 

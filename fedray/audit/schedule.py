@@ -5,15 +5,16 @@ apart. Both are read from the scenario once more, so that no mistake of the simu
 """
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedray.base.arrays import Float64Array, Int64Array
 
 
 def following_rounds(
-    window_ends: NDArray[np.float64],
+    window_ends: Float64Array,
     window_seconds: float,
     upload_seconds: float,
     min_sep: int,
-) -> NDArray[np.int64]:
+) -> Int64Array:
     """Returns the first round in which a device can take part again after each round; n for none.
 
     Within a window its upload is drawn at least `min_sep` rounds later. The next upload starts

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.audit.participation import Chosen, Patterns, PatternsSoFar
+from fedray.base.arrays import UInt64Array
 from fedray.base.errors import InputError
 from fedray.base.threads import in_order
 from fedray.mechanisms.participation import MinSep
@@ -117,7 +117,7 @@ def values_of(
 def _larger(
     best: TraceSensitivity,
     sensitivities: PatternSensitivities,
-    device_ids: NDArray[np.uint64],
+    device_ids: UInt64Array,
     chosen: Chosen,
     values: PatternValues,
     certificates: int,

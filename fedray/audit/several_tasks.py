@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.audit.audit import Audit, MechanismAudit, audit_trace
 from fedray.audit.distribution import CURVE_STEPS, SHARES, at_shares, device_sensitivities
 from fedray.audit.guarantees import OBSERVED_CANNOT_BE_RESTED_ON
 from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns, patterns_by_part
+from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.document import Document, InJson, Key, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.accountants import epsilon_of
@@ -37,7 +37,7 @@ ASSUMPTIONS = (
     "The tasks added independent noise: each drew its own by a seed of its own (training.seed).",
     "The attacker may see the released models of all tasks.",
 )
-"""Assumptions of the composition, beside those of each task's audit."""
+"""Assumptions of the composition, beside the assumptions of each task's audit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +189,9 @@ def audit_tasks(run: TasksRun | str | Path, delta: float | None = None) -> Tasks
 class _Part:
     """Privacy that the devices [P] of one part of the traces spent over all tasks."""
 
-    device_ids: NDArray[np.uint64]
-    rho: NDArray[np.float64]
-    tasks: NDArray[np.int64]
+    device_ids: UInt64Array
+    rho: Float64Array
+    tasks: Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +199,8 @@ class _TaskPart:
     """Privacy that the devices [Q] of one part of one task's trace spent in it."""
 
     patterns: Patterns
-    sensitivities: NDArray[np.float64]
-    rho: NDArray[np.float64]
+    sensitivities: Float64Array
+    rho: Float64Array
     is_exact: bool
 
 
@@ -228,7 +228,7 @@ class _Spending:
             rho = self._rho(found.values)
             yield _TaskPart(patterns, found.values, rho, bool(found.is_exact.all()))
 
-    def _rho(self, sensitivities: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _rho(self, sensitivities: Float64Array) -> Float64Array:
         # rho is proportional to the squared sensitivity, of normal noise (Bun and Steinke 2016,
         # Proposition 1.6) and of repeated sums with noise of devices alike.
         return sensitivities**2 * rho_of(released(self.noise, 1.0))
@@ -238,7 +238,7 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
     """Part by part: parts of all traces are cut at the same devices."""
     spendings = {name: _Spending(run, name, audit) for name, audit in audits.items()}
     parts: list[_Part] = []
-    own_rhos: dict[str, list[NDArray[np.float64]]] = {name: [] for name in audits}
+    own_rhos: dict[str, list[Float64Array]] = {name: [] for name in audits}
     worst_rho, worst_device, worst = -1.0, 0, ()
     # Only normal noise composes exactly.
     is_exact = not any(isinstance(each.noise, DeviceNoise) for each in spendings.values())
@@ -269,7 +269,7 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
     largest = {name: _rho_of([event]) for name, event in at_most.items()}
     bound = list(at_most.values())
     events = [released(spendings[each.task].noise, each.sensitivity) for each in worst]
-    # If sensitivities of devices are upper bounds, those of the audits may be tighter.
+    # If sensitivities of devices are upper bounds, an audit's own may be tighter.
     if not is_exact and _rho_of(bound) < _rho_of(events):
         events = bound
     enforced = _enforced(audits, delta)
@@ -357,5 +357,5 @@ def _all_of(events: Sequence[Event | None]) -> Event:
     return known[0] if len(known) == 1 else Composed(events=known)
 
 
-def _curve(values: NDArray[np.float64]) -> tuple[float, ...]:
+def _curve(values: Float64Array) -> tuple[float, ...]:
     return tuple(at_shares(values, np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS))

@@ -8,22 +8,20 @@ spends more on these.
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedray.audit.guarantees import Guarantee, limits_at, of_limits
 from fedray.audit.noise import ServerNoise, permitted_noise
+from fedray.base.arrays import Float64Array
 from fedray.scenario import Scenario
 
 
 class RoundsSoFar(NamedTuple):
     """The committed rounds of a run so far, as `RoundRecord` has them; each [n], in order."""
 
-    opened: NDArray[np.float64]
+    opened: Float64Array
     """Time at which selection for each began, seconds since start."""
-    started: NDArray[np.float64]
+    started: Float64Array
     """Time at which each started, seconds since start."""
-    closed: NDArray[np.float64]
+    closed: Float64Array
     """Time at which each was committed, seconds since start."""
 
 
@@ -36,8 +34,7 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
         rounds: at least one.
 
     Returns:
-        The enforced guarantee. If nothing is proven, its sensitivity is None, and it has the
-        reason.
+        The enforced guarantee. Without a proof, its sensitivity is None, and it has the reason.
     """
     limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
     privacy = scenario.privacy

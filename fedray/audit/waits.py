@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Float64Array, UInt32Array, UInt64Array
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome
 
-Waits = Iterator[tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint32]]]
+Waits = Iterator[tuple[Float64Array, UInt64Array, UInt32Array]]
 
 
 def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
@@ -31,7 +31,7 @@ def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
     return _of_log(trace) if trace.times(0) is not None else None
 
 
-def is_too_short(seconds: NDArray[np.float64], timer_hours: float) -> NDArray[np.bool_]:
+def is_too_short(seconds: Float64Array, timer_hours: float) -> BoolArray:
     """Returns the waits [A] that a timer of this length excludes.
 
     Args:
@@ -57,9 +57,7 @@ def _of_run(trace: Trace) -> Waits:
         yield _same_device(waits, devices, rounds)
 
 
-def is_first_of_upload(
-    device_ids: NDArray[np.uint64], check_in_times: NDArray[np.float64]
-) -> NDArray[np.bool_]:
+def is_first_of_upload(device_ids: UInt64Array, check_in_times: Float64Array) -> BoolArray:
     """Returns the participations [A] that are the first on their upload. A device checks in once
     for each upload, whether it is used in one round or, if uploads are stored, in several.
 
@@ -81,8 +79,8 @@ def _of_log(trace: ImportedTrace) -> Waits:
 
 
 def _same_device(
-    waits: NDArray[np.float64], devices: NDArray[np.uint64], rounds: NDArray[np.uint32]
-) -> tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint32]]:
+    waits: Float64Array, devices: UInt64Array, rounds: UInt32Array
+) -> tuple[Float64Array, UInt64Array, UInt32Array]:
     """Without the pairs of rows that are of two devices."""
     # Differences across two devices mean nothing.
     is_same = devices[1:] == devices[:-1]

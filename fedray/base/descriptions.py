@@ -1,7 +1,6 @@
-"""What the keys of tables and of documents mean: the strings in their classes, read when somebody
-asks.
+"""Descriptions of the keys of tables and documents: the strings in their classes, read on demand.
 
-Pydantic can read these strings itself (`use_attribute_docstrings`). But it does so where a class is
+Pydantic can read these strings itself (`use_attribute_docstrings`). But it does so when a class is
 made, by parsing the class's source, which took 0.4 s of the start of every process. Few processes
 show a description.
 """

@@ -82,7 +82,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where the value of a key comes from: an attribute of the result, or a path below it."""
+    """Source of a key's value: an attribute of the result, or a path below it."""
 
     key: str
     """Empty where the keys of the value are keys of the document."""
@@ -93,17 +93,17 @@ class _Source:
     """Keys of the value, listed as for `Keys`; empty for all."""
 
     def value_in(self, owner: Any) -> Any:
-        """The value, or None where an attribute on the path is None."""
+        """Returns the value, or None if an attribute on the path is None."""
         for step in self.path:
             owner = None if owner is None else getattr(owner, step)
         return owner
 
 
 def json_of(value: Any) -> Any:
-    """A result, or any value within one, as JSON has it.
+    """Converts a result, or any value within one, to its JSON form.
 
     Raises:
-        TypeError: there is no JSON form for the type of the value.
+        TypeError: the type of the value has no JSON form.
     """
     match value:
         case None | bool() | int():
@@ -180,7 +180,7 @@ def _marks(annotation: Any) -> tuple[Any, ...]:
 
 
 def _annotations(owner: type) -> dict[str, Any]:
-    """The annotations of a class's fields, then those of its marked constants and properties."""
+    """Returns the annotations of a class's fields, then of its marked constants and properties."""
     # Pydantic adds attributes to a class while it is used, so its fields are asked for.
     if issubclass(owner, BaseModel):
         return dict.fromkeys(owner.model_fields)

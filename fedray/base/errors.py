@@ -1,24 +1,24 @@
-"""What can go wrong, as a tree.
+"""The tree of errors.
 
     FedrayError
     ├── InputError (also ValueError)   the caller's mistake: exit code 2
-    │   ├── ScenarioError              a scenario file or override that cannot be used
-    │   ├── CheckpointError            an unfinished run that cannot be taken up again
+    │   ├── ScenarioError              an unusable scenario file or override
+    │   ├── CheckpointError            an unfinished run that cannot be resumed
     │   └── TraceError                 a path that holds no readable trace
     │       ├── TraceCorrupt           files are missing, truncated or break an invariant
     │       └── TraceVersion           written under a schema this release does not read
     ├── MissingExtra (also ImportError)  a package of an extra that is not installed: exit code 1
-    └── RunFailed                      what happens to a run: exit code 1
-        ├── Starved                    too few devices checked in to commit the rounds asked for
+    └── RunFailed                      a failure during a run: exit code 1
+        ├── Starved                    too few devices checked in to commit the requested rounds
         │   └── Unsustainable          the rules make that certain (also InputError): exit code 2
         ├── ShardLost                  a population shard died or stopped answering
         ├── AggregatorLost             the aggregator died or stopped answering
         ├── TrainerLost                a trainer died or stopped answering
-        ├── FitFailed                  no value gives what was observed
+        ├── FitFailed                  no value reproduces the observations
         └── OptimizationFailed         no valid mechanism was found (also ArithmeticError)
 
-Every message names the argument, its value, the rule it breaks and the remedy, on one line. Where a
-file has several mistakes, `InputError.problems` has a line for each.
+Every message gives the argument, its value, the broken rule and a remedy, on one line. If a file
+has several mistakes, `InputError.problems` has a line for each.
 """
 
 import re

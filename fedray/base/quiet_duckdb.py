@@ -23,7 +23,7 @@ def connected(settings: Mapping[str, Any]) -> "duckdb.DuckDBPyConnection":
         # Standard output belongs to the command, which may print JSON there.
         connection.execute("SET enable_progress_bar = false")
     except duckdb.InvalidInputException as error:
-        # In a notebook without ipywidgets there is no bar, and DuckDB refuses the setting.
+        # A notebook without ipywidgets shows no bar, and DuckDB refuses the setting.
         if "ipywidgets" not in str(error):
             connection.close()
             raise

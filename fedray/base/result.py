@@ -26,7 +26,7 @@ class Drawing:
 
     def _repr_html_(self) -> str:
         """The figures on white, which their black words need in dark notebooks."""
-        # What stands before the element, such as the XML declaration, has no place within HTML.
+        # HTML does not allow the XML declaration or any other text before the element.
         parts = [svg[svg.index("<svg") :] for svg in self.svgs.values()]
         return "".join(f'<div style="background: #fff">{part}</div>' for part in parts)
 

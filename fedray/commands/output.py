@@ -44,13 +44,13 @@ TraceArgument = Annotated[
 
 
 def _scenario_file(name: Path | None) -> Path | None:
-    from fedray.scenario import find_scenario
+    from fedray.scenario.shipped import find_scenario
 
     return None if name is None else find_scenario(name)
 
 
 def _scenario_files(names: list[Path] | None) -> list[Path] | None:
-    from fedray.scenario import find_scenario
+    from fedray.scenario.shipped import find_scenario
 
     return None if names is None else [find_scenario(each) for each in names]
 

@@ -85,7 +85,8 @@ def run(
     )
     from fedray.runs.sustainable import check_sustainable
     from fedray.runtime.placement import Placement
-    from fedray.scenario import SeveralTasks, read_scenario
+    from fedray.scenario import SeveralTasks
+    from fedray.scenario.several_tasks import read_scenario
     from fedray.trace.schema import REPORT_FILE
     from fedray.trace.several_tasks import TasksRun
 
@@ -443,7 +444,7 @@ def fit(
     if stray:
         raise InputError(f"{', '.join(stray)}: only a log has these; leave them out")
     from fedray.mechanisms.participation import gap_of
-    from fedray.scenario import find_scenario
+    from fedray.scenario.shipped import find_scenario
     from fedray.studies.fit import MOST_RUNS, fit_min_sep, scenario_to_fit
 
     if (min_sep is None) == (rounds_between is None):
@@ -488,7 +489,7 @@ def fit(
 
 def scenarios(as_json: JsonFlag = False) -> None:
     """List the scenarios that ship with fedray: name, file, description."""
-    from fedray.scenario import shipped_scenarios
+    from fedray.scenario.shipped import shipped_scenarios
 
     rows = [
         {"name": path.stem, "file": str(path), "description": scenario.description}

@@ -117,8 +117,9 @@ def init(
     `fedray run small` runs the same scenario.
     """
     from fedray.base.atomic import write_whole
-    from fedray.scenario import Scenario, find_scenario
+    from fedray.scenario import Scenario
     from fedray.scenario.commented import commented_toml
+    from fedray.scenario.shipped import find_scenario
 
     if file.exists() or file.is_symlink():
         raise InputError(f"output {str(file)!r} exists already; name a new file")

@@ -19,9 +19,8 @@ Kamath, Steinke 2020). A wrapped coordinate costs accuracy, not privacy.
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedray.base.arrays import Int64Array
+from fedray.base.arrays import Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
 from fedray.encoding.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
@@ -81,7 +80,7 @@ class DiscreteGaussianEncoding(SecAggEncoding):
         self._noise_key = stream_key(setting.seed, Stream.DISCRETE_NOISE)
 
     def encode_zeros_into(
-        self, total_P: Int64Array, device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: Int64Array, device_ids: UInt64Array, round_index: int
     ) -> None:
         """Adds noise, because devices without an update send noise."""
         for device_id in device_ids.tolist():

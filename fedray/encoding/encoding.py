@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +13,9 @@ class ClippedUpdates:
 
     round_index: int
     """The round."""
-    device_ids: NDArray[np.uint64]
+    device_ids: UInt64Array
     """Ids [G]; together with the round, the address of all draws of a device."""
-    values: NDArray[np.float32]
+    values: Float32Array
     """Updates [G, D] before clipping."""
     factors: Float64Array
     """Clip factors [G]: factors[g] * values[g] is no longer than the clip norm. A device with an
@@ -69,7 +66,7 @@ class Encoding(Protocol):
         ...
 
     def encode_zeros_into(
-        self, total_P: Int64Array, device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: Int64Array, device_ids: UInt64Array, round_index: int
     ) -> None:
         """Adds the encoded zeros of devices without an update to the sum `total_P`, in place."""
         ...
@@ -78,9 +75,7 @@ class Encoding(Protocol):
         """Adds a sum of other devices to `total_P`, in place."""
         ...
 
-    def decode(
-        self, total_P: Int64Array, clip_norm: float, round_index: int
-    ) -> NDArray[np.float32]:
+    def decode(self, total_P: Int64Array, clip_norm: float, round_index: int) -> Float32Array:
         """Returns the sum [D] of clipped updates, decoded from the sum `total_P` of all devices of
         the round."""
         ...

@@ -6,9 +6,8 @@ makes no update longer, so a device contributes at most the clip norm.
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from fedray.base.arrays import Int64Array
+from fedray.base.arrays import Float32Array, Int64Array, UInt64Array
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.tables import FIXED_POINT_BITS, FixedPoint
 
@@ -42,16 +41,14 @@ class FixedPointEncoding:
         _encode_into(total_P, updates.values, updates.factors, _steps_per_unit(clip_norm))
 
     def encode_zeros_into(
-        self, total_P: Int64Array, device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: Int64Array, device_ids: UInt64Array, round_index: int
     ) -> None:
         """Adds nothing."""
 
     def add(self, total_P: Int64Array, other_P: Int64Array) -> None:
         total_P += other_P
 
-    def decode(
-        self, total_P: Int64Array, clip_norm: float, round_index: int
-    ) -> NDArray[np.float32]:
+    def decode(self, total_P: Int64Array, clip_norm: float, round_index: int) -> Float32Array:
         """Returns the sum, rounded once, to float32."""
         decoded_D = np.empty(total_P.size, np.float32)
         # Exact, because the divisor is a power of two.

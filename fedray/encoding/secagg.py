@@ -29,9 +29,8 @@ import math
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, draw, stream_key, uniform
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
@@ -98,7 +97,7 @@ class SecAggEncoding:
             self._send(total_P, steps_P, device_id, updates.round_index)
 
     def encode_zeros_into(
-        self, total_P: Int64Array, device_ids: NDArray[np.uint64], round_index: int
+        self, total_P: Int64Array, device_ids: UInt64Array, round_index: int
     ) -> None:
         """Adds nothing, because zero is encoded as zero."""
 
@@ -107,9 +106,7 @@ class SecAggEncoding:
         total_P += other_P
         total_P %= self.modulus
 
-    def decode(
-        self, total_P: Int64Array, clip_norm: float, round_index: int
-    ) -> NDArray[np.float32]:
+    def decode(self, total_P: Int64Array, clip_norm: float, round_index: int) -> Float32Array:
         signs_P = signs_of(self._setting.seed, round_index, self._coordinates)
         # Two transforms together multiply by P; each end divides by its root.
         units_per_step = clip_norm / self._scale / math.sqrt(self._coordinates)
@@ -138,7 +135,7 @@ class SecAggEncoding:
     def _round(
         self,
         steps_P: Int64Array,
-        value_D: NDArray[np.float32],
+        value_D: Float32Array,
         factor: float,
         clip_norm: float,
         signs_P: Float64Array,

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError, one_line, shown
 from fedray.base.regular_file import read_regular_file
 from fedray.imports.sessions import Sessions, joined_sessions
@@ -182,9 +182,7 @@ def _flash_changes(file: Path, user: str, messages: str) -> Iterator[tuple[float
             yield (time, "", True)
 
 
-def _sessions(
-    devices: int, device: NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]
-) -> Sessions:
+def _sessions(devices: int, device: Int64Array, start: Float64Array, end: Float64Array) -> Sessions:
     midnight = np.floor(start.min() / _DAY) * _DAY
     return Sessions(0, devices, *joined_sessions(device, start - midnight, end - midnight))
 

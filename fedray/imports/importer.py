@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Int64Array, UInt32Array
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
 from fedray.base.quiet_duckdb import connected
@@ -40,7 +41,6 @@ from fedray.trace.imported import (
     LOG_ROUNDS_FILE,
     LOG_ROUNDS_SCHEMA,
     NAMES_PER_GROUP,
-    REPEATED,
     REPEATED_SCHEMA,
     TIMED_SCHEMA,
     ImportedTrace,
@@ -61,6 +61,7 @@ MOST_TABLED = 1 << 16
 MEMORY_PER_THREAD = 128
 """MiB; with less, threads of the sort would not get their minimum."""
 REPEATS = ("refuse", "once", "each")
+REPEATED = "the same device in the same round again"
 _SORTING = "sorting"
 """Directory for rows that memory does not hold."""
 _ROUNDS = (
@@ -351,7 +352,7 @@ class _LogRounds:
         self.out_of_order = int((last_times[1:] < first_times[:-1]).sum())
         """Rounds that ended before the round before them began."""
 
-    def places(self, staged: NDArray[np.int64]) -> NDArray[np.uint32]:
+    def places(self, staged: Int64Array) -> UInt32Array:
         """Our numbers of staged rounds [N]."""
         if self._has_places:
             return staged.astype(np.uint32)
@@ -448,7 +449,7 @@ class _Parts:
         self._names.close()
         return self._entries
 
-    def _joined(self, columns: list[NDArray], first: NDArray[np.int64]) -> list[NDArray]:
+    def _joined(self, columns: list[NDArray], first: Int64Array) -> list[NDArray]:
         """One row for each participation, whose first rows are at the places `first`."""
         joined = [column[first] for column in columns]
         if self._schema is REPEATED_SCHEMA:

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Int64Array
 from fedray.base.errors import InputError, shown
 from fedray.imports.log_files import LogFiles, shown_path
 from fedray.imports.log_rounds import Numbering
@@ -353,12 +353,12 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _taken(column: pa.Array, places: NDArray[np.int64]) -> pa.Array:
+def _taken(column: pa.Array, places: Int64Array) -> pa.Array:
     # Most logs lose no row here, and a copy of text takes as long as reading it.
     return column if places.size == len(column) else column.take(pa.array(places))
 
 
-def _is_missing(column: pa.Array) -> NDArray[np.bool_]:
+def _is_missing(column: pa.Array) -> BoolArray:
     """[N]; whether values are null or empty."""
     if pa.types.is_integer(column.type):
         return np.asarray(column.is_null())

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.imports.log_files import LogFiles, shown_path
 from fedray.imports.log_times import EARLIEST, LATEST, TimeReader
@@ -57,9 +57,9 @@ class LogRecords(NamedTuple):
     is_unix: whether the first time lies in the years 2000 to 2100, counted from 1970.
     """
 
-    device: NDArray[np.int64]
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
+    device: Int64Array
+    start: Float64Array
+    end: Float64Array
     form: str
     is_unix: bool
 
@@ -117,7 +117,7 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
     return LogRecords(device, start, end, form, is_unix)
 
 
-def _seconds(reader: TimeReader, column: pa.ChunkedArray) -> NDArray[np.float64]:
+def _seconds(reader: TimeReader, column: pa.ChunkedArray) -> Float64Array:
     parts, rows = [], 0
     # The reader takes one array, and a joined one could exceed 2 GB of text.
     for chunk in column.chunks:

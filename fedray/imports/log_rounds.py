@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.imports.log_files import DAMAGE, csv_names, open_csv, open_parquet
 from fedray.imports.log_times import TimeReader
@@ -33,9 +33,9 @@ REMEDY = (
 class ReleasedRounds:
     """Rounds that released a model, from a file; all others released nothing."""
 
-    numbers: NDArray[np.int64]
+    numbers: Int64Array
     """The log's numbers of the rounds, [n], distinct, in order of release."""
-    seconds: NDArray[np.float64] | None
+    seconds: Float64Array | None
     """Time of each release, [n], not decreasing; None if the file has no times."""
     form: str
     """Form of the times, in words."""
@@ -88,7 +88,7 @@ class Numbering:
             self._order = np.argsort(released.numbers)
             self._sorted = released.numbers[self._order]
 
-    def staged(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def staged(self, numbers: Int64Array) -> Int64Array:
         """Returns values in the order of our rounds, for a log's rounds [N]; -1 if not released.
 
         They are places in the rounds file if there is one, else the log's numbers: ranks are known
@@ -101,7 +101,7 @@ class Numbering:
         places = np.minimum(places, self._sorted.size - 1)
         return np.where(self._sorted[places] == numbers, self._order[places], -1)
 
-    def log_rounds(self, seen: NDArray[np.int64], log: str) -> NDArray[np.int64]:
+    def log_rounds(self, seen: Int64Array, log: str) -> Int64Array:
         """Returns the log's numbers of our rounds 0 .. n-1, [n].
 
         Args:
@@ -133,7 +133,7 @@ class Numbering:
         return seen
 
 
-def listed(some: NDArray[np.int64], count: int) -> str:
+def listed(some: Int64Array, count: int) -> str:
     """The first of some numbers, for messages; and how many there are in all, if more."""
     shown = ", ".join(map(str, some[:MOST_SHOWN].tolist()))
     return f"{shown}, ... {count:,} in all" if count > MOST_SHOWN else shown
@@ -200,7 +200,7 @@ def _check_distinct(names: list[str], file: Path) -> None:
         raise _refused(file, "has two columns of one name", "rename one of them")
 
 
-def _whole(column: pa.Array, file: Path) -> NDArray[np.int64]:
+def _whole(column: pa.Array, file: Path) -> Int64Array:
     try:
         # A cast refuses spaces, which lists made by hand have.
         if pa.types.is_string(column.type):
@@ -221,9 +221,7 @@ def _whole(column: pa.Array, file: Path) -> NDArray[np.int64]:
     return found
 
 
-def _check_order(
-    numbers: NDArray[np.int64], seconds: NDArray[np.float64] | None, file: Path
-) -> None:
+def _check_order(numbers: Int64Array, seconds: Float64Array | None, file: Path) -> None:
     """Rounds in the wrong order would give a wrong min-sep: numbers increase, or else times do."""
     distinct, counts = np.unique(numbers, return_counts=True)
     if distinct.size < numbers.size:

@@ -23,12 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError, shown
 from fedray.base.quiet_duckdb import connected
 from fedray.base.rounding import counted
 from fedray.trace.files import first_line
 
-Floats = NDArray[np.float64]
+Floats = Float64Array
 RowName = Callable[[int], str]
 """Gives the name of a row for messages, by its place."""
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}

@@ -17,8 +17,8 @@ from typing import IO, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.trace.row_file import ROW_SUFFIXES, new_row_file, write_rows
 
@@ -45,9 +45,9 @@ class Sessions(NamedTuple):
 
     first_device: int
     end_device: int
-    device: NDArray[np.int64]
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
+    device: Int64Array
+    start: Float64Array
+    end: Float64Array
 
 
 def form_of(file: Path, form: str | None) -> SessionForm:
@@ -90,8 +90,8 @@ def write_sessions(
 
 
 def joined_sessions(
-    device: NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    device: Int64Array, start: Float64Array, end: Float64Array
+) -> tuple[Int64Array, Float64Array, Float64Array]:
     """Sorts sessions by device and start, and joins those less than JOINED_SECONDS apart.
 
     Args:
@@ -146,7 +146,7 @@ def _write_json(
 
 
 def _fedscale_client(
-    start: NDArray[np.float64], end: NDArray[np.float64], finish_seconds: float
+    start: Float64Array, end: Float64Array, finish_seconds: float
 ) -> dict[str, object] | None:
     """FedScale's record of one client; None without a session, as FedScale reads the first."""
     # FedScale moves to the next session, and from the last one to the first, when it is asked at a
@@ -167,7 +167,7 @@ def _fedscale_client(
 
 def _by_device(
     block: Sessions,
-) -> Iterator[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
+) -> Iterator[tuple[int, Float64Array, Float64Array]]:
     devices = np.arange(block.first_device, block.end_device + 1)
     # A device without a session has an empty slice.
     first = np.searchsorted(block.device, devices)

@@ -123,7 +123,7 @@ def _clip_norm(columns: dict[str, Any]) -> Figure | None:
     """The clip norm of each round, beside the estimate that it follows; None if it is fixed."""
     norms = columns.get("clip_norm", np.array([]))
     estimates = columns.get("counted_norm", np.array([]))
-    # Runs of earlier versions did not record their norms.
+    # A fixed norm may be unrecorded.
     is_known, is_estimated = np.isfinite(norms), np.isfinite(estimates)
     if np.unique(norms[is_known]).size < 2 and not is_estimated.any():
         return None

@@ -25,6 +25,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
 from fedray.base.parsing import finite_or_none
 from fedray.base.table import Table
@@ -34,7 +35,8 @@ from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runtime.cluster import cluster
 from fedray.runtime.placement import Placement
-from fedray.scenario import TRAINED_TABLES, Scenario
+from fedray.scenario import Scenario
+from fedray.scenario.scenario import TRAINED_TABLES
 from fedray.scenario.tasks import CustomTask
 from fedray.scenario.training import FedAvg
 from fedray.server.learning.training import Cohort, Loads, TrainingLoop, cohort_places
@@ -77,8 +79,8 @@ def train(
     Args:
         trace: trace of `simulate`; the devices of a log hold no data.
         scenario: source of data, training and mechanism; by default the trace's own. Its other
-            tables must be those of the trace.
-        placement: where it runs; only changes the wall clock, except for the kind of
+            tables must equal the trace's.
+        placement: workers and cluster; only changes the wall clock, except for the kind of
             aggregator_gpus.
         out: a new directory; by default one under runs/.
         on_progress: called with the progress after every round.
@@ -88,7 +90,7 @@ def train(
     Raises:
         InputError: the scenario has another population, `out` cannot be used, or the code is not
             trusted.
-        CheckpointError: there is no such unfinished training.
+        CheckpointError: `out` holds no unfinished training of this kind.
         AggregatorLost, TrainerLost: a worker was lost too often.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
@@ -145,13 +147,13 @@ def finish_training(
     *,
     trust_code: bool = False,
 ) -> TrainedRun:
-    """Trains the model of a run whose trace is complete, from its last checkpoint if there is one.
+    """Trains the model of a run whose trace is complete, from its last checkpoint if it has one.
 
     Args:
         trace: trace of the run.
-        placement: where it runs.
+        placement: workers and cluster.
         on_progress: called with the progress.
-        scenario: scenario of the run's start. Its code is the user's own.
+        scenario: scenario at the start of the run. Its code is the user's own.
         trust_code: whether the code of a custom task that came with the trace may be run.
 
     Raises:
@@ -361,8 +363,8 @@ class LiveTraining:
     def add(
         self,
         round_index: int,
-        accepted_device_ids: NDArray[np.uint64],
-        versions: NDArray[np.uint32],
+        accepted_device_ids: UInt64Array,
+        versions: UInt32Array,
     ) -> None:
         """Takes a committed round, which is trained in the thread.
 
@@ -611,7 +613,7 @@ def _estimate(
     rounds: int,
     time_of_devices: DeviceTime,
 ) -> TrainingEstimate:
-    """Returns the time of so many rounds for these trainers, measured on some devices."""
+    """Returns the predicted time of a training with these trainers, measured on some devices."""
     sample = scenario.trained_devices
     accepted = scenario.rounds.report_goal
     group = time_of_devices.group

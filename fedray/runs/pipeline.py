@@ -39,14 +39,14 @@ def run_scenario(
 ) -> Trace:
     """Simulates a scenario and, if its training is enabled, trains its model at the same time.
 
-    The trace is that of `simulate`; the trained run, which `train` would give too, is in it.
+    The trace is that of `simulate`, and holds the trained run that `train` would give.
 
     Args:
         scenario: scenario to run.
-        placement: where it runs; may change only the wall clock.
+        placement: workers and cluster; may change only the wall clock.
         out: a new directory for the trace; by default one under runs/.
         on_progress: called with the progress of simulation and training.
-        on_start: called when the shards are there.
+        on_start: called when the shards are ready.
 
     Raises:
         FedrayError: as `simulate` and `train`. After a checkpoint, `resume_run` continues.
@@ -81,13 +81,13 @@ def resume_run(
 
     Args:
         directory: `out` of the run.
-        placement: where it continues.
+        placement: workers and cluster from now on.
         scenario: scenario of the run; may be left out.
         on_progress: called with the progress of simulation and training.
         trust_code: see `resume`.
 
     Raises:
-        CheckpointError: there is no unfinished run.
+        CheckpointError: the directory holds no unfinished run.
         FedrayError: as `run_scenario`.
     """
     # The trace is whole, so only the training can be left.
@@ -121,10 +121,10 @@ def run_tasks(
 
     Args:
         several: scenario with its tasks.
-        placement: where it runs; may change only the wall clock.
+        placement: workers and cluster; may change only the wall clock.
         out: a new directory for the traces; by default one under runs/.
         on_progress: called with the progress of simulation and trainings.
-        on_start: called when the shards are there.
+        on_start: called when the shards are ready.
 
     Raises:
         FedrayError: as `simulate_tasks` and `fedray.train`. `resume_tasks` continues.
@@ -150,13 +150,13 @@ def resume_tasks(
 
     Args:
         directory: `out` of the run.
-        placement: where it continues; shards and cluster may be others than before.
+        placement: workers and cluster from now on; may differ from those before.
         several: scenario of the run; may be left out.
         on_progress: called with the progress.
         trust_code: whether code that lies in the directory may be run if `several` is not given.
 
     Raises:
-        CheckpointError: there is no unfinished run, or `several` is another scenario.
+        CheckpointError: the directory holds no unfinished run, or one of another scenario.
         InputError: code is not trusted.
         FedrayError: as `run_tasks`.
     """
@@ -180,7 +180,7 @@ def is_unfinished_run_of_tasks(directory: str | Path) -> bool:
         directory: `out` of the run.
 
     Raises:
-        CheckpointError: there is no unfinished run.
+        CheckpointError: the directory holds no unfinished run.
     """
     if is_of_tasks(directory):
         return True

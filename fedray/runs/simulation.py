@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.workers import ShardWorker, start_shards
@@ -48,7 +48,7 @@ from fedray.wire.messages import (
 )
 from fedray.wire.protocols import History
 
-CommitListener = Callable[[int, NDArray[np.uint64], NDArray[np.uint32]], None]
+CommitListener = Callable[[int, UInt64Array, UInt32Array], None]
 """Called with every committed round in order: its number, its accepted devices [A], sorted, and the
 version of the model from which each of them started [A]; empty unless rounds are buffered."""
 
@@ -107,10 +107,10 @@ def simulate_tasks(
 
     Args:
         several: scenario with its tasks.
-        placement: where it runs; may change the wall clock, never a trace.
+        placement: workers and cluster; may change the wall clock, never a trace.
         out: a new directory for the traces; by default one under runs/.
         on_progress: called after every attempt at a round, with the progress of all tasks together.
-        on_start: called when the shards are there.
+        on_start: called when the shards are ready.
 
     Raises:
         Starved: no task committed a round.
@@ -154,7 +154,7 @@ def resume(
 
     Args:
         directory: `out` of the simulation.
-        placement: where it continues; shards and cluster may be others than before.
+        placement: workers and cluster from now on; may differ from those before.
         scenario: scenario of the simulation; may be left out.
         on_progress: called with the progress.
         on_commit: called with the accepted devices of every committed round, from the first one.
@@ -162,7 +162,7 @@ def resume(
             directory, may be run if `scenario` is not given.
 
     Raises:
-        CheckpointError: there is no unfinished run, or `scenario` is another one.
+        CheckpointError: the directory holds no unfinished run, or one of another scenario.
         InputError: the code is not trusted.
         FedrayError: as `simulate`.
     """
@@ -214,7 +214,7 @@ def read_unfinished_scenario(
         The partial directory, the scenario that it keeps, and the run's identity.
 
     Raises:
-        CheckpointError: there is no unfinished run, or it is of another scenario.
+        CheckpointError: the directory holds no unfinished run, or one of another scenario.
     """
     partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
     has_several = "tasks" in document["scenario"]
@@ -458,7 +458,7 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
 
 def _commits_before(
     journal: Journal, shards: Sequence[ShardWorker]
-) -> Iterator[tuple[Settlement, NDArray[np.uint64]]]:
+) -> Iterator[tuple[Settlement, UInt64Array]]:
     """Sends the settlements of a journal to the shards, and yields the committed rounds.
 
     Args:
@@ -512,7 +512,7 @@ def _classes_document(scenario: Scenario, counts: ClassCounts | None) -> dict[st
     }
 
 
-def _versions_of(settlement: Settlement) -> NDArray[np.uint32]:
+def _versions_of(settlement: Settlement) -> UInt32Array:
     """The versions from which the accepted devices started [A]; empty unless rounds are
     buffered."""
     if not settlement.versions.size:

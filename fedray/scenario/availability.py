@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.table import PositiveShare, Shape, Share, Spread, Table
 from fedray.mechanisms.triangular import NPY_DAMAGE
 from fedray.scenario.content import ContentFile, PythonFile
@@ -293,9 +294,9 @@ class Recording:
 
     def __init__(
         self,
-        device: NDArray[np.int64],
-        start: NDArray[np.float64],
-        end: NDArray[np.float64],
+        device: Int64Array,
+        start: Float64Array,
+        end: Float64Array,
         devices: int | None = None,
     ) -> None:
         self.device, self.start, self.end = device, start, end
@@ -326,7 +327,7 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
     jitter_minutes: Annotated[float, Field(gt=0, le=1440)] | None = None
     """Each device replays its record later by a time of its own, drawn uniformly below this,
     minutes; none: devices that share a record come and go in the same second."""
-    # Devices without a session matter: those that replay them are never eligible.
+    # Devices without a session matter: their replayed devices are never eligible.
     recorded_devices: Annotated[int, Field(ge=1, lt=2**32)] | None = None
     """Number of recorded devices if some never had a session and so have no row; the file then
     names devices 0, 1, 2, ... Default: the devices in the file."""
@@ -391,13 +392,13 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
 
 
 class CustomAvailability(PythonFile, AvailabilityTable):
-    """A function of the user's own, in a Python file that imports what it needs.
+    """A function of the user's own, in a Python file that imports all it needs.
 
     `runs(device_ids, low, high, seed, **parameters)` returns (index, start, end): the intervals of
     devices device_ids [N], uint64, that touch [low, high), seconds UTC, as arrays [I]. `index` is
     the position in device_ids; `start` and `end` are the true times, however far beyond `high`.
     Intervals are sorted by (index, start) and disjoint. The function must be pure: a device has the
-    same intervals at every call, whichever devices are asked for with it. Reading a trace runs
+    same intervals at every call, whichever devices are queried with it. Reading a trace runs
     nothing.
     """
 
@@ -432,7 +433,7 @@ Availability = Annotated[
 
 def _read_sessions(
     path: Path, name: str, recorded_devices: int | None
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Int64Array, Float64Array, Float64Array]:
     """Returns (device, start, end) of a CSV or Parquet file. Devices are numbered in the order of
     their labels, or keep their numbers if the number of devices is given. Raises ValueError."""
     # These imports take long, and only replays need them.
@@ -493,7 +494,7 @@ def _are_sessions(rows: NDArray, recorded_devices: int | None) -> bool:
     return bool(numbers and in_order and ((start >= 0) & (start < end)).all())
 
 
-def _in_order(device: NDArray[np.int64], start: NDArray[np.float64]) -> NDArray[np.int64]:
+def _in_order(device: Int64Array, start: Float64Array) -> Int64Array:
     """Rows in order of (device, start), both at least 0: what `np.lexsort` gives, in half of its
     time for millions of rows.
 
@@ -511,13 +512,13 @@ def _in_order(device: NDArray[np.int64], start: NDArray[np.float64]) -> NDArray[
     return order
 
 
-def _seconds(start: Any, end: Any, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _seconds(start: Any, end: Any, name: str) -> tuple[Float64Array, Float64Array]:
     """Times [S], as pyarrow read them, in seconds since the recording's first midnight. Raises
     ValueError."""
     import pyarrow as pa
 
     # Whole microseconds are exact, while seconds since 1970 as floats are rounded.
-    def microseconds(column: Any) -> NDArray[np.int64]:
+    def microseconds(column: Any) -> Int64Array:
         return column.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
 
     is_text = [

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
+from fedray.base.arrays import Float64Array
 from fedray.base.table import Table
 
 __all__ = [
@@ -22,7 +23,7 @@ class ConstantWeighting(Table):
     kind: Literal["constant"] = "constant"
     """Weight 1."""
 
-    def weights(self, staleness: NDArray[np.integer]) -> NDArray[np.float64]:
+    def weights(self, staleness: NDArray[np.integer]) -> Float64Array:
         """The weights of reports [A].
 
         Args:
@@ -40,7 +41,7 @@ class PolynomialWeighting(Table):
     exponent: Annotated[float, Field(gt=0, le=10)] = 0.5
     """Exponent of the fall."""
 
-    def weights(self, staleness: NDArray[np.integer]) -> NDArray[np.float64]:
+    def weights(self, staleness: NDArray[np.integer]) -> Float64Array:
         """The weights of reports [A], at most 1.
 
         Args:

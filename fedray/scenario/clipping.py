@@ -23,7 +23,7 @@ COUNT_NOISE_SHARE = 20
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """How the updates of a round are clipped.
+    """Clipping of a round's updates.
 
     norm: largest L2 norm of a clipped update.
     zero_above: norm above which an update counts as zero; infinite to keep all.

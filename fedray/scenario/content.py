@@ -17,7 +17,7 @@ from fedray.base.table import Table
 
 
 class ContentFile(Table):
-    """A table that names a file whose content decides. The file is looked for as
+    """A table that names a file, and stands for its content. The file is looked up as
     `<sha256><suffix>`, as in traces, then as `file`; the table of a trace only names files in the
     trace.
 

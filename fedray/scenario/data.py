@@ -110,11 +110,11 @@ class AssignedData(DataTable):
     """Share of the clients set apart for evaluation if the data has a single split. It is the same
     clients for every seed."""
     tie: Literal["none", "zone", "hour", "speed"] = "none"
-    """What a device's data goes with. "none": nothing. "zone": clients in `tie_order` are cut into
-    one block per time zone, as large as the zone's share of the devices. "hour": clients follow, in
-    order, the hour (UTC) of the middle of a device's night, so that the data of a round turns with
-    the day (the block-cyclic data of semi-cyclic SGD); this needs the habit model. "speed": clients
-    follow, in order, the training time of a device."""
+    """Property of a device that its data depends on. "none": nothing. "zone": clients in
+    `tie_order` are cut into one block per time zone, as large as the zone's share of the devices.
+    "hour": clients follow, in order, the hour (UTC) of the middle of a device's night, so that the
+    data of a round turns with the day (the block-cyclic data of semi-cyclic SGD); this needs the
+    habit model. "speed": clients follow, in order, the training time of a device."""
     tie_strength: Share = 1.0
     """Share of the devices whose data follows `tie`; the others' is drawn from all clients."""
     tie_order: Literal["name", "examples"] = "name"
@@ -214,7 +214,7 @@ class PflHdf5Data(FileData):
 
 
 class ParquetData(FileData):
-    """Parquet files with a column of clients, such as those of Hugging Face; see
+    """Parquet files with a client column, such as the ones of Hugging Face; see
     clients/data/readers/parquet.py."""
 
     kind: Literal["parquet"] = "parquet"
@@ -276,11 +276,11 @@ AnyRecordedData = (
 
 
 class CustomData(PythonFile, FormedData, AssignedData):
-    """A Python file of the user's own, which imports what it needs.
+    """A Python file of the user's own, which imports all it needs.
 
     `data(seed)` returns an `ExampleSource` (clients/data/source.py); keys of this table about the
     form and the assignment of examples are then unused. Or it returns an object with
-    `num_partitions` and `load_partition(number)`, such as those of Flower Datasets, whose
+    `num_partitions` and `load_partition(number)`, such as a dataset of Flower Datasets, whose
     partitions are clients of the data. `seed` is the scenario's.
     """
 

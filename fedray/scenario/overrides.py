@@ -51,7 +51,7 @@ def naming_overrides(
         if not overrides:
             raise
         refused = error
-    # A mistake of the file is no override's, whatever else is applied.
+    # No override can cause or mend a mistake of the file.
     of_source = _problems_of(make, ())
     # Leaving out one override at a time shows which of them a problem depends on.
     without = [
@@ -131,7 +131,7 @@ def _forget_keys_of_another_kind(
     table: dict[str, Any], before: type[BaseModel] | None, after: type[BaseModel]
 ) -> None:
     """Keys that the new kind does not have go, and so do defaults of the kind before."""
-    # The tables of a scenario have their defaults written out, though the user chose none of them.
+    # A scenario's tables have all defaults written out, though the user chose none.
     defaults = before.model_fields if before is not None and before is not after else {}
     # The list is a copy, because keys are deleted on the way.
     for name in list(table):

@@ -19,8 +19,8 @@ Hours = Annotated[float, Field(ge=0, le=87_840)]
 
 
 class PolicyTable(Table):
-    """Base class of policy tables: what a policy needs from the shards, and the keys by which it
-    holds devices back. A policy gets only what its table declares here."""
+    """Base class of policy tables: facts that a policy needs from the shards, and the keys by which
+    it holds devices back. A policy gets only the facts that its table declares."""
 
     implementation: ClassVar[str]
     """`module:name` of the policy: called with this table and the table `participation`, it returns

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from fedray.base.arrays import Float64Array
 from fedray.base.table import PositiveShare, Spread, Table
 
 
@@ -29,7 +29,7 @@ TimeZones = Annotated[tuple[TimeZone, ...], Field(strict=False, min_length=1)]
 
 class DeviceClass(Table):
     """A class of devices, such as old phones or a region. A device's class is drawn by the shares.
-    Keys that a class leaves out are those of all devices."""
+    A key that a class leaves out has the value of the whole population."""
 
     name: Annotated[str, Field(min_length=1, max_length=40)]
     """Name of the class, in reports."""
@@ -66,9 +66,9 @@ RankCorrelation = Annotated[float, Field(gt=-1, lt=1)]
 class Correlation(Table):
     """Rank correlations (Spearman's) of device attributes within a class.
 
-    They are those of a Gaussian copula, so the distribution of each attribute stays the same.
-    `habit` is the propensity of a device to have an eligible night, `speed` is high if training
-    takes little time, and `bandwidth` stands for the rates of both download and upload.
+    They come from a Gaussian copula, so the distribution of each attribute stays the same. `habit`
+    is the propensity of a device to have an eligible night, `speed` is high if training takes
+    little time, and `bandwidth` stands for the rates of both download and upload.
     """
 
     habit_speed: RankCorrelation = 0.0
@@ -96,7 +96,7 @@ class Correlation(Table):
         """Whether something is correlated with the number of examples."""
         return any((self.habit_examples, self.speed_examples, self.bandwidth_examples))
 
-    def factor(self) -> NDArray[np.float64]:
+    def factor(self) -> Float64Array:
         """L [5, 5], lower triangular with rows of length 1: L e are the normal scores of (habit,
         speed, download rate, upload rate, examples) of independent normals e.
 

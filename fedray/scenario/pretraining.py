@@ -17,7 +17,7 @@ class Pretraining(Table):
     """Table: where the public examples come from, as in a scenario."""
     clients: Count = 1000
     """Number of clients of the public data to use. Recorded data with fewer is used whole.
-    Synthetic data has any number, and none of them is a device."""
+    Synthetic data has any number of clients, and they are not devices."""
     steps: Count
     """Steps of gradient descent."""
     batch_size: Count = 32

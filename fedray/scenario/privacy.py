@@ -101,7 +101,7 @@ class Privacy(Table):
     def budget_delta(self) -> float:
         """Delta of the epsilon of `stop_at`."""
         own = self.stop_at.delta if self.stop_at is not None else None
-        # Delta is never 0, so `or` takes the default only if none is given.
+        # Delta is never 0, so `or` takes the default only if no delta is given.
         return own or self.delta
 
     def beyond_budget(self, sensitivity: float) -> list[tuple[str, float, float]]:

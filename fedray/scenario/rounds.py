@@ -1,4 +1,4 @@
-"""The tables `rounds` and `rounds.outages`: what the server does in a round. Stored uploads are in
+"""The tables `rounds` and `rounds.outages`: the server's part in a round. Stored uploads are in
 `uploads.py`."""
 
 import itertools
@@ -71,7 +71,7 @@ class Rounds(Table):
         # Scenarios that were written before there was a choice keep their digest.
         Field(exclude_if=lambda mode: mode == "on-device"),
     ] = "on-device"
-    """How rounds are formed. `on-device` selects the devices of a round together. `buffered` starts
+    """Formation of rounds. `on-device` selects the devices of a round together. `buffered` starts
     devices whenever they come; a round is a buffer of report_goal reports. In `upload-then-train` a
     program on the server draws rounds from stored uploads; of the keys for rounds on devices it
     reads max_checkins_per_hour, outages, sampler, look_ahead_minutes and max_days."""
@@ -171,8 +171,8 @@ class Rounds(Table):
 
     @property
     def wanted_at_once(self) -> int:
-        """Devices that the server wants at once: those selected for a round, or those that train at
-        the same time."""
+        """Number of devices that the server wants at the same time: selected for a round, or in
+        training."""
         return self.buffer.concurrency if self.buffer is not None else self.selection_target
 
     @property

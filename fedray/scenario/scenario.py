@@ -79,8 +79,8 @@ class Scenario(Table):
 
     @property
     def device_ids(self) -> int:
-        """Number of ids of devices that exist at any time of the longest run, including those that
-        join."""
+        """Number of ids of devices that exist at any time of the longest run, joining ones
+        included."""
         # Rounding up counts a device that joins in the last part of a day.
         return self.population.devices + math.ceil(
             self.population.joins_per_day * self.rounds.max_days
@@ -89,7 +89,7 @@ class Scenario(Table):
     @property
     def of_classes(self) -> tuple[Self, ...]:
         """Returns a scenario per class of devices, with that class's availability and time zones
-        for all devices; itself if there are no classes."""
+        for all devices; the scenario itself without classes."""
         return tuple(self._of_class(each) for each in self.population.classes or ()) or (self,)
 
     def _of_class(self, each: DeviceClass) -> Self:
@@ -107,7 +107,8 @@ class Scenario(Table):
         return self.seed if self.training.seed is None else self.training.seed
 
     def sum_setting(self, dimension: int) -> SumSetting:
-        """Returns what the encoding of a model with D parameters depends on, beside its table."""
+        """Returns the facts about a model with D parameters that its encoding depends on, beside
+        its table."""
         return SumSetting(
             dimension=dimension,
             devices=self.rounds.report_goal,
@@ -125,9 +126,9 @@ class Scenario(Table):
         """The inverse of `to_document`.
 
         Args:
-            document: as recorded.
-            source: names it in messages.
-            directory: where the files lie that it names by their digests.
+            document: the recorded document.
+            source: its name in messages.
+            directory: folder of the files that it names by their digests.
         """
         return cls.from_tables(document["scenario"], source, directory, is_recorded=True)
 
@@ -183,7 +184,7 @@ class Scenario(Table):
 
     @property
     def training_files(self) -> tuple[ContentFile, ...]:
-        """Files that a training reads: those of data and task."""
+        """Data and task files that a training reads."""
         tables = (self.data, self.training.task)
         return tuple(table for table in tables if isinstance(table, ContentFile))
 
@@ -541,7 +542,7 @@ class Scenario(Table):
                 buffered rounds.
 
         Raises:
-            InputError: for another factor, or one that leaves a report goal below 20.
+            InputError: the factor is not in (0, 1], or leaves a report goal below 20.
         """
         if not 0 < scale <= 1:
             raise InputError.of(
@@ -578,7 +579,7 @@ class Scenario(Table):
             self.privacy.mechanism,
             privacy.get("mechanism") if isinstance(privacy, dict) else None,
         )
-        # Contents in memory are passed on, so that a copy needs none of the files.
+        # Contents in memory are passed on, so that a copy does not read the files again.
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
         # Digests of the old files would refuse every file that an override names.
         _forget_digest_of_another_file(mechanism, new)
@@ -633,7 +634,7 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
         raise ScenarioError(
             f"scenario {str(file)!r} is not valid TOML: {error}; correct that line"
         ) from None
-    # A file name that is no valid name leaves the default.
+    # An invalid file name leaves the default.
     if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
         tables.setdefault("name", file.stem)
     for override in [overrides] if isinstance(overrides, str) else overrides:
@@ -669,7 +670,7 @@ def _merged(table: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_content(table: BaseModel) -> BaseModel:
-    """Returns a copy of a table that names its file but holds none of its content.
+    """Returns a copy of a table that names its file but does not hold the content.
 
     Reading the content from the copy is an AttributeError.
     """

@@ -240,7 +240,7 @@ class SeveralTasks:
         Raises:
             ScenarioError: they are not tasks, or tasks that cannot share devices.
         """
-        # What stands outside of `tasks` holds for every task that does not say otherwise.
+        # A key outside of `tasks` holds for every task that does not set it.
         common = {key: value for key, value in tables.items() if key != "tasks"}
         given = tables.get("tasks")
         if not isinstance(given, dict) or not given:
@@ -262,7 +262,7 @@ class SeveralTasks:
         description = common.get("description", "")
         # The scenario has filled in a missing name, so the common one is taken from there.
         several = cls(tasks[0].scenario.name.removesuffix(f".{tasks[0].name}"), description, tasks)
-        # Each task is valid alone here; what is left is whether they fit together.
+        # Each task is valid by itself here; the rest checks whether they fit together.
         _check(several, source)
         return several
 
@@ -308,7 +308,7 @@ def _task(
             tables[key] = merged(tables.get(key, {}), getattr(task, key), (key,))
     # A name of another type is left to the scenario, which refuses it with its own rule.
     if isinstance(base, str):
-        # The task's name stays whole, since it tells the scenarios of tasks apart.
+        # The task's name stays whole, since it distinguishes the scenarios of tasks.
         tables["name"] = f"{base[: 79 - len(name)]}.{name}"
     scenario = Scenario.from_tables(tables, where, directory)
     return TaskScenario(name, task.starts_days, task.weight, task.timer_group, scenario)
@@ -436,7 +436,7 @@ def read_scenario(
         trust_code: as `Scenario.from_toml`.
 
     Raises:
-        ScenarioError: it is no scenario.
+        ScenarioError: the file is not a scenario.
         InputError: code is not trusted.
     """
     # Overrides may add the tasks, so they are applied before the kind is known.

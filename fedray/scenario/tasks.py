@@ -134,7 +134,7 @@ class TransformerLmTask(TaskTable):
 
 
 class CustomTask(PythonFile, TaskTable):
-    """A task of the user's own, from a Python file that imports what it needs.
+    """A task of the user's own, from a Python file that imports all it needs.
 
     The file defines `task`, a function or a class. `task(seed)` returns an object with the members
     of `fedray.clients.tasks.task.Task`, such as a `fedray.clients.tasks.module.ModuleTask`. Every

@@ -48,7 +48,7 @@ AnySchedule = Annotated[
 
 
 class Uploads(Table):
-    """When devices upload, and which stored uploads take part in a round.
+    """Time of uploads, and the choice of stored uploads for a round.
 
     A device uploads at most once in a window, when it checks in and the policies of `participation`
     admit it; the upload is its contribution in time. When the window is over, its share of the

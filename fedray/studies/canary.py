@@ -5,7 +5,7 @@ coordinate of its own (with layers: in one coordinate of each), several clip nor
 through the real clipping, weights, encoding, noise of devices, training loop, aggregator and
 estimator. Half of the coordinates have a canary, half are silent.
 
-The releases are whitened by the mechanism as defined in `mechanisms/reference.py`, in float64 and
+The releases are whitened by the mechanism as its `definition` says, in float64 and
 independently of the aggregator's code: W = L^-1 R / (z norm), where L L' = M M', M is the noise map
 and `norm` the change that one device can make to the estimate (the clip norm, unless encoding or
 estimator ask for more). In correct code the entries of W are independent standard normals; with a

@@ -22,7 +22,7 @@ from fedray.base.document import InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import in_words, up
-from fedray.scenario import FILE_KEYS, TRAINED_TABLES
+from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import CONFIDENCE, MeanInterval, mean_interval, paired_difference
 from fedray.studies.trained_scenario import scenario_of_trained
 from fedray.trace.learned_from import open_trained, trace_of
@@ -344,8 +344,6 @@ def _demand_comparable(first: TrainedRun, other: TrainedRun) -> None:
 def _task_of(run: TrainedRun) -> str:
     """Its kind; for a user's own task also its content."""
     task = run.document["scenario"]["training"]["task"]
-    if isinstance(task, str):  # of version 1
-        return task
     digest = task.get("sha256")
     return task["kind"] if not digest else f"{task['kind']} {digest[:12]}"
 

@@ -14,6 +14,7 @@ from fedray.mechanisms.files import read_strategy, write_strategy
 from fedray.mechanisms.optimize.design import (
     FOLLOWING_KINDS,
     KINDS,
+    RECIPES,
     Kind,
     MechanismRequest,
     cached_mechanism,
@@ -187,15 +188,15 @@ def calibrate_mechanism(
 
 
 def mechanism_over(given: Path, rounds: int) -> Strategy:
-    """Returns the mechanism of a file (JSON or .npy), or of a kind that only depends on rounds, for
-    the committed rounds of a trace.
+    """Returns the mechanism of a file (JSON or .npy), or of a kind whose recipe searches nothing,
+    for the committed rounds of a trace.
 
     Raises:
-        InputError: it is neither, cannot be read, or is for fewer rounds.
+        InputError: it is neither, cannot be read, or has fewer rounds.
     """
     with _inputs():
-        # Among the kinds that follow from a setting, these need min-sep and participations too.
-        if str(given) in ("band-fhu", "bisr") and not given.is_file():
+        recipe = RECIPES.get(cast(Kind, str(given)))
+        if recipe is not None and recipe.searched == "bands" and not given.is_file():
             raise ValueError(
                 f"mechanism {str(given)!r} is a kind whose bands follow from a setting, and a "
                 f"trace has several; make one with `fedray optimize {given}`, and give its file"

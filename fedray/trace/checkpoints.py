@@ -101,9 +101,11 @@ class Checkpoints:
         """Returns the state of the newest complete checkpoint of this run. A skipped one is noted
         and reported.
 
-        check: raises CheckpointError for a state whose other files do not fit.
+        Args:
+            check: raises CheckpointError for a state whose other files do not fit.
 
-        Raises CheckpointError if there is none.
+        Raises:
+            CheckpointError: no checkpoint is usable.
         """
         folder = self._partial / CHECKPOINTS
         reasons: list[str] = []

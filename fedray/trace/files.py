@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fedray.base.arrays import UInt8Array
 from fedray.base.errors import TraceCorrupt, TraceError, shown
 from fedray.trace.schema import RUN_FILE
 
@@ -138,7 +139,7 @@ def _to_numpy(column: pa.ChunkedArray, file: Path, names: tuple[str, ...]) -> ND
     return np.concatenate(chunks) if chunks else np.empty(0, np.uint8)
 
 
-def _codes(chunk: pa.DictionaryArray, file: Path, names: tuple[str, ...]) -> NDArray[np.uint8]:
+def _codes(chunk: pa.DictionaryArray, file: Path, names: tuple[str, ...]) -> UInt8Array:
     found = chunk.dictionary.to_pylist()
     if not set(found) <= set(names):
         raise TraceCorrupt(

@@ -1,24 +1,22 @@
-"""A trace that was imported from a log of somebody's own: who took part in which round, and, if the
-log says so, when.
+"""A trace imported from a participation log: which device took part in which round, and when, if
+the log has times.
 
     TRACE/
-      run.json                  where it is from, how it was read, what was left out and why, the
-                                parts, and digests of all files
+      run.json                  source, settings of the import, rows left out and why, the parts,
+                                and digests of all files
       participations/*.parquet  device_id, round and, if the log has times, time; sorted by these;
-                                each device in one file. With repeats "once" also last_time:
-                                that of the last row of the participation
-      log_rounds.parquet        row i: what the log calls round i, and when it was; not in imports
-                                of version 1
-      devices.parquet           row i: what the log calls device i
+                                each device in one file. With repeats "once" also last_time, the
+                                time of the participation's last row
+      log_rounds.parquet        row i: the log's name of round i, and its time
+      devices.parquet           row i: the log's name of device i
 
-Device ids are places in devices.parquet, so that names of any kind can be taken, exactly. Times are
+Device ids are places in devices.parquet, so that names of any kind are kept exactly. Times are
 seconds since the first time of log or rounds file; run.json has that moment.
 """
 
 import hashlib
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypedDict, get_type_hints
@@ -28,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.result import Result
 from fedray.base.rounding import counted
@@ -49,20 +48,11 @@ from fedray.trace.several_tasks import is_of_tasks
 
 IMPORT_FORMAT = "fedray-import"
 IMPORT_VERSION = 3
-FIRST_READ_IMPORT = 1
-"""The oldest that is read: without a digest of run.json."""
-FIRST_WITH_LAST_TIMES = 3
-"""The first version whose participations have the time of their last row."""
 DEVICES_FILE = "devices.parquet"
 NAMES_PER_GROUP = 1 << 18
 """Rows of devices.parquet in a row group, so that a name is found without reading the others."""
-REPEATED = "the same device in the same round again"
-_WITH_NAME = re.compile(
-    r"^device (?!#[0-9a-f]{12}, round |missing, round ).*, (?=round )", re.DOTALL
-)
-"""The device of an example as earlier imports recorded it, by its name."""
 AS_THEY_ARE, BY_RANK, BY_LIST = "as they are", "by rank", "by list"
-"""How the log's round numbers became ours: by `rounds`, `renumber` or `rounds_file`."""
+"""How the log's round numbers were converted to ours: by `rounds`, `renumber` or `rounds_file`."""
 LOG_ROUNDS_FILE = "log_rounds.parquet"
 LOG_ROUNDS_SCHEMA = pa.schema(
     [
@@ -99,9 +89,6 @@ KINDS: dict[str, type] = {
     "devices": int,
     "left_out": list,
     "parts": list,
-}
-"""Keys of run.json in every version that is read, and the types of their values."""
-NEWER_KINDS: dict[str, type] = {
     DOCUMENT_DIGEST: str,
     "rounds_digest": str,
     "device_columns": list,
@@ -114,7 +101,7 @@ NEWER_KINDS: dict[str, type] = {
     "rounds_out_of_order": int,
     "filtered_rows": int,
 }
-"""Keys that the first version that is read lacks."""
+"""Keys of run.json, and the types of their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +155,7 @@ class ImportDocument(TypedDict):
     where: list[str]
     """The conditions of `--where`."""
     numbering: str
-    """How rounds of the log became numbers from 0."""
+    """Conversion of the log's rounds to numbers from 0."""
     rounds_file: str | None
     """The file that lists the rounds, if one was given."""
     rounds: int
@@ -205,8 +192,7 @@ class Assumption(NamedTuple):
     """An assumption behind figures, and its source.
 
     text: a sentence.
-    source: who states it: an argument of the import, the log itself, or nobody, as it cannot be
-        seen.
+    source: an argument of the import, the log itself, or "nobody" for a fact that cannot be seen.
     """
 
     text: str
@@ -247,18 +233,15 @@ class ImportedTrace(Result):
                 "`fedray import` wrote"
             )
         version = run.get("version")
-        if type(version) is not int or not FIRST_READ_IMPORT <= version <= IMPORT_VERSION:
+        if version != IMPORT_VERSION:
             raise TraceVersion(
-                f"{directory} has version={shown(version)}, this release reads {FIRST_READ_IMPORT} "
-                f"to {IMPORT_VERSION}; "
-                "import it again"
+                f"{directory} has version={shown(version)}, this release reads {IMPORT_VERSION}; "
+                "import the log again"
             )
-        is_first_version = version == FIRST_READ_IMPORT
-        check_keys(run, KINDS if is_first_version else KINDS | NEWER_KINDS, directory)
+        check_keys(run, KINDS, directory)
         if verify:
             check_document(run, directory)
-        _check_last_times(run, directory)
-        _check_left_out(run["left_out"], is_first_version, directory)
+        _check_left_out(run["left_out"], directory)
         _check_values(run, directory)
         check_parts(run["parts"], directory)
         if verify:
@@ -271,8 +254,7 @@ class ImportedTrace(Result):
         # Footers are enough here, since columns are checked when they are read.
         for part in run["parts"]:
             check_file(directory / part["file"], _schema(run, part), part["rows"])
-        if not is_first_version:
-            check_file(directory / LOG_ROUNDS_FILE, LOG_ROUNDS_SCHEMA, run["rounds"])
+        check_file(directory / LOG_ROUNDS_FILE, LOG_ROUNDS_SCHEMA, run["rounds"])
         return cls(directory, run, verify)
 
     def __repr__(self) -> str:
@@ -291,7 +273,7 @@ class ImportedTrace(Result):
     @property
     def integrity(self) -> str:
         """Protection of this trace's figures against damage, as it was opened: a sentence."""
-        return integrity(self._verify, DOCUMENT_DIGEST in self.run)
+        return integrity(self._verify)
 
     @property
     def committed_rounds(self) -> int:
@@ -302,14 +284,7 @@ class ImportedTrace(Result):
     def left_out(self) -> list[LeftOut]:
         """Rows of the log that the import left out, except rows that did not meet its conditions
         (`filtered_rows`)."""
-        found = [
-            # Version 1 does not record it; of the rows it left out, only repeats surely counted
-            # nothing more.
-            LeftOut(**{"may_be_participation": each["reason"] != REPEATED, **each})
-            for each in self.run["left_out"]
-        ]
-        # Earlier imports recorded names, which reports must not show.
-        return [replace(each, example=_WITH_NAME.sub("", each.example)) for each in found]
+        return [LeftOut(**each) for each in self.run["left_out"]]
 
     @property
     def is_complete(self) -> bool:
@@ -331,28 +306,25 @@ class ImportedTrace(Result):
 
     @property
     def repeats(self) -> str:
-        """Meaning of further rows of a device in a round: "refuse" (there are no such rows), "once"
-        or "each".
+        """Meaning of further rows of a device in a round: "refuse" (the log has none), "once" or
+        "each".
 
-        With "each", a device's rounds may repeat: it contributed as often as its round stands in
-        `accepted`.
+        With "each", a device's rounds may repeat: each row of a round in `accepted` is a
+        contribution.
         """
-        return self.run.get("repeats", "once")
+        return self.run["repeats"]
 
     @property
     def filtered_rows(self) -> int:
         """Rows of the log that did not meet the conditions (`where`), and so are not
         participations."""
-        return self.run.get("filtered_rows", 0)
+        return self.run["filtered_rows"]
 
     @property
     def device_columns(self) -> list[str]:
         """Columns of the log that together name a device: the unit of privacy is one combination of
         their values."""
-        if "device_columns" in self.run:
-            return self.run["device_columns"]
-        # Earlier imports took one column, under another key.
-        return [str(self.run.get("device_column"))]
+        return self.run["device_columns"]
 
     @property
     def unit(self) -> str:
@@ -379,14 +351,14 @@ class ImportedTrace(Result):
             )
             found.append(Assumption(text, self.unit_source))
         found.append(Assumption(self._numbering_assumption(), self.rounds_source))
-        if run.get("rounds_out_of_order"):
+        if run["rounds_out_of_order"]:
             text = (
                 f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round "
                 "numbered before them began: the "
                 "order of numbers may not be that of release."
             )
             found.append(Assumption(text, "found by the import, in the times of the log"))
-        if run.get("where"):
+        if run["where"]:
             conditions = " and ".join(run["where"])
             text = (
                 f"Only rows with {conditions} are participations; rows without: "
@@ -394,16 +366,16 @@ class ImportedTrace(Result):
             )
             source = "told to the import: the conditions; it counted the rows"
             found.append(Assumption(text, source))
-        # Earlier imports counted repeats among the rows left out.
-        of_earlier = sum(each.rows for each in self.left_out if each.reason == REPEATED)
-        repeated = run.get("repeated_rows", of_earlier)
-        if repeated:
+        if run["repeated_rows"]:
             meaning = "Each is a contribution of its own, clipped by itself, and counts in full."
             if self.repeats == "once":
                 meaning = "They are records of the same contribution."
                 if (run.get("times") or {}).get("column") is not None:
                     meaning += " It lasted from the first to the last of their times."
-            text = f"Rows that repeat another row's device and round: {repeated:,}. {meaning}"
+            text = (
+                "Rows that repeat another row's device and round: "
+                f"{run['repeated_rows']:,}. {meaning}"
+            )
             source = "told to the import: what repeated rows are; it counted them"
             found.append(Assumption(text, source))
         times = run.get("times")
@@ -432,16 +404,10 @@ class ImportedTrace(Result):
         return {
             BY_RANK: "told to the import: all rounds that occur, and no others",
             BY_LIST: _ROUNDS_FILE,
-        }.get(self.run.get("numbering", ""), "told to the import: the number of rounds")
+        }.get(self.run["numbering"], "told to the import: the number of rounds")
 
     def _numbering_assumption(self) -> str:
-        numbering = self.run.get("numbering")
-        if numbering is None:
-            return (
-                f"Rounds 0 .. {self.committed_rounds - 1} of the log each released a model; this "
-                "import is of an earlier release, "
-                "which did not look for rounds without a participation."
-            )
+        numbering = self.run["numbering"]
         if numbering == AS_THEY_ARE:
             return (
                 f"Rounds 0 .. {self.committed_rounds - 1} of the log each released a model, in "
@@ -467,14 +433,11 @@ class ImportedTrace(Result):
         """Returns the log's number of the round that is `round_index` here, as text."""
         return str(int(self.round_labels(np.array([round_index]))[0]))
 
-    def round_labels(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    def round_labels(self, rounds: Int64Array) -> Int64Array:
         """The log's numbers of `rounds`, an array of any shape."""
-        # The first version knew only logs whose numbers are ours.
-        if "rounds_digest" not in self.run:
-            return rounds
         return self._log_rounds["log_round"][rounds]
 
-    def round_times(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    def round_times(self) -> tuple[Float64Array, Float64Array] | None:
         """Returns the (earliest [n], latest [n]) time of a participation in each round, or None
         without times. Seconds as in `times`.
 
@@ -492,7 +455,7 @@ class ImportedTrace(Result):
         # Seen from the end, the last time that is known is the next one.
         return _filled(earliest, -np.inf), _filled(latest[::-1], np.inf)[::-1]
 
-    def times(self, part_index: int) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    def times(self, part_index: int) -> tuple[Float64Array, Float64Array] | None:
         """(first [A], last [A]) times of the participations of a part, aligned with the same part
         of `accepted`; None if the log has no times.
 
@@ -601,23 +564,8 @@ class ImportedTrace(Result):
         return columns
 
 
-def _check_last_times(run: dict[str, Any], directory: Path) -> None:
-    """Raises TraceVersion for an import that lacks the last times of repeated rows."""
-    is_old = run["version"] < FIRST_WITH_LAST_TIMES
-    has_times = any("times_digest" in part for part in run["parts"])
-    if is_old and has_times and run["repeats"] == "once" and run["repeated_rows"]:
-        raise TraceVersion(
-            f"{directory} is of version {run['version']} and has only the earliest time of each "
-            "repeated row, from which waits between participations would seem too long; import the "
-            "log again"
-        )
-
-
-def _check_left_out(entries: list[Any], is_first_version: bool, directory: Path) -> None:
+def _check_left_out(entries: list[Any], directory: Path) -> None:
     kinds = get_type_hints(LeftOut)
-    # The first version that is read lacks this key.
-    if is_first_version:
-        del kinds["may_be_participation"]
     for entry in entries:
         # `type`, since True is an int to isinstance.
         if not isinstance(entry, dict) or {k: type(v) for k, v in entry.items()} != kinds:
@@ -648,11 +596,10 @@ def _check_totals(run: dict[str, Any], directory: Path) -> None:
 def _check_values(run: dict[str, Any], directory: Path) -> None:
     """Raises TraceCorrupt unless what run.json holds in lists and tables is of the kinds that the
     properties rely on."""
-    # The first version lacks these keys; its meaning stands in for them.
-    names = [*run.get("device_columns", ["device"]), *run.get("where", [])]
+    names = [*run["device_columns"], *run["where"]]
     times = run.get("times")
     are_as_written = (
-        len(run.get("device_columns", ["device"])) > 0
+        len(run["device_columns"]) > 0
         and all(isinstance(name, str) for name in names)
         and (
             times is None
@@ -666,7 +613,7 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
         )
 
 
-def _filled(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
+def _filled(times: Float64Array, before: float) -> Float64Array:
     """Times [n]; in place of NaN the last one that is known, or `before`."""
     # Place of the last known time up to each round; 0, the place of `before`, without one.
     known_places = np.where(np.isnan(times), 0, np.arange(1, times.size + 1))
@@ -678,8 +625,7 @@ def _schema(run: dict[str, Any], part: dict[str, Any]) -> pa.Schema:
     """The columns of a part's file."""
     if "times_digest" not in part:
         return IMPORTED_SCHEMA
-    has_last_times = run["version"] >= FIRST_WITH_LAST_TIMES and run["repeats"] == "once"
-    return REPEATED_SCHEMA if has_last_times else TIMED_SCHEMA
+    return REPEATED_SCHEMA if run["repeats"] == "once" else TIMED_SCHEMA
 
 
 def name_text(value: object) -> str:
@@ -720,7 +666,7 @@ def file_digest(file: Path) -> str:
         raise TraceCorrupt(f"{file} cannot be read ({error}); import the log again") from None
 
 
-def imported_digest(device_ids: NDArray[np.uint64], rounds: NDArray[np.uint32]) -> str:
+def imported_digest(device_ids: UInt64Array, rounds: UInt32Array) -> str:
     """Digest of one part's columns, `device_ids` [A] and `rounds` [A], as `columns_digest`."""
     return columns_digest({"device_id": device_ids, "round": rounds})
 

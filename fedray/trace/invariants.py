@@ -1,23 +1,24 @@
-"""What every trace obeys. The reader checks the files' shape on opening and these on reading.
+"""Invariants of every trace. The reader checks the files' shape on opening and these on reading.
 
 1. Committed rounds are numbered 0, 1, 2, ... in order of time; an abandoned attempt bears the
    number of the next commit.
-2. opened <= started <= closed in every attempt, and attempts close in order.
-3. accepted <= reported <= selected; an abandoned attempt accepts nobody, a committed round
-   somebody unless it is a Poisson sample, which may be empty.
-4. A part's rows are of its own devices, sorted by (device_id, checkin_time), and of rounds that
-   exist; of excluded devices also of the round that was being formed when the run ended. An
-   excluded device has no later rows.
-5. No device is accepted twice in one round, and accepted rounds of a device increase.
-6. The accepted rows of a round are as many as the rounds table says.
-7. Losses of devices' histories, and settings of their clocks, are sorted by (device_id, time).
-8. Of buffered rounds: no participation has a version above its round, or below it by more than the
-   scenario's max_staleness.
+2. opened <= started <= closed in every attempt, and attempts close in order. 3. accepted <=
+reported <= selected. An abandoned attempt accepts 0 devices, a committed round at
+   least 1; only a Poisson sample may be empty.
+4. A part's rows belong to its own devices, are sorted by (device_id, checkin_time), and name rounds
+   that exist; rows of excluded devices may also name the round that was being formed when the run
+   ended. An excluded device has no later rows.
+5. A device is accepted at most once in a round, and its accepted rounds increase. 6. The rounds
+table gives the number of accepted rows of each round. 7. Losses of devices' histories, and settings
+of their clocks, are sorted by (device_id, time). 8. Buffered rounds: the version of a participation
+is at most its round, and at most max_staleness
+   older.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Int64Array, UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt
 from fedray.wire.messages import Outcome
 
@@ -105,8 +106,8 @@ def check_rows(
 
 
 def check_accepted(
-    device_ids: NDArray[np.uint64],
-    rounds: NDArray[np.uint32],
+    device_ids: UInt64Array,
+    rounds: UInt32Array,
     first_device: int,
     end_device: int,
     count: int,
@@ -143,9 +144,7 @@ def check_accepted(
     _demand(bool(increases.all()), source, "a device's accepted rounds do not increase")
 
 
-def check_totals(
-    accepted_rows: NDArray[np.int64], columns: dict[str, NDArray], source: str
-) -> None:
+def check_totals(accepted_rows: Int64Array, columns: dict[str, NDArray], source: str) -> None:
     """Checks invariant 6.
 
     Args:
@@ -186,8 +185,8 @@ def check_events(columns: dict[str, NDArray], source: str) -> None:
 
 
 def check_versions(
-    versions: NDArray[np.uint32],
-    rounds: NDArray[np.uint32],
+    versions: UInt32Array,
+    rounds: UInt32Array,
     max_staleness: int | None,
     source: str,
 ) -> None:

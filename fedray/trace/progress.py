@@ -66,15 +66,15 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ProgressReport:
     """Content of a progress file.
 
-    kind: what is under way.
+    kind: work in progress.
     process: process at work; None if its system has no /proc.
     has_ended: whether it reported that it gave up.
-    begun: when it began or resumed, seconds since 1970.
-    told: when the file was written, seconds since 1970.
-    done, count: rounds simulated or trained so far, and in all.
+    begun: start or resumption, seconds since 1970.
+    told: last write of the file, seconds since 1970.
+    done, count: rounds simulated or trained so far, and in total.
     seconds_left: an estimate from the pace so far, or None.
     facts: other figures of this kind, by name.
     """
@@ -111,9 +111,9 @@ class ProgressFile:
         """Writes the first version.
 
         Args:
-            kind: what is under way.
+            kind: work in progress.
             done: rounds already done, if it resumes.
-            count: rounds in all.
+            count: rounds in total.
         """
         process = Process.present()
         self._head = {
@@ -186,11 +186,11 @@ class ProgressFile:
                 )
 
 
-def read_progress(partial: Path) -> Told | None:
-    """Returns the content of a directory's progress file, or None if there is no such file of ours.
+def read_progress(partial: Path) -> ProgressReport | None:
+    """Returns the content of a directory's progress file, or None if it has no valid one.
 
     Args:
-        partial: directory in which something is made.
+        partial: directory of the unfinished run.
     """
     try:
         content = read_regular_file(partial / PROGRESS_FILE, MOST_BYTES, inside=partial)
@@ -200,7 +200,7 @@ def read_progress(partial: Path) -> Told | None:
         process = document["process"]
         left = document["seconds_left"]
         kind: Kind = "training" if document["kind"] == "training" else "simulation"
-        return Told(
+        return ProgressReport(
             kind,
             None if process is None else _process_of(process),
             document["has_ended"] is True,

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
 from fedray.base.result import DrawnResult
@@ -29,10 +30,7 @@ from fedray.trace.schema import (
     CLOCKS_FILE,
     DEVICE_EVENTS,
     DOCUMENT_DIGEST,
-    FIRST_READ_VERSION,
     FORMAT,
-    LAST_VERSION_WITH_METRICS,
-    LAST_VERSION_WITHOUT_VERSIONS,
     LOSSES_FILE,
     OUTCOMES,
     PARTICIPATION_SCHEMA,
@@ -48,7 +46,7 @@ from fedray.trace.schema import (
     part_file,
     run_digest,
 )
-from fedray.trace.trained import METRICS_FILE, OLD_METRIC_SCHEMA, OLD_METRICS, TRAINING, TrainedRun
+from fedray.trace.trained import TRAINING, TrainedRun
 from fedray.wire.messages import Metric
 
 _WRITERS = "give the directory that `fedray run` or `fedray import` wrote"
@@ -58,11 +56,11 @@ _WRITERS = "give the directory that `fedray run` or `fedray import` wrote"
 class AcceptedPart:
     """Participations of one part: accepted rows of committed rounds, sorted by (device, round)."""
 
-    device_ids: NDArray[np.uint64]
+    device_ids: UInt64Array
     """The devices that took part, [A], in order."""
-    rounds: NDArray[np.uint32]
+    rounds: UInt32Array
     """In which committed round, [A]."""
-    versions: NDArray[np.uint32] | None = None
+    versions: UInt32Array | None = None
     """Model version sent to each device, [A]: rounds released when it started. None unless rounds
     are buffered; then it is the round."""
 
@@ -133,14 +131,13 @@ class Trace(DrawnResult):
     @property
     def integrity(self) -> str:
         """Protection of this trace's figures against damage, as it was opened: a sentence."""
-        return integrity(self._verify, DOCUMENT_DIGEST in self.run)
+        return integrity(self._verify)
 
     @property
     def is_buffered(self) -> bool:
         """Whether its rounds are buffers of reports of devices that started at any time."""
-        is_known = self.run["schema_version"] > LAST_VERSION_WITHOUT_VERSIONS
         rounds = self.scenario.get("rounds")
-        return is_known and isinstance(rounds, dict) and rounds.get("mode") == "buffered"
+        return isinstance(rounds, dict) and rounds.get("mode") == "buffered"
 
     @property
     def participation_schema(self) -> pa.Schema:
@@ -231,27 +228,13 @@ class Trace(DrawnResult):
     def metrics(self) -> dict[str, NDArray] | None:
         """Columns of the training metrics by name, a row per committed round; None if no model was
         trained."""
-        if self.run["schema_version"] > LAST_VERSION_WITH_METRICS:
-            return self.trained.metrics if self.trained is not None else None
-        # Traces of the first version that is read have no digest of their metrics.
-        is_known = "metrics_digest" in self.run
-        has_metrics = self.run.get("metrics_digest") is not None
-        if not is_known:
-            has_metrics = (self.path / METRICS_FILE).exists()
-        if not has_metrics:
-            return None
-        columns = read_columns(self.path / METRICS_FILE, OLD_METRIC_SCHEMA)
-        if self._verify and is_known:
-            self._demand(columns_digest(columns) == self.run["metrics_digest"], METRICS_FILE)
-        return columns
+        return self.trained.metrics if self.trained is not None else None
 
     @property
     def task_metrics(self) -> tuple[Metric, ...]:
         """The held-out metrics among `metrics`: names, units, and which values are better; none if
         no model was trained."""
-        if self.metrics is None:
-            return ()
-        return OLD_METRICS if self.trained is None else self.trained.task_metrics
+        return () if self.trained is None else self.trained.task_metrics
 
     def accepted(self) -> Iterator[AcceptedPart]:
         """Participations, part by part in order of device; every device is in one part only. Checks
@@ -328,22 +311,14 @@ class Trace(DrawnResult):
             checked.trained.verify()
 
     def _columns_of(self, part: dict[str, Any], names: Sequence[str]) -> dict[str, NDArray]:
-        """Columns of a part, each with its recorded digest; of a trace without those, the digest of
-        all is checked."""
-        # Without digests of single columns, all columns are needed to check any of them.
-        recorded: dict[str, str] | None = part.get("columns")
-        schema = self.participation_schema
-        wanted = schema.names if self._verify and recorded is None else names
+        """Columns of a part, each checked against its recorded digest."""
         file = self.path / part["file"]
-        codes = {"outcome": OUTCOMES}
-        columns = read_columns(file, schema, part["rows"], wanted, codes=codes)
+        schema = self.participation_schema
+        columns = read_columns(file, schema, part["rows"], names, codes={"outcome": OUTCOMES})
         if not self._verify:
             return columns
-        if recorded is None:
-            self._demand(columns_digest(columns) == part["digest"], part["file"])
-            return columns
         for name, column in columns.items():
-            has_digest = column_digest(name, column) == recorded.get(name)
+            has_digest = column_digest(name, column) == part["columns"].get(name)
             self._demand(has_digest, f"{part['file']}, column {name}")
         return columns
 
@@ -357,22 +332,15 @@ class Trace(DrawnResult):
             )
 
 
-def integrity(is_verified: bool, has_document_digest: bool) -> str:
-    """Says in a sentence what protects the figures of a trace against damage.
+def integrity(is_verified: bool) -> str:
+    """Describes the protection of a trace's figures against damage, in a sentence.
 
     Args:
         is_verified: whether digests are checked as columns are read.
-        has_document_digest: whether run.json has a digest of itself.
     """
     if not is_verified:
         return "Digests were not checked: damage or a change of the trace may have gone unnoticed."
-    if has_document_digest:
-        return f"{RUN_FILE} and every column that was read have their recorded digests."
-    return (
-        f"Every part that was read has its recorded digest; {RUN_FILE} is of an earlier release "
-        "and has no digest of its own: "
-        "a change of the scenario or the seed in it may have gone unnoticed."
-    )
+    return f"{RUN_FILE} and every column that was read have their recorded digests."
 
 
 def read_document(directory: Path) -> dict[str, Any]:
@@ -407,14 +375,14 @@ def read_document(directory: Path) -> dict[str, Any]:
 
 
 def check_document(run: dict[str, Any], directory: Path, name: str = RUN_FILE) -> None:
-    """Raises TraceCorrupt if run.json records a digest of itself and has another.
+    """Raises TraceCorrupt unless run.json has the digest that it records of itself.
 
     Args:
         run: the document.
         directory: its directory, for messages.
         name: its file, for messages.
     """
-    if DOCUMENT_DIGEST in run and run[DOCUMENT_DIGEST] != document_digest(run):
+    if run[DOCUMENT_DIGEST] != document_digest(run):
         raise TraceCorrupt(
             f"{directory / name} does not have the digest that it records of itself; it was "
             "changed: take the trace from its "
@@ -430,11 +398,9 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
             f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote"
         )
     version = run.get("schema_version")
-    # isinstance would take True for a version.
-    if type(version) is not int or not FIRST_READ_VERSION <= version <= SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise TraceVersion(
-            f"{file} has schema_version={shown(version)}, this release reads {FIRST_READ_VERSION} "
-            f"to {SCHEMA_VERSION}; "
+            f"{file} has schema_version={shown(version)}, this release reads {SCHEMA_VERSION}; "
             "use the fedray release that wrote it, or run the scenario again"
         )
     # Properties rely on these kinds, also where digests are left unchecked.
@@ -448,13 +414,13 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
         "packages": dict,
         "parts": list,
         **{key: str for key, _ in DEVICE_EVENTS.values() if key in run},
-        **({DOCUMENT_DIGEST: str} if version > FIRST_READ_VERSION else {}),
+        DOCUMENT_DIGEST: str,
     }
     check_keys(run, kinds, directory)
     if verify:
         check_document(run, directory)
     # Entries are checked before anything relies on their keys.
-    check_parts(run["parts"], directory)
+    check_parts(run["parts"], directory, {"columns": dict})
     if not verify:
         return run
     # Parts are checked as they are read; here, that the whole is made of them.
@@ -503,17 +469,25 @@ def check_no_strays(parts: list[Any], directory: Path) -> None:
         )
 
 
-def check_parts(parts: list[Any], directory: Path) -> None:
+def check_parts(
+    parts: list[Any], directory: Path, further: Mapping[str, type] | None = None
+) -> None:
     """Raises TraceCorrupt unless they are entries of parts in order of device, apart, under their
-    own names."""
+    own names.
+
+    Args:
+        parts: entries of run.json.
+        directory: its directory, for messages.
+        further: type of each key's value, beside the keys of every part.
+    """
     file = directory / RUN_FILE
+    kinds = {"digest": str, **(further or {})}
     after = 0
     for part in parts:
         if not (
             isinstance(part, dict)
             and {"file", "first_device", "end_device", "rows", "digest"} <= part.keys()
-            and isinstance(part["digest"], str)
-            and isinstance(part.get("columns", {}), dict)
+            and all(isinstance(part.get(key), kind) for key, kind in kinds.items())
         ):
             raise TraceCorrupt(
                 f"{file} has an incomplete entry in parts; take the trace from its source again"

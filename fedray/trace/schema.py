@@ -1,35 +1,33 @@
 """The trace on disk.
 
     TRACE/
-      run.json                    what was run, on what, the parts, the digest of the result
-                                  columns, one of every column, and one of itself
+      run.json                    scenario, software, the parts, the digest of the result columns,
+                                  one of every column, and one of itself
       rounds.parquet              a row per attempt at a round, in order of time
       participations/*.parquet    a row per selected device, sorted by (device_id, checkin_time); a
-                                  file per part (a fixed run of device blocks), so that each
+                                  file per part (a fixed range of device blocks), so that each
                                   device's rows are in one file; of buffered rounds, a row per
                                   device whose attempt ended while the buffer was filled
       losses.parquet              a row per loss of a device's history, between its first and last
-                                  check-in in the trace, sorted by (device_id, time); only where
+                                  check-in in the trace, sorted by (device_id, time); only if
                                   histories may be lost
-      clock_changes.parquet       a row per time at which the clock of such a device was set to
-                                  another, by how many seconds forward; only where clocks may
-                                  change
-      training/                   the model that was learned from it, if one was; not part of the
-                                  digest (fedray/trace/trained.py)
+      clock_changes.parquet       a row per change of such a device's clock: its time, and by how
+                                  many seconds forward; only if clocks may change
+      training/                   the model trained on it, if any; not part of the digest
+                                  (fedray/trace/trained.py)
       <sha256>.npy                the mechanism's matrix, only for mechanisms that are one
-      report.html                 the page, where one was written
+      report.html                 the page, if one was written
 
-Where devices at their privacy budget are excluded, a row with the outcome `excluded` says which
-device was not selected, when it had checked in, and in which round it would have been. It is the
-device's last row, and is not counted among the selected of a round.
+If devices at their privacy budget are excluded, a row with the outcome `excluded` says which device
+was not selected, its check-in, and the round that it missed. It is the device's last row, and does
+not count among the selected of a round.
 
-Where the server stores uploads, a row of participations is an upload that was drawn for a round.
-Its times are those of the upload, so an upload that was drawn several times has several rows with
-the same times; an upload that could not be read has the outcome failed. `opened` of a round is the
-end of the upload window, and `eligible_estimate` how many uploads were eligible. run.json says in
-`uploads` how uploads went, and in `sampling` how rounds were drawn. Where the population has
-classes, it says in `classes` which share of each is eligible at once, on average, and how its
-devices took part.
+If the server stores uploads, a row of participations is an upload that was drawn for a round. Its
+times are the upload's, so an upload that was drawn several times has several rows with the same
+times; an upload that could not be read has the outcome failed. `opened` of a round is the end of
+the upload window, and `eligible_estimate` the number of eligible uploads. run.json describes the
+uploads in `uploads` and the draws in `sampling`. If the population has classes, `classes` gives the
+average share of each that is eligible at once, and its participations.
 
 Times are seconds since the start of the run, which is midnight UTC of a Monday.
 """
@@ -47,12 +45,6 @@ from fedray.wire.messages import Outcome
 
 FORMAT = "fedray-trace"
 SCHEMA_VERSION = 6
-FIRST_READ_VERSION = 2
-"""The oldest that is read: without digests of single columns, of the metrics and of run.json."""
-LAST_VERSION_WITH_METRICS = 3
-"""Until then metrics.parquet and model.npz lay in the trace itself, not in its folder training."""
-LAST_VERSION_WITHOUT_VERSIONS = 4
-"""Until then all rounds selected their devices together, and no trace has the column `version`."""
 DOCUMENT_DIGEST = "document_digest"
 """The key of run.json that holds the digest of all its others."""
 RUN_FILE = "run.json"

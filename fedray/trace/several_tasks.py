@@ -1,15 +1,15 @@
 """The traces of several tasks that shared the devices.
 
     DIRECTORY/
-      tasks.json     what was run, the tasks, the digest of each trace, and one of itself
+      tasks.json     scenario, tasks, the digest of each trace, and one of itself
       NAME/          the trace of the task with that name, as any other (fedray/trace/schema.py)
-      report.html    the page of what devices spent over all tasks, where one was written
+      report.html    the page of each device's privacy loss over all tasks, if one was written
 
-run.json of each trace says in `task` of which run it is: `name`, and the `scenario_digest` of the
-whole. Its own scenario alone would not make the trace again, since the other tasks are not in it.
+run.json of each trace names its run in `task`: `name`, and the `scenario_digest` of the whole. Its
+own scenario does not suffice to repeat the trace, since the other tasks are not in it.
 
-Parts of all traces are cut at the same devices, so that what a device did in every task can be read
-part by part.
+Parts of all traces are cut at the same devices, so that a device's participations in every task can
+be read part by part.
 """
 
 import hashlib

@@ -1,11 +1,11 @@
-"""A trained run on disk: the model that was learned from a trace, and how it got there.
+"""A trained run on disk: the model that was trained on a trace, and its metrics.
 
     TRAINED/
-      training.json      what was trained on which trace, and digests of the files and of itself
+      training.json      scenario and trace of the training, digests of the files and of itself
       metrics.parquet    a row per round
       model.safetensors  the final model's parameters by name
 
-`fedray run` puts it into the trace, as TRACE/training; `fedray train` puts it where it is told.
+`fedray run` writes it to TRACE/training, `fedray train` to its `--out`.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from fedray.base.arrays import Float32Array
 from fedray.base.document import json_of
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import up
 from fedray.scenario.clipping import Clip
-from fedray.trace.checkpoints import NPZ_DAMAGE
 from fedray.trace.files import first_line, read_columns
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.provenance import package_versions
@@ -38,16 +38,11 @@ from fedray.wire.messages import Measured, Metric, TaskDescription, TrainingMetr
 
 FORMAT = "fedray-training"
 VERSION = 3
-FIRST_READ_VERSION = 1
-"""The oldest that is read: its metrics were loss and accuracy, without errors or units. Version 2
-did not say how updates were clipped."""
 TRAINING = "training"
 """The folder of a trace in which `fedray run` puts the trained run."""
 TRAINING_FILE = "training.json"
 METRICS_FILE = "metrics.parquet"
 MODEL_FILE = "model.safetensors"
-OLD_MODEL_FILE = "model.npz"
-"""The model of version 1: the aggregator's state, with the flat parameters."""
 METRIC_SCHEMA = pa.schema(
     [
         pa.field("round", pa.uint32(), nullable=False),
@@ -63,23 +58,8 @@ METRIC_SCHEMA = pa.schema(
         pa.field("counted_norm", pa.float64()),  # null: no short updates were counted
     ]
 )
-NEW_IN_3 = ("zeroed", "clip_norm", "counted_norm")
 """Columns that every trained run has. After them comes, for each of its metrics, a column
 evaluation_NAME and a column evaluation_NAME_error: null where the round was not evaluated."""
-OLD_METRIC_SCHEMA = pa.schema(
-    [
-        METRIC_SCHEMA.field("round"),
-        METRIC_SCHEMA.field("train_loss").with_nullable(False),
-        METRIC_SCHEMA.field("clipped_share"),
-        pa.field("evaluation_loss", pa.float64()),
-        pa.field("evaluation_accuracy", pa.float64()),
-    ]
-)
-"""The metrics of version 1, and of traces in which the metrics lay themselves."""
-OLD_METRICS = (
-    Metric("loss", "nats per word", "lower"),
-    Metric("accuracy", "share of words", "higher"),
-)
 LEFT_OUT = {
     "without_examples": "without examples",
     "damaged": "with damaged data",
@@ -90,8 +70,8 @@ LEFT_OUT = {
 MANY_NOT_FINITE = 0.01
 """Share of a run's updates from which on it is said that they are not finite."""
 LAST_SHARE, LEAST_ROUNDS = 10, 10
-"""The losses of the last tenth of the rounds, and of at least 10, are compared with the first
-round's, in runs of twice as many rounds."""
+"""The first round's loss is compared with the losses of the last tenth of the rounds, at least 10,
+in runs of at least 20."""
 SURE_DEVIATIONS = 4.0
 """Standard deviations of these losses by which they must be above the first. Of rounds whose model
 does not change at all, with log-normal losses of any width, at most 2 in 10,000 are so."""
@@ -102,25 +82,23 @@ _KINDS = {
     "scenario": dict,
     "metrics_digest": str,
     "model_sha256": str,
+    "parameters": dict,
+    "task_metrics": list,
+    "optimum": dict,
+    "encoding": dict,
+    "notes": list,
 }
+"""Keys of training.json, and the types of their values."""
 
 
-def metric_schema(metrics: Sequence[Metric], version: int = VERSION) -> pa.Schema:
-    """Returns the columns of metrics.parquet for a task: those of every run, then a value and a
-    standard error for each of the `metrics`, in order.
-
-    Args:
-        metrics: metrics of the task.
-        version: version of the trained run, from 2 on.
-    """
+def metric_schema(metrics: Sequence[Metric]) -> pa.Schema:
+    """Returns the columns of metrics.parquet for a task: the common ones, then a value and a
+    standard error for each metric, in order."""
     names = [f"evaluation_{metric.name}{end}" for metric in metrics for end in ("", "_error")]
-    own = [each for each in METRIC_SCHEMA if version > 2 or each.name not in NEW_IN_3]
     of_task = [pa.field(name, pa.float64()) for name in names]
-    return pa.schema([*own, *of_task])
+    return pa.schema([*METRIC_SCHEMA, *of_task])
 
 
-_NEW_KINDS = {"parameters": dict, "task_metrics": list, "optimum": dict}
-"""Kinds of keys of training.json from version 2 on."""
 _METRICS = TypeAdapter(tuple[Metric, ...])
 _FORMS = {"task_metrics": _METRICS, "optimum": TypeAdapter(dict[str, float])}
 
@@ -245,22 +223,19 @@ class TrainedRun(DrawnResult):
             raise TraceError(
                 f"{file} does not say format={FORMAT!r}; give the directory of a trained run"
             )
-        # A version of another type is in no range either.
-        if document.get("version") not in range(FIRST_READ_VERSION, VERSION + 1):
+        if document.get("version") != VERSION:
             raise TraceVersion(
                 f"{file} has version={shown(document.get('version'))}, this release reads "
-                f"{FIRST_READ_VERSION} to {VERSION}; use the fedray release that wrote it, or "
-                "train again"
+                f"{VERSION}; use the fedray release that wrote it, or train again"
             )
         if verify and document.get(DOCUMENT_DIGEST) != document_digest(document):
             raise TraceCorrupt(
                 f"{file} does not have the digest that it records of itself; it was changed: "
                 "train again, or leave digests unchecked"
             )
-        kinds = _KINDS if document["version"] == 1 else {**_KINDS, **_NEW_KINDS}
-        wrong = [key for key, kind in kinds.items() if not isinstance(document.get(key), kind)]
+        wrong = [key for key, kind in _KINDS.items() if not isinstance(document.get(key), kind)]
         # Forms look into the values, so their kinds must be right before.
-        if not wrong and "task_metrics" in kinds:
+        if not wrong:
             wrong = [name for name, form in _FORMS.items() if not _has_form(document[name], form)]
         if wrong:
             raise TraceCorrupt(
@@ -282,68 +257,43 @@ class TrainedRun(DrawnResult):
 
     @property
     def task_metrics(self) -> tuple[Metric, ...]:
-        """The metrics of its evaluations: names, units, and which values are better. Runs of
-        version 1 had loss and accuracy."""
-        if self.document["version"] == 1:
-            return OLD_METRICS
+        """The metrics of its evaluations: names, units, and which values are better."""
         return _METRICS.validate_python(self.document["task_metrics"])
 
     @cached_property
     def metrics(self) -> dict[str, NDArray]:
         """Columns of metrics.parquet by name, a row per round; NaN where a round was not evaluated.
         Raises TraceCorrupt."""
-        version = self.document["version"]
-        is_old = version == 1
-        schema = OLD_METRIC_SCHEMA if is_old else metric_schema(self.task_metrics, version)
-        columns = read_columns(self.path / METRICS_FILE, schema)
+        columns = read_columns(self.path / METRICS_FILE, metric_schema(self.task_metrics))
         if self._verify and columns_digest(columns) != self.document.get("metrics_digest"):
             raise TraceCorrupt(self._changed(METRICS_FILE))
         return columns
 
-    def parameters(self) -> NDArray[np.float32]:
-        """The final model's parameters [D], in the order in which they were trained.
-
-        They can be handed to the task that training.json names, for any version that is read.
-        """
-        if self.document["version"] == 1:
-            return self._old_parameters()
+    def parameters(self) -> Float32Array:
+        """The final model's parameters [D], in the order in which they were trained."""
         parts = self.named_parameters()
         # training.json lists the names in the order of the flat vector.
         return np.concatenate([parts[name].ravel() for name in self.document["parameters"]])
 
-    def named_parameters(self) -> dict[str, NDArray[np.float32]]:
-        """The final model's parameters by name. Raises TraceError for a run of version 1, whose
-        model has no names."""
-        if self.document["version"] == 1:
-            raise TraceError(
-                f"{str(self.path)!r} was written before parameters had names; take parameters()"
-            )
+    def named_parameters(self) -> dict[str, Float32Array]:
+        """The final model's parameters by name."""
         import safetensors.numpy  # an audit of a trace reads no model, and may be without it
 
-        content = self._model_content(MODEL_FILE)
+        content = self._model_content()
         try:
             parts = safetensors.numpy.load(content)
             return {name: parts[name] for name in self.document["parameters"]}
         except (safetensors.SafetensorError, KeyError, ValueError) as error:
             raise TraceCorrupt(self._unreadable(MODEL_FILE, error)) from None
 
-    def _old_parameters(self) -> NDArray[np.float32]:
-        content = self._model_content(OLD_MODEL_FILE)
+    def _model_content(self) -> bytes:
         try:
-            # Nothing is unpickled, because a pickle can run code.
-            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                return arrays["parameters"]
-        except NPZ_DAMAGE as error:
-            raise TraceCorrupt(self._unreadable(OLD_MODEL_FILE, error)) from None
-
-    def _model_content(self, name: str) -> bytes:
-        try:
-            content = (self.path / name).read_bytes()
+            content = (self.path / MODEL_FILE).read_bytes()
         except OSError as error:
-            raise TraceCorrupt(self._unreadable(name, error)) from None
+            raise TraceCorrupt(self._unreadable(MODEL_FILE, error)) from None
         digest = hashlib.sha256(content).hexdigest()
-        if self._verify and digest != self.document.get("model_sha256"):
-            raise TraceCorrupt(self._changed(name))
+        if self._verify and digest != self.document["model_sha256"]:
+            raise TraceCorrupt(self._changed(MODEL_FILE))
         return content
 
     def to_arrow(self) -> pa.Table:
@@ -355,32 +305,25 @@ class TrainedRun(DrawnResult):
         )
 
     def last_evaluation(self) -> dict[str, Measured]:
-        """The metrics after the last round, by name, with standard errors; both NaN where it was
-        not evaluated, and errors NaN in runs of version 1."""
+        """The metrics after the last round, by name, with standard errors; both NaN if it was not
+        evaluated."""
         last = {name: float(column[-1]) for name, column in self.metrics.items()}
         measures = {}
         for metric in self.task_metrics:
             column = f"evaluation_{metric.name}"
-            # Runs of version 1 have no column of errors.
-            standard_error = last.get(f"{column}_error", math.nan)
-            measures[metric.name] = Measured(last[column], standard_error)
+            measures[metric.name] = Measured(last[column], last[f"{column}_error"])
         return measures
 
     @property
-    def bits_per_parameter(self) -> float | None:
-        """Bits that a device sent in a round per parameter of the model; None for runs before
-        encodings were a choice."""
-        encoding = self.document.get("encoding")
-        return None if encoding is None else encoding["bits_per_parameter"]
+    def bits_per_parameter(self) -> float:
+        """Bits that a device sent in a round per parameter of the model."""
+        return self.document["encoding"]["bits_per_parameter"]
 
     @property
-    def bytes_per_upload(self) -> int | None:
-        """Whole bytes that a device sent in a round; None if `bits_per_parameter` is."""
-        bits = self.bits_per_parameter
-        if bits is None:
-            return None
+    def bytes_per_upload(self) -> int:
+        """Whole bytes that a device sent in a round."""
         parameters = sum(math.prod(shape) for shape in self.document["parameters"].values())
-        return math.ceil(bits * parameters / 8)
+        return math.ceil(self.bits_per_parameter * parameters / 8)
 
     @property
     def seconds_per_round(self) -> float | None:
@@ -407,9 +350,6 @@ class TrainedRun(DrawnResult):
         )
 
     def _not_finite(self) -> str:
-        # Runs of version 1 did not count them.
-        if "not_finite" not in self.metrics:
-            return ""
         count, trained = (int(self.metrics[name].sum()) for name in ("not_finite", "trained"))
         if count == 0 or count < MANY_NOT_FINITE * (count + trained):
             return ""
@@ -444,7 +384,7 @@ class TrainedRun(DrawnResult):
             ["loss", f"{loss:.4f} on the last round's devices, of the model that they were sent"],
         ]
         rows += [*self._encoding_rows(), *self._left_out_rows()]
-        optimum = document.get("optimum", {})
+        optimum = document["optimum"]
         measures = self.last_evaluation()
         for metric in self.task_metrics:
             measured = measures[metric.name]
@@ -458,17 +398,15 @@ class TrainedRun(DrawnResult):
         return rows
 
     def _devices_of_a_round(self) -> str:
-        # Scenarios of earlier releases do not have the table, and most others have none.
+        # Only rounds of stored uploads have the table.
         uploads = self.document["scenario"]["rounds"].get("uploads") or {}
         if uploads.get("schedule", {}).get("kind") == "poisson":
             return "all devices that were drawn"
         return f"{self.document['scenario']['training']['cohort_sample']:,} devices"
 
     def _encoding_rows(self) -> list[list[str]]:
-        """Encoding of updates as rows; empty for runs before encodings were a choice."""
-        encoding = self.document.get("encoding")
-        if encoding is None:
-            return []
+        """Encoding of updates as rows."""
+        encoding = self.document["encoding"]
         text = f"{encoding['kind']}, {encoding['bits_per_parameter']:.4g} bits per parameter"
         if encoding["inflation"] > 1.0:
             text += f"; noise for {up(encoding['inflation'], 6)} times the clip norm"
@@ -476,9 +414,7 @@ class TrainedRun(DrawnResult):
 
     def _left_out_rows(self) -> list[list[str]]:
         """Devices that took part and added nothing to the model, if there are any."""
-        # Earlier versions have fewer of these columns.
-        known = [name for name in LEFT_OUT if name in self.metrics]
-        counts = {LEFT_OUT[name]: int(self.metrics[name].sum()) for name in known}
+        counts = {text: int(self.metrics[name].sum()) for name, text in LEFT_OUT.items()}
         texts = [f"{count:,} {text}" for text, count in counts.items() if count]
         return [["left out", ", ".join(texts)]] if texts else []
 
@@ -486,7 +422,7 @@ class TrainedRun(DrawnResult):
         """One JSON object: training.json, with `divergence` among its notes, and the metrics of the
         last round (null: not finite)."""
         last = json_of({name: column[-1] for name, column in self.metrics.items()})
-        notes = [*self.document.get("notes", ()), *filter(None, [self.divergence])]
+        notes = [*self.document["notes"], *filter(None, [self.divergence])]
         return {"path": str(self.path), **self.document, "notes": notes, "last_metrics": last}
 
     def verify(self) -> None:
@@ -518,7 +454,7 @@ class TrainedRunWriter(PartialDirectory):
         self,
         metrics: Sequence[TrainingMetrics],
         description: TaskDescription,
-        parameters: NDArray[np.float32],
+        parameters: Float32Array,
         document: Mapping[str, Any],
     ) -> Path:
         """Writes metrics, model and training.json, and gives the directory its name. Returns its
@@ -567,14 +503,11 @@ def _has_form(value: Any, form: TypeAdapter[Any]) -> bool:
 def _task_name(training: Mapping[str, Any]) -> str:
     """The task as a person would name it: its kind, or a user's file."""
     task = training["task"]
-    # Documents of version 1 name the task by a string.
-    if isinstance(task, str):
-        return training.get("file", task)
     return task.get("file", task["kind"])
 
 
 def model_content(
-    parameters: NDArray[np.float32],
+    parameters: Float32Array,
     shapes: Mapping[str, tuple[int, ...]],
     provenance: Mapping[str, str] | None = None,
 ) -> bytes:

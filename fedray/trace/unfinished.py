@@ -1,12 +1,12 @@
-"""An unfinished run on disk, beside where its trace will be: enough to go on after any failure.
+"""An unfinished run on disk, beside its future trace: enough to continue after any failure.
 
     TRACE.partial/
-      unfinished.json                 what is run: format, scenario, digest, and a random name that
-                                      no other run has
-      lock                            held by the process that is at work
+      unfinished.json                 format, scenario, digest, and a random name that no other run
+                                      has
+      lock                            held by the process at work
       journal/NUMBER.npz              settlements in order of attempt, a file per checkpoint
       checkpoints/NUMBER-DIGEST.npz   the last two checkpoints: the rest of the state
-      ...                             what is written of the trace so far
+      ...                             parts of the trace so far
 
 A checkpoint holds the SHA-256 of every journal file that belongs to it, and is written after them.
 """
@@ -108,7 +108,7 @@ class Journal:
             yield settlements_of_devices(batch, first_device, end_device)
 
     def save_if_due(self, state: Callable[[], Mapping[str, NDArray]], seconds: float) -> None:
-        """Saves if it is time, or much was settled.
+        """Saves if the time is over, or the journal has grown large.
 
         Args:
             state: returns the argument of `save`.
@@ -138,7 +138,8 @@ class Journal:
     def load(self) -> dict[str, NDArray]:
         """Returns the state of the newest checkpoint all of whose files fit, and continues from it.
 
-        Raises CheckpointError if there is none.
+        Raises:
+            CheckpointError: no checkpoint is usable.
         """
         state = self._checkpoints.newest(self._check_segments)
         # Journal files that are newer than this checkpoint are overwritten by the next saves.
@@ -179,11 +180,11 @@ class Journal:
 
 
 def write_unfinished(partial: Path, document: Mapping[str, Any]) -> str:
-    """Writes unfinished.json, the description of a run that is being made.
+    """Writes unfinished.json, the description of an unfinished run.
 
     Args:
-        partial: directory in which it is made.
-        document: what a resumed run needs to know.
+        partial: directory of the unfinished run.
+        document: everything that a resumed run needs.
 
     Returns:
         Identity of the run, which no other run has, even of the same scenario.

@@ -45,7 +45,7 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
     Args:
         first_device: least permitted id.
         end_device: one above the largest permitted id.
-        columns: as in PARTICIPATION_SCHEMA, or in BUFFERED_SCHEMA with versions, in its order,
+        columns: columns of PARTICIPATION_SCHEMA, or of BUFFERED_SCHEMA with versions, in its order;
             outcomes as codes, NaN for no report.
 
     Returns:

@@ -30,7 +30,7 @@ from fedray.scenario import Scenario
 from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.imported import IMPORT_FORMAT
 from fedray.trace.partial import UNFINISHED_FILE
-from fedray.trace.progress import PROGRESS_FILE, Told, read_progress
+from fedray.trace.progress import PROGRESS_FILE, ProgressReport, read_progress
 from fedray.trace.schema import REPORT_FILE, ROUNDS_FILE, RUN_FILE, STATES
 from fedray.trace.several_tasks import TASKS_FILE
 from fedray.trace.trained import METRICS_FILE, TRAINING, TRAINING_FILE
@@ -380,7 +380,9 @@ class Runs:
         entry = replace(entry, seconds_left=max(known, default=None))
         return replace(entry, **_training_facts(training))
 
-    def _with_progress(self, entry: Entry, partial: Path, told: Told | None, resumes: str) -> Entry:
+    def _with_progress(
+        self, entry: Entry, partial: Path, told: ProgressReport | None, resumes: str
+    ) -> Entry:
         """Returns the entry with the content of a progress file, and its process."""
         state = _state_of(told)
         resume = ""
@@ -413,7 +415,9 @@ class Runs:
             shards=_number(facts, "shards"),
         )
 
-    def _spent(self, partial: Path, scenario: dict[str, Any], told: Told) -> dict[str, Any]:
+    def _spent(
+        self, partial: Path, scenario: dict[str, Any], told: ProgressReport
+    ) -> dict[str, Any]:
         """Returns the fields of an entry for the privacy of a simulation or its tasks."""
         of_tasks = _table(told.facts, "tasks")
         if not of_tasks:
@@ -547,7 +551,7 @@ def _bound(partial: Path, tables: dict[str, Any], columns: dict[str, Any]) -> Pr
     )
 
 
-def _state_of(told: Told | None) -> State:
+def _state_of(told: ProgressReport | None) -> State:
     if told is None or told.has_ended:
         return "interrupted"
     is_running = None if told.process is None else told.process.is_running()
@@ -557,7 +561,7 @@ def _state_of(told: Told | None) -> State:
     return "running" if is_running else "interrupted"
 
 
-def _training_facts(told: Told) -> dict[str, Any]:
+def _training_facts(told: ProgressReport) -> dict[str, Any]:
     """Returns the fields of an entry for a training in progress."""
     evaluation = _table(told.facts, "evaluation")
     return {

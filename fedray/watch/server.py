@@ -1,10 +1,10 @@
 """A server of one local page that follows the runs under a directory.
 
-It only answers GET requests of this machine, and has no state that a new server would miss. It
+It only answers GET requests of this machine, and keeps no state, so it can be restarted freely. It
 shows the content of files: the listing, pages called report.html, and comparisons of trained runs
-in the listing. The policy of a page (Content-Security-Policy) limits what it may load. Pages of
-runs may come from a stranger, so they are shown in a sandbox that cannot send requests to this
-server.
+in the listing. The policy of a page (Content-Security-Policy) limits which resources it may load.
+Pages of runs may come from a stranger, so they are shown in a sandbox that cannot send requests to
+this server.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ class WatchServer(socketserver.ThreadingTCPServer):
             return self._listing
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Stays silent: a browser that goes away in the middle of an answer is no mistake."""
+        """Stays silent: a browser may leave in the middle of an answer."""
 
 
 class _Refused(Exception):

@@ -29,6 +29,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 
 TIGHTNESS = 2.5e-4
@@ -65,7 +66,7 @@ class _Step(NamedTuple):
     low: float
     high: float
 
-    def loss(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def loss(self, x: Float64Array) -> Float64Array:
         """Returns L(x) with small relative error."""
         q = self.probability
         y = (2.0 * x - 1.0) / (2.0 * self.noise_multiplier**2)
@@ -74,7 +75,7 @@ class _Step(NamedTuple):
         # Above 500 the other terms are negligible, and the exponential would soon overflow.
         return np.where(y < 500.0, np.log1p(q * np.expm1(np.minimum(y, 500.0))), math.log(q) + y)
 
-    def place(self, loss: NDArray[np.float64]) -> NDArray[np.float64]:
+    def place(self, loss: Float64Array) -> Float64Array:
         """Returns the x of a loss, or minus infinity for a loss below all losses."""
         q = self.probability
         if q == 1.0:
@@ -92,9 +93,9 @@ class _Losses:
     """Least loss, in steps."""
     interval: float
     """h, the step."""
-    probabilities: NDArray[np.float64]
+    probabilities: Float64Array
     """Probabilities of the losses (start + 0 .. m - 1) h, [m]."""
-    variances: NDArray[np.float64]
+    variances: Float64Array
     """Variance that rounding adds, by loss, [m]; the total is their sum."""
 
     def log_moment(self, order: float) -> float:
@@ -256,9 +257,7 @@ def _chernoff(step: _Step, count: int, delta: float, sign: int) -> tuple[float, 
     return float(order), max(epsilon, 0.0)
 
 
-def _densities(
-    step: _Step, x: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _densities(step: _Step, x: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Returns the densities of the mixture and of N(0, z^2)."""
     q, z = step.probability, step.noise_multiplier
     scale = 1.0 / (z * math.sqrt(2.0 * math.pi))

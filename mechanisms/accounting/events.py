@@ -14,7 +14,6 @@ of a device, which is the clip norm of an update. Sensitivities are at contribut
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -37,7 +36,6 @@ from fedray.mechanisms.accounting.limits import check_noise_multiplier
 from fedray.mechanisms.files import strategy_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import AnyStrategy
-from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 
 MOST_SENSITIVITY = 1e148
@@ -135,8 +133,7 @@ def _strategy_of(value: Any, info: ValidationInfo) -> Any:
 class StrategyRelease(_ScaledGaussian):
     """The stream C X + z N(0, I) of a strategy C over some rounds, and everything computed from it.
 
-    `of_patterns` computes the sensitivity of the recorded patterns of a trace, `under` that of all
-    patterns that a participation permits.
+    `under` computes the sensitivity of all patterns that a participation permits.
     """
 
     kind: Literal["strategy-release"] = "strategy-release"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -186,27 +183,6 @@ class StrategyRelease(_ScaledGaussian):
             noise_multiplier=noise_multiplier,
             sensitivity=strategy.participation_sensitivity(participation),
             participation=participation,
-            query=query,
-        )
-
-    @classmethod
-    def of_patterns(
-        cls,
-        strategy: Strategy,
-        patterns: Sequence[Sequence[int]],
-        rounds: int,
-        noise_multiplier: float,
-        query: str = UPDATES,
-    ) -> Self:
-        """Returns the stream with the largest sensitivity of recorded patterns, each the rounds of
-        a device in order. Raises InputError."""
-        sensitivities = PatternSensitivities(strategy, rounds)
-        found = [sensitivities.exact(np.asarray(each, np.int64)) for each in patterns]
-        return cls(
-            strategy=strategy,
-            rounds=rounds,
-            noise_multiplier=noise_multiplier,
-            sensitivity=max(found, key=lambda each: each.value),
             query=query,
         )
 

@@ -8,8 +8,8 @@ epsilon = min over lambda of (moment(lambda) + log(1 / delta)) / lambda (Abadi e
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.mechanisms.accounting.events import (
     Composed,
     Event,
@@ -36,7 +36,7 @@ def moments_epsilon(event: Event, delta: float) -> float:
     return float(((_moments(event) - math.log(delta)) / LAMBDAS).min())
 
 
-def _moments(event: Event) -> NDArray[np.float64]:
+def _moments(event: Event) -> Float64Array:
     """Returns log E[e^(lambda L)] of the privacy loss L, [32]."""
     match event:
         case PoissonSampled() if event.probability < 1.0:
@@ -51,7 +51,7 @@ def _moments(event: Event) -> NDArray[np.float64]:
             return rho_of(event) * (LAMBDAS * (LAMBDAS + 1)).astype(np.float64)
 
 
-def _sampled_moments(probability: float, noise: float) -> NDArray[np.float64]:
+def _sampled_moments(probability: float, noise: float) -> Float64Array:
     """Returns log sum_j binom(a, j) (1 - q)^(a-j) q^j e^(j (j-1) / (2 z^2)), a = lambda + 1."""
     # Imported here, because it takes 0.2 s.
     from scipy.special import gammaln, logsumexp

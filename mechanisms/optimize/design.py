@@ -11,8 +11,9 @@ import importlib.metadata
 import json
 import os
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -31,8 +32,8 @@ Kind = Literal[
     "blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-FOLLOWING_KINDS: tuple[Kind, ...] = ("tree", "tree-full", "identity", "band-fhu", "bisr")
-"""Kinds with a closed form for every setting."""
+"""Kinds that can be made for a setting; `RECIPES` says how."""
+Option = Literal["bands", "buffers", "targets"]
 DEFAULT_BUFFERS = 4
 
 
@@ -49,35 +50,36 @@ class MechanismRequest:
     bands: int | None = None
     """Number of bands; default: min_sep, or the number of least loss for band-fhu and bisr."""
     objective: Objective | None = None
-    """Loss to minimise; default: "max" for a BLT and "rms" for others, as in their papers."""
+    """Loss to minimise; default: that of the kind's paper, "max" for a BLT and "rms" for others."""
     targets: tuple[Target, ...] = ()
     """Weighted outcomes to optimise a BLT for, instead of one participation."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError.of("kind", self.kind, "is unknown", f"choose from {', '.join(KINDS)}")
-        if self.buffers is not None and self.kind != "blt":
-            raise InputError.of(
-                "buffers", self.buffers, "is only for a blt", f"leave it out for {self.kind}"
-            )
-        has_bands = self.kind in ("banded", "banded-toeplitz", "band-fhu", "bisr")
-        if self.bands is not None and not has_bands:
-            raise InputError.of("bands", self.bands, f"is not for {self.kind}", "leave it out")
+        for option in get_args(Option):
+            value = getattr(self, option)
+            is_given = value not in (None, ())
+            if is_given and option not in RECIPES[self.kind].options:
+                takers = [kind for kind, recipe in RECIPES.items() if option in recipe.options]
+                remedy = f"leave it out, or choose {', '.join(takers)}"
+                raise InputError.of(option, value, f"is not for {self.kind}", remedy)
         if self.bands is not None and not 1 <= self.bands <= self.participation.rounds:
             rule = f"must be from 1 to `rounds={self.participation.rounds}`"
             raise InputError.of("bands", self.bands, rule)
         if self.objective not in (None, "max", "rms"):
             raise InputError.of("objective", self.objective, "must be max or rms")
-        if self.targets and self.kind != "blt":
-            raise InputError(
-                "targets: only a blt is optimised for several outcomes; leave them out for "
-                f"{self.kind}"
-            )
 
     @property
     def used_objective(self) -> Objective:
         """The objective given, or the default of the kind."""
-        return self.objective or ("max" if self.kind == "blt" else "rms")
+        return self.objective or RECIPES[self.kind].objective
+
+    @property
+    def used_bands(self) -> int:
+        """The number of bands given, or else the most for which the columns of one device are
+        orthogonal."""
+        return self.bands or min(self.participation.min_sep, self.participation.rounds)
 
 
 def cached_mechanism(
@@ -172,59 +174,74 @@ def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None =
         InputError: the request is impossible.
         OptimizationFailed: no result of the search is valid.
     """
-    participation = request.participation
-    objective = request.used_objective
-    bands = request.bands
-    if bands is None:
-        # The most bands for which the columns of one device are orthogonal.
-        bands = min(participation.min_sep, participation.rounds)
+    return RECIPES[request.kind].make(request, on_progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a kind of mechanism is made for a setting."""
+
+    make: Callable[[MechanismRequest, Progress | None], Strategy]
+    """Function from a request to its strategy."""
+    searched: Literal["nothing", "bands", "everything"]
+    """Parameters to search for. "nothing": they follow from the rounds; "bands": only their number
+    is open; "everything": a numerical search, whose result is kept in a file."""
+    options: tuple[Option, ...] = ()
+    """Optional fields of a request that apply."""
+    objective: Objective = "rms"
+    """Loss that is minimised by default, as in the paper of the kind."""
+
+
+def _tree_full(request: MechanismRequest, on_progress: Progress | None) -> TreeFull:
+    del on_progress
+    return TreeFull(rounds=request.participation.rounds)
+
+
+def _blt(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
     # Optimisers are imported when used: scipy.optimize takes 0.3 s, jax 0.8 s.
-    match request.kind:
-        case "identity":
-            return Identity()
-        case "tree":
-            return Tree()
-        case "tree-full":
-            return TreeFull(rounds=participation.rounds)
-        case "band-fhu" | "bisr":
-            kind = BandFHU if request.kind == "band-fhu" else BISR
-            if request.bands is not None:
-                return kind(bands=request.bands)
-            return _best_bands(kind, participation, objective, on_progress)
-        case "blt":
-            from fedray.mechanisms.optimize.blt import optimize_blt
+    from fedray.mechanisms.optimize.blt import optimize_blt
 
-            targets = request.targets or (Target(participation),)
-            buffers = DEFAULT_BUFFERS if request.buffers is None else request.buffers
-            return optimize_blt(targets, buffers, objective, on_progress)
-        case "banded-toeplitz":
-            from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
+    targets = request.targets or (Target(request.participation),)
+    buffers = DEFAULT_BUFFERS if request.buffers is None else request.buffers
+    return optimize_blt(targets, buffers, request.used_objective, on_progress)
 
-            return optimize_toeplitz(participation, bands, objective, on_progress)
-        case "banded":
-            from fedray.mechanisms.optimize.gram import optimize_banded
 
-            return optimize_banded(participation, bands, objective, on_progress)
-        case "dense":
-            from fedray.mechanisms.optimize.gram import optimize_dense
+def _toeplitz(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
+    from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
 
-            return optimize_dense(participation, objective, on_progress)
+    objective = request.used_objective
+    return optimize_toeplitz(request.participation, request.used_bands, objective, on_progress)
+
+
+def _banded(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
+    from fedray.mechanisms.optimize.gram import optimize_banded
+
+    objective = request.used_objective
+    return optimize_banded(request.participation, request.used_bands, objective, on_progress)
+
+
+def _dense(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
+    from fedray.mechanisms.optimize.gram import optimize_dense
+
+    return optimize_dense(request.participation, request.used_objective, on_progress)
 
 
 def _best_bands(
-    kind: type[BandFHU | BISR],
-    participation: MinSep,
-    objective: Objective,
-    on_progress: Progress | None,
+    kind: type[BandFHU | BISR], request: MechanismRequest, on_progress: Progress | None
 ) -> BandFHU | BISR:
-    """Returns the mechanism of least loss: the best of 24 geometrically spaced numbers of bands,
-    then improved by steps that halve until neither neighbour is better."""
+    """Returns the mechanism with the bands requested, else that of least loss: the best of 24
+    geometrically spaced numbers of bands, then improved by steps that halve until neither neighbour
+    is better."""
+    if request.bands is not None:
+        return kind(bands=request.bands)
+    participation = request.participation
+    is_max = request.used_objective == "max"
     known: dict[int, float] = {}
 
     def value(bands: int) -> float:
         if bands not in known:
             figures = loss(kind(bands=bands), participation)
-            known[bands] = figures.max_loss if objective == "max" else figures.rms_loss
+            known[bands] = figures.max_loss if is_max else figures.rms_loss
             if on_progress:
                 on_progress(f"bands {bands}: loss {known[bands]:.6f}")
         return known[bands]
@@ -246,6 +263,21 @@ def _best_bands(
         # `on_progress` ended the search.
         best = min(known, key=known.__getitem__)
     return kind(bands=best)
+
+
+RECIPES: Mapping[Kind, Recipe] = {
+    "blt": Recipe(_blt, "everything", ("buffers", "targets"), "max"),
+    "banded": Recipe(_banded, "everything", ("bands",)),
+    "banded-toeplitz": Recipe(_toeplitz, "everything", ("bands",)),
+    "band-fhu": Recipe(partial(_best_bands, BandFHU), "bands", ("bands",)),
+    "bisr": Recipe(partial(_best_bands, BISR), "bands", ("bands",)),
+    "dense": Recipe(_dense, "everything"),
+    "tree": Recipe(lambda *_: Tree(), "nothing"),
+    "tree-full": Recipe(_tree_full, "nothing"),
+    "identity": Recipe(lambda *_: Identity(), "nothing"),
+}
+FOLLOWING_KINDS = tuple(kind for kind in KINDS if RECIPES[kind].searched != "everything")
+"""Kinds that need no file, because they follow quickly from every setting."""
 
 
 def _digest(request: MechanismRequest) -> str:

@@ -80,7 +80,7 @@ def start_aggregator(scenario: Scenario, placement: Placement) -> AggregatorWork
         lost=AggregatorLost,
         gpus=wanted,
     )
-    # Only the training loop knows what a new aggregator needs, so it catches up.
+    # Only the training loop knows the state that a new aggregator needs.
     return AggregatorWorker(RayWorker(spec, placement, catch_up=None))
 
 

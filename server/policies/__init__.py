@@ -1,1 +1,1 @@
-"""What devices remember of an attempt, and how long they keep away; one file per policy."""
+"""A device's memory of an attempt, and its waiting time afterwards; one file per policy."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Float64Array, UInt32Array, UInt64Array
 from fedray.scenario.participation import Participation, PolicyTable
 from fedray.wire.clocks import NO_CHANGES, ClockChanges, reached_by_clock
 from fedray.wire.history import HistoryLosses, first_loss_after
@@ -39,15 +39,15 @@ class Attempt:
     contributions: [S]; reports that arrived in time before this attempt; 0 if they are not counted.
     """
 
-    started: float | NDArray[np.float64]
-    device_ids: NDArray[np.uint64]
-    report_times: NDArray[np.float64]
-    upload_times: NDArray[np.float64]
-    has_reported: NDArray[np.bool_]
-    has_arrived: NDArray[np.bool_]
-    has_uploaded: NDArray[np.bool_]
-    timer_seconds: NDArray[np.float64]
-    contributions: NDArray[np.uint32]
+    started: float | Float64Array
+    device_ids: UInt64Array
+    report_times: Float64Array
+    upload_times: Float64Array
+    has_reported: BoolArray
+    has_arrived: BoolArray
+    has_uploaded: BoolArray
+    timer_seconds: Float64Array
+    contributions: UInt32Array
 
     @property
     def size(self) -> int:
@@ -63,8 +63,8 @@ class Absence(NamedTuple):
     until: [S]; whole second from which it may come again; 0 if it need not keep away.
     """
 
-    since: NDArray[np.float64]
-    until: NDArray[np.float64]
+    since: Float64Array
+    until: Float64Array
 
 
 class ParticipationPolicy:
@@ -96,7 +96,7 @@ class ParticipationPolicy:
     def absence(self, attempt: Attempt) -> Absence | None:
         """Returns the times away of an attempt's devices, or None for a policy without times."""
 
-    def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
+    def remembers_round(self, attempt: Attempt) -> BoolArray:
         """Whether each device [S] of an attempt keeps the round as its last one."""
         return np.zeros(attempt.size, np.bool_)
 
@@ -127,7 +127,7 @@ class Policies:
         """The widest separation of all; 0 for none."""
         return max((policy.separation for policy in self.each), default=0)
 
-    def reopen_times(self, attempt: Attempt) -> NDArray[np.uint32]:
+    def reopen_times(self, attempt: Attempt) -> UInt32Array:
         """The latest times [S] of all policies, as `fedray.wire.messages.Settlement` has them."""
         times = np.zeros(attempt.size)
         for policy in self.each:
@@ -144,21 +144,21 @@ class Policies:
         # Settlements hold whole seconds in 32 bits, of which NEVER is the largest.
         return np.minimum(times, float(NEVER)).astype(np.uint32)
 
-    def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
+    def remembers_round(self, attempt: Attempt) -> BoolArray:
         """Whether each device [S] keeps the round for some policy."""
         remembers = np.zeros(attempt.size, np.bool_)
         for policy in self.each:
             remembers |= policy.remembers_round(attempt)
         return remembers
 
-    def forget_times(self, attempt: Attempt) -> NDArray[np.uint32]:
+    def forget_times(self, attempt: Attempt) -> UInt32Array:
         """Whole seconds [S] at which a device forgets an upload of the attempt; empty if histories
         are never lost."""
         if not self.losses.happen:
             return np.empty(0, np.uint32)
         return self._forget_times(attempt, attempt.upload_times).astype(np.uint32)
 
-    def _reached_by_clock(self, attempt: Attempt, absence: Absence) -> NDArray[np.float64]:
+    def _reached_by_clock(self, attempt: Attempt, absence: Absence) -> Float64Array:
         # A wait that begins after the end holds no device back, and the walk to it could take
         # hours.
         begins = absence.since < self.end_seconds
@@ -168,7 +168,7 @@ class Policies:
         )
         return until
 
-    def _forget_times(self, attempt: Attempt, since: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _forget_times(self, attempt: Attempt, since: Float64Array) -> Float64Array:
         # Losses are walked through from the start, and those after the end change nothing.
         times = np.minimum(since, self.end_seconds)
         lost = first_loss_after(self.losses, attempt.device_ids, times)

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedray.base.arrays import BoolArray
 from fedray.scenario.participation import MinSepPolicy, Participation
 from fedray.server.policies.policy import Attempt, ParticipationPolicy
 
@@ -33,6 +31,6 @@ class RoundSeparation(ParticipationPolicy):
         """See `ParticipationPolicy.separation`."""
         return self.gap
 
-    def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
+    def remembers_round(self, attempt: Attempt) -> BoolArray:
         """See `ParticipationPolicy.remembers_round`."""
         return attempt.has_arrived if self.remembers == "arrived" else attempt.has_uploaded

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Float64Array
 from fedray.scenario.participation import Participation, TimerPolicy
 from fedray.server.policies.policy import Absence, Attempt, ParticipationPolicy
 
@@ -37,7 +37,7 @@ class Timer(ParticipationPolicy):
         since = np.where(resets, times, 0.0)
         return Absence(since, np.where(is_started, np.ceil(since + attempt.timer_seconds), 0.0))
 
-    def _starts(self, attempt: Attempt) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    def _starts(self, attempt: Attempt) -> tuple[BoolArray, Float64Array]:
         """Whose timers start [S], and when."""
         match self.resets_on:
             case "accepted":

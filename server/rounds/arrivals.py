@@ -11,6 +11,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.arrays import (
+    BoolArray,
+    Float32Array,
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    UInt32Array,
+    UInt64Array,
+)
 from fedray.base.rng import address_within, draw, exponential
 from fedray.wire.messages import CheckIns
 
@@ -29,23 +38,23 @@ class Arrivals(NamedTuple):
     next_times, next_rows: the heap [A]; a row has at most one entry, because its device only checks
         in again after its last check-in was processed.
 
-    The other columns are those of `fedray.wire.messages.CheckIns`: [A, T] from fixed_seconds on,
-    for T tasks, or [0, T] for an unused column.
+    The other columns are as in `fedray.wire.messages.CheckIns`: [A, T] from fixed_seconds on, for T
+    tasks, or [0, T] for an unused column.
     """
 
-    device_ids: NDArray[np.uint64]
-    times: NDArray[np.float64]
-    interval_ends: NDArray[np.float64]
-    fixed_seconds: NDArray[np.float32]
-    training_seconds: NDArray[np.float32]
-    upload_seconds: NDArray[np.float32]
-    last_rounds: NDArray[np.int32]
-    timer_seconds: NDArray[np.float64]
-    contributions: NDArray[np.uint32]
-    open_times: NDArray[np.float64]
-    counts: NDArray[np.int64]
-    next_times: NDArray[np.float64]
-    next_rows: NDArray[np.int64]
+    device_ids: UInt64Array
+    times: Float64Array
+    interval_ends: Float64Array
+    fixed_seconds: Float32Array
+    training_seconds: Float32Array
+    upload_seconds: Float32Array
+    last_rounds: Int32Array
+    timer_seconds: Float64Array
+    contributions: UInt32Array
+    open_times: Float64Array
+    counts: Int64Array
+    next_times: Float64Array
+    next_rows: Int64Array
 
     @classmethod
     def of(cls, check_ins: CheckIns, tasks: int = 1) -> Self:
@@ -71,10 +80,10 @@ class Slots(NamedTuple):
     records: [S].
     """
 
-    counts: NDArray[np.int64]
-    times: NDArray[np.float64]
-    places: NDArray[np.int64]
-    free: NDArray[np.int64]
+    counts: Int64Array
+    times: Float64Array
+    places: Int64Array
+    free: Int64Array
     records: NDArray[np.void]
 
     @classmethod
@@ -106,11 +115,11 @@ class Slots(NamedTuple):
         return slots
 
     @property
-    def used(self) -> NDArray[np.int64]:
+    def used(self) -> Int64Array:
         """Slots of all devices that have one, in no certain order."""
         return self.places[: self.counts[1]]
 
-    def take(self, is_taken: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def take(self, is_taken: BoolArray) -> Int64Array:
         """Frees the slots of some devices, and returns these slots; their records stay in them
         until others need the slots.
 
@@ -132,7 +141,7 @@ def table_of(
     entries: int,
     kind: np.dtype,
     old: NDArray[np.void] | None = None,
-    stays: NDArray[np.bool_] | None = None,
+    stays: BoolArray | None = None,
 ) -> NDArray[np.void]:
     """A hash table of devices with room for some entries.
 
@@ -246,7 +255,7 @@ def push(counts, times, rows, time, row, records=None):
 
 @njit(forceinline=True)
 def pop(counts, times, rows, records=None):
-    """Removes the first entry of a heap; the arguments are those of `push`."""
+    """Removes the first entry of a heap; the arguments are as in `push`."""
     counts[1] -= 1
     count = counts[1]
     # The last entry fills the hole at the top, and sinks until no child comes before it.

@@ -1,8 +1,6 @@
 """The privacy budget of a run: whether the next round may be committed, or who may be in it."""
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedray.base.arrays import UInt64Array
 from fedray.base.rounding import up
 from fedray.mechanisms.running import RunningSensitivity, SensitivityFilter
 from fedray.scenario import Scenario
@@ -29,11 +27,11 @@ class Budget:
         ends_the_run = privacy.stop_at is not None and privacy.at_limit == "stop"
         return cls(scenario) if ends_the_run else None
 
-    def add(self, accepted_device_ids: NDArray[np.uint64]) -> None:
+    def add(self, accepted_device_ids: UInt64Array) -> None:
         """Takes a round that was committed, with its accepted devices [A]."""
         self._running.add(accepted_device_ids)
 
-    def refusal(self, accepted_device_ids: NDArray[np.uint64]) -> str:
+    def refusal(self, accepted_device_ids: UInt64Array) -> str:
         """Why the next round, with these accepted devices [A], may not be committed; empty if it
         may, and then it is taken as committed."""
         self._running.add(accepted_device_ids)

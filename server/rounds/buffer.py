@@ -20,6 +20,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt32Array
 from fedray.base.errors import InputError
 from fedray.base.rng import Key, address_within, draw
 from fedray.scenario import Scenario
@@ -119,7 +120,7 @@ class BufferRules:
     timer_seconds: float
     policies: Policies
     fates: FateModel
-    outages: NDArray[np.float64]
+    outages: Float64Array
 
     @classmethod
     def of(cls, scenario: Scenario) -> "BufferRules":
@@ -161,18 +162,18 @@ class _Ended(NamedTuple):
     records: [room] records of `_STARTED`.
     """
 
-    counts: NDArray[np.int64]
+    counts: Int64Array
     records: NDArray[np.void]
 
 
 class _Settled(NamedTuple):
     """Devices [S] of the present buffer whose attempt is over, and their memory of it; the columns
-    are those of `fedray.wire.messages.Settlement`."""
+    are as in `fedray.wire.messages.Settlement`."""
 
     rows: NDArray[np.void]
-    reopen_times: NDArray[np.uint32]
-    remembers_round: NDArray[np.bool_]
-    forget_times: NDArray[np.uint32]
+    reopen_times: UInt32Array
+    remembers_round: BoolArray
+    forget_times: UInt32Array
 
 
 class Buffer:
@@ -440,7 +441,7 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
             if counts_of_ended[1] == rules.report_goal:
                 return RELEASED, end_time
             continue
-        # All check-ins come before the window's end, so none is left.
+        # All check-ins come before the window's end, so the list is exhausted.
         if time >= window.end_time:
             return EXHAUSTED, window.end_time
         row = next_rows[0] if is_next else counts[0]

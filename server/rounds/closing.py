@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Float64Array
 from fedray.scenario import Scenario
 from fedray.scenario.rounds import AtLeastClosing, GoalClosing, Rounds
 
@@ -22,7 +22,7 @@ class Closing:
 
     is_committed: bool
     time: float
-    has_arrived: NDArray[np.bool_]
+    has_arrived: BoolArray
 
 
 class ClosingRule(Protocol):
@@ -33,7 +33,7 @@ class ClosingRule(Protocol):
         """Reports without which a round is abandoned."""
         ...
 
-    def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
+    def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
         """Closes a round.
 
         A round is committed if report_goal reports arrive by the deadline, and keeps at least so
@@ -64,7 +64,7 @@ class AtGoal:
         del table
         return cls(rounds.report_goal)
 
-    def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
+    def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
         """See `ClosingRule.close`."""
         in_time = report_times <= deadline
         if int(np.count_nonzero(in_time)) < self.report_goal:
@@ -72,7 +72,8 @@ class AtGoal:
         # A partition finds the goal-th time without sorting the others.
         closed = float(np.partition(report_times, self.report_goal - 1)[self.report_goal - 1])
         first = report_times < closed
-        # Of the reports at the very time of closing, only as many count as the goal still lacks.
+        # Of the reports at the exact time of closing, only the number that the goal still lacks
+        # counts.
         ties = np.flatnonzero(report_times == closed)
         first[ties[: self.report_goal - int(np.count_nonzero(first))]] = True
         return Closing(True, closed, first)
@@ -96,7 +97,7 @@ class AtLeast:
         """The rule of a `table` for `rounds`."""
         return cls(rounds.report_goal, 60.0 * table.open_minutes)
 
-    def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
+    def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
         """See `ClosingRule.close`."""
         at_goal = AtGoal(self.report_goal).close(report_times, started, deadline)
         open_until = started + self.open_seconds

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int32Array, UInt32Array, UInt64Array
 from fedray.base.errors import Starved
 from fedray.base.rng import Stream, stream_key
 from fedray.scenario import Scenario, SeveralTasks
@@ -62,7 +63,7 @@ class ClosedRound:
     """
 
     record: RoundRecord
-    accepted_device_ids: NDArray[np.uint64]
+    accepted_device_ids: UInt64Array
     settlements: tuple[Settlement, ...]
     task: int = 0
 
@@ -163,7 +164,7 @@ class RoundLoop:
         """Keys of run.json about how the trace was made: how many windows each sampler drew."""
         return {"samplers": self._samplers.document}
 
-    def remember(self, task: int, accepted_device_ids: NDArray[np.uint64]) -> None:
+    def remember(self, task: int, accepted_device_ids: UInt64Array) -> None:
         """Takes up a round of a `task` that was committed before, with its accepted devices [A]; in
         order."""
         self.tasks[task].remember(accepted_device_ids)
@@ -284,7 +285,7 @@ class CohortTask(TaskRounds):
         self.shared: Policies = replace(policies, each=of_time)
         self.filter = filter_of(self.scenario)
 
-    def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
+    def remember(self, accepted_device_ids: UInt64Array) -> None:
         """See `TaskRounds.remember`."""
         super().remember(accepted_device_ids)
         if self.filter is not None:
@@ -495,10 +496,10 @@ class Coordinator(RoundLoop):
         self,
         task: CohortTask,
         selected: Selected,
-        busy_until: NDArray[np.float64],
-        reopen_times: NDArray[np.uint32],
-        remembered: NDArray[np.int32] | None = None,
-        contributions: NDArray[np.uint32] | None = None,
+        busy_until: Float64Array,
+        reopen_times: UInt32Array,
+        remembered: Int32Array | None = None,
+        contributions: UInt32Array | None = None,
     ) -> None:
         """Lets devices go that waited; without the last two, they were in no round."""
         if remembered is None:

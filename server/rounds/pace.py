@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Int64Array
 from fedray.base.errors import CheckpointError
 from fedray.scenario import Scenario
 from fedray.wire.messages import Census, CheckInOrder, Window
@@ -76,7 +76,7 @@ class Pace:
             window: its number.
             census: census of the window before.
             wanted: for each task, the devices that could take part in it at the start of the window
-                before; None for a task that wants none.
+                before; None for an idle task.
         """
         start = window * self.window_seconds
         end = start + self.window_seconds
@@ -180,8 +180,8 @@ def _is_small(scenario: Scenario) -> bool:
 
 
 def _rate_of(scenario: Scenario, free_eligible: int) -> float:
-    """Returns the check-ins per device and hour: those of the devices that may take part are a
-    small multiple of the selections of rounds at full speed.
+    """Returns the check-ins per device and hour. Devices that may take part check in a small
+    multiple of the selections of rounds at full speed.
 
     Devices whose last round is too near are asked at the same rate, since only they know it; they
     are turned away.
@@ -222,11 +222,11 @@ class Samplers:
             "thinned_windows": self._windows[False],
         }
 
-    def state(self) -> NDArray[np.int64]:
+    def state(self) -> Int64Array:
         """The values of `document`, in their order."""
         return np.array(list(self.document.values()))
 
-    def load(self, state: NDArray[np.int64]) -> None:
+    def load(self, state: Int64Array) -> None:
         """Takes up a state.
 
         Raises:

@@ -4,19 +4,19 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.wire.messages import RoundRecord
 
 
-def records_array(records: Sequence[RoundRecord]) -> NDArray[np.float64]:
+def records_array(records: Sequence[RoundRecord]) -> Float64Array:
     """Records as an array [records, fields]; `records_of` reads it."""
     names = [field.name for field in dataclasses.fields(RoundRecord)]
     rows = [[getattr(record, name) for name in names] for record in records]
     return np.array(rows, np.float64).reshape(len(rows), len(names))
 
 
-def records_of(array: NDArray[np.float64]) -> list[RoundRecord]:
+def records_of(array: Float64Array) -> list[RoundRecord]:
     """The inverse of `records_array`."""
     return [_record(row) for row in array.tolist()]
 

@@ -1,14 +1,12 @@
-"""Reservoir sampling: a round draws its devices among those that wait."""
+"""Reservoir sampling: a round draws its devices from the waiting ones."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, UInt64Array
 from fedray.base.rng import Key, long_words
 
 
-def drawn_cohort(
-    key: Key, device_ids: NDArray[np.uint64], attempt: int, size: int
-) -> NDArray[np.bool_]:
+def drawn_cohort(key: Key, device_ids: UInt64Array, attempt: int, size: int) -> BoolArray:
     """Draws devices without replacement, all sets of the size equally likely: those with the least
     draws at the addresses (device, attempt).
 

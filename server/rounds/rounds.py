@@ -12,8 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from fedray.base.arrays import (
+    BoolArray,
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    UInt32Array,
+    UInt64Array,
+)
 from fedray.base.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.server.policies.factory import policies_of
@@ -36,7 +43,7 @@ class FateModel(NamedTuple):
     key: Key
     speed_within: float
     classes: DeviceClasses
-    failure_probabilities: NDArray[np.float64]
+    failure_probabilities: Float64Array
 
     @classmethod
     def of(cls, scenario: Scenario) -> "FateModel":
@@ -52,7 +59,7 @@ class FateModel(NamedTuple):
         )
 
 
-def outages_of(scenario: Scenario) -> NDArray[np.float64]:
+def outages_of(scenario: Scenario) -> Float64Array:
     """Start and end of every outage of a scenario, [O, 2] seconds since start, in order."""
     outages = [
         (3600.0 * outage.start_hours, 3600.0 * (outage.start_hours + outage.hours))
@@ -87,7 +94,7 @@ class RoundRules:
     closing: ClosingRule
     policies: Policies
     fates: FateModel
-    outages: NDArray[np.float64]
+    outages: Float64Array
 
     @classmethod
     def of(cls, scenario: Scenario) -> "RoundRules":
@@ -123,17 +130,17 @@ class Selected:
     list_rows: rows of the present window's list; -1 for devices that have waited longer.
     """
 
-    device_ids: NDArray[np.uint64]
-    check_in_times: NDArray[np.float64]
-    interval_ends: NDArray[np.float64]
-    fixed_seconds: NDArray[np.float32]
-    training_seconds: NDArray[np.float32]
-    upload_seconds: NDArray[np.float32]
-    timer_seconds: NDArray[np.float64]
-    contributions: NDArray[np.uint32]
-    list_rows: NDArray[np.int64]
+    device_ids: UInt64Array
+    check_in_times: Float64Array
+    interval_ends: Float64Array
+    fixed_seconds: Float32Array
+    training_seconds: Float32Array
+    upload_seconds: Float32Array
+    timer_seconds: Float64Array
+    contributions: UInt32Array
+    list_rows: Int64Array
 
-    def take(self, chosen: NDArray[np.bool_]) -> "Selected":
+    def take(self, chosen: BoolArray) -> "Selected":
         """Some of the devices.
 
         Args:
@@ -150,8 +157,8 @@ class Fates:
     failure_seconds: time until it fails for a reason of its own; infinity for no failure.
     """
 
-    work_seconds: NDArray[np.float64]
-    failure_seconds: NDArray[np.float64]
+    work_seconds: Float64Array
+    failure_seconds: Float64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +178,9 @@ class Reporting:
     is_committed: bool
     closed: float
     reported: int
-    accepted_device_ids: NDArray[np.uint64]
+    accepted_device_ids: UInt64Array
     settlement: Settlement
-    busy_until: NDArray[np.float64]
+    busy_until: Float64Array
     attempted: Attempt
 
 
@@ -364,10 +371,10 @@ def exclusion(
 
 
 def lost_in_outages(
-    report_times: NDArray[np.float64],
-    failure_times: NDArray[np.float64],
-    outages: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    report_times: Float64Array,
+    failure_times: Float64Array,
+    outages: Float64Array,
+) -> tuple[Float64Array, Float64Array]:
     """Times [S] of reports and failures, where a report that comes while the server is down is a
     failure instead.
 

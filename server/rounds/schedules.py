@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Int64Array, UInt64Array
 from fedray.base.rng import Stream, long_words, stream_key
 from fedray.scenario import Scenario
 from fedray.scenario.uploads import CyclicSchedule, PoissonSchedule
@@ -18,20 +18,20 @@ from fedray.scenario.uploads import CyclicSchedule, PoissonSchedule
 class Schedule(Protocol):
     """Decides which uploads of a window take part in a round."""
 
-    def start_window(self, window: int, device_ids: NDArray[np.uint64]) -> None:
+    def start_window(self, window: int, device_ids: UInt64Array) -> None:
         """Takes the uploads of a window, by their devices [U], sorted, each once."""
         ...
 
-    def eligible(self, round_index: int) -> NDArray[np.int64]:
-        """Returns the uploads that may take part in a round, as sorted places among those of the
-        window."""
+    def eligible(self, round_index: int) -> Int64Array:
+        """Returns the uploads that may take part in a round, as sorted places among the window's
+        uploads."""
         ...
 
     def least_eligible(self) -> int:
         """Fewest uploads with which a round can be drawn."""
         ...
 
-    def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
+    def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
         """Returns the eligible uploads drawn for an attempt, as sorted places."""
         ...
 
@@ -57,14 +57,14 @@ class Cyclic:
         self._order = np.empty(0, np.int64)
         self._device_ids = np.empty(0, np.uint64)
 
-    def start_window(self, window: int, device_ids: NDArray[np.uint64]) -> None:
+    def start_window(self, window: int, device_ids: UInt64Array) -> None:
         """See `Schedule`."""
         self._device_ids = device_ids
         # To sort by independent random words is a uniform shuffle, and needs no shared generator.
         words = long_words(self._shuffle_key, device_ids, window)
         self._order = np.argsort(words, kind="stable")
 
-    def eligible(self, round_index: int) -> NDArray[np.int64]:
+    def eligible(self, round_index: int) -> Int64Array:
         """See `Schedule`. The uploads left over by equal groups are in none."""
         size = self._order.size // self._groups
         # By the number of the round, not of the attempt: a round that is repeated draws from the
@@ -77,7 +77,7 @@ class Cyclic:
         """See `Schedule`."""
         return self._drawn
 
-    def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
+    def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
         """See `Schedule`. The least words of a group are a uniform sample of it."""
         words = long_words(self._draw_key, self._device_ids[eligible], attempt)
         return np.sort(eligible[np.argsort(words, kind="stable")[: self._drawn]])
@@ -101,11 +101,11 @@ class Poisson:
         self._probability = probability
         self._device_ids = np.empty(0, np.uint64)
 
-    def start_window(self, window: int, device_ids: NDArray[np.uint64]) -> None:
+    def start_window(self, window: int, device_ids: UInt64Array) -> None:
         """See `Schedule`."""
         self._device_ids = device_ids
 
-    def eligible(self, round_index: int) -> NDArray[np.int64]:
+    def eligible(self, round_index: int) -> Int64Array:
         """See `Schedule`: all of them."""
         return np.arange(self._device_ids.size)
 
@@ -113,7 +113,7 @@ class Poisson:
         """See `Schedule`: a Poisson sample may be empty."""
         return 0
 
-    def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
+    def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
         """See `Schedule`."""
         # The address has the attempt: the draws of a failed attempt reveal nothing about the next.
         words = long_words(self._key, self._device_ids[eligible], attempt)
@@ -132,7 +132,7 @@ class Unresolved:
         self._key = stream_key(seed, Stream.UPLOAD_UNRESOLVED)
         self._share = share
 
-    def among(self, device_ids: NDArray[np.uint64], attempt: int) -> NDArray[np.bool_]:
+    def among(self, device_ids: UInt64Array, attempt: int) -> BoolArray:
         """Whether each upload, by its device [S], cannot be read in an attempt."""
         return _happens(long_words(self._key, device_ids, attempt), self._share)
 
@@ -151,7 +151,7 @@ def schedule_of(scenario: Scenario) -> Schedule:
     return SCHEDULES[uploads.schedule.kind](uploads.schedule, scenario)
 
 
-def _happens(words: NDArray[np.uint64], probability: float) -> NDArray[np.bool_]:
+def _happens(words: UInt64Array, probability: float) -> BoolArray:
     """Whether events of a probability happen, by a word each; never with a larger probability."""
     # 2^64 itself is no uint64. Scaling a float by a power of two is exact.
     if probability >= 1.0:

@@ -22,6 +22,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.base.arrays import (
+    BoolArray,
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    UInt32Array,
+    UInt64Array,
+)
 from fedray.base.rng import Key, Stream, address_within, draw, exponential, stream_key, stream_seed
 from fedray.scenario.several_tasks import TASK_BITS
 from fedray.server.rounds.arrivals import (
@@ -102,12 +110,12 @@ class _Rules(NamedTuple):
     return_key: key of the draws of next check-ins.
     """
 
-    targets: NDArray[np.int64]
-    rooms: NDArray[np.int64]
-    timers: NDArray[np.float64]
-    separations: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    offer_keys: NDArray[np.uint64]
+    targets: Int64Array
+    rooms: Int64Array
+    timers: Float64Array
+    separations: Int64Array
+    weights: Float64Array
+    offer_keys: UInt64Array
     return_key: Key
 
 
@@ -121,11 +129,11 @@ class _Attempts(NamedTuple):
     deadlines: selection times out then.
     """
 
-    rounds: NDArray[np.int64]
-    select_from: NDArray[np.float64]
-    ready_times: NDArray[np.float64]
-    is_ready: NDArray[np.bool_]
-    deadlines: NDArray[np.float64]
+    rounds: Int64Array
+    select_from: Float64Array
+    ready_times: Float64Array
+    is_ready: BoolArray
+    deadlines: Float64Array
 
     @classmethod
     def of(cls, tasks: int) -> "_Attempts":
@@ -248,11 +256,11 @@ class Selection:
         """Number of devices that wait for a `task` now."""
         return int(self._by_task[task])
 
-    def waiting_device_ids(self, task: int) -> NDArray[np.uint64]:
+    def waiting_device_ids(self, task: int) -> UInt64Array:
         """Devices that wait for a `task` now, in no certain order."""
         return self._waiting.records["device_id"][self._waiting.used[self._is_for(task)]]
 
-    def take(self, task: int, is_taken: NDArray[np.bool_] | None = None) -> Selected:
+    def take(self, task: int, is_taken: BoolArray | None = None) -> Selected:
         """Devices that wait for a task, sorted by id; they do not wait afterwards.
 
         Args:
@@ -269,17 +277,17 @@ class Selection:
         # records would be copied five times as slowly as their columns.
         return Selected(*(records[name][slots] for name in _COLUMNS))
 
-    def _is_for(self, task: int) -> NDArray[np.bool_]:
+    def _is_for(self, task: int) -> BoolArray:
         """Whether each device that waits, in the order of the slots, waits for a task."""
         return self._waiting.records["task"][self._waiting.used] == task
 
     def remember(
         self,
         task: int,
-        device_ids: NDArray[np.uint64],
-        reopen_times: NDArray[np.uint32],
-        remembered_rounds: NDArray[np.int32],
-        contributions: NDArray[np.uint32],
+        device_ids: UInt64Array,
+        reopen_times: UInt32Array,
+        remembered_rounds: Int32Array,
+        contributions: UInt32Array,
     ) -> None:
         """Notes what devices [S] remember of a task, until the lists account for it.
 
@@ -307,7 +315,7 @@ class Selection:
             next_window,
         )
 
-    def let_go(self, selected: Selected, busy_until: NDArray[np.float64]) -> None:
+    def let_go(self, selected: Selected, busy_until: Float64Array) -> None:
         """Releases waiting devices [S]: they check in again when they are free, if they can.
 
         Their memory must have been noted before.
@@ -370,8 +378,8 @@ def _key(device, task):
 def _stays(table, window, window_start, has_several_tasks):
     """Marks the entries that the lists of a window do not account for.
 
-    An entry can be forgotten once the device is not busy at the window's start, and either the
-    lists know its timer, its last round and its contributions, or none of them holds it back.
+    An entry can be forgotten once the device is not busy at the window's start, and the lists know
+    its timer, its last round and its contributions unless these do not hold it back.
     """
     stays = np.zeros(table.size, np.bool_)
     for slot in range(table.size):
@@ -485,7 +493,7 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
             time = next_times[0]
         # Events without a check-in, such as a timeout, may come before the next check-in.
         is_moment = moment <= time and moment < window.end_time
-        # All check-ins come before the window's end, so none is left.
+        # All check-ins come before the window's end, so the list is exhausted.
         if not is_moment and time >= window.end_time:
             return EXHAUSTED, -1, window.end_time
         # Devices whose interval is over make room first: only those count who are still eligible.

@@ -1,13 +1,13 @@
 """Upload, then train: devices upload once per window, and a trusted program on the server draws
 rounds from the stored uploads.
 
-An upload is a device's contribution in time: only for it do participation policies hold. The
+An upload is a device's contribution in time, and participation policies hold only for it. The
 schedule decides which uploads take part in a round (server/rounds/schedules.py). So a device needs
 to be eligible once, and the schedule, not its habits, sets the least separation between two of its
 rounds in a window.
 
-In the trace a row is an upload that was drawn for a round; its times are those of the upload. A
-round is opened when its window ends.
+In the trace a row is an upload that was drawn for a round, with the times of the upload. A round is
+opened when its window ends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array, Int64Array, UInt8Array, UInt64Array
 from fedray.base.errors import Starved
 from fedray.scenario import Scenario
 from fedray.scenario.several_tasks import tasks_of
@@ -51,9 +52,9 @@ class Stored:
     report_times: time at which each upload was complete.
     """
 
-    device_ids: NDArray[np.uint64]
-    check_in_times: NDArray[np.float64]
-    report_times: NDArray[np.float64]
+    device_ids: UInt64Array
+    check_in_times: Float64Array
+    report_times: Float64Array
 
     def with_more(self, more: "Stored") -> "Stored":
         """These uploads and others, of other devices."""
@@ -314,7 +315,7 @@ class StoredCoordinator(RoundLoop):
             raise Starved(reason)
         self._task.starved = reason
 
-    def _draw_round(self, stored: Stored, window: int, eligible: NDArray[np.int64]) -> ClosedRound:
+    def _draw_round(self, stored: Stored, window: int, eligible: Int64Array) -> ClosedRound:
         """One attempt at a round, after the last one, among the eligible uploads."""
         task = self._task
         drawn = self._schedule.draw(eligible, self._attempt)
@@ -347,7 +348,7 @@ class StoredCoordinator(RoundLoop):
         return ClosedRound(record, accepted if is_committed else accepted[:0], (settlement,))
 
     def _settlement_of_round(
-        self, stored: Stored, drawn: NDArray[np.int64], outcomes: NDArray[np.uint8]
+        self, stored: Stored, drawn: Int64Array, outcomes: UInt8Array
     ) -> Settlement:
         """The rows of an attempt at a round, of which its devices hear nothing."""
         has_losses = self._rules.policies.losses.happen

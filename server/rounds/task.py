@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.arrays import UInt64Array
 from fedray.scenario.several_tasks import TaskScenario
 from fedray.server.rounds.budget import Budget
 from fedray.server.rounds.records import records_array, records_of
@@ -105,14 +106,14 @@ class TaskRounds:
             # If rounds starve, the cause is sought since the last committed one.
             self._since_commit = Census(0, 0, 0, 0)
 
-    def may_commit(self, accepted_device_ids: NDArray[np.uint64]) -> bool:
+    def may_commit(self, accepted_device_ids: UInt64Array) -> bool:
         """Whether the budget permits the next round with these accepted devices [A]. If it does
         not, the task has `stopped`."""
         if self._budget is not None:
             self.stopped = self._budget.refusal(accepted_device_ids)
         return not self.stopped
 
-    def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
+    def remember(self, accepted_device_ids: UInt64Array) -> None:
         """Takes up a round that was committed before, with its accepted devices [A]; in order."""
         if self._budget is not None:
             self._budget.add(accepted_device_ids)

@@ -84,7 +84,7 @@ def test_importing_fedray_loads_nothing_heavy() -> None:
 def test_the_facade_offers_every_name_it_lists_and_no_other() -> None:
     fedray = importlib.import_module("fedray")
     assert all(getattr(fedray, name) is not None for name in fedray.__all__)
-    with pytest.raises(AttributeError, match="it has AdaptiveClipping, Aggregates"):
+    with pytest.raises(AttributeError, match="it has Aggregates, Audit, Calib"):
         _ = fedray.nonsense
 
 
@@ -92,7 +92,7 @@ def test_no_public_function_shares_its_modules_name() -> None:
     """`fedray.run` would be a function or a module depending on the order of imports."""
     fedray = importlib.import_module("fedray")
     modules = {path.stem for path in (ROOT / "fedray").iterdir()}
-    assert not modules & set(fedray.__all__)
+    assert modules & set(fedray.__all__) == {"mechanisms", "scenario"}  # packages in both
 
 
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()

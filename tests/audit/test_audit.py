@@ -78,7 +78,7 @@ def traces(draw) -> tuple[int, list[list[int]]]:
 @settings(max_examples=400, deadline=None)
 def test_trace_sensitivity_is_the_largest_over_every_device(trace, strategy) -> None:
     rounds, patterns = trace
-    C = reference.strategy_matrix(strategy, rounds)
+    C = strategy.definition(rounds)
     each = [float(np.linalg.norm(C[:, pattern].sum(axis=1))) for pattern in patterns if pattern]
     found = trace_sensitivity(strategy, as_patterns(patterns, rounds))
     assert found.value == pytest.approx(max(each), rel=1e-12)
@@ -124,7 +124,7 @@ def test_the_ledger_audits_each_prefix(trace, strategy) -> None:
     for entry in privacy_over_rounds(
         strategy, as_patterns(patterns, rounds), ServerNoise(2.0), 1e-6, entries=4
     ):
-        C = reference.strategy_matrix(strategy, entry.rounds)
+        C = strategy.definition(entry.rounds)
         prefixes = [[index for index in pattern if index < entry.rounds] for pattern in patterns]
         expected = max(
             float(np.linalg.norm(C[:, pattern].sum(axis=1))) for pattern in prefixes if pattern

@@ -21,7 +21,7 @@ from fedray.audit.calibration import (
 from fedray.base.errors import InputError, TraceError
 from fedray.imports.importer import import_log
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.reference import gaussian_delta, strategy_matrix
+from fedray.mechanisms.reference import gaussian_delta
 from fedray.mechanisms.registry import BLT, Banded, Identity, Tree, TreeFull
 from fedray.mechanisms.strategy import Strategy
 
@@ -71,7 +71,7 @@ def test_noise_is_that_of_sensitivities_by_brute_force(trace_of, small, strategy
     """Every recorded device, and every pattern that the rules allow, with the dense matrix; delta
     by Balle and Wang's formula in many digits."""
     trace = trace_of(PATTERNS, ROUNDS, small(*RULES))
-    C = strategy_matrix(strategy, ROUNDS)
+    C = strategy.definition(ROUNDS)
     sensitivities = {
         "observed": max(norm(C, pattern) for pattern in PATTERNS),
         "enforced": max(norm(C, pattern) for pattern in MinSep(ROUNDS, 3, 3).patterns()),

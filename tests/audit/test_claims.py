@@ -376,7 +376,7 @@ def test_keys_inside_a_mechanism_are_explained_as_those_of_its_kind(tmp_path: Pa
             '{kind = "blt", thta = [0.5], omega = [0.1]}',
             "unknown key mechanism.thta = [0.5] in [mechanism]; did you mean 'theta'?",
         ),
-        ('{kind = "tre"}', "mechanism.kind = 'tre' is not one of identity, blt"),
+        ('{kind = "tre"}', "mechanism.kind = 'tre' is not one of identity,"),
         ("{theta = [0.5]}", "mechanism.kind is missing; it is one of identity, blt"),
     ):
         (tmp_path / "claim.toml").write_text(f"mechanism = {table}\nnoise_multiplier = 7.0\n")

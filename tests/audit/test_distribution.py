@@ -66,7 +66,7 @@ def as_patterns(patterns: list[list[int]]) -> Patterns:
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.kind)
 def test_random_traces_against_brute_force(strategy: Strategy) -> None:
     """Every device's value, the trace's, and the bounds above it: trace <= frontier <= one (b, k) pair."""
-    C, participations = reference.strategy_matrix(strategy, ROUNDS), {}
+    C, participations = strategy.definition(ROUNDS), {}
     generator = np.random.default_rng(11)
     for _ in range(TRACES):
         patterns = random_patterns(generator)

@@ -17,7 +17,6 @@ from fedray.audit.claims import Claim
 from fedray.audit.findings import Verdict
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.errors import Starved
-from fedray.mechanisms.reference import strategy_matrix
 from fedray.mechanisms.registry import Identity
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
@@ -163,7 +162,7 @@ def legal_patterns(scenario: Scenario, rounds: dict[str, NDArray]) -> Iterator[t
 
 def worst_square(strategy: Any, n: int, patterns: Iterator[tuple[int, ...]]) -> float:
     """The largest squared norm of the sum of the columns of C at the rounds of a pattern; no C here has a negative entry."""
-    columns = strategy_matrix(strategy, n)
+    columns = strategy.definition(n)
     return max(float((columns[:, list(each)].sum(axis=1) ** 2).sum()) for each in patterns)
 
 

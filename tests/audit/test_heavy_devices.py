@@ -39,7 +39,7 @@ def patterns_of(rounds: int, *patterns: np.ndarray) -> Patterns:
 def test_summed_columns_give_what_the_gram_gives(strategy: Strategy) -> None:
     """On 700 rounds, both ways of adding up columns included, against the norm of the materialised columns."""
     pattern = np.sort(np.random.default_rng(0).choice(700, 400, replace=False))
-    C = reference.strategy_matrix(strategy, 700)
+    C = strategy.definition(700)
     expected = np.linalg.norm(C[:, pattern].sum(axis=1))
     assert strategy.pattern_square(pattern, 700) == pytest.approx(expected**2, rel=1e-12)
     found = PatternSensitivities(strategy, 700).of(pattern[None])
@@ -63,7 +63,7 @@ def test_a_round_that_occurs_twice_counts_twice(strategy: Strategy, size: int) -
     pattern = np.sort(
         np.concatenate([rng.choice(700, size, replace=False), rng.choice(700, size // 4)])
     )
-    expected = np.linalg.norm(reference.strategy_matrix(strategy, 700)[:, pattern].sum(axis=1))
+    expected = np.linalg.norm(strategy.definition(700)[:, pattern].sum(axis=1))
     assert PatternSensitivities(strategy, 700).of(pattern[None]).values[0] == pytest.approx(
         expected, rel=1e-12
     )

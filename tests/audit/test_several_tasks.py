@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedray.audit.several_tasks import audit_tasks
-from fedray.mechanisms import reference
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.report.several_tasks import tasks_page
 from fedray.scenario import Scenario
@@ -31,7 +30,7 @@ def random_patterns(generator: np.random.Generator) -> list[list[int]]:
 
 def spent(scenario: Scenario, pattern: list[int]) -> float:
     """rho of a device, from the matrix of the mechanism."""
-    matrix = reference.strategy_matrix(scenario.privacy.mechanism, ROUNDS)
+    matrix = scenario.privacy.mechanism.definition(ROUNDS)
     sensitivity = np.linalg.norm(matrix[:, pattern].sum(axis=1))
     return float(sensitivity / scenario.privacy.noise_multiplier) ** 2 / 2
 

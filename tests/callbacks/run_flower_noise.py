@@ -16,6 +16,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from run_flower import BROKEN_ROUND, CLIENTS, ROUNDS, InProcess, set_identity
 
 import fedray
+from fedray.mechanisms import BLT
 
 CLIP_NORM, ENDLESS = 0.5, 7
 
@@ -33,7 +34,7 @@ class Updating(InProcess):
 
 
 def noise() -> Any:
-    mechanism = fedray.BLT(theta=(0.9,), omega=(0.3,))
+    mechanism = BLT(theta=(0.9,), omega=(0.3,))
     parameters = [torch.zeros(4)]
     return fedray.CorrelatedNoise(
         mechanism, ROUNDS, parameters, noise_multiplier=0.1, clip_norm=CLIP_NORM, seed=5

@@ -16,6 +16,7 @@ from opacus.optimizers import DPOptimizer
 from opacus_noise import with_correlated_noise
 
 import fedray
+from fedray.mechanisms import BLT
 
 STEPS, BATCH, CLIP_NORM, RATE = 20, 8, 1.0, 0.1
 
@@ -31,7 +32,7 @@ def optimizer_of(model: torch.nn.Module, reduction: str, noise_multiplier: float
 
 
 def noise_of(parameters, clip_norm: float = CLIP_NORM) -> fedray.CorrelatedNoise:
-    mechanism = fedray.BLT(theta=(0.99, 0.75), omega=(0.15, 0.32))
+    mechanism = BLT(theta=(0.99, 0.75), omega=(0.15, 0.32))
     return fedray.CorrelatedNoise(
         mechanism, STEPS, parameters, noise_multiplier=4.0, clip_norm=clip_norm, seed=3
     )

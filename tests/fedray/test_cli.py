@@ -287,7 +287,7 @@ def test_mistakes_get_one_line_and_exit_code_2(
 @pytest.mark.parametrize("command", ["audit", "report"])
 @pytest.mark.parametrize(
     ("damage", "expected"),
-    [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2 to 6")],
+    [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 6")],
 )
 def test_damaged_traces_get_one_line_and_exit_code_2(
     fedray_command, trace: Path, tmp_path: Path, command: str, damage: str, expected: str

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import fedray
 from fedray.base.kept import keep, read_kept
 from fedray.cli import app
+from fedray.scenario import Population
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
@@ -126,7 +127,7 @@ def test_all_mistakes_of_a_scenario_are_told_at_once_a_line_each(
 
 def test_the_library_tells_all_mistakes_on_one_line_and_has_them_apart() -> None:
     with pytest.raises(fedray.InputError) as caught:
-        fedray.Population(devices=0, reach=3.0)
+        Population(devices=0, reach=3.0)
     assert "\n" not in str(caught.value)
     assert len(caught.value.problems) == 2
     assert all(each.startswith("Population: ") for each in caught.value.problems)

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from fedray.base.errors import ScenarioError
-from fedray.scenario import Scenario, find_scenario, read_scenario, shipped_scenarios
+from fedray.scenario import Scenario
 from fedray.scenario.overrides import apply_override
+from fedray.scenario.several_tasks import read_scenario
+from fedray.scenario.shipped import find_scenario, shipped_scenarios
 
 
 def test_toml_round_trip_keeps_every_value(small, tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedray.scenario import Scenario, find_scenario
+from fedray.scenario import Scenario
 from fedray.scenario.commented import commented_toml
 from fedray.scenario.keys import tables_of
 from fedray.scenario.literals import literal
+from fedray.scenario.shipped import find_scenario
 from fedray.trace.columns import MEANINGS, columns_of
 from fedray.trace.schema import BUFFERED_SCHEMA, LOSS_SCHEMA, ROUND_SCHEMA
 from fedray.trace.trained import METRIC_SCHEMA

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedray.base.errors import InputError, ScenarioError, TraceError
-from fedray.scenario import Scenario, SeveralTasks, read_scenario
-from fedray.scenario.several_tasks import sharing_timer
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import read_scenario, sharing_timer
 from fedray.trace.imported import open_trace
 
 FILE = """

@@ -16,6 +16,8 @@ from pydantic import BaseModel
 
 import fedray
 from fedray.base.validated import validated
+from fedray.mechanisms import Tree
+from fedray.scenario import Population, Rounds, Training
 
 SECONDS = 20
 """Longest call; a longer one counts as a hang."""
@@ -49,9 +51,9 @@ WRONG: dict[str, Any] = {
     "generator": (each for each in ()),
 }
 SCENARIO = fedray.Scenario(
-    population=fedray.Population(devices=50),
-    rounds=fedray.Rounds(count=2, report_goal=2),
-    training=fedray.Training(enabled=False),
+    population=Population(devices=50),
+    rounds=Rounds(count=2, report_goal=2),
+    training=Training(enabled=False),
 )
 SETTING = fedray.MinSep(8, 2, 2)
 SWEEP = fedray.Sweep(
@@ -69,8 +71,8 @@ BASE: dict[str, Any] = {
     "rows": "missing",
     "scenario": SCENARIO,
     "several": None,
-    "strategy": fedray.Tree(),
-    "mechanism": fedray.Tree(),
+    "strategy": Tree(),
+    "mechanism": Tree(),
     "participation": SETTING,
     "setting": SETTING,
     "sweep": SWEEP,
@@ -113,8 +115,8 @@ def _deadline() -> Iterator[None]:
 def _callables() -> dict[str, Callable[..., Any]]:
     """Functions, constructors and class methods."""
     found: dict[str, Callable[..., Any]] = {}
-    for name in dir(fedray):
-        value = getattr(fedray, name)
+    packages = (fedray.mechanisms, fedray.scenario, fedray)
+    for name, value in ((name, getattr(each, name)) for each in packages for name in dir(each)):
         is_kind = inspect.isclass(value)
         if is_kind and (issubclass(value, Exception) or inspect.isabstract(value)):
             continue
@@ -240,7 +242,9 @@ def test_the_number_of_calls_is_that_of_a_real_search() -> None:
 )
 def test_a_refusal_names_argument_value_and_rule(call: str, message: str) -> None:
     with pytest.raises(fedray.InputError, match=message) as caught:
-        eval(f"fedray.{call}")
+        eval(
+            call, {name: getattr(fedray, name) for name in dir(fedray)} | {"Population": Population}
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -248,7 +252,8 @@ def test_a_method_of_a_result_is_checked_though_its_class_was_never_named() -> N
     """In a process of its own, since other tests name every class."""
     code = (
         "import fedray\n"
-        "figures = fedray.mechanism_figures(fedray.Tree(), fedray.MinSep(8, 2, 2), 1.0, 1e-6)\n"
+        "tree = fedray.mechanisms.Tree()\n"
+        "figures = fedray.mechanism_figures(tree, fedray.MinSep(8, 2, 2), 1.0, 1e-6)\n"
         "try:\n    type(figures)(1)\n"
         "except fedray.InputError:\n    print('refused')\n"
     )
@@ -259,9 +264,9 @@ def test_a_method_of_a_result_is_checked_though_its_class_was_never_named() -> N
 def test_a_number_of_numpy_is_a_number() -> None:
     whole: Any = np.int64(60)
     assert fedray.MinSep(whole, 10, 4).rounds == 60
-    figures = fedray.mechanism_figures(fedray.Tree(), SETTING, np.float32(1.0).item(), 1e-6)
+    figures = fedray.mechanism_figures(Tree(), SETTING, np.float32(1.0).item(), 1e-6)
     given: Any = np.float32(1.0)
-    assert fedray.mechanism_figures(fedray.Tree(), SETTING, given, 1e-6).rho == figures.rho
+    assert fedray.mechanism_figures(Tree(), SETTING, given, 1e-6).rho == figures.rho
 
 
 def test_a_function_gets_the_values_that_were_passed_and_not_copies(monkeypatch) -> None:
@@ -271,7 +276,7 @@ def test_a_function_gets_the_values_that_were_passed_and_not_copies(monkeypatch)
         """Keeps its arguments."""
         seen.extend((trace, mechanism, delta))
 
-    mechanisms = [fedray.Tree()]
+    mechanisms = [Tree()]
     validated(audit)("x", mechanisms, delta=1)
     assert seen[1] is mechanisms
     assert type(seen[2]) is int

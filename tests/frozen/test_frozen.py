@@ -15,6 +15,7 @@ import pytest
 from document_schema import found_keys
 
 import fedray
+from fedray.mechanisms import Tree
 from fedray.studies import simulated as simulated_runs
 
 pytestmark = pytest.mark.slow
@@ -242,7 +243,7 @@ def test_an_import_has_the_frozen_trace_and_audit(name: str, frozen, tmp_path: P
     trace = fedray.import_log(
         tmp_path / "log.csv", "device", "round", out=tmp_path / "t", **options
     )
-    audit = fedray.audit_trace(trace, mechanism=fedray.Tree(), noise_multiplier=2.0)
+    audit = fedray.audit_trace(trace, mechanism=Tree(), noise_multiplier=2.0)
     frozen(f"import: {name}", digest_of([trace.digest, document_of(audit)]))
 
 

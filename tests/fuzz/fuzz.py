@@ -365,6 +365,8 @@ def make_own(path: Path, seed: int) -> None:
         "rounds": rounds,
         "seed": 7,
         "scenario": scenario.to_tables(),
+        "encoding": {"kind": "fixed_point", "bits_per_parameter": 64.0, "inflation": 1.0},
+        "notes": [],
     }
     with TrainedRunWriter(path / TRAINING) as trained:
         trained.finish(metrics, description, parameters, document)

@@ -37,7 +37,7 @@ from fedray.imports.importer import import_log
 from fedray.imports.log_records import RecordColumns
 from fedray.mechanisms.figures import Figures
 from fedray.mechanisms.files import strategy_of
-from fedray.mechanisms.optimize.design import KINDS, MechanismRequest
+from fedray.mechanisms.optimize.design import FOLLOWING_KINDS, KINDS, RECIPES, MechanismRequest
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
 from fedray.runs.pipeline import resume_run, run_scenario, run_tasks
@@ -574,7 +574,7 @@ class Mechanisms(Valid):
         demand(again.to_json() == found.to_json(), "calibrated again, a figure differs")
 
     def _mechanism(self, rng: random.Random, out: Path, rounds: int) -> Path:
-        kind = rng.choice(["tree", "tree-full", "identity", "band-fhu", "bisr", "table", "table", "table"])  # fmt: skip
+        kind = rng.choice([*FOLLOWING_KINDS, "table", "table", "table"])  # fmt: skip
         if kind != "table":
             return Path(kind)
         from fedray.mechanisms.registry import BISR, BLT, BandFHU, Restarted, Toeplitz
@@ -603,14 +603,14 @@ class Designs(Valid):
 
     def run(self, rng: random.Random, out: Path) -> None:
         kind = rng.choice(KINDS)
-        has_bands = kind in ("banded", "banded-toeplitz", "band-fhu", "bisr")
+        options = RECIPES[kind].options
         participation = drawn_participation(rng, 12)
         n = participation.rounds
         request = MechanismRequest(
             kind,
             participation,
-            rng.choice([None, 1, 2]) if kind == "blt" else None,
-            rng.choice([None, 1, n]) if has_bands else None,
+            rng.choice([None, 1, 2]) if "buffers" in options else None,
+            rng.choice([None, 1, n]) if "bands" in options else None,
             rng.choice([None, "max", "rms"]),
         )
         found = find_mechanism(request, 1.0, 1e-6, out / "found.json", False, lambda _: None)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedray.base.errors import InputError
 from fedray.mechanisms.figures import mechanism_figures
 from fedray.mechanisms.files import read_strategy, write_strategy
 from fedray.mechanisms.loss import loss
@@ -14,6 +15,8 @@ from fedray.mechanisms.optimize import gram
 from fedray.mechanisms.optimize.blt import LogLoss, optimize_blt
 from fedray.mechanisms.optimize.design import (
     KINDS,
+    RECIPES,
+    Kind,
     MechanismRequest,
     cached_mechanism,
     optimize_mechanism,
@@ -387,13 +390,13 @@ def test_the_number_of_bands_found_is_that_of_least_loss(kind) -> None:
     ("arguments", "rule"),
     [
         ({"kind": "forest"}, "kind='forest' is unknown"),
-        ({"kind": "tree", "buffers": 2}, "buffers=2 is only for a blt"),
+        ({"kind": "tree", "buffers": 2}, "buffers=2 is not for tree; leave it out, or choose blt$"),
         ({"kind": "blt", "bands": 2}, "bands=2 is not for blt"),
         ({"kind": "banded", "bands": 31}, "bands=31 must be from 1 to `rounds=30`"),
         ({"kind": "banded", "objective": "mean"}, "must be max or rms"),
         (
             {"kind": "tree", "targets": (Target(MinSep(30, 10, 3)),)},
-            "only a blt is optimised for several",
+            "targets=.* is not for tree",
         ),
     ],
     ids=str,
@@ -401,6 +404,18 @@ def test_the_number_of_bands_found_is_that_of_least_loss(kind) -> None:
 def test_requests_that_make_no_sense_are_refused(arguments, rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         MechanismRequest(participation=MinSep(30, 10, 3), **arguments)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_request_takes_exactly_the_options_of_its_recipe(kind: Kind) -> None:
+    participation = MinSep(30, 10, 3)
+    given = {"bands": 2, "buffers": 2, "targets": (Target(participation),)}
+    for option, value in given.items():
+        if option in RECIPES[kind].options:
+            MechanismRequest(kind, participation, **{option: value})
+        else:
+            with pytest.raises(InputError, match=f"^{option}=.* is not for {kind}; leave it out"):
+                MechanismRequest(kind, participation, **{option: value})
 
 
 @pytest.mark.parametrize("buffers", [0, 11])

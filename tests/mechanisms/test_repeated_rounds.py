@@ -54,7 +54,7 @@ def test_the_sum_of_the_columns_as_often_as_they_stand_is_the_sensitivity(
 def test_no_contributions_of_norm_one_add_more(strategy) -> None:
     """Random and aligned contributions, each of norm 1, in every multiset of up to 4 rounds of 5."""
     generator = np.random.default_rng(0)
-    C = reference.strategy_matrix(strategy, ROUNDS)
+    C = strategy.definition(ROUNDS)
     sensitivities = PatternSensitivities(strategy, ROUNDS)
     for count in (2, 3, 4):
         patterns = list(itertools.combinations_with_replacement(range(5), count))
@@ -72,7 +72,7 @@ def test_with_negative_entries_the_best_of_all_signs_is_between_the_lower_and_th
     strategy,
 ) -> None:
     """Contributions of one round are alike at the optimum, so signs per round are a brute force in one dimension."""
-    C = reference.strategy_matrix(strategy, ROUNDS)
+    C = strategy.definition(ROUNDS)
     for pattern in PATTERNS:
         signs = itertools.product((1.0, -1.0), repeat=len(pattern))
         best = max(float(np.linalg.norm(C[:, list(pattern)] @ np.array(each))) for each in signs)

@@ -65,7 +65,7 @@ sizes = pytest.mark.parametrize("rounds", [1, 2, 7, 16, 37, ROUNDS])
 @KINDS
 @sizes
 def test_gram_is_that_of_the_materialised_matrix(strategy: Strategy, rounds: int) -> None:
-    C = reference.strategy_matrix(strategy, rounds)
+    C = strategy.definition(rounds)
     first, second = np.triu_indices(rounds)
     np.testing.assert_allclose(
         strategy.gram_entries(first, second, rounds),
@@ -101,7 +101,7 @@ def test_the_inverse_series_is_that_of_scipy_s_filter_to_the_bit(bands: int) -> 
 def test_the_full_tree_decodes_with_the_pseudo_inverse() -> None:
     """B = A T^+ (Denisov et al. 2022): the square strategy has its error, with and without completion."""
     for has_completion, rounds in itertools.product([False, True], [1, 5, 8, 21]):
-        T = reference.strategy_matrix(Tree(completion=has_completion, rounds=rounds), rounds)
+        T = Tree(completion=has_completion, rounds=rounds).definition(rounds)
         B = np.tril(np.ones((rounds, rounds))) @ np.linalg.pinv(T)
         found = TreeFull(rounds=rounds, completion=has_completion).error_variances(rounds)
         np.testing.assert_allclose(found, (B**2).sum(axis=1), rtol=1e-9)
@@ -137,7 +137,7 @@ def test_with_negative_entries_the_largest_over_unit_vectors_is_certified(
 ) -> None:
     """Above every choice of signs and of random unit vectors, below Proposition E.1's bound, both certificates equal."""
     pattern = np.array(sorted(rounds_of))
-    columns = reference.strategy_matrix(strategy, 24)[:, pattern]
+    columns = strategy.definition(24)[:, pattern]
     found = PatternSensitivities(strategy, 24).exact(pattern)
     assert found.lower_bound <= found.value <= found.lower_bound * (1 + 1e-6)
     assert found.value <= PatternSensitivities(strategy, 24).of(pattern[None]).values[0] * (
@@ -351,7 +351,7 @@ def test_restarts_lower_the_sensitivity_and_raise_the_error() -> None:
 @sizes
 def test_diagonals_end_at_the_last_that_is_not_zero(strategy: Strategy, rounds: int) -> None:
     """Trees have rows per node and no diagonals: there, no fewer than the rounds are known."""
-    C = reference.strategy_matrix(strategy, rounds)
+    C = strategy.definition(rounds)
     rows, columns = np.nonzero(np.abs(C) > 1e-9)  # the full tree's has rounded zeros
     is_square = strategy.kind != "tree"
     expected = int((rows - columns).max()) + 1 if is_square else rounds
@@ -414,7 +414,7 @@ def test_small_columns_keep_their_negative_entries_beside_large_ones() -> None:
 )
 def test_trees_stay_quick_where_devices_come_often(participation: MinSep) -> None:
     found = Tree().participation_sensitivity(participation)
-    C = reference.strategy_matrix(Tree(), participation.rounds)
+    C = Tree().definition(participation.rounds)
     assert found.value == pytest.approx(
         np.linalg.norm(C[:, list(found.worst_pattern)].sum(axis=1)), rel=1e-12
     )

@@ -17,6 +17,7 @@ from fedray.mechanisms.accounting.gdp import mu_of
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Restarted, Tree
+from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
@@ -250,7 +251,7 @@ def composed_rho(
 ) -> float:
     """By hand, with everything written out: both releases of all rows of C as one Gaussian vector of unit noise. The device's updates
     are all alike and as long as the clip norm of their segment, by which the noise is measured; its bits are all 1, and count 1/2."""
-    C = reference.strategy_matrix(strategy, rounds)
+    C = strategy.definition(rounds)
     begins = [strategy.recurrence(rounds).begins_anew(t) for t in range(rounds)]
     norms = 0.3 + np.cumsum(begins) ** 2
     norms_of_rows = norms[np.argmax(C != 0, axis=1)]
@@ -286,7 +287,12 @@ def test_rho_of_both_releases_is_that_of_the_composition_written_out(
     assert rho_of(release) == pytest.approx(brute, rel=1e-9)
     assert rho_of(both) == pytest.approx(brute, rel=1e-9)
     assert mu_of(both) == pytest.approx(math.sqrt(2 * brute), rel=1e-9)
-    of_one = StrategyRelease.of_patterns(strategy, [(0, 5, 9)], rounds, z)
+    of_one = StrategyRelease(
+        strategy=strategy,
+        rounds=rounds,
+        noise_multiplier=z,
+        sensitivity=PatternSensitivities(strategy, rounds).exact(np.array([0, 5, 9])),
+    )
     expected = composed_rho(strategy, (0, 5, 9), rounds, z, count_noise)
     assert rho_of(with_counts(of_one, count_noise)) == pytest.approx(expected, rel=1e-9)
 
@@ -319,7 +325,7 @@ def test_rho_is_the_largest_over_all_inputs_of_a_device_that_is_zeroed_out(
     counts one half there, so rho is theirs to the digit. If it sent updates of zeros instead, rho would be larger than is stated."""
     rounds, z, count_noise = 11, 4.0, 10.0
     participation = MinSep(rounds, 4, 3)
-    C = reference.strategy_matrix(strategy, rounds)
+    C = strategy.definition(rounds)
     of_updates = update_noise_multiplier(z, count_noise)
     largest = {}
     for zeroed in ("silent", "zeros"):

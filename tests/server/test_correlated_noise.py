@@ -12,7 +12,7 @@ from example_mechanisms import MECHANISMS, ROUNDS
 from torch import Tensor
 
 import fedray
-from fedray.mechanisms import reference
+from fedray.mechanisms import Toeplitz, Tree, reference
 from fedray.mechanisms.strategy import Strategy
 from fedray.server.learning.draws import NormalDraws
 
@@ -42,7 +42,7 @@ def test_the_steps_are_rows_of_the_inverse_matrix_times_the_draws(kind: str) -> 
     Z = np.empty((ROUNDS, 18), np.float32)
     for t in range(ROUNDS):
         NormalDraws(3, 0, torch.device("cpu")).fill(torch.from_numpy(Z[t]), t)
-    C = reference.strategy_matrix(strategy, ROUNDS)
+    C = strategy.definition(ROUNDS)
     rows = np.stack([flat(noise.next_noise()) for _ in range(ROUNDS)])
     np.testing.assert_allclose(rows, 2.0 * 0.5 * np.linalg.solve(C, Z), atol=2e-5)
 
@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         r"strategy = Linear.*an instance of Strategy",
     ),
     "unstable": (
-        {"strategy": fedray.Toeplitz(coefficients=(1.0, 9.0))},
+        {"strategy": Toeplitz(coefficients=(1.0, 9.0))},
         "grows .*-fold within 45 rounds",
     ),
 }
@@ -231,7 +231,7 @@ def test_a_mechanism_is_given_by_the_path_of_its_file(tmp_path) -> None:
     """A string or a Path, with the noise of the strategy that the file describes."""
     file = tmp_path / "tree.json"
     file.write_text('{"kind": "tree"}')
-    expected = flat(noise_of(fedray.Tree()).next_noise())
+    expected = flat(noise_of(Tree()).next_noise())
     for path in (file, str(file)):
         assert (flat(noise_of(path).next_noise()) == expected).all()
 
@@ -253,7 +253,7 @@ def test_a_state_is_loaded_once_and_only_into_the_same_plan() -> None:
         fedray.InputError, match="^next_step=1 is not 0: this object already gave noise"
     ):
         noise.load_state_dict(state)
-    for changed in ({"clip_norm": 0.6}, {"steps": 44}, {"strategy": fedray.Tree()}):
+    for changed in ({"clip_norm": 0.6}, {"steps": 44}, {"strategy": Tree()}):
         with pytest.raises(fedray.InputError, match=f"^the state is of {next(iter(changed))}="):
             noise_of(**changed).load_state_dict(state)
     with pytest.raises(fedray.InputError, match="^the state is of device='cuda"):

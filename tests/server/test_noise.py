@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from example_mechanisms import MECHANISMS, ROUNDS
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float32Array, Float64Array
 from fedray.base.errors import AggregatorLost, CheckpointError, InputError
 from fedray.encoding.tables import FIXED_POINT_BITS
-from fedray.mechanisms import reference
+from fedray.mechanisms import reference, tree_nodes
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs, Recurrence
 from fedray.mechanisms.registry import (
@@ -46,10 +46,12 @@ def draw(round_index: int, level: int = 0, seed: int = 3, dimension: int = 17) -
 def reference_rows(strategy: Strategy, rounds: int) -> np.ndarray:
     """The noise map times the very draws that the stream makes, in float64."""
     if isinstance(strategy, Tree):
-        nodes = [draw(node.end - 1, node.height) for node in reference.tree_nodes(strategy, rounds)]
+        nodes = [
+            draw(node.end - 1, node.height) for node in tree_nodes.tree_nodes(strategy, rounds)
+        ]
         virtual = [
             draw(node.end - 1, VIRTUAL + node.height)
-            for node in reference.virtual_subtrees(strategy, rounds)
+            for node in tree_nodes.virtual_subtrees(strategy, rounds)
         ]
         return reference.noise_map(strategy, rounds) @ np.stack([*nodes, *virtual])
     return reference.noise_map(strategy, rounds) @ np.stack([draw(t) for t in range(rounds)])
@@ -107,13 +109,16 @@ class Halves(Strategy):
     def recurrence(self, rounds: int) -> Recurrence:
         return Outputs(row=lambda t: np.array([2.0]), bands=1)
 
-    def gram_entries(self, first, second, rounds: int) -> NDArray[np.float64]:
+    def definition(self, rounds: int) -> Float64Array:
+        return 2.0 * np.eye(rounds)
+
+    def gram_entries(self, first, second, rounds: int) -> Float64Array:
         return 4.0 * (first == second)
 
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
         raise NotImplementedError
 
-    def error_variances(self, rounds: int) -> NDArray[np.float64]:
+    def error_variances(self, rounds: int) -> Float64Array:
         return np.arange(1, rounds + 1) / 4.0
 
 
@@ -136,7 +141,7 @@ def test_after_a_restart_noise_is_that_of_a_stream_that_begins_there(strategy) -
     rows = np.stack([stream.next().numpy().copy() for _ in range(ROUNDS)])
     count = min(end - start, 10)
     assert count > 3
-    alone = np.linalg.inv(reference.strategy_matrix(strategy.mechanism, count))
+    alone = np.linalg.inv(strategy.mechanism.definition(count))
     expected = alone @ np.stack([draw(start + t) for t in range(count)])
     np.testing.assert_allclose(rows[start : start + count], expected, atol=2e-5)
 
@@ -222,9 +227,7 @@ def test_on_a_gpu_too_streams_are_restorable_and_correlated_as_the_reference(
     assert torch.equal(other.next(), rows[4].float())
 
 
-def committed(
-    aggregator: ModelAggregator, round_index: int, *updates: np.ndarray
-) -> NDArray[np.float32]:
+def committed(aggregator: ModelAggregator, round_index: int, *updates: np.ndarray) -> Float32Array:
     """The parameters after a round in which devices sent these updates; the clip norm is 1."""
     for update in updates:
         aggregator.add(np.trunc(update * 2.0**FIXED_POINT_BITS).astype(np.int64))

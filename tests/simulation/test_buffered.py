@@ -14,7 +14,6 @@ from fedray.audit.audit import audit_trace
 from fedray.base.errors import AggregatorLost, ScenarioError, TraceCorrupt
 from fedray.clients.data.factory import source_of
 from fedray.clients.workers import start_trainers
-from fedray.mechanisms.reference import strategy_matrix
 from fedray.mechanisms.registry import Toeplitz, Tree
 from fedray.runs.learning import train
 from fedray.runs.pipeline import resume_run, run_scenario
@@ -253,7 +252,7 @@ def test_the_observed_sensitivity_is_that_of_the_weighted_patterns(
         "tree": Tree(),
         "signed": Toeplitz(coefficients=(1.0, -0.6, 0.3, -0.2)),
     }[mechanism]
-    C = strategy_matrix(strategy, 20)
+    C = strategy.definition(20)
     largest = 0.0
     for pairs in weights_of(dense).values():
         columns = C[:, pairs[:, 0].astype(int)] * pairs[:, 1]

@@ -8,7 +8,6 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.base.errors import InputError, ScenarioError
-from fedray.mechanisms import reference
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -64,7 +63,7 @@ def rows_by_device(trace: Trace) -> dict[int, list[tuple[int, int]]]:
 def is_beyond(scenario: Scenario, pattern: list[int]) -> bool:
     """Whether a device with these rounds is beyond the budget, by the matrix itself."""
     privacy, rounds = scenario.privacy, scenario.rounds.count
-    C = reference.strategy_matrix(privacy.mechanism, rounds)
+    C = privacy.mechanism.definition(rounds)
     sensitivity = float(np.linalg.norm(C[:, pattern].sum(axis=1)))
     event = Gaussian(noise_multiplier=privacy.noise_multiplier, sensitivity=sensitivity)
     stop_at = privacy.stop_at

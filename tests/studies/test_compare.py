@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fedray
+from fedray.mechanisms import Tree
 from fedray.report.plotly_json import plotly_figure
 from fedray.studies.compare_page import comparison_figures, comparison_page
 from fedray.trace.reader import Trace
@@ -99,7 +100,7 @@ def test_runs_of_equal_enforced_epsilon_are_not_called_unequal(trace_of, small, 
     z = fedray.Scenario.from_tables(trace.scenario).privacy.noise_multiplier
     of_blt, of_tree = (
         fedray.audit_trace(trace, mechanism=each).mechanisms[0].enforced.mu
-        for each in (None, fedray.Tree())
+        for each in (None, Tree())
     )
     calibrated = z * of_tree / of_blt
     first = trained_of("blt", trace, {"accuracy": 0.5})

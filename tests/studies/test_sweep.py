@@ -285,7 +285,7 @@ def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_clust
         (
             'kind = "tree-full"',
             'kind = "dense"\nmade_for = ["distribution"]',
-            "only a blt is optimised for several outcomes",
+            "dense is not optimised for several outcomes",
         ),
         (
             "noise_multiplier = 2.0",

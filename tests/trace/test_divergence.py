@@ -24,7 +24,14 @@ def trained_with(directory: Path, losses, not_finite: int = 0) -> TrainedRun:
         )
         for place, loss in enumerate(losses)
     ]
-    document = {"trace_digest": "0" * 64, "rounds": len(rows), "seed": 0, "scenario": {}}
+    document = {
+        "trace_digest": "0" * 64,
+        "rounds": len(rows),
+        "seed": 0,
+        "scenario": {},
+        "encoding": {},
+        "notes": [],
+    }
     with TrainedRunWriter(directory) as writer:
         description = TaskDescription({"w": (2,)}, (), {})
         path = writer.finish(rows, description, np.zeros(2, np.float32), document)

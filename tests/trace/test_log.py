@@ -22,7 +22,6 @@ from fedray.imports.log_times import shown_range
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Tree
 from fedray.trace.imported import ImportedTrace, open_trace
-from fedray.trace.schema import columns_digest, document_digest
 
 START = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 
@@ -656,42 +655,6 @@ def test_the_two_ends_of_the_times_are_shown_in_one_form_uncut() -> None:
     assert shown_range(0.5, noon) == ("0.5 s", f"{noon:.15g} s")
 
 
-def test_an_import_of_the_release_before_is_still_audited(log) -> None:
-    trace = log("dev,round\na,0\nb,1\nb,2\n", 3)
-    kept = {"format", "digest", "devices_digest", "log", "round_column", "rounds", "rows_read", "rows", "devices", "written",
-            "packages", "parts"}  # fmt: skip
-    document = {key: value for key, value in trace.run.items() if key in kept}
-    left_out = [
-        {
-            "reason": "the same device in the same round again",
-            "rows": 2,
-            "example": "device 'a', round 0",
-        }
-    ]
-    document |= {"version": 1, "device_column": "dev", "left_out": left_out}
-    (trace.path / "log_rounds.parquet").unlink()
-    (trace.path / "run.json").write_text(json.dumps(document))
-    old = open_trace(trace.path)
-    assert isinstance(old, ImportedTrace)
-    assert rows_of(old) == [("a", 0), ("b", 1), ("b", 2)]
-    assert (old.is_complete, old.repeats, old.round_label(2), old.round_times(), old.times(0)) == (
-        True,
-        "once",
-        "2",
-        None,
-        None,
-    )
-    assert [each.example for each in old.left_out] == ["round 0"]  # it recorded the name
-    assert old.unit == "device (a value of the log's column 'dev')"
-    assert any(
-        "did not look for rounds without a participation" in text for text in old.assumptions
-    )
-    assert any(
-        "Rows that repeat another row's device and round: 2" in text for text in old.assumptions
-    )
-    old.verify()
-
-
 @pytest.mark.parametrize("repeats", ["once", "each"])
 def test_repeated_rows_last_from_their_first_to_their_last_time(
     log, monkeypatch, repeats: str
@@ -725,31 +688,12 @@ def test_repeated_rows_last_from_their_first_to_their_last_time(
         trace.verify()
 
 
-@pytest.mark.parametrize("repeated", [False, True])
-def test_an_older_import_is_refused_only_if_it_lacks_times_of_repeated_rows(
-    log, repeated: bool
-) -> None:
-    rows = "a,0,0\na,1,9\n" + ("a,0,5\n" if repeated else "")
-    told = {"time_column": "at", "time_unit": "seconds"}
-    trace = log("dev,round,at\n" + rows, 2, repeats="once", **told)
-    part = trace.run["parts"][0]
-    file = trace.path / part["file"]
-    pq.write_table(pq.read_table(file).drop_columns("last_time"), file)
-    part["times_digest"] = columns_digest({"time": np.array([0.0, 9.0])})
-    document = {key: value for key, value in trace.run.items() if key != "document_digest"}
-    document["version"] = 2
-    document["document_digest"] = document_digest(document)
+def test_an_import_of_another_version_is_refused(log) -> None:
+    trace = log("dev,round\na,0\nb,1\n", 2)
+    document = {**trace.run, "version": 2}
     (trace.path / "run.json").write_text(json.dumps(document))
-    if repeated:
-        with pytest.raises(TraceVersion, match="earliest time of each .*; import the log again"):
-            open_trace(trace.path)
-        return
-    old = open_trace(trace.path)
-    assert isinstance(old, ImportedTrace)
-    times = old.times(0)
-    assert times is not None
-    assert times[0].tolist() == times[1].tolist() == [0.0, 9.0]
-    old.verify()
+    with pytest.raises(TraceVersion, match="version=2, this release reads 3; import the log again"):
+        open_trace(trace.path)
 
 
 @pytest.mark.parametrize("what", ["times", "log_rounds"])

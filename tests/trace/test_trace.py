@@ -1,6 +1,5 @@
 """The trace on disk: readable with pyarrow alone, whole or not there, and refused when anything is wrong with it."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -15,24 +14,17 @@ from fedray.base.blocks import BLOCK_DEVICES, MAX_PARTS, part_devices, part_rang
 from fedray.base.errors import InputError, RunFailed, TraceCorrupt, TraceError, TraceVersion
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.imports.importer import import_log
-from fedray.trace.checkpoints import npz_bytes
 from fedray.trace.files import read_columns
 from fedray.trace.learned_from import open_trained
 from fedray.trace.learned_from import trace_of as learned_from
 from fedray.trace.reader import Trace
 from fedray.trace.schema import (
-    DOCUMENT_DIGEST,
     ROUND_SCHEMA,
     STATES,
-    columns_digest,
-    document_digest,
 )
 from fedray.trace.trained import (
-    NEW_IN_3,
-    OLD_METRIC_SCHEMA,
     TrainedRun,
     TrainedRunWriter,
-    metric_schema,
 )
 from fedray.trace.unfinished import read_unfinished
 from fedray.trace.writer import TraceWriter
@@ -239,7 +231,7 @@ def damage(name: str, trace: Trace) -> None:
         ("missing run", TraceError, "has no run.json; give the directory"),
         ("run is no json", TraceCorrupt, "take the trace from its source"),
         ("another format", TraceError, "give the directory"),
-        ("another version", TraceVersion, "schema_version=99, this release reads 2 to 6"),
+        ("another version", TraceVersion, "schema_version=99, this release reads 6"),
         ("run without parts", TraceCorrupt, "lacks parts"),
         ("a stray file", TraceCorrupt, "holds 'zzz.parquet', which is no part"),
         ("odd numbers", TraceCorrupt, "whose numbers are"),
@@ -374,48 +366,21 @@ def test_another_layout_of_the_same_run_json_is_the_same(trace_of) -> None:
     Trace.open(trace.path).verify()
 
 
-def test_the_version_before_has_no_way_around_the_digest(trace_of) -> None:
-    """An edited version, which has fewer digests: those that are there are checked all the same."""
-    trace = trace_of(PATTERNS, 5)
-    rewrite_run(trace, schema_version=2)
-    with pytest.raises(TraceCorrupt, match="the digest that it records of itself"):
-        Trace.open(trace.path)
-
-
-def of_the_version_before(trace: Trace) -> Trace:
-    """As the release before wrote it."""
-    parts = [
-        {key: value for key, value in part.items() if key != "columns"}
-        for part in trace.run["parts"]
-    ]
-    newer = ("document_digest", "metrics_digest")
-    run = {key: value for key, value in trace.run.items() if key not in newer} | {
-        "schema_version": 2,
-        "parts": parts,
-    }
-    (trace.path / "run.json").write_text(json.dumps(run))
-    return Trace.open(trace.path)
-
-
-@pytest.mark.parametrize("is_old", [False, True])
-def test_the_part_of_another_trace_is_refused(trace_of, is_old: bool) -> None:
+def test_the_part_of_another_trace_is_refused(trace_of) -> None:
     """Same rows and rounds, another device: no invariant is broken, and only a digest can tell."""
     mine, other = trace_of([[0, 3], [1, 2], [4]], 5), trace_of([[1, 3], [0, 2], [4]], 5)
-    if is_old:
-        mine = of_the_version_before(mine)
     shutil.copy(part_path(other), part_path(mine))
     with pytest.raises(TraceCorrupt, match="is another trace's"):
         list(Trace.open(mine.path).accepted())
     assert sum(part.rounds.size for part in Trace.open(mine.path, verify=False).accepted()) == 5
 
 
-def test_a_trace_of_the_version_before_is_read_and_says_what_it_lacks(trace_of) -> None:
+@pytest.mark.parametrize("version", [5, True, None, "6"])
+def test_a_trace_of_another_version_is_refused(trace_of, version: object) -> None:
     trace = trace_of(PATTERNS, 5)
-    assert trace.integrity == "run.json and every column that was read have their recorded digests."
-    old = of_the_version_before(trace)
-    old.verify()
-    assert sum(part.rounds.size for part in old.accepted()) == 10
-    assert "has no digest of its own" in old.integrity
+    rewrite_run(trace, schema_version=version)
+    with pytest.raises(TraceVersion, match=r"this release reads 6; use the fedray release"):
+        Trace.open(trace.path)
 
 
 def test_each_reader_checks_the_columns_that_it_reads_and_no_other(trace_of) -> None:
@@ -461,6 +426,8 @@ def write_trained(directory: Path, small, trace_digest: str = "0") -> Path:
         "rounds": 2,
         "seed": 0,
         "scenario": small().to_tables(),
+        "encoding": {"kind": "fixed_point", "bits_per_parameter": 64.0, "inflation": 1.0},
+        "notes": [],
     }
     description = TaskDescription({"b": (2,), "a": (1, 1)}, METRICS, {"accuracy": 0.75})
     steps = 2**FIXED_POINT_BITS
@@ -494,61 +461,13 @@ def test_a_trained_run_reads_back_and_names_what_was_left_out(tmp_path: Path, sm
     )
 
 
-def write_old_metrics(directory: Path) -> str:
-    """metrics.parquet of traces of version 3 and of trained runs of version 1; its digest."""
-    columns = {
-        "round": np.array([0], np.uint32),
-        "train_loss": np.array([1.0]),
-        "clipped_share": np.array([0.5]),
-        "evaluation_loss": np.array([np.nan]),
-        "evaluation_accuracy": np.array([np.nan]),
-    }
-    arrays = [pa.array(column, mask=np.isnan(column)) for column in columns.values()]
-    pq.write_table(
-        pa.table(arrays, schema=OLD_METRIC_SCHEMA),
-        directory / "metrics.parquet",
-        write_page_checksum=True,
-    )
-    return columns_digest(columns)
-
-
-def test_a_trained_run_of_version_1_is_read(tmp_path: Path, small) -> None:
-    """Its model is the aggregator's state, its metrics have no errors and no units."""
-    path = write_trained(tmp_path / "t", small)
-    state = npz_bytes({"parameters": np.arange(3, dtype=np.float32), "device": np.array("cpu")})
-    (path / "model.npz").write_bytes(state)
-    document = {
-        **TrainedRun.open(path).document,
-        "version": 1,
-        "metrics_digest": write_old_metrics(path),
-        "model_sha256": hashlib.sha256(state).hexdigest(),
-    }
-    document["scenario"]["training"]["task"] = "next_word"
-    document["document_digest"] = document_digest(document)
-    (path / "training.json").write_text(json.dumps(document))
-    run = TrainedRun.open(path)
-    run.verify()
-    assert run.parameters().tolist() == [0, 1, 2]
-    assert [metric.name for metric in run.task_metrics] == ["loss", "accuracy"]
-    assert dict(run.rows())["task"] == "next_word, seed 0"
-    with pytest.raises(TraceError, match="before parameters had names"):
-        run.named_parameters()
-
-
-@pytest.mark.parametrize("version", [3, 4])
-def test_metrics_are_checked_when_they_are_read(trace_of, small, version: int) -> None:
-    """They are in the folder of the trained run; until version 3 they were in the trace itself."""
+def test_metrics_are_checked_when_they_are_read(trace_of, small) -> None:
     trace = trace_of(PATTERNS, 5)
     file = trace.path / "training" / "metrics.parquet"
-    if version == 4:
-        write_trained(trace.path / "training", small, trace.digest)
-    else:
-        digest, file = write_old_metrics(trace.path), trace.path / "metrics.parquet"
-        run = {**trace.run, "schema_version": 3, "metrics_digest": digest}
-        rewrite_run(trace, **{**run, "document_digest": document_digest(run)})
+    write_trained(trace.path / "training", small, trace.digest)
     metrics = Trace.open(trace.path).metrics
     assert metrics is not None
-    assert metrics["clipped_share"][0] == (0.5 if version == 3 else 0.0)
+    assert metrics["clipped_share"][0] == 0.0
     Trace.open(trace.path).verify()
     table = pq.read_table(file)
     pq.write_table(
@@ -591,25 +510,6 @@ def test_a_run_json_around_a_training_counts_only_with_its_digest(
     trained = TrainedRun.open(write_trained(tmp_path / "t", small))
     (tmp_path / "run.json").write_text(content)
     assert learned_from(trained) is None
-
-
-def test_a_trained_run_of_version_2_is_read(tmp_path: Path, small) -> None:
-    """It does not say how updates were clipped."""
-    path = write_trained(tmp_path / "t", small)
-    new = TrainedRun.open(path)
-    columns = {name: each for name, each in new.metrics.items() if name not in NEW_IN_3}
-    schema = metric_schema(METRICS, 2)
-    arrays = [pa.array(columns[each.name], each.type, from_pandas=True) for each in schema]
-    pq.write_table(
-        pa.table(arrays, schema=schema), path / "metrics.parquet", write_page_checksum=True
-    )
-    document = {**new.document, "version": 2, "metrics_digest": columns_digest(columns)}
-    document[DOCUMENT_DIGEST] = document_digest(document)
-    (path / "training.json").write_text(json.dumps(document))
-    old = TrainedRun.open(path)
-    assert list(old.metrics) == list(columns)
-    assert old.rows() == new.rows()
-    old.verify()
 
 
 @pytest.mark.parametrize(

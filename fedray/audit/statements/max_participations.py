@@ -1,4 +1,4 @@
-"""The claim `max_participations`: a device takes part in at most so many rounds."""
+"""The claim `max_participations`: the largest number of rounds in which a device takes part."""
 
 from collections.abc import Iterator
 

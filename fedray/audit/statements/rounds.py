@@ -1,4 +1,4 @@
-"""The claim `rounds`: at most so many rounds were released."""
+"""The claim `rounds`: the largest number of released rounds."""
 
 from collections.abc import Iterator
 

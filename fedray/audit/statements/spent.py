@@ -117,8 +117,9 @@ class SpentStatement:
         return self.privacy_of(released(self.permitted, sensitivity))
 
     def _verdict(self, of_trace: float, is_exact: bool, basis: Basis) -> Verdict:
-        # Nothing ensures for another run what this trace spent: it only decides how a claim fails.
-        # A bound that is too large refutes nothing; only what a device surely spent breaks a claim.
+        # The privacy that this trace spent does not bind another run: it only decides how a claim
+        # fails. An upper bound that is too large refutes nothing; only privacy that a device surely
+        # spent does.
         if basis.sensitivity is not None and self._under(basis.sensitivity.value) <= self.most:
             return Verdict.HOLDS
         if of_trace > self.most:
@@ -129,7 +130,7 @@ class SpentStatement:
         return Verdict.UNPROVEN if lower_bound <= self.most else Verdict.TRACE_ONLY
 
     def by_server(self, finding: Finding, ensured: Guarantee | None) -> Finding:
-        """Returns the finding; it holds if the claim follows from what the server ensures."""
+        """Returns the finding, which holds if the claim follows from the server's rules."""
         if ensured is None or finding.verdict is Verdict.HOLDS:
             return finding
         spent = ensured.rho if self.key == "rho" else ensured.epsilon

@@ -1,4 +1,4 @@
-"""The base class of statements about participation, and what they are checked against."""
+"""The base class of statements about participation, and the facts that they are checked against."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedray.audit.findings import Evidence, Finding
 from fedray.audit.participation import CHUNK, Patterns
+from fedray.base.arrays import BoolArray, Int64Array, UInt64Array
 from fedray.mechanisms.participation import MinSep
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -53,7 +54,7 @@ class Breaches(NamedTuple):
     found: figure that breaks the statement, [R].
     """
 
-    device_ids: NDArray[np.uint64] | None
+    device_ids: UInt64Array | None
     rounds: NDArray
     found: NDArray
 
@@ -89,7 +90,7 @@ class Statement(ABC):
         return None
 
 
-def in_parts(is_breach: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
+def in_parts(is_breach: BoolArray) -> Iterator[Int64Array]:
     """Yields the places of breaches, at most CHUNK at a time."""
     places = np.flatnonzero(is_breach)
     for start in range(0, places.size, CHUNK):

@@ -35,7 +35,7 @@ from fedray.base.errors import InputError, ScenarioError
 from fedray.base.mistakes import nearest_first
 from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
-from fedray.mechanisms.optimize.design import Kind, MechanismRequest
+from fedray.mechanisms.optimize.design import RECIPES, Kind, MechanismRequest, Recipe
 from fedray.mechanisms.optimize.objective import Objective
 from fedray.mechanisms.participation import MinSep
 from fedray.scenario import Scenario
@@ -79,7 +79,7 @@ class MechanismSpec(Table):
     refusal: ClassVar[type[InputError]] = InputError
 
     kind: Kind
-    """blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full or identity."""
+    """Kind of mechanism, as in `fedray optimize KIND`."""
     buffers: Count | None = None
     """Buffers of a blt."""
     bands: Count | None = None
@@ -92,24 +92,27 @@ class MechanismSpec(Table):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if "distribution" in self.made_for and self.kind != "blt":
+        if "distribution" in self.made_for and "targets" not in self.recipe.options:
             raise ValueError(
-                "made_for distribution: only a blt is optimised for several outcomes, not "
-                f"{self.kind}"
+                f"made_for distribution: {self.kind} is not optimised for several outcomes; leave "
+                "it out, or choose blt"
             )
-        # The request refuses options that the kind lacks; the participation is one that fits.
+        # The request refuses options that the kind does not have; its participation is a dummy.
         MechanismRequest(
             self.kind, MinSep(self.bands or 1, 1, 1), self.buffers, self.bands, self.objective
         )
         return self
 
     @property
+    def recipe(self) -> Recipe:
+        """Recipe of mechanisms of this kind."""
+        return RECIPES[self.kind]
+
+    @property
     def needs_optimising(self) -> bool:
-        """Whether its parameters depend on the setting that it is made for."""
-        if self.kind in ("identity", "tree", "tree-full"):
-            return False
-        # These have nothing to choose but their number of bands.
-        return not (self.kind in ("band-fhu", "bisr") and self.bands)
+        """Whether the participation that the mechanism is made for makes a difference."""
+        searched = self.recipe.searched
+        return searched == "everything" or (searched == "bands" and not self.bands)
 
 
 class Sweep(Table):
@@ -256,16 +259,18 @@ class Sweep(Table):
         return sweep, scenario
 
     def objective_of(self, spec: MechanismSpec) -> Objective | None:
-        """Returns the loss that a mechanism is optimised for; None if it is not optimised.
+        """Loss that a mechanism is optimised for, or None if it is not optimised.
 
-        A blt is optimised for the plotted loss. Matrices keep the loss of their papers, because
-        MaxLoss would take hours.
+        A kind that can be optimised for all cells is optimised for the plotted loss. Others keep
+        their papers' loss, because MaxLoss takes hours for matrices.
         """
         if not spec.needs_optimising:
             return None
         if spec.objective is not None:
             return spec.objective
-        return PLOTTED_LOSS.get(self.y, "max") if spec.kind == "blt" else "rms"
+        usual = spec.recipe.objective
+        is_for_plot = "targets" in spec.recipe.options
+        return PLOTTED_LOSS.get(self.y, usual) if is_for_plot else usual
 
     def label(self, spec: MechanismSpec, made_for: MadeFor) -> str:
         """Names a mechanism in tables and plots: kind, size, objective and purpose."""

@@ -1,0 +1,5 @@
+"""Public strategies, and errors of their mathematics."""
+
+from fedray.mechanisms.accounting.events import EventRefused as EventRefused
+from fedray.mechanisms.registry import *
+from fedray.mechanisms.strategy import SensitivityUnknown as SensitivityUnknown
