@@ -153,8 +153,7 @@ class CanaryResult(Result):
     mu: float
     """Measured: the distinguishability of the best linear test."""
     mu_low: float
-    """Lower end of mu's confidence interval (normal approximation, thousands of degrees of
-    freedom)."""
+    """Lower end of mu's confidence interval, by a normal approximation."""
     mu_high: float
     """Upper end of that interval."""
     signal: float
@@ -178,8 +177,7 @@ class CanaryResult(Result):
 
     @property
     def covers(self) -> InJson[bool]:
-        """Whether the confidence interval of mu holds the expected mu; one in a hundred does not
-        although nothing is wrong."""
+        """Whether the interval of mu holds the expected mu; one in a hundred does not."""
         return self.mu_low <= self.expected_mu <= self.mu_high
 
     @property
@@ -262,19 +260,14 @@ def run_canary(
             f"the run has {rounds} rounds, canaries take {MOST_ROUNDS} at most; check a shorter "
             "run of the same mechanism"
         )
-    if rounds * coordinates > MOST_VALUES:
-        raise InputError(
-            f"{rounds} rounds of coordinates={coordinates} are more than {MOST_VALUES:,} values; "
-            f"take coordinates={MOST_VALUES // rounds} or fewer"
-        )
+    most = MOST_VALUES // rounds
     # D / 2 devices draw noise for D coordinates in every round.
-    if adds_noise and rounds * coordinates**2 // 2 > MOST_DRAWS:
-        most = math.isqrt(2 * MOST_DRAWS // rounds)
-        remedy = f"take coordinates={most} or fewer" if most >= 256 else "check a shorter run"
-        raise InputError(
-            f"{rounds} rounds of coordinates={coordinates}: devices that add noise would draw more "
-            f"than {MOST_DRAWS:,} numbers; {remedy}"
-        )
+    if adds_noise:
+        most = min(most, math.isqrt(2 * MOST_DRAWS // rounds))
+    if coordinates > most:
+        remedy = f"take {most} or fewer" if most >= 256 else "check a shorter run"
+        rule = f"is too large for {rounds} rounds"
+        raise InputError.of("coordinates", coordinates, rule, remedy)
     return check_training(scenario, recorded, coordinates, aggregator, trainer, on_progress)
 
 
@@ -574,8 +567,7 @@ class _Setup(NamedTuple):
         return np.minimum(1.0, self.least / np.array(weights))
 
     def grain(self) -> float:
-        """Distance between the values of a coordinate's noise, in norms of a contribution; 0 for
-        continuous noise."""
+        """Distance of a coordinate's noise values, in contribution norms; 0 if continuous."""
         table = self.scenario.privacy.encoding
         if not isinstance(table, DiscreteGaussian):
             return 0.0
@@ -707,8 +699,7 @@ def _released(
 
 
 class _Watched:
-    """An aggregator whose last step and un-noised sum can be read, and whose clips the canaries
-    get."""
+    """An aggregator that shows its last step and un-noised sum, and gives canaries their clips."""
 
     step: Float64Array
     """Change of the parameters in the last round, [D]."""

@@ -8,7 +8,7 @@ trace and the seed.
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -162,8 +162,8 @@ class Comparison(DrawnResult):
     @property
     def privacy_note(self) -> InJson[str]:
         """Groups that spend another observed rho than the first: groups of equal enforced epsilon,
-        and for the others the noise multipliers of equal observed rho. Empty without such groups,
-        or if rho is not known."""
+        and for the others the noise multipliers of equal observed rho. Empty if all are equal or
+        unknown."""
         first = self.groups[0]
         calibrated, needed, notes = [], [], []
         for group in self.groups[1:]:
@@ -193,8 +193,8 @@ class Comparison(DrawnResult):
 
     @property
     def evaluation_note(self) -> InJson[str]:
-        """Groups and metrics whose difference from the first group is within the error of the
-        evaluation; empty if all are beyond."""
+        """Groups whose difference from the first is within the error of the evaluation; may be
+        empty."""
         doubtful = []
         for group in self.groups[1:]:
             names = [
@@ -233,13 +233,11 @@ class Comparison(DrawnResult):
         return mean_interval(group.finals(metric).values())
 
     def difference(self, group: Group, metric: str) -> MeanInterval:
-        """Difference of a metric after the last round: a group less the first, over seeds of
-        both."""
+        """Difference of a metric after the last round from the first group, over common seeds."""
         return paired_difference(group.finals(metric), self.groups[0].finals(metric))
 
     def _may_be_chance(self, group: Group, metric: str) -> bool:
-        """Whether a difference from the first group is known, and may be zero by its 95 %
-        interval."""
+        """Whether a difference from the first group is known, and its 95 % interval holds zero."""
         found, first = self.difference(group, metric), self.groups[0]
         if not math.isfinite(found.mean):
             return False
@@ -373,20 +371,18 @@ def _are_equal(figure: float | None, other: float | None) -> bool:
 def _settings(run: TrainedRun) -> dict[str, Any]:
     """Settings of a run by dotted key, without its seed and paths of files."""
     scenario = run.document["scenario"]
-    flat: dict[str, Any] = {}
-    for table in TRAINED_TABLES:
-        _flatten(table, scenario.get(table, {}), flat)
-    flat.pop("training.seed", None)
+    flat = [pair for name in TRAINED_TABLES for pair in _flat(name, scenario.get(name, {}))]
     # Two copies of a file are one setting: its digest is compared.
-    return {key: value for key, value in flat.items() if key not in FILE_KEYS}
+    left_out = {"training.seed", *FILE_KEYS}
+    return {key: value for key, value in flat if key not in left_out}
 
 
-def _flatten(key: str, value: Any, into: dict[str, Any]) -> None:
-    if not isinstance(value, dict):
-        into[key] = value
-        return
-    for name, part in value.items():
-        _flatten(f"{key}.{name}", part, into)
+def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from _flat(f"{key}.{name}", part)
+    else:
+        yield key, value
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -35,8 +35,7 @@ class Found(Document):
 
     @property
     def targets(self) -> IfAny[tuple[Figures, ...]]:
-        """The same figures for each of the weighted outcomes, the weightiest first; only with
-        `--targets` of several outcomes."""
+        """The same figures for each of several weighted outcomes, the weightiest first."""
         return (self.figures, *self.others) if self.others else None
 
 
@@ -125,21 +124,13 @@ def evaluate_mechanisms(
     probability: float | None = None,
     partitions: int | None = None,
 ) -> dict[str, Figures]:
-    """Computes all figures of mechanisms at one setting; with a sampling probability also amplified
-    ones.
+    """Returns all figures of mechanisms at one setting, by mechanism as given: files (JSON or .npy)
+    or kinds in FOLLOWING_KINDS.
 
     Args:
-        given: the mechanisms: files (JSON or .npy), or kinds in FOLLOWING_KINDS.
-        rounds: n, number of released rounds.
-        min_sep: b, least difference of two rounds of one device.
-        max_participations: k, most rounds of one device.
         noise_multiplier: z of mu, rho and epsilon; None for figures without them.
-        delta: delta of epsilon.
-        probability: probability that a device is sampled in its turn; None for no sampling.
+        probability: probability that a device is sampled in its turn, for amplified figures.
         partitions: parts of the population that take turns; None for one.
-
-    Returns:
-        Figures by mechanism as given.
 
     Raises:
         InputError: the setting is impossible, or nothing is proven for it.

@@ -188,15 +188,8 @@ def scenario_to_fit(
     report_goal: int | None,
     overrides: Sequence[str] = (),
 ) -> Scenario:
-    """Returns the scenario of a file, or one of defaults, with the given keys set.
-
-    Args:
-        file: a scenario file; None for the defaults.
-        devices: population.devices.
-        timer_hours: participation.timer_hours.
-        rounds: rounds.count.
-        report_goal: rounds.report_goal; that of the published runs without a file.
-        overrides: further keys, as "table.key=value".
+    """Returns the scenario of a file, or one of defaults, with the given keys set. Without a file,
+    the report goal is that of the published runs by default.
 
     Raises:
         InputError: devices, timer_hours or rounds are missing, without a file; or the file's runs

@@ -77,8 +77,7 @@ class DeviceGroup:
 
     @property
     def label(self) -> InJson[str]:
-        """Name of the group in tables: "all", a count, counts from and to, or a time zone as
-        "UTC+1"."""
+        """Name in tables: "all", a count, counts from and to, or a time zone as "UTC+1"."""
         if self.by == "all":
             return "all"
         if self.by == "zone":
@@ -88,8 +87,7 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class OnDevices(DrawnResult):
-    """Quality of a trained model on the devices of its population: on all, and by participation and
-    time zone."""
+    """Quality of a trained model on devices of its population, by participation and time zone."""
 
     TABLES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_tables"
     FIGURES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_figures"

@@ -55,8 +55,7 @@ def _table(found: OnDevices, metric: Metric, *notes: str) -> Table:
 
 
 def on_devices_figures(found: OnDevices) -> list[Shown]:
-    """Every metric by participations, by rounds trained, and by time zone, if there is more than
-    one group."""
+    """Every metric by participations, rounds trained and time zone, if there are several groups."""
     figures: list[Shown] = []
     for metric in found.metrics:
         for by in _FIGURES:

@@ -31,8 +31,7 @@ class MeanInterval(Document):
 
     @property
     def is_from_zero(self) -> bool:
-        """Whether the interval is known and does not hold zero: the sign of the mean is then more
-        than chance at its confidence."""
+        """Whether the interval excludes zero: the sign of the mean is then more than chance."""
         return self.low > 0 or self.high < 0
 
 

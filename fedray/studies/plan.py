@@ -18,11 +18,12 @@ rules. Devices seldom meet these rules, because they lie below the devices' own 
 run of the full size, with the rules, shows their cost.
 """
 
+import json
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -63,8 +64,7 @@ MOST_CONFIRMATIONS = 8
 FULL_SIZE_RUNS = 2
 """Full-size runs of most plans: one confirms, and one keeps the planned limits as rules."""
 MISS_PROBABILITY = 0.05
-"""Probability that one more run has a smaller min-sep than planned, if min-seps vary normally, as
-they did between seeds."""
+"""Probability of a run with a smaller min-sep than planned, if min-seps vary normally."""
 LEAST_DEVIATION = 0.5
 """Rounds: min-sep is a whole number, so equal seeds do not mean zero spread."""
 SLOWER = 0.05
@@ -129,8 +129,8 @@ class Candidate:
     planned_min_sep: int | None = None
     """Min-sep of the plan: the seeds' less a margin; None if no device takes part twice."""
     planned_max_participations: int | None = None
-    """Most participations of the plan: one more than the seeds' if they differ; None if a run
-    starves."""
+    """Most participations of the plan: the seeds', plus one if they differ; None if a run starves.
+    """
     deviation: float | None = None
     """Standard deviation of the min-sep between seeds over its mean."""
     days: float | None = None
@@ -140,8 +140,7 @@ class Candidate:
     rho: float | None = None
     """zCDP at the planned limits."""
     epsilon: float | None = None
-    """Epsilon at the planned limits; None if the noise is too small for a guarantee, or a run
-    starves."""
+    """Epsilon at the planned limits; None without a guarantee, or if a run starves."""
     guessed_epsilon: float | None = None
     """Epsilon if min-sep were population / report goal."""
     note: str = ""
@@ -191,8 +190,8 @@ class PlannedTimer(NamedTuple):
     timer_hours: float
     """Participation timer."""
     least: Candidate | None
-    """The candidate of the least report goal that meets the target, at full size if one was
-    simulated; None if none meets it."""
+    """The least goal that meets the target, at full size if one was simulated; None if none does.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +372,8 @@ def planned_scenario(
     # As overrides, so that planned keys are read and checked like a user's.
     strategy = _mechanism_for(best.planned_limits, best.target, has_cache)
     parameters = strategy.model_dump(mode="json")
-    table = ", ".join(f"{name} = {_toml(value)}" for name, value in parameters.items())
+    # JSON writes a kind, a number or a list of numbers as TOML does.
+    table = ", ".join(f"{name} = {json.dumps(value)}" for name, value in parameters.items())
     # A cohort is drawn from the round, so it cannot be larger.
     sample = min(scenario.training.cohort_sample, best.report_goal)
     # If no device comes twice there is nothing to enforce, and the user's own rule stays.
@@ -389,11 +389,6 @@ def planned_scenario(
         f"training.cohort_sample={sample}",
     )
     return planned, strategy
-
-
-def _toml(value: Any) -> str:
-    """A kind, a number or a list of numbers."""
-    return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 @dataclass
@@ -478,8 +473,7 @@ class _Planner:
         return None
 
     def _with_rules(self, full: Candidate) -> Candidate:
-        """Returns the candidate with the outcome of a run in which the planned limits are rules; it
-        may starve then."""
+        """Adds the outcome of a run in which the planned limits are rules; it may starve then."""
         planned, _ = planned_scenario(self.scenario, full, self.has_cache)
         run = planned.with_overrides("training.enabled=false")
         what = "full-size runs with the planned limits as rules"
@@ -529,8 +523,8 @@ class _Planner:
         found: Sequence[Truth],
         before: Candidate | None,
     ) -> Candidate:
-        """Returns the outcome of a goal in simulations of one size. before: smaller simulations,
-        whose spread and participations count too."""
+        """Adds a goal as simulated at one size; spread and participations of smaller runs count
+        too."""
         n = self.scenario.rounds.count
         z = self.target.noise_per_report * goal
         over = self.scenario.population.devices // goal
@@ -576,9 +570,8 @@ class _Planner:
 
 
 class _Search:
-    """The least report goal of one timer that meets the target: from a first guess by factors of
-    two, down as well as up, then bisection between a goal that fails and one that meets the target
-    or starves."""
+    """The least report goal of one timer that meets the target: steps by factors of two either way,
+    then bisection between a goal that fails and one that meets the target or starves."""
 
     def __init__(self, least: int, most: int, first: int) -> None:
         self._least = least
@@ -674,8 +667,7 @@ def _scale_of(goal: int, scale: float) -> float:
 
 
 def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -> int:
-    """The least goal that meets the target if min-sep is population / goal; the sensitivity is
-    guessed as 2 sqrt(k)."""
+    """The least goal that meets the target if min-sep is population / goal, s = 2 sqrt(k)."""
     n = scenario.rounds.count
 
     def meets(goal: int) -> bool:
@@ -698,8 +690,7 @@ def _best(proposals: dict[float, Candidate]) -> tuple[float, Candidate]:
 
 
 def _larger_goal(full: Candidate) -> int | None:
-    """The goal to try after one that falls short: epsilon falls about as the root of the goal, or
-    faster."""
+    """The goal after one that falls short: epsilon falls at least as the root of the goal."""
     if full.starves:
         return None
     # At least one per cent, so that the search continues; at most half as much again, as a goal

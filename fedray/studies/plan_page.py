@@ -152,8 +152,7 @@ def plan_page(plan: Plan, command: str) -> str:
 
 
 def plan_tables(plan: Plan) -> list[Table]:
-    """Candidates, the least goal that meets the target for each timer, and the answer, which has
-    only notes."""
+    """Candidates, least goals by timer, and the answer, which has only notes."""
     how = (
         f"{plan.seeds} seeds each. Planned: with a margin below the seeds' min-seps, from their "
         "spread, that one more run falls short of once in twenty times. Size 1 is the whole "

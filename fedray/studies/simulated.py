@@ -85,8 +85,7 @@ def simulated(scenario: Scenario) -> Truth:
 
 
 class StudyCache:
-    """Results of studies on disk. A damaged entry is computed again, and reported in `warnings`; an
-    entry that cannot be written is skipped."""
+    """Results of studies on disk. A damaged entry is computed again, with a warning."""
 
     def __init__(self, is_used: bool) -> None:
         self._folder = cache_folder("stress") if is_used else None

@@ -153,8 +153,7 @@ class HabitFit(DrawnResult):
         return float(special.chdtrc(self.degrees_of_freedom, self.j_statistic))
 
     def to_tables(self) -> dict[str, Any]:
-        """Returns the fitted tables of a scenario: availability, and with a fitted offset
-        population.time_zones."""
+        """Returns the fitted tables: availability, and population.time_zones with an offset."""
         # TOML has no null: keys that are None are left out.
         keys = self.table.model_dump(mode="json", exclude_none=True)
         tables: dict[str, Any] = {"availability": {name: _short(keys[name]) for name in keys}}
@@ -233,8 +232,7 @@ def fit_habits(
 
 
 class _Search:
-    """The search for the parameters of one log. A place is a value [P] of the free parameters on
-    their scales."""
+    """The search for the parameters of one log. A place [P] is a value of each on its scale."""
 
     def __init__(
         self,
@@ -392,8 +390,7 @@ class _Search:
     def _estimate(
         self, place: Float64Array, jacobian: Float64Array, errors: Float64Array
     ) -> Float64Array:
-        """The estimate with all devices: Gauss-Newton steps with one Jacobian, since the place is
-        near."""
+        """Gauss-Newton steps to the estimate with all devices and one Jacobian, as it is near."""
         difference = self._difference(self._large, place)
         for _ in range(_MOST_STEPS):
             step = -np.linalg.lstsq(jacobian, difference, rcond=None)[0]
@@ -444,8 +441,7 @@ class _Search:
     def _jacobian(
         self, simulator: Simulator, place: Float64Array, is_central: bool
     ) -> Float64Array:
-        """Derivatives [rank, P] of the weighted statistics, by differences with common random
-        numbers."""
+        """Derivatives [rank, P] of the weighted statistics, by common random numbers."""
         low, high = self._bounds
         # Differences to one side share their middle, which saves half of the simulations.
         here = None if is_central else self._difference(simulator, place)

@@ -100,8 +100,7 @@ def start_values(table: HabitAvailability) -> dict[str, float]:
 
 
 def table_of(values: Mapping[str, float], base: HabitAvailability) -> HabitAvailability:
-    """Returns the base table with other values, by the parameters' names; names that are not keys
-    of the table are skipped."""
+    """Returns the base table with other values, by parameter; other names are skipped."""
     keys: dict[str, Any] = base.model_dump(exclude_none=True)
     # The table has a pair where the fit has two parameters.
     alpha, beta = base.night_propensity
@@ -114,8 +113,11 @@ def table_of(values: Mapping[str, float], base: HabitAvailability) -> HabitAvail
 
 
 def base_table(overrides: Sequence[str]) -> HabitAvailability:
-    """Returns the table from which a fit begins, with keys set as "availability.key=value". Raises
-    InputError for other keys or another model."""
+    """Returns the start of a fit. Raises InputError for other keys or another model.
+
+    Args:
+        overrides: keys of the habit model, as "availability.key=value".
+    """
     for each in overrides:
         if not each.startswith("availability."):
             raise InputError.of(

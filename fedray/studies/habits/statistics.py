@@ -4,13 +4,13 @@ Every statistic is a smooth function of means over devices, except the shares of
 devices. So the bootstrap over devices (Efron 1979) takes one product of matrices.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.arrays import Float64Array
 from fedray.base.rng import Stream, stream_generator
 from fedray.studies.habits.columns import (
     COUNT_RATES,
@@ -76,8 +76,7 @@ class Summary:
         return np.column_stack([*own, *self._top_shares(weights)])
 
     def covariance(self, seed: int) -> Float64Array:
-        """Returns the covariance [M, M] of the statistics of this number of devices, by the
-        bootstrap over devices."""
+        """Returns the covariance [M, M] of the statistics, by the bootstrap over devices."""
         generator = stream_generator(seed, Stream.LOG_BOOTSTRAP)
         devices = min(self.devices, MOST_RESAMPLED)
         chosen = generator.permutation(self.devices)[:devices]
@@ -99,10 +98,10 @@ class Summary:
         return {name: shares @ column for name, column in self.columns.items()}
 
     def _top_shares(self, weights: Float64Array) -> list[Float64Array]:
-        order, total = self._from_the_top
+        order = np.argsort(-self.total, kind="stable")
         in_order = weights[:, order]
         devices = np.cumsum(in_order, axis=1)
-        held = np.cumsum(in_order * total, axis=1)
+        held = np.cumsum(in_order * self.total[order], axis=1)
         shares = []
         for share in TOP_SHARES:
             # The share may end within a device, of which a part counts then.
@@ -113,11 +112,6 @@ class Summary:
             ]
             shares.append(np.array(found) / held[:, -1])
         return shares
-
-    @cached_property
-    def _from_the_top(self) -> tuple[Int64Array, Float64Array]:
-        order = np.argsort(-self.total, kind="stable")
-        return order, self.total[order]
 
 
 def summary_of_intervals(sums: Columns, days: int, weekend_days: int) -> Summary:
@@ -140,39 +134,26 @@ def summary_of_intervals(sums: Columns, days: int, weekend_days: int) -> Summary
     }
 
     def of_means(means: Means) -> Statistics:
-        hours = means["hours"] / days
-        found = _by_two_hours("eligible at", hours)
-        runs = means["runs"][..., 0]
-        found += [
-            ("intervals per device and day", runs / days),
+        runs = means["runs"]
+        again, before = np.moveaxis(means["again"], -1, 0)
+        count, logs, log_squares = np.moveaxis(means["by_day"], -1, 0)
+        both, squares, night_squares = np.moveaxis(means["products"], -1, 0)
+        night, day = means["nights"][..., 0] / max(1, days - 1), count / days
+        mean = _ratio(logs, count)
+        longer, durations = _ratio(means["longer"], runs), map(_duration, RUN_HOURS)
+        return [
+            *_by_two_hours("eligible at", means["hours"] / days),
+            ("intervals per device and day", runs[..., 0] / days),
             ("share of days with any", means["with_any"][..., 0] / days),
-        ]
-        for place, length in enumerate(RUN_HOURS):
-            name = f"intervals longer than {_duration(length)}"
-            found.append((name, _ratio(means["longer"][..., place], runs)))
-        again = _ratio(means["again"][..., 0], means["again"][..., 1])
-        found.append(("eligible 24 h later, if eligible", again))
-        found += _weekend(means["week"], days, weekend_days)
-        for place, share in enumerate(NIGHT_SHARES):
-            found.append((f"devices with nights > {share:.0%}", means["night_shares"][..., place]))
-        for place, rate in enumerate(DAY_RATES):
-            name = f"devices with > {rate:g} intervals by day"
-            found.append((name, means["day_rates"][..., place]))
-        night, day, (both, squares, night_squares) = (
-            means["nights"][..., 0] / max(1, days - 1),
-            means["by_day"][..., 0] / days,
-            np.moveaxis(means["products"], -1, 0),
-        )
-        found += [
+            *_each("intervals longer than {}", durations, longer),
+            ("eligible 24 h later, if eligible", _ratio(again, before)),
+            *_weekend(means["week"], days, weekend_days),
+            *_each("devices with nights > {:.0%}", NIGHT_SHARES, means["night_shares"]),
+            *_each("devices with > {:g} intervals by day", DAY_RATES, means["day_rates"]),
             ("nights with intervals by day, relative", _ratio(both, night * day)),
             ("intervals by day squared, relative", _ratio(squares, day**2)),
             ("nights squared, relative", _ratio(night_squares, night**2)),
-        ]
-        found += _of_nights(means["nights"])
-        count, logs, log_squares = np.moveaxis(means["by_day"], -1, 0)
-        mean = _ratio(logs, count)
-        return [
-            *found,
+            *_of_nights(means["nights"]),
             ("log length by day", mean),
             ("log length by day, variance", _ratio(log_squares, count) - mean**2),
         ]
@@ -213,32 +194,32 @@ def summary_of_records(sums: Columns, days: int, weekend_days: int, has_clock: b
 
     def of_means(means: Means) -> Statistics:
         per_device = means["hours"].sum(axis=-1)
+        counts, gaps, pairs = means["counts"], means["gaps"], means["pairs"]
+        shorter, durations = _ratio(gaps[..., :-1], gaps[..., -1:]), map(_duration, GAP_HOURS)
         found = [
             ("records per device and day", per_device / days),
             ("share of days with any", means["with_any"][..., 0] / days),
-            (
-                "records squared, relative",
-                _ratio(means["counts"][..., -1], (per_device / days) ** 2),
-            ),
+            ("records squared, relative", _ratio(counts[..., -1], (per_device / days) ** 2)),
+            *_each("gaps shorter than {}", durations, shorter),
+            *_each("devices with > {:g} records a day", COUNT_RATES, counts),
         ]
-        for place, length in enumerate(GAP_HOURS):
-            name = f"gaps shorter than {_duration(length)}"
-            found.append((name, _ratio(means["gaps"][..., place], means["gaps"][..., -1])))
-        for place, rate in enumerate(COUNT_RATES):
-            name = f"devices with > {rate:g} records a day"
-            found.append((name, means["counts"][..., place]))
         if not has_clock:
             return found
-        # The number of records is a statistic already, so hours are shares of it.
-        shares = _ratio(means["hours"], per_device[..., None])
-        pairs = means["pairs"]
-        found += _by_two_hours("records at", shares)
-        found += _weekend(means["week"], days, weekend_days)
-        for place, name in enumerate(("difference", "hours, cosine", "hours, sine"), start=1):
-            found.append((f"days in succession: {name}", _ratio(pairs[..., place], pairs[..., 0])))
-        return found
+        names = ("difference", "hours, cosine", "hours, sine")
+        return [
+            *found,
+            # The number of records is a statistic already, so hours are shares of it.
+            *_by_two_hours("records at", _ratio(means["hours"], per_device[..., None])),
+            *_weekend(means["week"], days, weekend_days),
+            *_each("days in succession: {}", names, _ratio(pairs[..., 1:], pairs[..., :1])),
+        ]
 
     return Summary({**sums, "counts": count_columns}, records, of_means)
+
+
+def _each(form: str, marks: Iterable[object], values: Float64Array) -> Statistics:
+    """A statistic for each mark, of values [..., marks]."""
+    return [(form.format(mark), values[..., place]) for place, mark in enumerate(marks)]
 
 
 def _by_two_hours(what: str, hours: Float64Array) -> Statistics:

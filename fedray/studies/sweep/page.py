@@ -13,7 +13,7 @@ from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.sweep.cells import Row
-from fedray.studies.sweep.run import Crossing, SweepResult
+from fedray.studies.sweep.run import OF_THE_CELL, Crossing, SweepResult
 from fedray.studies.sweep.sweep import Cell
 
 COLUMNS = {
@@ -37,11 +37,8 @@ COLUMNS = {
     "note": "note",
 }
 """Headings of the figures of a sweep."""
-BOUNDS = {
-    "sensitivity": "sensitivity_is_exact",
-    "participation_sensitivity": "participation_sensitivity_is_exact",
-}
-"""Figures that may be upper bounds, and the keys that say so."""
+BOUNDS = ("sensitivity", "participation_sensitivity")
+"""Figures that may be upper bounds; KEY_is_exact says so."""
 _BRIEF = (
     "min_sep",
     "max_participations",
@@ -62,8 +59,6 @@ _TITLES = {
     "rho": "rho",
     "epsilon": "epsilon",
 }
-_OF_THE_CELL = ("min_sep", "noise_multiplier")
-"""Figures that all mechanisms of a cell have in common: one line will do."""
 
 
 def sweep_notes(result: SweepResult) -> list[str]:
@@ -87,7 +82,7 @@ def sweep_notes(result: SweepResult) -> list[str]:
             "whole run; its note has the cause."
         )
     # None means that no sensitivity is known, and only False a bound.
-    has_bounds = any(row[exact] is False for row in result.table() for exact in BOUNDS.values())
+    has_bounds = any(row[f"{name}_is_exact"] is False for row in result.table() for name in BOUNDS)
     if has_bounds:
         notes.append("A sensitivity with <= is an upper bound, because no exact one is known.")
     return notes
@@ -159,7 +154,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
         return shown_noise(value)
     if name == "days" and value is not None:
         return f"{value:.5g}"
-    is_bound = name in BOUNDS and row[BOUNDS[name]] is False
+    is_bound = name in BOUNDS and row[f"{name}_is_exact"] is False
     return f"{'<= ' if is_bound else ''}{significant(value)}"
 
 
@@ -256,12 +251,12 @@ def _placed(
         others = _others(result, each.cell, axes)
         place = tuple(float(each.cell.get(axis)) for axis in axes)
         # All mechanisms of a cell share such a figure, so the first row stands for them.
-        for row in each.rows[:1] if y in _OF_THE_CELL else each.rows:
+        for row in each.rows[:1] if y in OF_THE_CELL else each.rows:
             yield ", ".join([_legend(y, row), *others]), place, row
 
 
 def _legend(y: str, row: Row) -> str:
-    if y in _OF_THE_CELL:
+    if y in OF_THE_CELL:
         return _TITLES[y]
     # Only simulated runs starve, and the figures of the others are those of their traces.
     subject = "the trace" if row.sensitivity_of == "trace" or row.is_starved else "(b, k)"

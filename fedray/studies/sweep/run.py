@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -19,7 +19,6 @@ from fedray.base.errors import Unsustainable, shown
 from fedray.base.result import DrawnResult
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.mechanisms.optimize.design import default_cache as designs_cache
-from fedray.mechanisms.participation import MinSep
 from fedray.runs.sustainable import why_unsustainable
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -29,22 +28,13 @@ from fedray.studies.simulated import (
     results_of_all,
     simulate_runs,
     simulated,
-    study_digest,
 )
-from fedray.studies.sweep.cells import Row, judge
+from fedray.studies.sweep.cells import Judgement, Row
 from fedray.studies.sweep.sweep import Cell, Sweep
 
 Progress = Callable[[str], None]
-LESS_IS_BETTER = (
-    "rms_loss",
-    "max_loss",
-    "regret",
-    "rms_prefix_error",
-    "max_prefix_error",
-    "sensitivity",
-    "rho",
-    "epsilon",
-)
+OF_THE_CELL = ("min_sep", "noise_multiplier")
+"""Plotted figures that all mechanisms of a cell share; less is better for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +49,7 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A change of the better of two mechanisms between two neighbouring values on the horizontal
-    axis."""
+    """A change of the better of two mechanisms between neighbouring values on the x axis."""
 
     before: str
     """The mechanism that is better below."""
@@ -126,8 +115,7 @@ class SweepResult(DrawnResult):
         return json_of(self.rows)
 
     def to_arrow(self) -> pa.Table:
-        """`table` with a column per key. Values of a key that are of several types (a number, or
-        "most") are text."""
+        """`table` with a column per key. Keys with values of several types are text."""
         # A column of Arrow has one type.
         mixed = {
             f"cell.{key}"
@@ -151,10 +139,9 @@ class SweepResult(DrawnResult):
         ]
 
     def crossings(self) -> list[Crossing]:
-        """Changes of the better of two mechanisms, for every two at the same other values; empty
-        unless less of the plotted figure is better."""
+        """Changes of the better of two mechanisms at equal other values."""
         sweep = self.sweep
-        if sweep.y not in LESS_IS_BETTER:
+        if sweep.y in OF_THE_CELL:
             return []
         lines: dict[tuple[str, ...], list[tuple[float, float]]] = {}
         for each in self.cells:
@@ -213,12 +200,12 @@ def run_sweep(
     # Cells that starved have no outcome that a mechanism could be made for.
     distribution = tuple(truth.participation for truth in truths if truth.participation is not None)
     jobs = [
-        _Judgement(sweep, *each, distribution, designs)
+        Judgement(sweep, *each, distribution, designs)
         for each in zip(cells, scenarios, truths, strict=True)
     ]
     digests = [job.digest for job in jobs]
     rows = results_of_all(
-        _judged,
+        Judgement.rows,
         jobs,
         [_kept_rows(cache, digest) for digest in digests],
         lambda place, found: _keep_rows(cache, digests[place], found),
@@ -230,16 +217,7 @@ def run_sweep(
 
 
 def write_results(result: SweepResult, out: Path, page: str) -> None:
-    """Writes results.parquet, results.json and report.html.
-
-    Args:
-        result: result of the sweep.
-        out: a new directory.
-        page: the content of report.html.
-
-    Raises:
-        InputError: the directory cannot be written.
-    """
+    """Writes results.parquet, results.json and report.html to a new directory."""
     table = io.BytesIO()
     pq.write_table(result.to_arrow(), table, compression="zstd")
     document = json.dumps(result.to_json(), indent=1) + "\n"
@@ -254,41 +232,6 @@ def write_results(result: SweepResult, out: Path, page: str) -> None:
 def _error_to_sort_by(row: Row) -> float:
     """The prefix error; rows without one come last."""
     return math.inf if row.rms_prefix_error is None else row.rms_prefix_error
-
-
-@dataclass(frozen=True)
-class _Judgement:
-    sweep: Sweep
-    cell: Cell
-    scenario: Scenario | None
-    truth: Truth
-    distribution: tuple[MinSep, ...]
-    designs: Path | None
-
-    @property
-    def digest(self) -> str:
-        """Digest of everything that the rows depend on, and of nothing else: a cell that is judged
-        the same way in two sweeps is computed once."""
-        # If a field were missing here, rows of another sweep would be used.
-        used = {"estimate", "mechanisms", "noise_multiplier", "noise_per_report", "delta"}
-        sweep = self.sweep.model_dump(mode="json", include=used)
-        # The plotted figure decides objectives, and is not among the fields above.
-        objectives = [self.sweep.objective_of(spec) for spec in self.sweep.mechanisms]
-        scenario_digest = self.scenario.digest if self.scenario is not None else None
-        participation = self.truth.participation
-        # The scenario's digest stands for the patterns, which follow from it.
-        truth = asdict(participation) if participation is not None else None
-        # Else a cell that is added to a sweep would make all others be judged again.
-        needs_all = any("distribution" in spec.made_for for spec in self.sweep.mechanisms)
-        distribution = [asdict(each) for each in self.distribution] if needs_all else []
-        # A report goal among the values may decide z.
-        values = list(self.cell.values)
-        inputs = (sweep, objectives, values, scenario_digest, truth, distribution)
-        return study_digest("judgement", *inputs)
-
-
-def _judged(job: _Judgement) -> tuple[Row, ...]:
-    return tuple(judge(job.sweep, job.cell, job.scenario, job.truth, job.distribution, job.designs))
 
 
 def _kept_rows(cache: StudyCache, digest: str) -> tuple[Row, ...] | None:

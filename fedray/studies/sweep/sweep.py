@@ -300,8 +300,7 @@ class Cell:
     """Keys with their values, in the order of the sweep's file."""
 
     def get(self, key: str) -> Any:
-        """Returns the value of a key, a setting or a scenario's "table.key"; None if it is not
-        varied."""
+        """Returns the value of a key (a setting, or a scenario's "table.key"), or None."""
         return dict(self.values).get(key)
 
     def scenario_of(self, scenario: Scenario) -> Scenario:
