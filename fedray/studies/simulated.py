@@ -161,18 +161,8 @@ def simulate_runs(
     cache: StudyCache,
     on_counts: Callable[[TaskCounts], None],
 ) -> list[Truth]:
-    """Returns the outcome of every scenario; simulates each without a kept outcome once.
-
-    Args:
-        scenarios: scenarios of the runs.
-        simulate_one: `simulated`, or `simulated_limits`.
-        placement: where the tasks run.
-        cache: known outcomes; each finished run is added.
-        on_counts: called with the progress, first and whenever a run is done or lost.
-
-    Raises:
-        RunFailed: a task dies for good.
-    """
+    """Returns the outcome of every scenario; simulates each without a kept outcome once, by
+    `simulated` or `simulated_limits`. Raises RunFailed if a task dies for good."""
     # The function is part of the key, because the two keep different truths of one scenario.
     digests = [study_digest(simulate_one.__name__, each.digest) for each in scenarios]
     runs = dict(zip(digests, scenarios, strict=True))
@@ -204,16 +194,10 @@ def results_of_all(
     """Returns the result of each job; runs the jobs without a known one as `run_tasks`.
 
     Args:
-        work: function of a job.
-        jobs: arguments of `work`.
         known: result of each job that was done before, else None.
         keep_result: called with a job's place and its result as soon as it is done, so that an
             interrupted study resumes.
-        placement: where the tasks run.
         on_counts: called with the progress, first and whenever a job is done or lost.
-
-    Raises:
-        RunFailed: a task dies for good.
     """
     # None means that nothing is known, so no result of a job may be None.
     results = {place: each for place, each in enumerate(known) if each is not None}

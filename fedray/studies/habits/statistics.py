@@ -115,13 +115,7 @@ class Summary:
 
 
 def summary_of_intervals(sums: Columns, days: int, weekend_days: int) -> Summary:
-    """Returns the statistics of a log of intervals, from the sums of its devices.
-
-    Args:
-        sums: sums by `interval_sums`.
-        days: length of the log.
-        weekend_days: Saturdays and Sundays among them.
-    """
+    """Returns the statistics of a log of intervals, from `interval_sums` of its devices."""
     # The first day's night began before the log did, so the log has one night fewer than days.
     nights = sums["nights"][:, :1] / max(1, days - 1)
     by_day = sums["by_day"][:, :1] / days
@@ -180,12 +174,9 @@ def _of_nights(nights: Float64Array) -> Statistics:
 
 
 def summary_of_records(sums: Columns, days: int, weekend_days: int, has_clock: bool) -> Summary:
-    """Returns the statistics of a log of moments, from the sums of its devices.
+    """Returns the statistics of a log of moments, from `point_sums` of its devices.
 
     Args:
-        sums: sums by `point_sums`.
-        days: length of the log.
-        weekend_days: Saturdays and Sundays among them.
         has_clock: whether the hour of the day and the day of the week are known.
     """
     records = sums["hours"].sum(axis=1)
