@@ -1,2 +1,2 @@
-"""The device population: who the devices are, when they are eligible, when they check in, and their
+"""The device population: which devices exist, when they are eligible, when they check in, and their
 local training."""

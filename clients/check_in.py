@@ -265,7 +265,8 @@ def _bucket(start_times, first_start, window_seconds, window_count, out_entries)
 
 @njit(cache=True, nogil=True)
 def _keep(intervals, window_start, timers, moved, room, kept):
-    """Adds the intervals that still matter to `kept` others in the room; returns the new number."""
+    """Writes the intervals that still matter after the first `kept` rows of `room`; returns how
+    many rows it then has."""
     # Arrays are taken out of tuples once: compiled code counts references wherever it reaches into
     # a tuple.
     dense, keys, values = timers

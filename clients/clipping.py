@@ -30,7 +30,7 @@ class Clipped(IntEnum):
     KEPT = 0
     """It was no longer than the clip norm."""
     SHORTENED = 1
-    """It was scaled down to the clip norm, or one of its layers to the layer's."""
+    """It was scaled down to the clip norm, or one of its layers to the layer's norm."""
     NOT_FINITE = 2
     """It has a NaN or an infinity, and counts as zero."""
     ZEROED = 3

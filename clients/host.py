@@ -31,12 +31,12 @@ _AnyShard = PopulationShard | TasksShard
 
 
 class ShardHost:
-    """Shards of neighbouring ranges of devices as one shard: it answers as `PopulationShard` does.
+    """Shards of neighbouring ranges of devices as one shard, with the answers of `PopulationShard`.
 
     Args:
         scenario: source of the devices.
         ranges: the devices [first, end) of every shard; each begins where the one before ends.
-        threads: shards that work at once; 1 for none beside the caller's thread.
+        threads: number of shards that work at once; 1 to use the caller's thread only.
 
     busy_seconds: wall-clock time of calls for windows, without the time between calls.
     """
@@ -55,8 +55,8 @@ class ShardHost:
         self._window = -1
         traces = len(tasks_of(scenario))
         counts = [shard.part_count // traces for shard in self._shards]
-        # One trace after the other. The shards take turns, so that parts that are written together
-        # are of different shards.
+        # One trace after the other. The shards take turns, so that parts written at the same time
+        # belong to different shards.
         self._parts = [
             (trace * counts[place] + part, place)
             for trace in range(traces)
@@ -76,7 +76,7 @@ class ShardHost:
                 shard.prepare(order)
             self.busy_seconds += time.perf_counter() - begun
             return
-        # A shard works on one order at a time, so what an earlier one began must be over.
+        # A shard works on one order at a time, so earlier work must be over.
         self._finish_preparing()
         self._prepared = [self._pool.submit(shard.prepare, order) for shard in self._shards]
 
@@ -117,7 +117,7 @@ class ShardHost:
             part: its number among the host's, whose shards take turns. With threads the next ones
                 are begun, too.
             partial: the run's directory.
-            token: shows whether it is this file system's.
+            token: marker by which the host recognises its own file system.
         """
         self._finish_preparing()
         if self._pool is None:
@@ -154,7 +154,7 @@ class ShardHost:
 
     def _write(self, part: int, partial: str, token: str) -> ShardPart:
         own_part, place = self._parts[part]
-        # Parts that are begun ahead may be of one shard, which answers one call at a time.
+        # Parts that are begun ahead may belong to one shard, which answers one call at a time.
         with self._locks[place]:
             return self._shards[place].write_part(own_part, partial, token)
 

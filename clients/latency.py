@@ -21,7 +21,8 @@ from fedray.scenario import Scenario
 from fedray.wire.device_classes import DeviceClasses, class_of, classes_of
 
 MEDIAN_DEVICES = 4096
-"""First devices, whose median number of examples stands for that of all if the data has counts."""
+"""Number of devices, from id 0 on, whose median number of examples stands for that of all devices
+when the data determines how many each one has."""
 
 
 class LatencyModel(NamedTuple):
@@ -48,7 +49,7 @@ class LatencyModel(NamedTuple):
         """Compiles the table `latency`; `source` gives the numbers of examples."""
         table = scenario.latency
         classes = classes_of(scenario)
-        # Every figure includes the slowdown, so that kernels need not know of it.
+        # Every figure includes the slowdown, so that kernels can ignore it.
         megabytes = table.slowdown * table.model_megabytes
         setups = [each.setup_seconds for each in classes]
         # A class may have a setup of its own; the rest of the table is the scenario's.

@@ -17,7 +17,8 @@ from fedray.scenario import Scenario
 BLOCK_DEVICE_DAYS = 1 << 18
 """Device-days in memory at once."""
 _WINDOW_DAYS = 7
-"""Days of one listing: models refuse too many sessions of a device in one listing."""
+"""Number of days of one listing, since models refuse too many sessions of a device in one listing.
+"""
 
 
 def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
@@ -59,7 +60,7 @@ def long_intervals(
     Returns:
         Result of one listing of the whole time; see `Availability.list_intervals`.
     """
-    # Without it, every listing would draw the constants of the devices again.
+    # Otherwise every listing would draw the constants of the devices again.
     known = availability.known_of(device_ids)
     # An interval that reaches into a window is known from the window before, with its true end.
     last_ends = np.full(device_ids.size, -np.inf)

@@ -66,8 +66,8 @@ KNOWN_BYTES = 160 * 2**20
 """Memory of a shard for the constant data of devices, so that it is not drawn at every listing."""
 
 WORK_BYTES = 96 * 2**20
-"""Most memory of a shard for how long its devices work. A device checks in several times, and what
-it says of itself then is drawn once."""
+"""Largest memory of a shard for the work times of devices. A device checks in several times, but
+its work time is drawn once."""
 
 _WHOLE_BLOCK = np.arange(BLOCK_DEVICES, dtype=np.uint16)
 
@@ -98,7 +98,7 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """Check-ins of a window as far as they are known before the one in progress is settled.
+    """Check-ins of a window as far as they are known before the previous window is settled.
 
     order: order for which they were drawn.
     listed: the check-ins.
@@ -117,20 +117,20 @@ class _Prepared:
 class PopulationShard:
     """Devices [first_device, end_device) of a scenario.
 
-    Its state is the memory of devices that took part (the time at which their timer opens; if
-    rounds must be separated, their last round; if participations are capped, their number; if
-    histories are lost, the time of that), the intervals of the period while check-ins are
-    enumerated, and the rows for the trace, on disk. Everything else is derived. Windows are
-    requested in order; the present one may be requested again.
+    Its state is the memory of devices that took part (the time at which their timer opens; with a
+    round separation, their last round; with a cap, their number of participations; with losses of
+    history, the time of the loss), the intervals of the period while check-ins are enumerated, and
+    the rows for the trace, on disk. Everything else is derived. Windows are requested in order; the
+    present one may be requested again.
 
     A device reports its memory at its first check-in of a window.
 
     Args:
         scenario: source of the devices.
-        first_device: the first of them, where a block begins.
-        end_device: the end of them.
-        like: a shard of the same devices whose scenario has no rules of participation; their common
-            data is then held once.
+        first_device: the first device, at the start of a block.
+        end_device: the end of the devices.
+        like: a shard of the same devices whose scenario has no rules of participation, with which
+            this one shares common data.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class PopulationShard:
         self._availability = self._eligibility.availability
         self._presence = self._eligibility.presence
         self._timer_habits = TimerHabits.of(scenario)
-        # Shards need the data too: how many examples a device has decides how long it works.
+        # Shards need the data too: the number of examples on a device decides how long it works.
         self._data = source_of(scenario)
         self._latency = LatencyModel.of(scenario, self._data)
         # Each sampler has a stream of its own, because their addresses would collide in one.
@@ -167,11 +167,11 @@ class PopulationShard:
         self._open_times = DeviceMap(end_device - first_device)
         """Time at which each device's timer opens, whole seconds since start."""
         self._last_rounds = DeviceMap(end_device - first_device)
-        """Last round + 1; filled only where rounds must be separated."""
+        """Last round + 1; filled only if rounds must be separated."""
         self._contributions = DeviceMap(end_device - first_device)
-        """Reports that arrived in time; filled only where they are capped."""
+        """Number of reports that arrived in time; filled only with a cap."""
         self._forgotten = DeviceMap(end_device - first_device)
-        """Number of them before the last loss of the device's history."""
+        """Number of these reports before the last loss of the device's history."""
         self._forget_times = DeviceMap(end_device - first_device)
         """Time at which each device loses its memory, whole seconds; 0 for never."""
         self._remembered = Remembered(self._open_times, self._last_rounds, self._forget_times)
@@ -179,9 +179,9 @@ class PopulationShard:
         self._known_room = KNOWN_BYTES
         devices = end_device - first_device
         self._known_work = np.zeros((devices, 2), np.float32) if 8 * devices <= WORK_BYTES else None
-        """Fixed and training seconds of the work of devices; 0 until they are drawn. A device's two
-        are adjacent, because they are read together, from all over the memory. Unwritten pages take
-        no memory."""
+        """Fixed and training seconds of the work of devices; 0 until drawn. A device's two values
+        are adjacent, because they are read together from random places in memory. Unwritten pages
+        take no memory."""
         self._prepared: _Prepared | None = None
         self._moved: list[Int64Array] = []
         """Positions of devices whose timers were started since the last report to `_listed`."""
@@ -204,9 +204,9 @@ class PopulationShard:
 
     def check_ins(self, order: CheckInOrder) -> CheckIns:
         """Applies the order's settlements, then lists its window's first check-ins."""
-        # This comes first: timers that were started since decide who may check in.
+        # Settlements come first: timers started since then decide which devices may check in.
         self.settle(order.settlements)
-        # It is taken out, because settling changes its arrays in place: it is good for one answer.
+        # Settling changes its arrays in place, so it is used for one answer only.
         prepared, self._prepared = self._prepared, None
         if prepared is None or not prepared.is_for(order):
             prepared = self._prepare(order)
@@ -218,8 +218,8 @@ class PopulationShard:
         return self._answer(self._trusted(listed), self._take_census(order))
 
     def check_ins_at(self, first: FirstCheckIns, order: CheckInOrder) -> CheckIns:
-        """Returns the reports of the shard's devices at check-ins that were listed elsewhere,
-        whether or not the rules of this scenario admit them: `open_times` has the times from which
+        """Returns the reports of the shard's devices at check-ins that another shard listed,
+        whether or not the rules of this scenario admit them; `open_times` has the times from which
         they do.
 
         Args:
@@ -231,8 +231,8 @@ class PopulationShard:
         return replace(answer, open_times=self._admission_times(first.local, first.times))
 
     def open_times_of(self, device_ids: UInt64Array) -> UInt32Array:
-        """Returns the times at which the timers of some devices [S] open, whole seconds since
-        start; 0 if none was started."""
+        """Returns the times at which the timers of devices [S] open, in whole seconds since start;
+        0 for a device whose timer was never started."""
         return self._open_times.get((device_ids - np.uint64(self.first_device)).astype(np.int64))
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
@@ -247,10 +247,10 @@ class PopulationShard:
             self._settled = settlement.attempt
             local = (settlement.device_ids - np.uint64(self.first_device)).astype(np.int64)
             self._open_times.raise_to(local, settlement.reopen_times)
-            # Listed intervals carry open times of their own, which must be brought up to date.
+            # Listed intervals carry their own open times, which must be updated.
             if self._listed is not None:
                 self._moved.append(local[settlement.reopen_times > 0])
-            # A round that draws stored uploads asks nothing of their devices.
+            # A round that draws stored uploads does not involve their devices.
             if settlement.is_of_uploads == self._uploads_are_stored:
                 self._remember(local, settlement)
             # An attempt may have selected none of this shard's devices.
@@ -258,15 +258,15 @@ class PopulationShard:
                 self._rows.add(settlement)
 
     def _remember(self, local: Int64Array, settlement: Settlement) -> None:
-        """Keeps last rounds and counts, by the devices' positions, where some policy needs them."""
-        # Reports of abandoned rounds count too: the device cannot know what became of its report.
+        """Keeps last rounds and counts of devices, by position, if a policy needs them."""
+        # Reports of abandoned rounds count too: the device cannot know the fate of its report.
         counted = local[settlement.has_arrived]
         if self._is_capped:
             is_lost = self._has_forgotten(
                 counted, settlement.check_in_times[settlement.has_arrived]
             )
-            # Maps keep the largest value of each device, so a count cannot go back to zero. Lost
-            # participations are a count of their own, which `_counts` subtracts.
+            # Maps keep the largest value of each device, so a count cannot return to zero. Lost
+            # participations are counted separately, and `_counts` subtracts them.
             lost = counted[is_lost]
             self._forgotten.raise_to(lost, self._contributions.get(lost))
             counts = self._contributions.get(counted) + np.uint32(1)
@@ -277,7 +277,7 @@ class PopulationShard:
             number = np.full(kept.size, settlement.round_index + 1, np.uint32)
             self._last_rounds.raise_to(kept, number)
         if self._losses.happen and (self._is_capped or self._separation):
-            # Only a device that writes something down has something to lose.
+            # Only a device that stores something can lose it.
             is_written = settlement.has_arrived | settlement.remembers_round
             self._forget_times.raise_to(local[is_written], settlement.forget_times[is_written])
 
@@ -296,7 +296,7 @@ class PopulationShard:
         return CheckInProcess.of(order.window, key, self.first_device)
 
     def _enumerate(self, order: CheckInOrder) -> "_Prepared":
-        """From the intervals of the period, which are listed when it is first asked for."""
+        """Returns check-ins from the intervals of the period, which are listed on first use."""
         window = order.window
         if self._listed is None or not self._listed.covers(window.number):
             self._forget_listed()  # its memory is free before there are others
@@ -308,20 +308,20 @@ class PopulationShard:
     def _list_period(self, order: CheckInOrder) -> ListedIntervals:
         window = order.window
         seconds = order.list_until_time - window.start_time
-        # The quotient is whole but for the rounding of float times.
+        # The quotient is whole except for the rounding of float times.
         windows = round(seconds / (window.end_time - window.start_time))
         intervals = self._list_intervals(order)
         return ListedIntervals(intervals, order, window.number + windows)
 
     def _settle_enumerated(self, prepared: "_Prepared") -> "_Listed":
-        """Draws again where a timer was started since the window was prepared."""
+        """Draws again for devices whose timer was started since the window was prepared."""
         before, order = prepared.listed, prepared.order
         listed, moved = self._listed, self._take_moved()
         assert listed is not None
         is_new, has_new = draw_again(
             before.first, listed.active, self._process(order), self._open_times, moved
         )
-        # A new check-in may lie anywhere among the others; where some only fall away, order stays.
+        # A new check-in may lie anywhere among the others; if some only drop out, the order stays.
         if has_new:
             drawn = np.flatnonzero(before.first.times < np.inf)
             return self._with_work(before.first, before.first.in_order(drawn, order.window))
@@ -331,7 +331,8 @@ class PopulationShard:
         self._listed, self._moved = None, []
 
     def _take_moved(self) -> UInt8Array:
-        """Whose timers were started since this was asked last; only enumeration asks."""
+        """Returns the devices whose timers were started since the last call; only enumeration
+        asks."""
         moved, self._moved = self._moved, []
         bits = bits_of(
             np.concatenate([np.empty(0, np.int64), *moved]), self.end_device - self.first_device
@@ -346,7 +347,7 @@ class PopulationShard:
             return _Listed(first, entries, *self._work_of(local))
         work = self._known_work.take(local, axis=0)
         fixed, training = work[:, 0].copy(), work[:, 1].copy()
-        # Work that takes no time at all counts as unknown, and is computed every time.
+        # Work of zero seconds counts as unknown, and is computed every time.
         unknown = np.flatnonzero((fixed == 0.0) & (training == 0.0))
         if unknown.size:
             fixed[unknown], training[unknown] = self._work_of(local[unknown])
@@ -354,13 +355,14 @@ class PopulationShard:
         return _Listed(first, entries, fixed, training)
 
     def _work_of(self, local: UInt32Array) -> tuple[Float32Array, Float32Array]:
-        """See `fedray.clients.latency.work_seconds`; of devices by their positions."""
+        """Returns the work times of devices by position; see
+        `fedray.clients.latency.work_seconds`."""
         device_ids = local + np.uint64(self.first_device)
         return work_seconds(self._latency, device_ids, self._data.examples_on(device_ids))
 
     def _list_intervals(self, order: CheckInOrder) -> Intervals:
-        """Intervals that touch the rest of an order's period, from its window on, of all devices
-        whose timer opens before its end, block by block."""
+        """Lists the intervals that touch the rest of an order's period, from its window on, for all
+        devices whose timer opens before its end, block by block."""
         listed: list[Intervals] = []
         from_time, until_time = order.window.start_time, order.list_until_time
         joined_devices = joined_before(self._presence, until_time)
@@ -374,7 +376,7 @@ class PopulationShard:
                 local = members + np.uint32(block - self.first_device)
                 open_times = self._open_times.get(local.astype(np.int64)).astype(np.float64)
                 if self._young_seconds:
-                    # Later losses are held against each check-in, however late this is listed.
+                    # Later losses are compared with each check-in, however late this is listed.
                     begin_times = np.full(local.size, order.list_from_time)
                     open_times = np.maximum(open_times, self._trust_times(local, begin_times))
                 found = self._eligibility.list_intervals(
@@ -385,7 +387,7 @@ class PopulationShard:
 
     def _members_of(self, block: int) -> tuple[UInt16Array, Any]:
         """Returns the devices of a block that may ever take part, as ids less the block's first,
-        and their constant availability data: that of the first blocks is kept, up to KNOWN_BYTES.
+        and their constant availability data, which is kept for the first blocks, up to KNOWN_BYTES.
         """
         if block in self._members:
             return self._members[block]
@@ -423,8 +425,8 @@ class PopulationShard:
         return trusted
 
     def _admission_times(self, local: UInt32Array, times: Float64Array) -> Float64Array:
-        """From when on devices are admitted, as far as it is known at a time [S]: when their timer
-        is open and their history old enough; infinite where they have too little data."""
+        """Returns the times from which devices are admitted, as far as known at a time [S]: their
+        timer is open and their history old enough. Infinite for devices with too little data."""
         found = self._open_times.get(local.astype(np.int64)).astype(np.float64)
         if self._young_seconds:
             found = np.maximum(found, self._trust_times(local, times))
@@ -434,14 +436,14 @@ class PopulationShard:
         return found
 
     def _trusted(self, listed: "_Listed") -> "_Listed":
-        """The check-ins of devices whose history is old enough then."""
+        """Returns the check-ins of devices whose history is old enough at that time."""
         if not self._young_seconds:
             return listed
         first = listed.first.take(listed.entries)
         return listed.take(self._trust_times(first.local, first.times) <= first.times)
 
     def _thin(self, order: CheckInOrder) -> "_Prepared":
-        """From candidates; cheap tests come first."""
+        """Returns check-ins from candidates; cheap tests come first."""
         # Moves are only recorded while intervals are listed, so the list would be out of date.
         self._forget_listed()
         local, times = draw_candidates(
@@ -461,28 +463,28 @@ class PopulationShard:
             is_there = (joins <= times) & (times < leaves)
             local, times, leaves = local[is_there], times[is_there], leaves[is_there]
         device_ids = local + np.uint64(self.first_device)
-        # The dearest test comes last: it draws the sessions around each candidate.
+        # The most expensive test comes last: it draws the sessions around each candidate.
         ends = np.minimum(self._availability.interval_ends(device_ids, times), leaves)
         is_eligible = ends > times
         local, times, ends = local[is_eligible], times[is_eligible], ends[is_eligible]
-        # A candidate is never drawn again, so its own time stands for the time it is drawn from.
+        # A candidate is never drawn again, so its own time counts as the time it is drawn from.
         first = FirstCheckIns(local, times, times, ends)
         entries = first.in_order(np.arange(local.size), order.window)
         return _Prepared(order, self._with_work(first, entries))
 
     def _settle_thinned(self, prepared: "_Prepared") -> "_Listed":
-        """Leaves out candidates whose timers were started since the window was prepared, then all
-        but the first of each interval."""
+        """Drops candidates whose timers were started since the window was prepared, then all but
+        the first of each interval."""
         listed = prepared.listed
         candidates = listed.first.take(listed.entries)
         is_open = self._open_times.get(candidates.local.astype(np.int64)) <= candidates.times
-        # The first of each interval is taken only now: a candidate with a closed timer would hide a
-        # later one of its interval.
+        # The first of each interval is chosen only now: a candidate with a closed timer would hide
+        # a later one of its interval.
         still = np.flatnonzero(is_open)
         return listed.take(still[first_of_each_interval(candidates.take(still))])
 
     def _take_census(self, order: CheckInOrder) -> Census:
-        # Devices that are held back by their last round; none before it is that many rounds ago.
+        # Devices that their last round holds back; no earlier round is that many rounds ago.
         held_back = self._separation and max(0, order.rounds[0] - self._separation + 1)
         return self._census.count(order, self._remembered, held_back)
 
@@ -500,7 +502,7 @@ class PopulationShard:
             upload_seconds=upload_seconds(self._latency, device_ids)
             if self._counts_uploads
             else np.empty(0, np.float32),
-            # The map holds the round plus 1, so that 0, which is none, becomes -1.
+            # The map holds the round plus 1, so 0 (no round) becomes -1.
             last_rounds=np.where(has_forgotten, 0, self._last_rounds.get(local)).astype(np.int32)
             - 1
             if self._separation
@@ -524,10 +526,10 @@ class PopulationShard:
         """Encodes one part of the trace as Parquet, its rows sorted by (device, check-in time).
 
         Args:
-            part: its number among the shard's; they are asked for in order.
-            partial: the run's directory; the part is written there if this is the same file system,
-                else answered.
-            token: shows whether it is.
+            part: its number among the shard's parts, which are requested in order.
+            partial: the run's directory. The part is written there on the same file system, and
+                returned otherwise.
+            token: marker by which the shard recognises its own file system.
         """
         if part == 0:  # there are no more windows
             self._forget_listed()
@@ -535,7 +537,7 @@ class PopulationShard:
             self._members, self._known_room = {}, KNOWN_BYTES
         first, end = self._parts[part]
         columns = self._rows.of_devices(first, end)
-        # It follows from the device, so it is derived here and not kept with every row.
+        # It follows from the device, so it is derived here instead of kept with every row.
         columns["examples"] = self._data.examples_on(columns["device_id"]).astype(np.uint32)
         encoded = replace(
             encode_part(first, end, columns),
@@ -552,7 +554,8 @@ class PopulationShard:
         return counts_by_class(self._classes, *rows)
 
     def _losses_of(self, columns: dict[str, NDArray]) -> Losses | None:
-        """The losses of the devices that have rows, from their first check-in to their last."""
+        """Returns the losses of the devices that have rows, from their first check-in to their
+        last."""
         if not self._losses.happen:
             return None
         return losses_between(self._losses, *_spans_of(columns))
@@ -577,7 +580,7 @@ class PopulationShard:
 def _spans_of(
     columns: dict[str, NDArray],
 ) -> tuple[UInt64Array, Float64Array, Float64Array]:
-    """The devices [S] that have rows, with their first and last check-in."""
+    """Returns the devices [S] that have rows, with their first and last check-in."""
     device_ids, times = columns["device_id"], columns["checkin_time"]
     # Rows are sorted by device, so a device's first row is where the id changes.
     first = np.flatnonzero(np.diff(device_ids, prepend=np.uint64(2**64 - 1)))

@@ -13,9 +13,9 @@ from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.encoding.encoding import ClippedUpdates, Encoding
 
 MOST_WAITING = 8
-"""Most devices whose updates wait, unless a single group has more."""
+"""Largest number of devices whose updates wait, unless a single group has more."""
 MOST_BYTES_WAITING = 1 << 26
-"""Most bytes of these updates, unless a single group has more."""
+"""Largest size of these updates, bytes, unless a single group is larger."""
 
 
 class WaitingUpdates:

@@ -1,4 +1,4 @@
-"""The `fedray` command: thin; every behaviour is in the package. Exit codes: 0 done, 1 a run
+"""The `fedray` command. It is thin: all behaviour is in the package. Exit codes: 0 done, 1 a run
 failed, 2 bad usage or input, 130 interrupted."""
 
 import contextlib
@@ -17,6 +17,7 @@ from fedray.base.errors import FedrayError, InputError, one_line
 from fedray.base.extras import missing_extra
 from fedray.commands.audits import audit, canary, report, statement
 from fedray.commands.caches import cache
+from fedray.commands.data import data
 from fedray.commands.flags import as_key, check_numbers, in_flags, with_set
 from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
@@ -29,8 +30,8 @@ from fedray.commands.studies import plan, stress
 from fedray.commands.watching import status, watch
 
 INTERRUPTED = 130
-"""Exit code after an interruption or a termination, as shells have it."""
-# Click's own errors, by way of typer: some releases carry click inside.
+"""Exit code after an interruption or a termination, as in shells."""
+# Click's own errors, by way of typer, since some of its releases include click.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
 
@@ -40,14 +41,14 @@ class _Interrupted(Exception):
 
 
 class _Commands(TyperGroup):
-    """The commands. An option that is a key of a scenario is answered with the way to set it."""
+    """The commands. If an option is a key of a scenario, the error says how to set the key."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except _UsageError as error:
             said = None
-            # Typer may carry a click of its own, so the class is known by its name.
+            # Typer may include its own click, so the class is recognised by its name.
             if type(error).__name__ == "NoSuchOption":
                 parameters = self.commands[ctx.invoked_subcommand].params
                 takes_keys = any(each.name == "overrides" for each in parameters)
@@ -59,11 +60,11 @@ class _Commands(TyperGroup):
 
 
 class _Command(TyperCommand):
-    """A command whose options are listed under their headings. Errors name its options and `--set`
-    in place of the library's arguments and overrides."""
+    """A command whose options are listed under headings. Errors name its options and `--set` in
+    place of the library's arguments and overrides."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # Completion parses commands that are not yet whole.
+        # Completion parses unfinished commands.
         if self.callback is not None and not ctx.resilient_parsing:
             check_numbers(args, self.callback, self.params)
         return super().parse_args(ctx, args)
@@ -73,7 +74,7 @@ class _Command(TyperCommand):
             return super().invoke(ctx)
         except FedrayError as error:
             typed = ctx.params.get("overrides") or ()
-            # The same error, since its type decides the exit code.
+            # The same class of error, since it decides the exit code.
             error.args = (with_set(in_flags(error, self.params), typed),)
             if isinstance(error, InputError):
                 error.problems = tuple(with_set(each, typed) for each in error.problems)
@@ -96,7 +97,7 @@ class _Command(TyperCommand):
 
 
 class _Reproductions(_Commands):
-    """The subcommands of `reproduce`, made when they are needed: they are modules to import."""
+    """The subcommands of `reproduce`, created on demand, since each is a module to import."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(reproductions())
@@ -105,7 +106,7 @@ class _Reproductions(_Commands):
         if cmd_name not in reproductions():
             ctx.fail(f"unknown reproduction {cmd_name!r}; choose from {', '.join(reproductions())}")
         if cmd_name not in self.commands:
-            # An app of one command is that command.
+            # A typer app with a single command is that command.
             alone = typer.Typer(add_completion=False, rich_markup_mode=None)
             function = command_of(cmd_name)
             alone.command(cmd_name, cls=_Command, short_help=function.__doc__)(function)
@@ -117,7 +118,7 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # Rich would draw boxes around the help, and its import took longer than all of the rest.
+    # Rich would draw boxes around the help, and takes longer to import than everything else.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Simulate private cross-device federated learning, and audit what really happened.",
@@ -164,18 +165,19 @@ for _command in (
     status,
     watch,
     cache,
+    data,
     scenarios,
     init,
     schema,
 ):
-    # Given as a short help, the first paragraph is wrapped; else it would be cut after a line.
+    # As short help the first paragraph is wrapped; otherwise it would be cut after one line.
     _first = " ".join((_command.__doc__ or "").partition("\n\n")[0].split())
-    # The function is called `import_`, since Python keeps the word for itself.
+    # The function is called `import_`, since `import` is a keyword.
     _name = _command.__name__.rstrip("_")
     app.command(name=_name, cls=_Command, short_help=_first)(_command)
 
 
-# A reproduction is a subcommand, because each has options of its own.
+# Each reproduction is a subcommand, because it has options of its own.
 _reproduce = typer.Typer(
     cls=_Reproductions,
     invoke_without_command=True,
@@ -190,11 +192,11 @@ app.add_typer(_reproduce, name="reproduce", short_help=_about)
 def main() -> None:
     """The console script: runs the command, and ends the process with its exit code."""
     code = command()
-    # All is done and said: a signal that comes now would only change the exit code.
+    # Everything is done: a signal that comes now would only change the exit code.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    # The interpreter aborts when it ends while a thread is in torch's C++ code. And if a signal
-    # interrupted an `exec`, as imports make many, it would end by SIGINT instead of this code.
+    # The interpreter aborts if it ends while a thread is in torch's C++ code. And if a signal
+    # interrupted an `exec`, as imports make many, it would end by SIGINT instead of with this code.
     if code == INTERRUPTED or threading.active_count() > 1:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
@@ -204,7 +206,7 @@ def main() -> None:
 
 
 def command() -> int:
-    """Runs the command of `sys.argv`: turns errors into one line. Returns the exit code."""
+    """Runs the command of `sys.argv`, with errors as one line each. Returns the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -214,12 +216,12 @@ def command() -> int:
             stream.reconfigure(
                 errors="backslashreplace"
             )  # names of files and devices may be no text
-    # In its standalone mode click would print errors, and end the process itself.
+    # In its standalone mode click would print errors and end the process.
     return _exit_code(lambda: app(standalone_mode=False))
 
 
 def _interrupt(number: int, frame: Any) -> None:
-    """A termination is an interruption, so that nothing half-written stays behind."""
+    """Treats a termination as an interruption, so that nothing half-written stays behind."""
     raise KeyboardInterrupt
 
 
@@ -243,7 +245,7 @@ def _exit_code(command: Callable[[], Any]) -> int:
     except FedrayError as error:
         return _fail(str(error), 1)
     except _UsageError as error:
-        # Typer may carry a click of its own, so the class is known by its name.
+        # Typer may include its own click, so the class is recognised by its name.
         if type(error).__name__ == "NoArgsIsHelpError":
             typer.echo(_message(error), err=True)
             return 2

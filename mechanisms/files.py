@@ -130,7 +130,7 @@ def read_json(path: Path, what: str) -> Any:
         ) from None
     except json.JSONDecodeError as error:
         raise InputError(
-            f"{what} {str(path)!r} is not valid JSON ({error}); correct that place"
+            f"{what} {str(path)!r} is not valid JSON ({error}); correct it there"
         ) from None
     except ValueError as error:
         # Other ValueErrors mean unreasonably large numbers or deep nesting.

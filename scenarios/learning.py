@@ -202,8 +202,8 @@ def run(
         raise InputError.of(
             "scenario",
             names,
-            "must be scenarios of different names, since each has a folder",
-            "give one of them another name",
+            "must have different names, because each scenario's folder is named after it",
+            "rename one of them",
         )
     documents: list[dict[str, Any]] = []
     # Models that are not kept are needed only until they are compared.
@@ -348,10 +348,11 @@ class Study:
         rounds = trace.committed_rounds
         b = audit.min_sep or rounds
         self._participation = fedray.MinSep(rounds, b, audit.max_participations)
-        own = audit.mechanisms[0].observed
-        if own.rho is None or own.epsilon is None:
+        own = audit.mechanisms[0].observed if audit.mechanisms else None
+        if own is None or own.rho is None or own.epsilon is None:
+            reason = audit.no_guarantee if own is None else own.reason
             raise InputError(
-                f"scenario {scenario.name!r} has no rho on its trace ({own.reason}); take noise of "
+                f"scenario {scenario.name!r} has no rho on its trace ({reason}); take noise of "
                 "the server, and rounds that are not Poisson samples"
             )
         self._rho, self._epsilon = own.rho, own.epsilon

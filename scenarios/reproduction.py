@@ -16,6 +16,7 @@ from fedray.base.document import InJson as InJson
 from fedray.base.document import InPlace as InPlace
 from fedray.base.document import Key as Key
 from fedray.base.document import NotInJson as NotInJson
+from fedray.base.errors import CheckpointError as CheckpointError
 from fedray.base.part_done import PartDone as PartDone
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted as counted

@@ -10,7 +10,8 @@ from fedray.scenario.availability import AlwaysOn
 
 
 class AlwaysOnModel(NothingKnown):
-    """Availability without end; see fedray.clients.availability.model.Availability."""
+    """Availability with a single endless interval; see
+    fedray.clients.availability.model.Availability."""
 
     def __init__(self, scenario: Scenario, table: AlwaysOn) -> None:
         del scenario, table

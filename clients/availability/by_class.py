@@ -1,5 +1,5 @@
-"""Availability of a population whose classes have habits or time zones of their own: a model for
-each class."""
+"""Availability of a population whose classes have their own habits or time zones: a model per
+class."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ class AvailabilityByClass:
     def __init__(self, classes: DeviceClasses, models: Sequence[Availability]) -> None:
         self._classes = classes
         self._models = tuple(models)
-        # One byte holds the class.
+        # One byte suffices for the class.
         self.bytes_to_know = 1 + max(model.bytes_to_know for model in models)
 
     def known_of(self, device_ids: UInt64Array) -> Any:

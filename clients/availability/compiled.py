@@ -23,9 +23,10 @@ class Request(NamedTuple):
 
 
 class CompiledModel(NothingKnown):
-    """Base of models that give `fill`; see fedray.clients.availability.model.Availability.
+    """Base of models that define `fill`; see fedray.clients.availability.model.Availability.
 
-    intervals_per_device, intervals_per_day: generous guess of the intervals in a listing, and the
+    intervals_per_device, intervals_per_day: generous estimate of the intervals in a listing, and
+        the
         part that grows with its days. A listing with too little room runs a second time.
     """
 
@@ -36,7 +37,8 @@ class CompiledModel(NothingKnown):
     def fill(self, request: Request, known: Any, room: Intervals) -> int:
         """Writes the intervals of a request, as far as there is room.
 
-        Kernels write the columns themselves: a function for it would cost a third of their time.
+        Kernels write the columns themselves, since a shared function would cost a third of their
+        time.
 
         Args:
             request: devices and times.
@@ -83,5 +85,5 @@ class CompiledModel(NothingKnown):
                 raise ScenarioError(str(error)) from None
             if total <= capacity:
                 return room.take(slice(total))
-            # The next turn finds the same intervals and has room for all of them.
+            # The second pass finds the same intervals and has room for all of them.
             capacity = total

@@ -5,8 +5,8 @@ Charging and wifi are sessions by night and by day with habits of their own, as 
 (clients/availability/habit_sessions.py). Uses of a device, during which it is not idle, are a
 Poisson process drawn by (device, local day). The state of a device at any time is a pure function.
 
-A gap between intervals, be it a gap of a condition or a use, lasts more than JOIN_SECONDS: so
-intervals are apart without being joined.
+A gap between intervals, whether a gap of a condition or a use, lasts more than JOIN_SECONDS, so
+intervals need not be joined.
 """
 
 import math
@@ -111,7 +111,7 @@ class ConditionsModel(CompiledModel):
             needs_wifi=table.needs_wifi,
             needs_idle=table.needs_idle,
             charging=HabitModel.of(scenario, table.charging),
-            # Wifi has its own streams: from those streams, it would come and go with charging.
+            # Wifi has its own streams; with charging's streams it would come and go with charging.
             wifi=HabitModel.of(scenario, table.wifi, Stream.WIFI_HABIT, Stream.WIFI_SESSIONS),
             uses=_UseModel.of(scenario, table.uses),
         )

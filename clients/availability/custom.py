@@ -41,7 +41,7 @@ class CustomModel(NothingKnown):
             )
             index, start, end = (np.asarray(column) for column in given)
         except Exception as error:
-            # User code may raise anything.
+            # User code may raise any exception.
             raise ScenarioError(
                 f"availability function {self._name} failed: {type(error).__name__}: {error}; "
                 "correct it"
@@ -53,7 +53,7 @@ class CustomModel(NothingKnown):
         touches = (end_times > from_time) & (start_times < until_time)
         if not touches.all():
             self._refuse(f"an interval does not touch the times {from_time:g} to {until_time:g}")
-        # The function does not see timers: intervals before a device's timer opens go here.
+        # The function ignores timers, so intervals before a device's timer opens are dropped here.
         opens = open_times[local]
         keep = (end_times > opens) & (opens < until_time)
         intervals = Intervals(local.astype(np.uint32), start_times, end_times)
@@ -76,7 +76,7 @@ class CustomModel(NothingKnown):
             return
         if local.min() < 0 or local.max() >= devices:
             self._refuse(f"an index lies outside 0 to {devices - 1}, the positions in device_ids")
-        # No comparison with NaN holds, so this finds NaN too.
+        # NaN compares false with everything, so this finds NaN too.
         if not (start_times < end_times).all():
             self._refuse("an interval ends before it starts, or has a time that is NaN")
         is_sorted = (np.diff(local) >= 0).all()

@@ -27,7 +27,7 @@ from fedray.scenario.data import AssignedData
 from fedray.wire.device_classes import DeviceClasses, classes_of, classes_on
 
 QUANTILE_DEVICES = 16_384
-"""Number of first devices that serve as a sample of all zones, hours or speeds."""
+"""Number of devices, from id 0 on, that serve as a sample of all zones, hours or speeds."""
 
 
 def held_out_places(clients: int, share: float) -> Integers:

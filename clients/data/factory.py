@@ -11,7 +11,7 @@ from fedray.scenario.data import FileData, SourceCodeData
 from fedray.wire.messages import DataProgress, ProgressListener
 
 TOLD_EVERY_SECONDS = 0.2
-"""Least time between two reports of progress."""
+"""Least time between two reports of progress, seconds."""
 
 
 def source_of(scenario: Scenario, on_read: OnRead | None = None) -> ExampleSource:

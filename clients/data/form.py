@@ -28,13 +28,14 @@ from fedray.scenario.data import FormedData
 
 PADDING, UNKNOWN, START, END, FIRST_WORD = range(5)
 MOST_CLIENT_NUMBERS = 1 << 28
-"""Most numbers in a column of one client: 1,783 images of 224 x 224 pixels in three colours."""
+"""Largest number of numbers in a column of one client: 1,783 images of 224 x 224 pixels in three
+colours."""
 MOST_VOCABULARY_BYTES = 1 << 28
 """Largest vocabulary file: 2^24 words, the most that are used, of 16 letters."""
 MOST_COUNTED_WORDS = 1 << 21
-"""Most words that are counted at once. Beyond it, words with count 1 are dropped, then words with
-count 2, until half of them are left (the lossy counting of Manku and Motwani 2002): a word's count
-then lacks its dropped occurrences."""
+"""Largest number of words that are counted at once. Beyond it, words with count 1 are dropped, then
+words with count 2, until half of them are left (the lossy counting of Manku and Motwani 2002): a
+word's count then lacks its dropped occurrences."""
 _Kind = Literal["words", "whole", "real", "none"]
 
 
@@ -297,7 +298,7 @@ def words_of(text: Any, table: FormedData) -> Sequence[str]:
             text = between.join(text)
         except TypeError:
             raise ValueError(
-                f"column {table.tokens!r} has a text that is not made of words"
+                f"column {table.tokens!r} has a text that is neither a string nor a list of strings"
             ) from None
     return text.split() if table.unit == "word" else list(text)
 

@@ -22,9 +22,10 @@ class Points(DrawnSource):
 
     def __init__(self, scenario: Scenario, table: PointsData) -> None:
         inputs = Field(shape=(table.dimension,), kind="real")
-        variance = table.between**2 + table.within**2
-        least_loss = 0.5 * table.dimension * variance
-        super().__init__(scenario, {"inputs": inputs}, {"loss": least_loss})
+        least_loss = 0.5 * table.dimension * (table.between**2 + table.within**2)
+        # Another task of these points has another loss.
+        is_quadratic = scenario.training.task.kind == "quadratic"
+        super().__init__(scenario, {"inputs": inputs}, {"loss": least_loss} if is_quadratic else {})
         seed = scenario.training_seed
         self._key = stream_key(seed, Stream.EXAMPLES)
         self._between = table.between

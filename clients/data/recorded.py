@@ -30,7 +30,7 @@ from fedray.scenario.data import AnyRecordedData, AssignedData, CustomData, Form
 from fedray.scenario.data_file import PLACES
 
 DECODED_BYTES = 128 << 20
-"""Most memory for decoded clients, which are likely to be needed again."""
+"""Memory for decoded clients, which are likely to be needed again, bytes."""
 # Version of entries in the cache.
 _VERSION = 1
 # Keys that do not affect entries in the cache.

@@ -33,7 +33,7 @@ def tokens_of(kind: str, fields: Fields) -> Field:
     """
     tokens = fields.get("tokens")
     if tokens is None or not tokens.is_text or tokens.shape[0] < 2:
-        raise misfit(kind, "text: whole `tokens` [length + 1]", fields)
+        raise misfit(kind, "text, a field `tokens` of whole numbers [length + 1]", fields)
     return tokens
 
 

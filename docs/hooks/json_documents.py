@@ -12,6 +12,7 @@ from fedray.base.document import DocumentKey, keys_of
 from fedray.commands import printed
 from fedray.mechanisms.figures import Figures
 from fedray.runs.pretraining import Pretrained
+from fedray.scenarios import shakespeare
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
@@ -99,6 +100,9 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray reproduce learning": Document(
         printed.LearningStudies,
         files="The file results.json of a scenario has the keys below `studies[]`.",
+    ),
+    "fedray reproduce shakespeare": Document(
+        shakespeare.Study, files="The file results.json is the same."
     ),
     "fedray fit, of a log": Document(HabitFit, printed.WithHabitFit),
     "fedray fit, of a min-sep": Document(Fit, printed.WithFit),

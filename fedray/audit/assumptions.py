@@ -41,12 +41,22 @@ _OF_DEVICES = {
     _FLOATING: "Noise is drawn by the devices, exactly and in whole numbers; every accepted device "
     "is taken to add its own.",
 }
-"""Replacements of some of these if the devices add the noise."""
+"""Assumptions of `OF_EVERY_AUDIT` that read differently if the devices add the noise, with their
+replacements."""
 _OF_COUNTS = {
     _ADJACENCY: "Adjacency: one unit's updates are replaced by zeros (zero-out), and a unit that "
     "is zeroed out counts as one half in the counts of short updates.",
 }
-"""Replacement of one of these where the clip norm follows counts."""
+"""The same if the clip norm follows noisy counts of short updates."""
+
+WITHOUT_NOISE = (
+    Assumption(
+        "Rounds released exact sums of updates: whoever sees the models may learn what a device "
+        "contributed.",
+        _RUN,
+    ),
+)
+"""In place of all assumptions, for a run without noise."""
 
 SCALED_NOISE = (
     "In each round {sample} of the {goal} accepted devices really trained, and the noise on their "
@@ -64,7 +74,7 @@ SCALED_NOISE_OF_SURPLUS = (
     "signal-to-noise ratio is that of the round's full cohort. The privacy stated is that of the "
     "full cohort with full noise; this simulation's own model has no such guarantee."
 )
-"""If rounds keep more reports than the goal."""
+"""Assumption of rounds that keep more reports than the goal."""
 
 COUNTED = (
     "The clip norm follows a quantile of the updates' norms, so the count of short updates of "
@@ -95,7 +105,7 @@ STORED = (
     "over. That program is trusted with the uploads, draws them as its schedule says, and takes "
     "one upload of a device in a window. Times of participations are those of the uploads."
 )
-"""If the server stores uploads."""
+"""Assumption of runs whose server stores uploads."""
 
 STOPPED = (
     "privacy.stop_at ended the run, or would have, by the rounds in which devices were accepted. "
@@ -120,12 +130,12 @@ FILTERED = (
 def assumptions_of(
     scenario: Scenario | None, trace: ImportedTrace | None
 ) -> tuple[Assumption, ...]:
-    """Returns the assumptions of an audit, a sentence each with its source; those common to all
+    """Returns the assumptions of an audit, each a sentence with its source; those common to all
     audits come first.
 
     Args:
-        scenario: scenario of a run of ours; None for a log.
-        trace: an imported log, which has assumptions of its own; None for a run of ours.
+        scenario: scenario of a simulated run; None for a log.
+        trace: an imported log, which has assumptions of its own; None for a simulated run.
     """
     if trace is not None:
         unit = Assumption(
@@ -161,7 +171,7 @@ def assumptions_of(
 
 
 def _of_every_audit(replaced: Mapping[str, str]) -> tuple[Assumption, ...]:
-    """Returns the assumptions of every audit, some of them replaced."""
+    """Returns the assumptions of every audit, with some of them replaced."""
     # They keep their places, because statements take the first three of an audit by place.
     adjacency, central, *others = (replaced.get(text, text) for text in OF_EVERY_AUDIT)
     return (

@@ -1,5 +1,5 @@
-"""The audit of a trace: participation, exact sensitivities, the privacy that follows, and its
-assumptions.
+"""The audit of a trace: participation, exact sensitivities, the privacy that follows from them, and
+the assumptions behind it.
 
 An audit states three guarantees side by side (fedray/audit/guarantees.py): observed, enforced, and
 claimed. It compares mechanisms by their error at equal privacy, never by their noise multipliers.
@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypedDict
 import numpy as np
 import pyarrow as pa
 
-from fedray.audit.assumptions import ASSUMED, assumptions_of
+from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, assumptions_of
 from fedray.audit.check import check_claim
 from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import Claim
@@ -51,7 +51,7 @@ from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
-from fedray.base.document import Document, InJson, InPlace, Key, Keys, NotInJson, json_of
+from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import up
@@ -64,11 +64,12 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
+from fedray.scenario.privacy import NO_GUARANTEE, NoNoise
 from fedray.trace.imported import Assumption, ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
 
 DEFAULT_DELTA = 1e-10
-"""For logs, unless another is given."""
+"""Delta for logs, unless another is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,15 @@ class MechanismAudit(Document):
     enforced: NotInJson[Guarantee]
     claimed: NotInJson[Guarantee]
     sampled: Guarantee | None = None
-    """Effect of Poisson samples of stored uploads; None for a trace without such samples."""
+    """The guarantee with amplification by Poisson sampling of stored uploads; None for other
+    traces."""
     filtered: Guarantee | None = None
-    """Effect of a filter that excludes devices at their budget; None for a run without one."""
+    """The guarantee that a filter gives by excluding devices at their budget; None for a run
+    without one."""
 
     @property
     def name(self) -> InJson[str]:
-        """Its kind."""
+        """Kind of the mechanism."""
         return self.strategy.kind
 
     @property
@@ -134,14 +137,13 @@ class ClassShare(TypedDict):
     """Share of its devices that are eligible at once, whatever timers say: the mean of the first
     week, estimated from a sample."""
     selected: int
-    """Times that one of its devices was selected."""
+    """Number of selections of its devices."""
     participations: int
-    """Accepted updates of its devices."""
+    """Number of accepted updates of its devices."""
     devices: int
-    """Devices of it that took part at least once."""
+    """Number of its devices that took part at least once."""
     least_gap: int
-    """Least difference between the rounds of two participations of one device; 0 if none took part
-    twice."""
+    """Least difference between two rounds of one of its devices; 0 if no device took part twice."""
     most: int
     """Most participations of a device."""
 
@@ -154,7 +156,7 @@ class Release(NamedTuple):
     noise_multiplier: float
     """Its noise multiplier."""
     rho: float
-    """zCDP of it."""
+    """rho (zCDP) of the release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +198,9 @@ class Audit(DrawnResult):
     patterns: NotInJson[Patterns]
     """Every device's rounds."""
     mechanisms: tuple[MechanismAudit, ...]
-    """Mechanisms that are asked about; empty for a log of which no mechanism is known."""
+    """Audited mechanisms; empty for a log whose mechanism is unknown."""
     findings: tuple[Finding, ...]
-    """Finding on each statement of the claim; empty without a claim."""
+    """A finding per statement of the claim; empty without a claim."""
     incompleteness: str
     """Why an imported log is not complete, as a sentence; empty if it is."""
     left_out: tuple[LeftOut, ...]
@@ -206,8 +208,10 @@ class Audit(DrawnResult):
     filtered_rows: int
     """Rows of an imported log that did not meet the conditions of the import."""
     violations: Violations | None
-    """Participations of a run that its own rules exclude; None if all devices keep the rules, and
-    for a log, which has none."""
+    """Participations of a simulated run that break its own rules; None if all devices keep the
+    rules, and for a log, which has no rules."""
+    no_guarantee: IfAny[str]
+    """Reason why there are no privacy figures: the run added no noise. Absent with noise."""
     exclusions: Exclusions | None
     """Devices that a filter excluded; None for a run without a filter, and for a log."""
     scenario: NotInJson[Scenario | None]
@@ -215,7 +219,7 @@ class Audit(DrawnResult):
     claim: NotInJson[Claim | None]
     """The claim, or None."""
     rests_on: NotInJson[tuple[Assumption, ...]]
-    """Assumptions behind the figures, in plain words, each with its source."""
+    """Assumptions behind the figures, each with its source."""
     classes: NotInJson[tuple[Any, ...]]
     """Participation of the devices of each class, as the run recorded it; empty without classes,
     and for a log."""
@@ -230,16 +234,17 @@ class Audit(DrawnResult):
 
     @property
     def assumptions(self) -> InJson[tuple[str, ...]]:
-        """Assumptions behind the figures, in plain words."""
+        """Assumptions behind the figures, in sentences."""
         return tuple(each.text for each in self.rests_on)
 
     @property
     def claim_holds(self) -> InJson[bool]:
-        """Whether the claim passes: every statement that could be checked holds, and at least one
-        could.
+        """Whether the claim passes: at least one statement could be checked, and every statement
+        that could be checked holds.
 
         A claimed rho or epsilon that could not be checked does not pass. A log never shows
-        mechanism and noise multiplier, so these do not decide by themselves. True without a claim.
+        mechanism and noise multiplier, so these two do not decide by themselves. True without a
+        claim.
         """
         verdicts = {finding.statement: finding.verdict for finding in self.findings}
         if any(verdicts.get(statement) is Verdict.UNCHECKED for statement in SPENT_STATEMENTS):
@@ -280,18 +285,19 @@ class Audit(DrawnResult):
 
     @property
     def min_sep(self) -> InJson[int | None]:
-        """Least difference of two rounds of a device; None if no device took part twice (k = 1)."""
+        """Least difference between two rounds of a device; None if no device took part twice (k =
+        1)."""
         return None if self.max_participations == 1 else self.patterns.min_sep
 
     @property
     def max_participations(self) -> InJson[int]:
-        """Most participations of a device."""
+        """Largest number of participations of a device."""
         return self.patterns.max_participations
 
     @property
     def short_run_note(self) -> InJson[str]:
-        """That no device could take part twice, as a sentence, where the run ended before rules of
-        participation let one come back; else empty."""
+        """A sentence that no device could take part twice, if the run ended before the rules let
+        any device come back; else empty."""
         enforced = self.mechanisms[0].enforced.participation if self.mechanisms else None
         if enforced is None or enforced.max_participations > 1 or self.rounds == 1:
             return ""
@@ -307,8 +313,7 @@ class Audit(DrawnResult):
 
     @cached_property
     def ledger(self) -> list[LedgerEntry]:
-        """Privacy over rounds of the first mechanism; computed when first asked for. Empty without
-        noise."""
+        """Privacy over rounds of the first mechanism (empty without noise), from first use on."""
         if not self._has_noise:
             return []
         used = self.mechanisms[0]
@@ -327,8 +332,8 @@ class Audit(DrawnResult):
 
     @cached_property
     def frontier(self) -> Frontier | None:
-        """The frontier of the first mechanism, which is computed when it is first asked for. None
-        without a mechanism, a min-sep, or a theorem."""
+        """The frontier of the first mechanism; computed on first use. None without a mechanism, a
+        min-sep, or a theorem."""
         if not self.mechanisms or self.patterns.min_sep == 0:
             return None
         try:
@@ -341,9 +346,9 @@ class Audit(DrawnResult):
         """The mechanisms, and independent noise and the tree, by their error at equal privacy;
         least error first.
 
-        Sensitivity and loss are under one participation: the enforced one where it is known, else
-        the observed one. The common rho is that of the first mechanism there. Empty where there is
-        no noise or no such participation.
+        Sensitivity and loss are computed for one participation: the enforced one if it is known,
+        else the observed one. All rows have the rho of the first mechanism. Empty without noise or
+        without such a participation.
         """
         basis = self.utility_basis
         # At rho 0 every mechanism would need infinite noise.
@@ -353,7 +358,7 @@ class Audit(DrawnResult):
         assert participation is not None
         strategies = [each.strategy for each in self.mechanisms]
         kinds = {strategy.kind for strategy in strategies}
-        # Everybody knows these two, so they are the yardstick of each comparison.
+        # These two are widely known, so they are the yardstick of each comparison.
         strategies += [other for other in (Identity(), Tree()) if other.kind not in kinds]
         rows = []
         for strategy in strategies:
@@ -366,8 +371,8 @@ class Audit(DrawnResult):
 
     @property
     def utility_basis(self) -> Guarantee | None:
-        """Guarantee of the first mechanism, at whose participation and rho mechanisms are compared,
-        or None."""
+        """The guarantee of the first mechanism whose participation and rho all rows of `utility`
+        share, or None."""
         if not self._has_noise:
             return None
         used = self.mechanisms[0]
@@ -376,7 +381,7 @@ class Audit(DrawnResult):
 
     @property
     def releases(self) -> tuple[Event, ...]:
-        """Releases of each round, one by one, at the observed sensitivity of the run's own
+        """The separate releases of each round, at the observed sensitivity of the run's own
         mechanism; empty if only sums of updates are released."""
         released = [each.observed.event for each in self.mechanisms if each.is_own]
         return released[0].events if released and isinstance(released[0], Composed) else ()
@@ -422,6 +427,8 @@ class Audit(DrawnResult):
         Raises:
             InputError: the file cannot be written, or the run had no noise.
         """
+        if self.no_guarantee:
+            raise InputError(f"trace {str(self.path)!r}: {self.no_guarantee}; name a mechanism")
         if not self.events:
             raise InputError(
                 f"trace {str(self.path)!r}: no mechanism and noise multiplier are known, so there "
@@ -438,17 +445,17 @@ class Audit(DrawnResult):
 
     @property
     def participations_per_device(self) -> InJson[dict[int, int]]:
-        """Number of devices by their number of participations."""
+        """Number of devices by number of participations."""
         return self.participation_histogram()
 
     @property
     def guarantees(self) -> InJson[tuple[Guarantee, ...]]:
-        """The guarantees of the first mechanism once more; empty without a mechanism."""
+        """The guarantees of the first mechanism; empty without a mechanism."""
         return self.mechanisms[0].guarantees if self.mechanisms else ()
 
     @property
     def released(self) -> Annotated[list[Release], Key("releases")]:
-        """Releases of each round, one by one, at the observed sensitivity of the run's own
+        """The separate releases of each round, at the observed sensitivity of the run's own
         mechanism; empty if only sums of updates are released."""
         keys = {"query", "noise_multiplier"}
         return [
@@ -459,20 +466,21 @@ class Audit(DrawnResult):
     def utility_basis_name(self) -> Annotated[str | None, Key("utility_basis")]:
         """Name of the guarantee whose rho all rows of `utility` have."""
         basis = self.utility_basis
-        # The observed guarantee is of the recorded patterns, which this one is not of.
+        # The observed guarantee covers the recorded patterns only, and this one all within the
+        # limits.
         if basis is not None and basis is self.mechanisms[0].observed_limits:
             return OBSERVED_LIMITS
         return None if basis is None else basis.name
 
     @property
     def utility_rho(self) -> InJson[float | None]:
-        """That rho (zCDP)."""
+        """The rho (zCDP) that all rows of `utility` have."""
         return None if self.utility_basis is None else self.utility_basis.rho
 
     @property
     def fared(self) -> Annotated[dict[Annotated[str, "kind"], Summary] | None, Key("verdicts")]:
-        """Verdicts on `privacy` and on `participation`, if the claim states them; None without a
-        claim."""
+        """Verdicts on `privacy` and on `participation`, for the ones that the claim states; None
+        without a claim."""
         return self.verdicts or None
 
     @property
@@ -480,7 +488,7 @@ class Audit(DrawnResult):
         """Encoding of the updates, and the unit of their noise; None for a log."""
         if self.scenario is None:
             return None
-        # Only noise that devices add depends on the number of them.
+        # Only noise that devices add depends on their number.
         of_devices = [
             (each.noise, each.permitted)
             for each in self.mechanisms
@@ -500,8 +508,8 @@ class Audit(DrawnResult):
         )
 
     def to_json_in_full(self) -> dict[str, Any]:
-        """`to_json`, and what takes longer: what each device got, the frontier, privacy over
-        rounds."""
+        """`to_json`, with the figures that take longer: the privacy of each device, the frontier,
+        and privacy over rounds."""
         later = {name: getattr(self, name) for name in ("device_privacy", "frontier", "ledger")}
         return {**self.to_json(), **json_of(later)}
 
@@ -523,41 +531,51 @@ def audit_trace(
     trace: Trace | ImportedTrace | str | Path,
     noise_multiplier: float | None = None,
     delta: float | None = None,
-    mechanism: Strategy | Sequence[Strategy] | None = None,
+    mechanism: Strategy | Sequence[Strategy] | NoNoise | None = None,
     claim: Claim | None = None,
     show_devices: bool = False,
     encoding: AnyEncoding | None = None,
 ) -> Audit:
-    """Audits a trace, opened or by path; against a claim if one is given.
+    """Audits a trace, against a claim if one is given.
+
+    An imported log without a mechanism only shows its participation; without a noise multiplier it
+    has no rho or epsilon.
 
     Args:
-        trace: a run of ours or an imported log.
+        trace: a simulated trace or an imported log, opened or by path.
         noise_multiplier: replaces the run's own.
         delta: delta of epsilon, replaces the run's own; 1e-10 for logs.
-        mechanism: one or several, all audited, in place of the run's own.
+        mechanism: one or several, all audited, in place of the run's own; `NoNoise` for a training
+            without noise.
         claim: a claim, with mechanism, noise multiplier and delta of its own.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
         encoding: encoding of a run's updates, replaces the run's own.
 
-    An imported log without a mechanism only shows its participation, and without a noise multiplier
-    no rho or epsilon.
-
     Raises:
-        InputError: a figure is impossible.
+        InputError: the arguments contradict each other, or a figure cannot be computed.
         TraceError: the trace cannot be read.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     scenario = _scenario_of(opened) if isinstance(opened, Trace) else None
-    # The recorded scenario was checked by its digest, so another encoding comes only now.
+    # Checked by its digest, the recorded scenario may now get another encoding.
     if scenario is not None and encoding is not None:
         privacy = scenario.privacy.model_copy(update={"encoding": encoding})
         scenario = scenario.model_copy(update={"privacy": privacy})
-    used = _Used.of(opened, scenario, claim, mechanism, noise_multiplier, delta)
+    is_silent = isinstance(mechanism, NoNoise) or (
+        not mechanism and scenario is not None and scenario.privacy.strategy is None
+    )
+    strategies = None if isinstance(mechanism, NoNoise) else mechanism
+    if isinstance(mechanism, NoNoise):
+        noise_multiplier = None
+        if scenario is not None:
+            privacy = scenario.privacy.model_copy(update={"mechanism": mechanism})
+            scenario = scenario.model_copy(update={"privacy": privacy})
+    used = _Used.of(opened, scenario, claim, strategies, noise_multiplier, delta)
     patterns = read_patterns(opened)
     # Without a participation no largest sensitivity exists.
     if not patterns.device_ids.size:
         probability = scenario.rounds.sampling_probability if scenario is not None else None
-        # Poisson samples spend by their probability, whoever was drawn.
+        # The privacy of a Poisson sample depends on its probability, not on the devices drawn.
         remedy = (
             "audit a trace in which some did"
             if probability is None
@@ -589,7 +607,7 @@ def audit_trace(
             for strategy in used.strategies
         ]
         exclusions = None
-        # Only our own runs record sampling and exclusions by the server.
+        # Only simulated runs record sampling and exclusions by the server.
         if scenario is not None and isinstance(opened, Trace):
             exclusions = exclusions_of(opened, scenario, patterns)
             mechanisms = [
@@ -599,7 +617,7 @@ def audit_trace(
         findings: tuple[Finding, ...] = ()
         if claim is not None:
             privacy = scenario.privacy if scenario is not None else None
-            # A claim names one mechanism, which is the only one here.
+            # A claim names one mechanism, and no other is audited then.
             found = mechanisms[0].trace
             noise, permitted = mechanisms[0].noise, mechanisms[0].permitted
             assert noise is not None
@@ -617,6 +635,9 @@ def audit_trace(
             )
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError.caused_by(error) from None
+    # The figures of a claim are no figures of a run that added no noise.
+    if is_silent:
+        mechanisms = []
     # Withdraws figures that the trace, the log or the noise does not support.
     broken = [
         each.statement
@@ -642,10 +663,14 @@ def audit_trace(
         left_out=tuple(imported.left_out) if imported is not None else (),
         filtered_rows=imported.filtered_rows if imported is not None else 0,
         violations=_violations(opened, scenario),
+        no_guarantee=NO_GUARANTEE if is_silent else None,
         exclusions=exclusions,
         scenario=scenario,
         claim=claim,
-        rests_on=(*_rests_on(scenario, imported, mechanisms), *other_tasks(opened)),
+        rests_on=(
+            *(WITHOUT_NOISE if is_silent else _rests_on(scenario, imported, mechanisms)),
+            *other_tasks(opened),
+        ),
         classes=tuple(opened.run.get("classes", ())) if isinstance(opened, Trace) else (),
     )
 
@@ -701,8 +726,11 @@ def other_tasks(trace: Trace | ImportedTrace) -> tuple[Assumption, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """Subject of the figures. strategies: the run's own or claimed one first, if any. count_noise:
-    that of the run, if its own mechanism and noise are used."""
+    """Mechanisms, noise and delta of an audit.
+
+    strategies: the run's own or claimed mechanism first, if there is one.
+    count_noise: count noise of the run; None unless its own mechanism and noise are used.
+    """
 
     strategies: tuple[Strategy, ...]
     own: Strategy | None
@@ -711,7 +739,7 @@ class _Used:
     count_noise: float | None = None
 
     def server_noise_of(self, strategy: Strategy) -> ServerNoise | None:
-        """Returns the server's noise under one of the strategies, or None if it is unknown."""
+        """Returns the server's noise under one of the strategies, or None if unknown."""
         if self.noise_multiplier is None:
             return None
         return ServerNoise(
@@ -738,18 +766,25 @@ class _Used:
             used = cls((claim.mechanism,), claim.mechanism, claim.noise_multiplier, claim.delta)
         else:
             privacy = scenario.privacy if scenario is not None else None
-            own = privacy.mechanism if privacy is not None else None
-            if noise_multiplier is None and privacy is not None:
+            own = privacy.strategy if privacy is not None else None
+            if privacy is not None and own is None and noise_multiplier is not None and not given:
+                raise InputError.of(
+                    "noise_multiplier",
+                    noise_multiplier,
+                    "is of no mechanism, since the run added no noise",
+                    "name a mechanism",
+                )
+            if noise_multiplier is None and privacy is not None and own is not None:
                 noise_multiplier = privacy.noise_multiplier
             if delta is None:
                 delta = privacy.delta if privacy is not None else DEFAULT_DELTA
-            # A log has no mechanism of its own, so without a given one no privacy is computed.
+            # A log has no mechanism of its own, so no privacy is computed unless one is given.
             used = cls(given or ((own,) if own is not None else ()), own, noise_multiplier, delta)
         try:
             if used.noise_multiplier is not None:
                 check_noise_multiplier(used.noise_multiplier)
             check_delta(used.delta)
-            # A mechanism of fewer rounds cannot have released all of these.
+            # A mechanism of fewer rounds cannot have released every committed round.
             for strategy in used.strategies:
                 strategy.check_rounds(trace.committed_rounds)
         except ValueError as error:
@@ -765,15 +800,15 @@ class _Used:
 
 
 def _scenario_of(trace: Trace) -> Scenario:
-    """The scenario in run.json, which must be the one that was run: an edited noise multiplier
-    would make any claim."""
+    """Returns the scenario in run.json, which must be the one that was run: an edited noise
+    multiplier could support any claim."""
     try:
         scenario = Scenario.from_tables(trace.scenario, directory=trace.path)
     except ScenarioError as error:
         raise TraceCorrupt(
             f"{trace.path}: its scenario is not one of this release ({error}); use its own"
         ) from None
-    # An edit, or a default that has changed since, would change figures without a word.
+    # An edit, or a default that has changed since, would change figures silently.
     if scenario.digest != trace.run.get("scenario_digest"):
         raise TraceCorrupt(
             f"{trace.path}: its scenario does not have the recorded digest, so it was edited; take "
@@ -794,8 +829,8 @@ def _noise_of(
     trace: Trace | ImportedTrace,
     scenario: Scenario | None,
 ) -> tuple[Noise | None, Noise | None]:
-    """(least noise of this trace, least noise that the rules permit) under a strategy. Devices add
-    independent noise; another strategy's is the server's."""
+    """Returns the least noise of this trace and the least noise that the rules permit. Devices add
+    independent noise; the noise of any other strategy is the server's."""
     if scenario is None or noise is None or isinstance(trace, ImportedTrace):
         return noise, noise
     if not isinstance(strategy, Identity):
@@ -816,7 +851,7 @@ def _audit_mechanism(
 ) -> MechanismAudit:
     delta = used.delta
     n, k = patterns.committed_rounds, patterns.max_participations
-    # 0 means that a device repeated a round, of which no (b, k) speaks.
+    # 0 means that a device repeated a round, which no (b, k) covers.
     if patterns.min_sep:
         participation = MinSep(n, patterns.min_sep, k)
         limits = Limits(
@@ -836,7 +871,7 @@ def _audit_mechanism(
         trace=trace,
         binding_device=names.of(trace.device_id),
         observed=observed(trace, n, participation, strategy, of_trace, delta),
-        # Nothing ensures limits that were only seen.
+        # No rule ensures limits that were merely observed.
         observed_limits=of_limits("observed", limits, strategy, of_trace, delta, False),
         enforced=of_limits("enforced", enforced, strategy, permitted, delta, True),
         claimed=of_limits(
@@ -853,7 +888,7 @@ def _with_server_rules(
     exclusions: Exclusions | None,
     delta: float,
 ) -> MechanismAudit:
-    """With what sampling by the server adds, where the trace was sampled so, and its filter."""
+    """Adds the guarantees of sampling by the server and of its filter."""
     strategy, noise = mechanism.strategy, mechanism.noise
     by_sampling = sampled(trace, scenario, strategy, noise, delta)
     by_filter = filtered(scenario, patterns, exclusions, strategy, noise, delta)
@@ -861,7 +896,7 @@ def _with_server_rules(
 
 
 def _refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit:
-    """Nothing follows from limits that the trace breaks."""
+    """Withdraws the claimed guarantee, since the trace breaks the limits behind it."""
     reason = f"this trace breaks the claimed {', '.join(broken)}"
     claimed = replace(
         mechanism.claimed, sensitivity=None, event=None, may_rest_on=False, reason=reason
@@ -886,7 +921,7 @@ def _conditional(mechanism: MechanismAudit, log: ImportedTrace) -> MechanismAudi
 
 
 def _not_this_run(mechanism: MechanismAudit) -> MechanismAudit:
-    """The figures of a claim whose mechanism or noise was not that of the run."""
+    """Withdraws the guarantees of a claim whose mechanism or noise the run did not use."""
     said = "the run did not add the noise that is claimed, so this is no statement about it"
     named = ("enforced", "claimed", "sampled", "filtered")
     guarantees = {name: getattr(mechanism, name) for name in named}

@@ -1,5 +1,5 @@
-"""Noise for a target, by the participation of a trace: the least noise multipliers with which a run
-would have met an epsilon or rho, by its enforced rules and by the observed participation."""
+"""Calibration to a trace: the least noise multipliers with which a run would have met an epsilon or
+rho, by its enforced rules and by the observed participation."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ OF_A_LOG = (
 
 @dataclass(frozen=True, slots=True)
 class CalibratedGuarantee(Document):
-    """A guarantee of a trace with the noise that meets a target."""
+    """A guarantee of a trace, with the noise that meets a target."""
 
     noise_multiplier: float | None
     """Least noise multiplier with which the guarantee meets the target, rounded up by a relative
@@ -65,14 +65,14 @@ class TraceCalibration(Result):
     delta: float
     """delta of epsilon."""
     run_noise_multiplier: float | None
-    """Noise multiplier of the run; None for another mechanism than its own, and for a log, which
+    """Noise multiplier of the run; None for a mechanism other than its own, and for a log, which
     does not record it."""
     enforced: CalibratedGuarantee
-    """For every run that the rules in force allow, given when the rounds were."""
+    """For every run that the rules in force allow, at the recorded times of the rounds."""
     observed: CalibratedGuarantee
-    """For this run as it happened; no guarantee for a run to come."""
+    """For this run as it happened; not a guarantee for later runs."""
     notes: tuple[str, ...]
-    """Notes on these noise multipliers, in sentences."""
+    """Remarks on these noise multipliers, in sentences."""
 
     def __repr__(self) -> str:
         target = f"rho {self.target_rho}"
@@ -94,8 +94,7 @@ def calibrate_trace(
     delta: float | None = None,
     mechanism: Strategy | None = None,
 ) -> TraceCalibration:
-    """Returns the least noise multipliers with which a run would have had at most an epsilon or
-    rho.
+    """Returns the least noise multipliers with which a run would have met a target.
 
     The sensitivities are those of `audit_trace`: of every run under the rules in force, and of each
     device's recorded rounds.
@@ -109,11 +108,11 @@ def calibrate_trace(
 
     Raises:
         InputError: both or neither target is given, no noise meets it, the mechanism is missing or
-            has fewer rounds, no round was committed, or a noise multiplier does not describe the
-            noise: noise of devices, or Poisson samples.
+            has fewer rounds, no round was committed, or the noise is not described by a noise
+            multiplier (devices add it, or rounds are Poisson samples).
         TraceError: the trace cannot be read.
     """
-    # An audit of a large trace takes a while, so what can be refused before is.
+    # An audit of a large trace takes a while, so bad input is refused before it.
     check_one_target(epsilon, rho)
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     if not opened.committed_rounds:
@@ -132,7 +131,7 @@ def calibrate_trace(
             return CalibratedGuarantee(None, replace(of, event=None, reason=reason))
         z = noise_multiplier_for(of.sensitivity.value, used_delta, epsilon=epsilon, rho=rho)
         noise = ServerNoise(z)
-        # The observed sensitivity is that of one pattern, so its event names no participation.
+        # The observed sensitivity belongs to one pattern, so its event has no participation.
         under = None if of is audited.observed else of.participation
         event = event_of(audited.strategy, audit.rounds, of.sensitivity, under, noise)
         return CalibratedGuarantee(z, replace(of, event=event, reason=reason))
@@ -152,9 +151,10 @@ def calibrate_trace(
 
 
 def _check(audit: Audit) -> None:
-    """Refuses traces whose noise multiplier these sensitivities do not determine. Raises
-    InputError."""
+    """Raises InputError if the noise multiplier does not follow from these sensitivities."""
     named = f"trace {str(audit.path)!r}"
+    if audit.no_guarantee:
+        raise InputError(f"{named}: {audit.no_guarantee}; name a mechanism")
     if not audit.mechanisms:
         raise InputError(
             f"{named} is a log, which has no mechanism of its own, and sensitivities depend on it; "
@@ -167,7 +167,7 @@ def _check(audit: Audit) -> None:
             "what a round has of it depends on how many were accepted, so no noise multiplier is "
             "calibrated to it; audit the trace at noise multipliers of your choice"
         )
-    # If sampling provably adds nothing, the other guarantees are complete.
+    # If sampling provably adds nothing, the other guarantees cover the run.
     if audited.sampled is not None and audited.sampled.sensitivity is not None:
         assert audit.scenario is not None
         probability = audit.scenario.rounds.sampling_probability

@@ -1,4 +1,4 @@
-"""A claim is checked against a trace, statement by statement."""
+"""Checks a claim against a trace, statement by statement."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from fedray.audit.statements.statement import Subject
 from fedray.base.rounding import up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.scenario.privacy import Privacy
+from fedray.scenario.privacy import NO_GUARANTEE, Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -34,20 +34,20 @@ def check_claim(
 ) -> tuple[Finding, ...]:
     """Returns a finding for each statement of a claim.
 
-    A claimed rho or epsilon holds if it follows from the enforced limits joined with the claimed
-    ones that are not broken. So a claim that states less about participation never holds more
+    A claimed rho or epsilon holds if it follows from the enforced limits together with the claimed
+    limits that are not broken. So a claim that states less about participation never holds more
     easily.
 
     Args:
         claim: the claim.
-        used: noise of the run; None for a log.
+        used: privacy table of the run; None for a log.
         trace: the trace.
         patterns: rounds of every device.
         found: sensitivity of the claimed mechanism on this trace.
         limits: enforced limits.
         noise: least noise of this trace and least noise that the rules permit, both at the claimed
             multiplier.
-        name_of: shown name of a device id.
+        name_of: function that returns the shown name of a device id.
         ensured: guarantees of the server's sampling or filter, which may support rho and epsilon.
 
     Raises:
@@ -72,12 +72,16 @@ def check_claim(
         ("rho", rho_of),
         ("epsilon", lambda event: epsilon_of(event, claim.delta).epsilon),
     ):
-        if (claimed := getattr(claim, key)) is not None:
-            statement = SpentStatement(key, claimed, privacy_of, *noise)
-            finding = statement.check(found, basis, corrected, evidence)
-            for guarantee in ensured:
-                finding = statement.by_server(finding, guarantee)
-            spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
+        if (claimed := getattr(claim, key)) is None:
+            continue
+        if used is not None and used.strategy is None:
+            spent.append(Finding(key, Verdict.BROKEN, claimed, None, "", NO_GUARANTEE))
+            continue
+        statement = SpentStatement(key, claimed, privacy_of, *noise)
+        finding = statement.check(found, basis, corrected, evidence)
+        for guarantee in ensured:
+            finding = statement.by_server(finding, guarantee)
+        spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
     noise_findings = check_noise(claim.mechanism, claim.noise_multiplier, used)
     return tuple(map(_without_advice, (*noise_findings, *participation, *spent)))
 
@@ -89,8 +93,8 @@ def _bases(
     enforced: Limits,
     findings: Sequence[Finding],
 ) -> tuple[Basis, Basis]:
-    """Bases of the claim without its broken statements, and with those put right."""
-    # A device that contributed twice to a round is outside any (b, k).
+    """Returns the bases of the claim without its broken statements, and with these corrected."""
+    # No (b, k) covers a device that contributed twice to a round.
     if patterns.min_sep == 0:
         basis = Basis(REPEATED, "", None)
         return basis, basis
@@ -105,21 +109,22 @@ def _bases(
 
 
 def _limits(claim: Claim, trace: Trace | ImportedTrace, enforced: Limits) -> Limits:
-    """Claimed and enforced limits together; without any, a device may be in every round."""
+    """Returns claimed and enforced limits together; without any, a device may take part in every
+    round."""
     limits = joined(enforced, claimed_limits(claim, trace), trace.committed_rounds)
     rules, participation = enforced.participation, limits.participation
     assert participation is not None
-    # The rules of a run of ours are known. A claim beyond them is not a limit.
+    # The rules of a simulated run are known, so a claim beyond them is not a limit.
     if isinstance(trace, Trace) and rules is not None and participation.rounds == rules.rounds:
         return enforced
     return limits
 
 
 def _not_refuted(finding: Finding, incomplete: str) -> Finding:
-    """An incomplete log can break a statement, but cannot support it."""
+    """Returns the finding for an incomplete log, which can break a statement but not support it."""
     if finding.verdict is Verdict.BROKEN:
         return finding
-    # The rows that were left out may have spent more than the others.
+    # The rows that were left out may belong to the device that spent most.
     found = None if finding.statement in SPENT_STATEMENTS else finding.found
     return replace(
         finding, verdict=Verdict.UNCHECKED, found=found, explanation=incomplete, should_say=""
@@ -127,7 +132,7 @@ def _not_refuted(finding: Finding, incomplete: str) -> Finding:
 
 
 def _without_advice(finding: Finding) -> Finding:
-    # Least of all may a statement that holds advise an observed figure, which nothing ensures.
+    # A statement must never recommend an observed figure, which no rule ensures.
     if finding.verdict is Verdict.HOLDS:
         return replace(finding, should_say="")
     return finding

@@ -1,4 +1,4 @@
-"""Limits on participation that follow from a claim, by itself or together with enforced rules."""
+"""Limits on participation that follow from a claim, with or without enforced rules."""
 
 from fedray.audit.claims import STATEMENTS, Claim
 from fedray.audit.guarantees import Limits, fitting
@@ -10,9 +10,9 @@ from fedray.trace.reader import Trace
 def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:
     """Returns the participation that a claim permits.
 
-    A claimed timer limits it if the times of the rounds are known, for the rounds that were
-    recorded. Without a claimed min-sep b is the timer's, or else 1; without claimed participations
-    k is ceil(rounds / b), or the timer's.
+    A claimed timer limits the recorded rounds if their times are known. Without a claimed min-sep,
+    b follows from the timer, or else is 1; without claimed participations, k is ceil(rounds / b) or
+    follows from the timer.
     """
     n = claim.rounds or trace.committed_rounds
     stated = [(each, getattr(claim, each.key)) for each in STATEMENTS]
@@ -38,14 +38,15 @@ def _why_a_timer_says_nothing(trace: Trace | ImportedTrace) -> str:
 
 
 def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
-    """Returns the limits that hold if both limits hold. Enforced limits cover the recorded rounds,
-    and do not help a claim of more.
+    """Returns the limits that hold if both limits hold.
+
+    Enforced limits cover the recorded rounds only, so they do not support a claim about more
+    rounds.
 
     Args:
         enforced: limits of the rules in force.
         claimed: limits of a claim.
-        rounds: number of recorded rounds; without any limits a device may take part in each of
-            them.
+        rounds: number of recorded rounds; without any limits a device may take part in each.
     """
     participation = claimed.participation
     if participation is None:
@@ -60,7 +61,7 @@ def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
         )
     if enforced.participation is None or enforced.participation.rounds != participation.rounds:
         return claimed
-    # Both hold, so the tighter one of each counts.
+    # Both hold, so the tighter of each pair counts.
     b = max(participation.min_sep, enforced.participation.min_sep)
     k = min(participation.max_participations, enforced.participation.max_participations)
     return Limits(

@@ -2,9 +2,14 @@
 
 mechanism = "mechanism.json"       # a file of `fedray optimize --out`, relative to this one;
                                    # a table with `kind`, or "tree", or "identity"
-noise_multiplier = 7.0 rounds = 980                       # this and the following are optional,
-each checked if given min_sep = 227 max_participations = 4 timer_hours = 72.0 rho = 0.48 epsilon =
-6.6                      # with delta delta = 1e-10
+noise_multiplier = 7.0
+rounds = 980                       # this and the following are optional, each checked if given
+min_sep = 227
+max_participations = 4
+timer_hours = 72.0
+rho = 0.48
+epsilon = 6.6                      # with delta
+delta = 1e-10
 """
 
 from pathlib import Path
@@ -34,7 +39,7 @@ STATEMENTS: tuple[Statement, ...] = (
 
 
 class Claim(Table):
-    """A claim; statements that are None are not made."""
+    """A claim about a run. A statement that is None is not made."""
 
     refusal: ClassVar[type[InputError]] = InputError
 
@@ -44,11 +49,11 @@ class Claim(Table):
     noise_multiplier: Positive
     """Noise standard deviation over the clip norm."""
     rounds: Count | None = None
-    """Most rounds that were to be released."""
+    """Largest number of released rounds."""
     min_sep: Count | None = None
-    """Least difference of two rounds of one device."""
+    """Least difference between two rounds of one device."""
     max_participations: Count | None = None
-    """Most rounds of one device."""
+    """Largest number of rounds of one device."""
     timer_hours: Annotated[float, Field(ge=0)] | None = None
     """Hours between a device's accepted report and the check-in of its next participation."""
     rho: Positive | None = None
@@ -61,7 +66,7 @@ class Claim(Table):
     @field_validator("mechanism", mode="before")
     @classmethod
     def _from_file(cls, value: Any, info: Any) -> Any:
-        # A text names a file beside the claim, or a kind; a table is the mechanism itself.
+        # A string names a file beside the claim, or a kind; a table is the mechanism itself.
         if isinstance(value, str):
             return strategy_beside(value, "claim", info.context)
         return value
@@ -72,15 +77,15 @@ class Claim(Table):
         min_sep = self.min_sep
         max_participations = self.max_participations
         if rounds is not None and min_sep is not None and max_participations is not None:
-            # Its constructor refuses limits that contradict each other.
+            # The constructor refuses limits that contradict each other.
             MinSep(rounds, min_sep, max_participations)
         return self
 
 
 def read_claim(path: str | Path) -> Claim:
-    """Returns the claim in a TOML file at `path`.
+    """Returns the claim in a TOML file at `path`, with the mechanism file that it names, if any.
 
-    A mechanism that the claim names by a file is read too, from a path relative to the claim's.
-    Raises InputError, in one line that names every problem.
+    Raises:
+        InputError: the claim is not valid; the message names every problem.
     """
     return read_table_file(Claim, path, "claim")

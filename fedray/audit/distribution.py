@@ -19,34 +19,32 @@ from fedray.mechanisms.triangular import TriangularStrategy
 
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 CURVE_STEPS = 200
-"""Steps of the curve of rho over devices."""
+"""Number of points on the curve of rho over devices."""
 MOST_ENTRIES = 16
-"""Entries of the frontier; were there more numbers of participations, neighbouring ones share an
-entry."""
+"""Largest number of entries of the frontier; with more distinct counts of participations,
+neighbouring counts share an entry."""
 MOST_SPANS = 64
-"""Most spans of an entry that are shown."""
+"""Largest number of spans shown for an entry."""
 MOST_BOUND = 2e8
-"""Squares of the rounds, summed over the entries, of a frontier with a matrix: each entry takes 10
-s at 10,000 rounds."""
+"""Largest cost of a frontier with a matrix: squared rounds, summed over the entries. An entry takes
+10 s at 10,000 rounds."""
 
 
 def device_sensitivities(
     strategy: Strategy, patterns: Patterns, sensitivities: PatternSensitivities | None = None
 ) -> PatternValues:
-    """Returns the sensitivity of every device's own pattern, in order of device [P].
+    """Returns the sensitivity of every device's own pattern, in order of device [P]. Values are
+    exact, or upper bounds if the strategy has negative Gram entries.
 
     Args:
         strategy: the mechanism.
         patterns: patterns of the devices.
         sensitivities: existing sensitivities of this strategy over the patterns' rounds, if any.
-
-    Returns:
-        Values are exact, or upper bounds if the strategy has negative Gram entries.
     """
     sensitivities = sensitivities or PatternSensitivities(strategy, patterns.committed_rounds)
     values = np.empty(patterns.counts.size)
     is_exact = np.empty(patterns.counts.size, np.bool_)
-    # Devices with equally many participations make one array of patterns, without padding.
+    # Devices with equal counts form one array of patterns without padding.
     for count in np.flatnonzero(np.bincount(patterns.counts)).tolist():
         for chosen, found in values_of(sensitivities, patterns.with_count(count)):
             values[chosen.places], is_exact[chosen.places] = found.values, found.is_exact
@@ -60,7 +58,7 @@ class Quantile:
     share: float
     """Share of the devices whose privacy is at least this good, from 0 to 1."""
     sensitivity: float
-    """Largest of their sensitivities, at clip norm 1."""
+    """Largest sensitivity among these devices, at clip norm 1."""
     rho: float
     """zCDP of that sensitivity."""
 
@@ -71,25 +69,25 @@ class DevicePrivacy(Document):
     pattern is not its secret."""
 
     quantiles: tuple[Quantile, ...]
-    """At a few shares of the devices, from the least."""
+    """Quantiles at a few shares of the devices, in increasing order."""
     curve: NotInJson[tuple[float, ...]]
     """rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 .. CURVE_STEPS."""
     mean_rho: float
-    """Mean over the devices that took part."""
+    """Mean rho over the devices that took part."""
     is_exact: bool
-    """False when some devices' values are upper bounds."""
+    """False if some devices' values are upper bounds."""
 
     @classmethod
     def of(cls, values: PatternValues, noise: Noise) -> "DevicePrivacy":
-        """The distribution of rho, from the devices' sensitivities.
+        """Returns the distribution of rho, from the devices' sensitivities.
 
-        Quantiles are values that devices have: the least with at least that share below.
+        Each quantile is the rho of some device: the least that at least this share does not exceed.
         """
         curve_shares = np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS
         shares = np.concatenate([SHARES, curve_shares])
         chosen = at_shares(values.values, shares)
         rhos = [rho_of(released(noise, each)) for each in chosen]
-        # The quantiles are the first of them, and the curve is the rest.
+        # The first values are the quantiles, the rest is the curve.
         found = zip(SHARES, chosen, rhos, strict=False)
         quantiles = [Quantile(share, sensitivity, rho) for share, sensitivity, rho in found]
         curve = tuple(rhos[len(SHARES) :])
@@ -99,22 +97,20 @@ class DevicePrivacy(Document):
 
 
 def at_shares(values: Float64Array, shares: Float64Array) -> list[float]:
-    """Values that devices have: the least with at least that share of them below or equal."""
+    """Returns, for each share, the least of the values that at least this share does not exceed."""
     places = np.maximum(np.ceil(shares * values.size).astype(int) - 1, 0)
-    # A partition, because the whole order of millions of devices is not needed.
+    # A partition suffices; sorting millions of devices would take longer.
     return np.partition(values, np.unique(places))[places].tolist()
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierEntry:
-    """Devices with fewest .. most participations: their least gap, the least span of 2, 3, ..
-    consecutive participations, and the sensitivity under (least gap, most), which they all
-    obey."""
+    """Devices with fewest .. most participations, and limits that they all obey."""
 
     fewest: int
-    """Fewest participations of its devices."""
+    """Smallest number of participations among its devices."""
     most: int
-    """Most participations of its devices."""
+    """Largest number of participations among its devices."""
     devices: int
     """Number of devices with this many participations."""
     min_sep: int
@@ -122,22 +118,22 @@ class FrontierEntry:
     spans: tuple[int, ...]
     """Least rounds between the first and the last of 2, 3, .. consecutive participations."""
     sensitivity: Annotated[Sensitivity, Keys("sensitivity=value is_exact")]
-    """Under (least gap, most)."""
+    """Sensitivity for participation (least gap, most)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier(Document):
-    """Every device obeys the limits of its entry, so the largest of their sensitivities bounds the
-    trace's; it is never more than that of the one (b, k) pair, whose b may be one device's and k
-    another's."""
+    """Sensitivity bounds per group of devices. Every device obeys the limits of its entry, so the
+    largest sensitivity of an entry bounds the trace's. It is never above that of the single (b, k)
+    pair, whose b may come from one device and k from another."""
 
     entries: tuple[FrontierEntry, ...]
-    """From the most participations to the fewest."""
+    """Entries from the most participations to the fewest."""
 
     @property
     def sensitivity(self) -> InJson[float]:
-        """An upper bound of the trace's sensitivity: the largest over the entries, since every
-        device is in one of them."""
+        """Upper bound on the trace's sensitivity: the largest over the entries, since every device
+        is in one of them."""
         return max(entry.sensitivity.value for entry in self.entries)
 
 
@@ -152,18 +148,18 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
     counts = np.flatnonzero(np.bincount(patterns.counts))
     most_entries = MOST_ENTRIES
     if isinstance(strategy, TriangularStrategy):
-        # A matrix has no quick theorem: each entry costs n^2 products and more.
+        # No fast theorem covers a matrix: each entry costs n^2 products and more.
         most_entries = max(1, min(MOST_ENTRIES, int(MOST_BOUND / n**2)))
-    # By numbers of participations and not of devices: the few devices with many participations
+    # Entries split the counts evenly, not the devices: the few devices with many participations
     # bind.
     groups = np.array_split(counts, min(most_entries, counts.size))
     entries = []
     for group in reversed(groups):
-        # All of the group obey the largest of its counts and the least of its gaps.
+        # All devices of the group obey its largest count and its least gap.
         fewest = int(group[0])
         most = int(group[-1])
         spans = _least_spans(patterns, fewest, most)
-        # Devices that took part once have no span, and keep any gap.
+        # Devices that took part once have no span, and obey any gap.
         least = spans[0] if spans else n
         is_in_group = (patterns.counts >= fewest) & (patterns.counts <= most)
         devices = int(is_in_group.sum())
@@ -173,11 +169,8 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
 
 
 def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
-    """The least number of rounds from a participation to the j-th after it, j below `most`, among
-    devices with fewest .. most participations.
-
-    The first `MOST_SPANS` of them.
-    """
+    """Returns the least number of rounds from a participation to the j-th after it, j below `most`,
+    among devices with fewest .. most participations; at most `MOST_SPANS` numbers."""
     spans = [patterns.committed_rounds] * min(most - 1, MOST_SPANS)
     counts = np.flatnonzero(np.bincount(patterns.counts))
     is_in_group = (counts >= max(2, fewest)) & (counts <= most)
@@ -189,6 +182,6 @@ def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
 
 
 def _least(rounds: Int64Array, ahead: int) -> int:
-    """The least span from a participation to the `ahead`-th after it, over patterns [Q, c]."""
+    """Returns the least span to the `ahead`-th participation after, over patterns [Q, c]."""
     spans = rounds[:, ahead:] - rounds[:, :-ahead]
     return int(spans.min())

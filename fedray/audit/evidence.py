@@ -1,8 +1,8 @@
 """Evidence: every participation that breaks a claim, as a file with a row for each.
 
 An audit shows the worst few of each statement. The file has all of them, so that an engineer can
-look each one up in the training's own logs. Rows are in order of statement (rounds, min_sep,
-max_participations, timer_hours), then of the device's place in the trace, then of the rounds.
+look each one up in the training's own logs. Rows are in order of STATEMENTS, then of the device's
+place in the trace, then of the rounds.
 
     statement         key of the broken claim
     device            name of the device, as in the audit; null for `rounds`

@@ -1,5 +1,5 @@
-"""Effect of a filter on the guarantees of a run that excludes devices at their privacy budget
-(`privacy.at_limit`): the budget holds for every device in every run."""
+"""The guarantee of a filter: if a run excludes devices at their privacy budget
+(`privacy.at_limit`), the budget holds for every device in every run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome
 
 ROUNDING = 1e-9
-"""Relative difference that sums of squares in another order may have."""
+"""Relative difference between sums of squares in two orders of summation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Exclusions(Document):
     of_others: float
     """Mean number of participations of the other devices that took part."""
     came_back: int
-    """Devices that took part in that round or a later one, which a filter prevents."""
+    """Number of devices that took part in that round or a later one, which a filter prevents."""
 
     @property
     def devices(self) -> InJson[int]:
@@ -42,17 +42,18 @@ class Exclusions(Document):
 
     @property
     def first_round(self) -> InJson[int | None]:
-        """Round from which the first was excluded."""
+        """Round from which the first device was excluded."""
         return int(self.rounds[0]) if self.devices else None
 
     @property
     def median_round(self) -> InJson[int | None]:
-        """Median of the rounds from which they were."""
+        """Median of the rounds from which devices were excluded."""
         return int(np.median(self.rounds)) if self.devices else None
 
 
 def exclusions_of(trace: Trace, scenario: Scenario, patterns: Patterns) -> Exclusions | None:
-    """Returns the devices that a run excluded, and the participations of them and of others.
+    """Returns the devices that a run excluded, with their participations and those of other
+    devices.
 
     Args:
         trace: trace of the run.
@@ -67,7 +68,7 @@ def exclusions_of(trace: Trace, scenario: Scenario, patterns: Patterns) -> Exclu
     found = list(_excluded(trace))
     device_ids = np.concatenate([np.empty(0, np.uint64), *(ids for ids, _ in found)])
     rounds = np.concatenate([np.empty(0, np.int64), *(each for _, each in found)])
-    # An excluded device was at its budget, so it took part and is among the patterns.
+    # An excluded device had reached its budget, so it took part and is among the patterns.
     places = np.searchsorted(patterns.device_ids, device_ids)
     is_excluded = np.zeros(patterns.device_ids.size, np.bool_)
     is_excluded[places] = True
@@ -86,7 +87,7 @@ def exclusions_of(trace: Trace, scenario: Scenario, patterns: Patterns) -> Exclu
 
 
 def _excluded(trace: Trace) -> Iterator[tuple[UInt64Array, Int64Array]]:
-    """(device ids, rounds) of the rows of excluded devices, part by part."""
+    """Yields the device ids and rounds of the rows of excluded devices, part by part."""
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)
         rows = columns["outcome"] == Outcome.EXCLUDED
@@ -103,8 +104,8 @@ def filtered(
 ) -> Guarantee | None:
     """Returns the guarantee of a filter: the budget, in every run.
 
-    The cost of a participation in later rounds is charged when it happens. So the trace is checked
-    over all `rounds.count` rounds, even if fewer were committed.
+    A participation is charged in full when it happens, for later rounds too. So the trace is
+    checked over all `rounds.count` rounds, even if fewer were committed.
 
     Args:
         scenario: scenario of the run.
@@ -121,7 +122,7 @@ def filtered(
     """
     privacy, rounds = scenario.privacy, scenario.rounds.count
     own_noise = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
-    # The filter counted with the run's own mechanism and noise, and ensures nothing of others.
+    # The filter counted with the run's own mechanism and noise, and ensures nothing for others.
     if exclusions is None or (strategy, noise) != (privacy.mechanism, own_noise):
         return None
     limit = privacy.largest_sensitivity
@@ -140,7 +141,7 @@ def filtered(
             f"rounds, above {up(limit, 6)} of privacy.stop_at, so the budget was not enforced"
         )
     else:
-        # Sums in another order may be above the limit by a rounding.
+        # Sums in another order may exceed the limit by a rounding error.
         value = max(limit, found.value)
         theorem = "the limit of a filter, which no device goes beyond"
         sensitivity = Sensitivity(value, False, theorem, found.value, found.rounds)

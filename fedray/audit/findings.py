@@ -1,5 +1,5 @@
-"""Findings: each statement of a claim, held against the trace, with the devices and rounds that
-break it or bind it."""
+"""Findings: the verdict on each statement of a claim, with the devices and rounds that break or
+bind it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     TRACE_ONLY = "holds for this trace only"
-    """The devices of this trace spent no more, but no claimed or enforced limit ensures it. It does
-    not pass."""
+    """The devices of this trace spent no more, but no claimed or enforced limit ensures it. Not a
+    pass."""
     BROKEN = "broken"
     UNPROVEN = "unproven"
-    """Only an upper bound is known, and it is above the claim."""
+    """Only an upper bound is known, and it exceeds the claim."""
     UNCHECKED = "unchecked"
     """The trace lacks the data for a check."""
 
@@ -43,25 +43,22 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Finding(Document):
-    """One statement of the claim, and what became of it.
-
-    Statements are judged one by one, so that a claim may hold in part.
-    """
+    """The verdict on one statement of the claim. Statements are judged one by one, so a claim may
+    hold in part."""
 
     statement: str
     """The key of the claim."""
     verdict: Verdict
     """Verdict on the statement."""
     claimed: float | str | None
-    """The figure that is claimed; of a mechanism its kind."""
+    """The claimed figure; for a mechanism its kind."""
     found: float | str | None
-    """The figure of the trace, or the kind of the mechanism that was used; None if not known. Of
-    rho and epsilon, the most that a device of the trace spent."""
+    """The figure of the trace, or the kind of the mechanism that was used; None if unknown. For rho
+    and epsilon, the largest that a device of the trace spent."""
     should_say: str
-    """Statement that is supported in place of this one; empty if this one holds, and if nothing is
-    supported."""
+    """Statement that is supported instead; empty if this one holds, or if none is supported."""
     explanation: str
-    """Why, in words."""
+    """The reason, in words."""
     broken_by: int = 0
     """Number of breaches: pairs, or devices."""
     evidence: tuple[Evidence, ...] = ()
@@ -69,7 +66,7 @@ class Finding(Document):
 
     @property
     def evidence_note(self) -> InJson[str]:
-        """Share of the breaches that `evidence` has, as a sentence; empty if it has all."""
+        """A sentence on the share of the breaches that `evidence` holds; empty if it holds all."""
         if self.broken_by <= len(self.evidence) or not self.evidence:
             return ""
         return f"the {len(self.evidence)} worst of {self.broken_by:,} follow"
@@ -77,11 +74,10 @@ class Finding(Document):
 
 @dataclass(frozen=True, slots=True)
 class Summary(Document):
-    """Verdict on the statements of one kind together: the worst, and a sentence that names the
-    failing ones."""
+    """Verdict on all statements of one kind, with a sentence that names the failing ones."""
 
     verdict: Verdict
-    """The worst of its statements."""
+    """The worst verdict among the statements."""
     text: str
     """The verdict as a sentence."""
 
@@ -96,7 +92,8 @@ class Summary(Document):
         """
         if not findings:
             return None
-        # From the worst on. What cannot be checked says nothing against the others.
+        # In order from the worst; a statement that cannot be checked does not count against the
+        # others.
         order = (
             Verdict.BROKEN,
             Verdict.UNPROVEN,
@@ -112,7 +109,7 @@ class Summary(Document):
         named = statements(verdict)
         unchecked = _listed(statements(Verdict.UNCHECKED))
         is_one = len(named) == 1
-        # The cases go from what says most for the claim to what says most against it.
+        # The cases go from the most favourable to the least.
         match verdict:
             case Verdict.HOLDS if unchecked:
                 text = f"holds as far as it can be checked ({unchecked} cannot)"
@@ -144,5 +141,5 @@ def verdict_of(holds: bool) -> Verdict:
 
 
 def plain(decimals: str) -> str:
-    """Returns a decimal number without zeros at its end."""
+    """Returns a decimal number without trailing zeros."""
     return decimals.rstrip("0").rstrip(".") if "." in decimals else decimals

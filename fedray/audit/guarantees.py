@@ -3,7 +3,7 @@
 * The *observed* guarantee is the exact sensitivity of this trace. It is a statement about one run.
 * The *enforced* guarantee holds for every pattern of participation under the rules in force, at the
   recorded times of the rounds. It stays true if participation depends on earlier released models.
-* The *claimed* guarantee follows from a stated participation, ensured or not.
+* The *claimed* guarantee follows from a stated participation, whether or not rules ensure it.
 """
 
 import math
@@ -55,7 +55,8 @@ REPEATED = (
     "a device contributed more than once to one round, and (min-sep, participations) figures "
     "assume at most once"
 )
-"""Why no limits are proven for such a trace; its own sensitivity is exact all the same."""
+"""Reason why a trace in which a device repeats a round has no proven limits; its own sensitivity is
+exact all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Limits:
     """Participation that a set of rules allows: (min-sep, max participations), with a reason.
 
     participation: None if the rules are unknown.
-    reason: why it holds, or why it is None; one sentence.
+    reason: reason why it holds, or why it is None; one sentence.
     assumptions: assumptions behind it.
     """
 
@@ -74,17 +75,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Guarantee(Document):
-    """One of the three guarantees for one mechanism, that of Poisson samples, or that of a filter.
+    """A guarantee for one mechanism: one of the three, or that of Poisson sampling or of a filter.
 
     name: "observed", "enforced", "claimed", "sampled" or "filtered"; `scope` states the subject of
         each.
     participation: (b, k); for the observed guarantee, the one that the trace obeys.
     sensitivity: sensitivity at clip norm 1; None if unknown, with the reason in `reason`.
-    event: the release, for the accountants; None if the sensitivity is unknown, or the noise is
-        neither recorded nor given. Then mu, rho and epsilon are None.
+    event: the release, for the accountants; None if the sensitivity or the noise is unknown. Then
+        mu, rho and epsilon are None.
     may_rest_on: whether a DP guarantee may rest on it even if participation depends on released
         models.
-    reason: why it holds, or why it is unknown, as a sentence.
+    reason: reason why it holds, or why it is unknown, as a sentence.
     """
 
     name: str
@@ -105,12 +106,13 @@ class Guarantee(Document):
 
     @property
     def scope(self) -> InJson[str]:
-        """Subject of the figures."""
+        """Subject of the figures, in words."""
         return SCOPES[self.name]
 
     @property
     def mu(self) -> InJson[float | None]:
-        """Gaussian DP: sensitivity / noise multiplier; None too for noise that is not normal."""
+        """mu of Gaussian DP: sensitivity / noise multiplier; also None for noise that is not
+        Gaussian."""
         try:
             return None if self.event is None else mu_of(self.event)
         except EventRefused:
@@ -118,7 +120,7 @@ class Guarantee(Document):
 
     @property
     def rho(self) -> InJson[float | None]:
-        """zCDP: mu^2 / 2; also None for sampled events, for which no zCDP is proven."""
+        """rho of zCDP: mu^2 / 2; also None for sampled events, for which no zCDP is proven."""
         try:
             return None if self.event is None else rho_of(self.event)
         except EventRefused:
@@ -126,12 +128,12 @@ class Guarantee(Document):
 
     @property
     def epsilon(self) -> InJson[float | None]:
-        """At delta, by the first accountant that takes the event."""
+        """epsilon at delta, by the first accountant that takes the event."""
         return None if self.event is None else epsilon_of(self.event, self.delta).epsilon
 
     @property
     def min_sep(self) -> InJson[int | None]:
-        """b; None if no device takes part twice (k = 1), or if it is unknown."""
+        """b; None if no device takes part twice (k = 1), or if unknown."""
         participation = self.participation
         return (
             None
@@ -164,7 +166,7 @@ def observed(
         found.value,
         found.is_exact,
         f"the largest sensitivity of any recorded device's own rounds{scaled}",
-        # An upper bound says nothing of how small the sensitivity may be.
+        # An upper bound says nothing about how small the sensitivity may be.
         found.value if found.is_exact else 0.0,
         pattern,
     )
@@ -172,7 +174,7 @@ def observed(
         "observed",
         participation,
         sensitivity,
-        # The sensitivity is that of one pattern, so the event names no participation.
+        # The sensitivity belongs to one pattern, so the event has no participation.
         event_of(strategy, rounds, sensitivity, None, noise),
         delta,
         False,
@@ -188,7 +190,7 @@ def of_limits(
     delta: float,
     may_rest_on: bool,
 ) -> Guarantee:
-    """Returns the guarantee of every pattern that limits allow.
+    """Returns the guarantee for every pattern that some limits allow.
 
     Args:
         name: "observed", "enforced" or "claimed".
@@ -233,7 +235,8 @@ def event_of(
         strategy: the mechanism.
         rounds: number of released rounds.
         sensitivity: sensitivity to account for.
-        participation: participation for which it holds; None if it belongs to single patterns.
+        participation: participation that the sensitivity covers; None if it belongs to single
+            patterns.
         noise: noise of the run.
     """
     if noise is None:
@@ -259,9 +262,9 @@ def enforced_limits(
 ) -> Limits:
     """Returns the limits of the rules in force, at the recorded times of the rounds.
 
-    The scenario has the rules of our own traces. A log has none; if it has times, a claimed timer
-    is taken as enforced, and the result says so. Rules that a device of the trace did not keep
-    ensure nothing.
+    A simulated trace has the rules in its scenario. A log has none; if it has times, a claimed
+    timer is taken as enforced, and the result says so. A rule that a device of the trace broke
+    ensures nothing.
     """
     if isinstance(trace, ImportedTrace):
         limits = _limits_of_log(trace, claimed_timer_hours)
@@ -274,7 +277,7 @@ def enforced_limits(
     participation = limits.participation
     if participation is None or _is_kept(participation, patterns):
         return limits
-    # A repeated round is outside of all limits, which deserves a reason of its own.
+    # No limits cover a repeated round, which deserves a reason of its own.
     if patterns.min_sep == 0:
         return Limits(None, REPEATED)
     return Limits(
@@ -292,8 +295,8 @@ def limits_at(
     started: Float64Array,
     closed: Float64Array,
 ) -> Limits:
-    """Returns the limits of the rules of a run of ours, if all devices kept them, at the times of
-    its rounds.
+    """Returns the limits of a scenario's rules at the times of its rounds, if all devices keep the
+    rules.
 
     Args:
         scenario: scenario of the run, with its rules.
@@ -319,7 +322,8 @@ def allowed(
     round_separation: int = 0,
     most: int | None = None,
 ) -> MinSep:
-    """The tightest (b, k) that a timer, a separation in rounds and a cap on participations ensure.
+    """Returns the tightest (b, k) that a timer, a separation in rounds and a cap on participations
+    ensure.
 
     A device that takes part in round r starts its timer at `earliest[r]` [n seconds] or later. It
     takes part in round s at `latest[s]` [n seconds] or before, and only once the timer has run out.
@@ -331,10 +335,10 @@ def allowed(
     """
     n = earliest.size
     rounds = np.arange(n)
-    # Rounds of a log may overlap, and a device may be in a later round first: a timer of any later
-    # round counts too.
+    # Rounds of a log may overlap, and a device may be in a later round first, so the timer of every
+    # later round counts too.
     earliest = np.minimum.accumulate(earliest[::-1])[::-1]
-    # Without a separation a device may be in the next round, but not in the same one again.
+    # Without a separation a device may be in the next round, but not twice in the same one.
     following = np.maximum(rounds + 1, rounds + round_separation)
     if timer_seconds > 0:
         # The first round whose running maximum reaches a time is the first that reaches it.
@@ -346,21 +350,21 @@ def allowed(
 
 
 def tightest(following: Int64Array, most: int | None = None) -> MinSep:
-    """The tightest (b, k) where a device that takes part in round r may take part again in round
-    `following[r]` [n] or later.
+    """Returns the tightest (b, k) if a device in round r may next take part in round
+    `following[r]`.
 
     Args:
-        following: [n]; n for rounds after which it may not.
-        most: participations of a device at most; None for any.
+        following: [n]; n for rounds after which a device may not return.
+        most: largest number of participations of a device; None for any.
     """
     n = following.size
     rounds = np.arange(n)
-    # If records of times overlap: the safe side.
+    # Recorded times may overlap; this errs on the safe side.
     following = np.minimum.accumulate(following[::-1])[::-1]
     inside = following < n
     # If no device may return, b is n: no two rounds are further apart.
     b = int((following - rounds)[inside].min(initial=n))
-    # To return as early as permitted gives the longest chain; see `allowed`.
+    # Returning as early as permitted gives the longest chain; see `allowed`.
     k, at = 1, int(following[0])
     while at < n:
         k, at = k + 1, int(following[at])
@@ -376,13 +380,13 @@ def _limits_of_run(
     given, n = scenario.participation, opened.size
     in_force = rules_of(given)
     rules = [rule for rule in in_force if not rule.unkept]
-    # Only rules that all devices keep ensure anything; these are of times.
+    # Only a rule that all devices keep ensures anything; these rules concern times.
     waiting = [rule for rule in rules if rule.seconds]
     # If rounds select together, a device checks in before the start and reports after it.
     times = started, started
     if scenario.rounds.buffer is not None:
-        # Timers that start before a report may start when a device of the round does: when the
-        # buffer opened that is max_staleness rounds before.
+        # A timer that starts before the report may start as early as a device of the round does:
+        # when the buffer of max_staleness rounds before opened.
         is_from_report = all(rule.is_from_report for rule in waiting)
         staleness = 0 if is_from_report else scenario.rounds.max_staleness
         times = opened[np.maximum(np.arange(n) - staleness, 0)], closed
@@ -413,8 +417,7 @@ def _limits_of_run(
 
 
 def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
-    """Returns the limits of the schedule within a window, and of the rules of participation between
-    windows."""
+    """Returns the limits of the schedule within a window, joined with the rules between windows."""
     uploads = scenario.rounds.uploads
     assert uploads is not None
     # Other schedules may draw an upload in every round of its window.
@@ -427,8 +430,8 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
     if most is not None:
         # The fullest window counts, because the cap must hold in each.
         rounds_of_window = int(np.unique(opened, return_counts=True)[1].max(initial=0))
-        # A cap counts uploads, and an upload takes part in every min_sep-th round of its window at
-        # most.
+        # A cap counts uploads, and an upload takes part at most in every min_sep-th round of its
+        # window.
         most *= -(-rounds_of_window // min_sep)
     reason = (
         f"each upload is in one of {min_sep:,} groups that have their turn one after the other"
@@ -436,9 +439,9 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
         else "the schedule lets an upload take part in every round of its window"
     )
     windows = np.unique(opened).size
-    # Rules that rest on times here rest on the times of windows.
+    # Rules about times use the times of windows here.
     named = "; ".join(rule.name.removesuffix(ROUND_TIMES) for rule in rules)
-    # In a single window a device uploads once, so no rule between windows matters.
+    # In a single window a device uploads once, so rules between windows do not matter.
     if windows > 1:
         kept = named or "no rule that ensures anything"
         reason += f", and between {windows:,} upload windows devices keep {kept}"
@@ -448,7 +451,7 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
 
 
 def _limits_of_log(trace: ImportedTrace, timer: float | None) -> Limits:
-    # A timer of 0 h rules as little as none.
+    # A timer of 0 h limits nothing.
     if not timer:
         return Limits(
             None, "the log does not say which rules were in force; a claim may name a timer"
@@ -483,13 +486,14 @@ def _limits_of_log(trace: ImportedTrace, timer: float | None) -> Limits:
 def round_times(
     trace: Trace | ImportedTrace,
 ) -> tuple[Float64Array, Float64Array] | None:
-    """(earliest, latest) [n seconds] time of a participation in each round, as `allowed` needs
-    them; None if not known.
+    """Returns the earliest and latest time of a participation in each round, [n seconds] each, in
+    the form that `allowed` takes; None if unknown.
 
-    In a trace of ours both are the time at which the round started: a device checks in before, and
-    reports after. Of buffered rounds the earliest is when the buffer opened, which is before every
-    report in it, and the latest when it was full, which is after every check-in. Where uploads are
-    stored a round has no such times, since one upload takes part in several rounds.
+    For a simulated trace both are the time at which the round started: a device checks in before it
+    and reports after it. For a buffered round the earliest is the time at which the buffer opened,
+    before any report in it, and the latest is the time at which it was full, after every check-in.
+    A round that draws stored uploads has no such times, because one upload takes part in several
+    rounds.
     """
     if isinstance(trace, ImportedTrace):
         return trace.round_times()
@@ -506,12 +510,12 @@ def fitting(rounds: int, min_sep: int, most: int) -> MinSep:
     """Returns the participation with the largest number of participations that fits, at most
     `most`."""
     k = min(most, -(-rounds // min_sep))
-    # One participation keeps any separation.
+    # A single participation obeys any separation.
     return MinSep(rounds, rounds if k == 1 else min_sep, k)
 
 
 def described(participation: MinSep) -> str:
-    """A participation in words."""
+    """Returns a participation in words."""
     if participation.max_participations == 1:
         return "each device at most once"
     return (
@@ -521,12 +525,12 @@ def described(participation: MinSep) -> str:
 
 
 def true_positive_rate(mu: float, false_positive_rate: float = 1e-3) -> float:
-    """The best power of any test for a device at that false-positive rate: Phi(mu - Phi^-1(1 -
+    """Returns the best power of any test for a device at a false-positive rate: Phi(mu - Phi^-1(1 -
     rate)).
 
     Dong, Roth and Su 2022 (Gaussian Differential Privacy), section 2: no test has more.
     """
     from scipy.special import ndtr, ndtri
 
-    # Rounded up, since no test may be better than is stated.
+    # Rounded up, so that no test is better than stated.
     return min(1.0, math.nextafter(float(ndtr(mu + ndtri(false_positive_rate))), 1.0))

@@ -1,4 +1,5 @@
-"""Privacy over rounds: what had been spent after each of a few rounds, from the trace so far."""
+"""Privacy over rounds: the privacy spent after each of a few numbers of rounds, from the trace so
+far."""
 
 from dataclasses import dataclass
 
@@ -15,25 +16,25 @@ from fedray.mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """Privacy spent after a number of released rounds, as an audit of the trace so far would have
-    found."""
+    """Privacy spent after a number of released rounds, as an audit of the trace so far would find
+    it."""
 
     rounds: int
     """Number of rounds."""
     sensitivity: float
     """Sensitivity of the trace over these rounds, at clip norm 1."""
     sensitivity_is_exact: bool
-    """False marks an upper bound."""
+    """False for an upper bound."""
     rho: float
     """zCDP of that sensitivity."""
     epsilon: float
-    """At the delta asked for."""
+    """epsilon at the requested delta."""
 
 
 def privacy_over_rounds(
     strategy: Strategy, patterns: Patterns, noise: Noise, delta: float, entries: int = 12
 ) -> list[LedgerEntry]:
-    """Computes the privacy spent at evenly spaced numbers of rounds, the last at the end.
+    """Returns the privacy spent after evenly spaced numbers of rounds, the last after all.
 
     Args:
         strategy: the mechanism.
@@ -44,10 +45,9 @@ def privacy_over_rounds(
     """
     n = patterns.committed_rounds
     ledger = []
-    # One table of G that grows with the rounds, so that all entries together cost as much as the
-    # last.
+    # One table of G grows with the rounds, so all entries together cost as much as the last.
     sensitivities = PatternSensitivities(strategy, n, most_rounds=n)
-    # Few rounds give equal numbers, and the first is 0 rounds, which spend nothing.
+    # With few rounds, numbers coincide, and the first is 0 rounds, which spend nothing.
     numbers = np.unique(np.linspace(0, n, entries + 1).round().astype(int))
     for so_far in patterns.so_far(numbers[1:].tolist()):
         rounds = so_far.committed_rounds

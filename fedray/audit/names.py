@@ -1,4 +1,5 @@
-"""Shown names of devices: for a log a hash of their name, unless their names are requested."""
+"""Shown names of devices: a log's devices appear by a hash of their name, unless names are
+requested."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +17,11 @@ class DeviceNames:
 
     trace: Trace | ImportedTrace
     is_shown: bool = False
-    """Whether devices of a log are called as the log calls them."""
+    """Whether a log's devices appear by their names."""
 
     def of(self, device_id: int) -> str:
-        """Returns the shown name of the device `device_id`: in a log its name, or a hash of it; in
-        a run of ours its id."""
+        """Returns the shown name of a device: of a log its name or a hash of it, of a simulated run
+        its id."""
         return self.all_of([device_id])[0]
 
     def all_of(self, device_ids: Sequence[int]) -> list[str]:
@@ -28,5 +29,5 @@ class DeviceNames:
         names = self.trace.names_of(device_ids)
         if self.is_shown or not isinstance(self.trace, ImportedTrace):
             return names
-        # The key is the trace's own, so that all audits of a trace give a device one hash.
+        # The key is the trace's own, so that a device has one hash in all audits of the trace.
         return [hashed_name(name, self.trace.run["devices_digest"]) for name in names]

@@ -1,5 +1,5 @@
-"""Noise of a run for the accountants: the multiplier of the server's normal noise, or the noise
-that devices add, in a round with few of them.
+"""Noise of a run for the accountants: the multiplier of the server's Gaussian noise, or the noise
+that devices add in the round with the fewest devices.
 
 Each accepted device adds an independent share of the noise. A sum with the noise of more devices is
 one with the noise of fewer plus independent noise, so the round with the fewest devices bounds the
@@ -24,11 +24,11 @@ from fedray.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class DeviceNoise(Document):
-    """Sum of the noise of one round's devices.
+    """Total noise of one round's devices.
 
     report_goal: number of devices for which the noise multiplier is stated.
     event: sum of that round.
-    round_index: number of the round in the trace; none for a round with the fewest devices that the
+    round_index: number of the round in the trace; None for a round with the fewest devices that the
         rules permit.
     """
 
@@ -60,7 +60,7 @@ class DeviceNoise(Document):
         coordinates = padded(table.parameters)
         variance = device_variance(noise_multiplier, table.scale, coordinates, report_goal)
         longest = math.sqrt(largest_square(table.scale, coordinates))
-        # Both are rounded to the safe side: a longer update, and less noise.
+        # Both are rounded to the safe side: a longer update, less noise.
         event = DiscreteGaussianSum(
             sensitivity=math.nextafter(longest, math.inf),
             device_variance=math.nextafter(float(variance), 0.0),
@@ -71,12 +71,12 @@ class DeviceNoise(Document):
 
     @property
     def noise_multiplier(self) -> InJson[float]:
-        """Standard deviation of that sum's noise, in inflated norms."""
+        """Standard deviation of the round's noise, in inflated norms."""
         return math.sqrt(self.event.variance_ratio)
 
     @property
     def sentence(self) -> str:
-        """Noise of the round, and the figures that rest on it."""
+        """A sentence on the noise of the round, and the figures that rest on it."""
         of_goal = f"{self.event.devices:,} of {self.report_goal:,}"
         noise = f"its noise has {shown_noise(self.noise_multiplier)} times the inflated norm as "
         noise += "standard deviation, and every round is accounted for as that one"
@@ -92,11 +92,11 @@ class DeviceNoise(Document):
 
 
 class ServerNoise(NamedTuple):
-    """Normal noise that the server added.
+    """Gaussian noise that the server added.
 
     multiplier: z.
     count_noise: standard deviation of the noise on the counts of short updates that z covers; None
-        where sums of updates are all that was released.
+        if only sums of updates were released.
     """
 
     multiplier: float
@@ -104,7 +104,7 @@ class ServerNoise(NamedTuple):
 
 
 Noise = ServerNoise | DeviceNoise
-"""The noise of the server, or that of devices."""
+"""Noise of the server, or of devices."""
 
 
 def observed_noise(
@@ -135,8 +135,8 @@ def permitted_noise(
     Args:
         noise: noise of a round with report_goal devices.
         scenario: scenario of the run.
-        observed: least noise of a recorded run, or None. Where a round had fewer devices than the
-            rules permit, they were not kept, and its noise counts.
+        observed: least noise of a recorded run, or None. A round with fewer devices than the rules
+            permit shows that they were not kept, so its noise counts.
 
     Raises:
         InputError: nothing is proven for so little noise.
@@ -151,18 +151,19 @@ def permitted_noise(
 
 
 def released(noise: Noise, sensitivity: float) -> Event:
-    """Returns the release, for a device with a sensitivity at contributions of norm 1.
+    """Returns the release for a device with a given sensitivity at contributions of norm 1.
 
     Args:
         noise: noise of the run.
-        sensitivity: sensitivity of the device; if the devices add the noise, which is independent,
-            the root of its number of contributions.
+        sensitivity: sensitivity of the device. If devices add the noise, which is independent, it
+            is
+            the root of the number of contributions.
     """
     if not isinstance(noise, DeviceNoise):
         return Gaussian(noise_multiplier=noise.multiplier, sensitivity=sensitivity)
     # With independent noise, the squared sensitivity is the number of contributions.
     contributions = round(sensitivity**2)
     if not contributions:
-        # A device that contributed nothing spent nothing, whatever the noise was.
+        # A device that contributed nothing spent nothing, whatever the noise.
         return Gaussian(noise_multiplier=1.0, sensitivity=0.0)
     return Repeated(event=noise.event, count=contributions)

@@ -1,4 +1,4 @@
-"""Participation of a trace: exact counts, gaps, min-sep and max participations."""
+"""Participation in a trace: exact counts, gaps, min-sep and max participations."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 CHUNK = 1 << 16
-"""Devices that are looked at together, so that memory stays bounded and threads have parts to
-share; fewer where each took part more than 32 times."""
+"""Number of devices processed together, which bounds memory and gives threads parts to share; fewer
+if each took part more than 32 times."""
 
 
 class Chosen(NamedTuple):
-    """Devices [Q] with equally many participations c.
+    """Devices [Q] with the same number of participations c.
 
     places: places among all devices, [Q].
     rounds: their patterns, [Q, c].
@@ -33,17 +33,17 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class Patterns:
-    """Every participating device's rounds, device after device: P devices, A participations.
+    """Rounds of every participating device, device after device: P devices, A participations.
 
-    It is all that an audit needs of a trace: 4 bytes per participation and 16 per device.
+    An audit needs nothing else of a trace: 4 bytes per participation and 16 per device.
     """
 
     committed_rounds: int
-    """n: rounds that released a model."""
+    """n: number of rounds that released a model."""
     device_ids: UInt64Array
     """Devices that took part at least once, [P], sorted."""
     counts: Int64Array
-    """Participations of each device, [P], at least 1."""
+    """Number of participations of each device, [P], at least 1."""
     rounds: UInt32Array
     """Rounds of the participations, [A], in order of (device, round)."""
     weights: Float64Array | None = None
@@ -51,19 +51,19 @@ class Patterns:
 
     @property
     def participations(self) -> int:
-        """Accepted updates in rounds that released a model, of all devices together: A."""
+        """A: number of accepted updates in committed rounds, over all devices."""
         return int(self.rounds.size)
 
     @property
     def max_participations(self) -> int:
-        """k: most participations of a device. A device that contributed twice to a round counts
-        both."""
+        """k: largest number of participations of a device. Two contributions to one round count
+        twice."""
         return int(self.counts.max())
 
     @cached_property
     def gaps(self) -> Int64Array:
-        """Differences between consecutive rounds of a device, in rounds, all devices together [A -
-        P]; 1 for rounds that follow one another."""
+        """Differences between consecutive rounds of a device, over all devices [A - P]; 1 for
+        adjacent rounds."""
         return self.gaps_and_places[0]
 
     @cached_property
@@ -72,32 +72,32 @@ class Patterns:
         is_first = np.zeros(self.rounds.size, np.bool_)
         is_first[self.starts] = True
         later = np.flatnonzero(~is_first)
-        # Signed before the difference, which unsigned numbers would wrap.
+        # Converted to signed numbers first, since unsigned differences would wrap.
         later_rounds = self.rounds[later].astype(np.int64)
         return later_rounds - self.rounds[later - 1], later
 
     def pairs_at(self, later: Int64Array) -> tuple[UInt64Array, UInt32Array]:
-        """Pairs of consecutive participations, by the places [R] in `rounds` of their later ones:
-        whose they are [R], and their rounds [R, 2]."""
-        # A row is the device's whose rounds it is among: the last that starts at it or before.
+        """Returns pairs of consecutive participations: their devices [R], and their rounds [R, 2].
+
+        Args:
+            later: places [R] in `rounds` of the later participation of each pair.
+        """
+        # The device of a row is the last one whose rows start at it or before.
         owners = np.searchsorted(self.starts, later, side="right") - 1
         pairs = np.column_stack([self.rounds[later - 1], self.rounds[later]])
         return self.device_ids[owners], pairs
 
     @cached_property
     def min_sep(self) -> int:
-        """b: the least gap, in rounds.
-
-        It is the number of committed rounds if no device took part twice, and 0 if a device
-        contributed twice to a round.
-        """
+        """b: the least gap, in rounds. The number of committed rounds if no device took part twice,
+        and 0 if a device contributed twice to a round."""
         return int(self._gaps_before().min(initial=self.committed_rounds))
 
     def _gaps_before(self) -> UInt32Array:
-        """The gap before each participation, [A]; before a device's first, the number of committed
-        rounds."""
+        """Gap before each participation, [A]; the number of committed rounds before a device's
+        first."""
         gaps = np.empty_like(self.rounds)
-        # Differences across two devices mean nothing, and unsigned numbers may wrap; the next line
+        # Differences across two devices are meaningless, and unsigned ones may wrap; the next line
         # overwrites them.
         np.subtract(self.rounds[1:], self.rounds[:-1], out=gaps[1:])
         gaps[self.starts] = self.committed_rounds
@@ -105,11 +105,11 @@ class Patterns:
 
     @cached_property
     def starts(self) -> Int64Array:
-        """Place in `rounds` of each device's first participation [P]."""
+        """Place in `rounds` of each device's first participation, [P]."""
         return np.cumsum(self.counts) - self.counts
 
     def with_count(self, count: int) -> Iterator["Chosen"]:
-        """The devices with exactly that many participations, in parts."""
+        """Yields the devices with exactly `count` participations, in parts."""
         return self.first_rounds(np.flatnonzero(self.counts == count), count)
 
     def first_rounds(self, places: Int64Array, count: int) -> Iterator["Chosen"]:
@@ -131,7 +131,7 @@ class Patterns:
         counts = np.zeros_like(self.counts)
         least, before = self.committed_rounds, 0
         for number in numbers:
-            # Each participation is counted once, when its round has been released.
+            # Each participation is counted once, after its round is released.
             released = np.flatnonzero((self.rounds >= before) & (self.rounds < number))
             np.add.at(counts, owners[released], 1)
             least = int(gaps[released].min(initial=least))
@@ -140,14 +140,15 @@ class Patterns:
 
 
 class PatternsSoFar(NamedTuple):
-    """Patterns as they were before all rounds had been released."""
+    """Patterns before all rounds were released."""
 
     whole: Patterns
     """The complete patterns."""
     committed_rounds: int
-    """Rounds that had been released."""
+    """Number of rounds released so far."""
     counts: Int64Array
-    """Participations of each device of `whole` in them, [P]; 0 for devices that came later."""
+    """Number of participations so far of each device of `whole`, [P]; 0 for devices that came
+    later."""
     min_sep: int
     """As `Patterns.min_sep`."""
 
@@ -167,7 +168,7 @@ class PatternsSoFar(NamedTuple):
 
 
 def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
-    """The patterns of a trace: accepted participations in rounds that released a model.
+    """Returns the patterns of a trace: accepted participations in committed rounds.
 
     Args:
         trace: read part by part; the patterns take 4 bytes per participation and 16 per device.
@@ -194,18 +195,18 @@ def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
 
 
 def patterns_by_part(trace: Trace | ImportedTrace) -> Iterator[Patterns]:
-    """The patterns of a `trace`, part by part: parts hold whole devices, in order. Raises
+    """Yields the patterns of a trace, part by part: parts hold whole devices, in order. Raises
     TraceCorrupt."""
     weighting = _weighting_of(trace)
     for part in trace.accepted():
         is_other = part.device_ids[1:] != part.device_ids[:-1]
-        # The slice is for a part without rows, which has no first device.
+        # A part without rows has no first device, hence the slice.
         is_first = np.concatenate([[True], is_other])[: part.device_ids.size]
         starts = np.flatnonzero(is_first)
         weights = None
         if weighting is not None:
             assert part.versions is not None
-            # No version is above its round: the reader has checked that.
+            # The reader has checked that no version exceeds its round.
             weights = weighting.weights(part.rounds - part.versions)
         yield Patterns(
             trace.committed_rounds,

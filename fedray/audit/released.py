@@ -1,7 +1,7 @@
-"""Releases of an audit, as events that any accountant can read; and their file.
+"""Releases of an audit, as events that any accountant can read, and their file.
 
-The file serves checks by other tools. It has each event of ours with the figures of our
-accountants, the equivalent event of dp_accounting, and its figures there.
+The file lets other tools check the figures. It has each event with the figures of fedray's
+accountants, the equivalent event of dp_accounting, and dp_accounting's figures.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ FORMAT, VERSION = "fedray-events", 1
 class ReleasedEvent:
     """Event behind one guarantee of an audit.
 
-    mechanism: its kind.
+    mechanism: kind of the mechanism.
     guarantee: "observed", "observed limits", "enforced" or "claimed".
     scope: subject of the figures.
     delta: delta of epsilon.
@@ -49,7 +49,7 @@ class ReleasedEvent:
 
     @property
     def rho(self) -> float | None:
-        """zCDP, or None without a proof."""
+        """rho of zCDP; None if none is proven for the event."""
         try:
             return rho_of(self.event)
         except EventRefused:
@@ -57,12 +57,12 @@ class ReleasedEvent:
 
     @property
     def epsilon(self) -> float:
-        """At delta, by the first accountant that takes the event."""
+        """epsilon at delta, by the first accountant that takes the event."""
         return epsilon_of(self.event, self.delta).epsilon
 
     def to_json(self) -> dict[str, Any]:
         """The event, with the figures of every accountant and of dp_accounting."""
-        # This loads dp_accounting, which nothing else of an event needs.
+        # This loads dp_accounting, which is needed only here.
         from fedray.mechanisms.accounting.peer import peer_figures
 
         return {
@@ -81,7 +81,7 @@ class ReleasedEvent:
 def write_events(
     events: Sequence[ReleasedEvent], strategies: Sequence[Strategy], digest: str, file: str | Path
 ) -> Path:
-    """Writes events, and beside them the matrices of their strategies, by their content.
+    """Writes events as JSON, with the matrices of their strategies beside them, named by content.
 
     Args:
         events: events of an audit.
@@ -93,7 +93,7 @@ def write_events(
         The file's path.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the file cannot be written.
     """
     path = Path(file)
     document = {
@@ -119,7 +119,7 @@ def read_events(file: str | Path) -> tuple[ReleasedEvent, ...]:
     again.
 
     Raises:
-        InputError: it is not such a file, or the matrix of a strategy is missing beside it.
+        InputError: the file has another form, or the matrix of a strategy is missing beside it.
     """
     path = Path(file)
     document = read_json(path, "events")
@@ -142,7 +142,7 @@ def read_events(file: str | Path) -> tuple[ReleasedEvent, ...]:
 
 
 def _event_of(document: dict[str, Any], directory: Path) -> ReleasedEvent:
-    # Epsilon is computed when it is asked for, which is too late to refuse a delta.
+    # Epsilon is computed on demand, which is too late to refuse a delta.
     check_delta(float(document["delta"]))
     return ReleasedEvent(
         mechanism=str(document["mechanism"]),

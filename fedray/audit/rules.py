@@ -1,9 +1,8 @@
-"""The rules of participation that a run of ours had in force, read from its scenario once more, and
-the participations of its trace that broke them.
+"""Rules of participation in a scenario, and the participations of its trace that broke them.
 
-Rules are kept by devices. A rule ensures nothing where the scenario says that devices may not keep
-it: because they ignore it, because they lose the history that it rests on, or because their
-clocks are set to another time.
+Devices keep the rules. A rule ensures nothing if the scenario says that devices may not keep it:
+because they ignore it, because they lose the history that it rests on, or because their clocks are
+set to another time.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome
 
 ROUND_TIMES = ", and the times at which rounds started"
-"""Ends the names of rules whose limits rest on these times."""
+"""End of the names of rules whose limits rest on these times."""
 LOST = "devices may lose their history"
 SET_CLOCKS = "clocks of devices may be set to another time"
 WRONG_TIMERS = "some devices ignore it or have wrong clocks"
@@ -88,14 +87,10 @@ class Violations(Document):
 
 
 def rules_of(given: Participation) -> list[Rule]:
-    """The rules of a run's table `participation`.
-
-    Args:
-        given: the table.
-    """
+    """Returns the rules of a run's table `participation`."""
     lost = LOST if given.history_loss_per_day is not None else ""
     tables = (TimerPolicy(),) if given.policies is None else given.policies
-    # So the timer is named first in reasons, wherever it stands in the list.
+    # The timer is thus named first in reasons, wherever it stands in the list.
     timer_first = sorted(tables, key=lambda each: each.kind != "timer")
     rules = [rule for each in timer_first for rule in POLICY_RULES[each.kind](each, given, lost)]
     if given.round_separation > 0:
@@ -109,7 +104,7 @@ def rules_of(given: Participation) -> list[Rule]:
 
 def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rule]:
     del policy
-    # A timer of 0 h rules nothing.
+    # A timer of 0 h limits nothing.
     if given.timer_hours == 0.0:
         return
     is_ignored = (
@@ -117,7 +112,7 @@ def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rul
         or given.clock_skew_hours > 0.0
         or given.clock_changes_per_day is not None
     )
-    # A rule that devices ignore anyway has a short name, which the reason for that follows.
+    # The reason follows the name of a rule that devices may ignore, so the name is short.
     long_name = (
         f"a timer of {given.timer_hours:g} h from each {_RESET[given.timer_resets_on]}{ROUND_TIMES}"
     )
@@ -130,7 +125,7 @@ def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rul
 
 
 def _period(policy: WithoutReplacementPolicy, given: Participation, lost: str) -> Iterator[Rule]:
-    # A device that knows that its history was cleared waits one whole period from then.
+    # A device that notices that its history was cleared waits one whole period from then.
     reasons = [lost] if lost and given.history_loss == "corrupted" else []
     reasons += [SET_CLOCKS] if given.clock_changes_per_day is not None else []
     yield Rule(
@@ -164,15 +159,16 @@ POLICY_RULES: dict[str, Callable[[Any, Participation, str], Iterator[Rule]]] = {
     "swor": _period,
     "timer": _timer,
 }
-"""Rules of each of `participation.policies`, by its kind: functions of its table, the table
-`participation`, and the reason why devices may not keep a rule that rests on their history."""
+"""Function of each policy kind in `participation.policies` that returns its rules. Arguments: the
+policy's table, the table `participation`, and the reason why devices may not keep a rule that rests
+on their history."""
 
 
 def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
-    """Counts the participations of a trace that its rules exclude.
+    """Counts the participations of a trace that break its rules.
 
     Args:
-        trace: a run of ours.
+        trace: a simulated run.
         scenario: its scenario.
 
     Returns:
@@ -184,7 +180,7 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
         return None
     started = trace.rounds["started"][trace.rounds["state"] == 0]
     losses, clocks = trace.losses, trace.clock_changes
-    # A clock that is set back brings no device too soon.
+    # Setting a clock back lets no device come too soon.
     forward = None if clocks is None else _rows(clocks, clocks["seconds"] > 0.0)
     devices, participations, after_loss, after_change = 0, 0, 0, 0
     for part in range(len(trace.run["parts"])):
@@ -221,10 +217,10 @@ def _rows(columns: dict[str, NDArray], chosen: BoolArray) -> dict[str, NDArray]:
 
 @dataclass(frozen=True, slots=True)
 class _Participations:
-    """Participations [A] of a part of a trace, in order of device and time; of several on the same
-    upload the first.
+    """Participations [A] of a part of a trace, in order of device and time; the first one of each
+    upload.
 
-    started: when the round of each started; in a buffered round, when the device did.
+    started: start of each round; in buffered rounds, start of the device.
     """
 
     device_ids: UInt64Array
@@ -235,8 +231,12 @@ class _Participations:
 
     @classmethod
     def of(cls, columns: dict[str, NDArray], started: Float64Array | None) -> "_Participations":
-        """Those among the rows of a part. started: of each round [n]; None if devices start
-        whenever they check in."""
+        """Returns the participations among the rows of a part.
+
+        Args:
+            columns: columns of the part.
+            started: start of each round [n]; None if devices start whenever they check in.
+        """
         rows = np.flatnonzero(columns["outcome"] == Outcome.ACCEPTED)
         rows = rows[is_first_of_upload(columns["device_id"][rows], columns["checkin_time"][rows])]
         rounds = columns["round"][rows].astype(np.int64)
@@ -249,8 +249,9 @@ class _Participations:
         )
 
     def breaking(self, rule: Rule) -> tuple[Int64Array, Float64Array]:
-        """(positions [B] of the participations that a rule excludes, when that of each began: the
-        start of the earlier round that it was too near to, or of the first one that counts)."""
+        """Returns the positions [B] of the participations that break a rule, and the start of each
+        violated wait: the start of the earlier round, or of the first round that counts towards a
+        cap."""
         # The k-th before counts for a cap of k, the one before for the other rules.
         step = rule.most or 1
         earlier = np.arange(max(0, self.device_ids.size - step))
@@ -271,7 +272,7 @@ def _happened_between(
     begins: Float64Array,
     ends: Float64Array,
 ) -> BoolArray:
-    """Whether something happened to devices [B] after one time [B] and up to another [B]."""
+    """Whether an event happened to each device [B] after one time [B] and up to another [B]."""
     return _count_until(events, device_ids, ends) > _count_until(events, device_ids, begins)
 
 

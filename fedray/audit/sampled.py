@@ -1,4 +1,4 @@
-"""Effect of Poisson samples of stored uploads on the guarantees of a run."""
+"""The guarantee that Poisson sampling of stored uploads gives."""
 
 import numpy as np
 
@@ -13,19 +13,18 @@ from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome
 
 LEAST_PROBABILITY = 1e-12
-"""Least probability of a round's number of drawn uploads, or a more extreme number. Below it, the
-stated sampling is rejected."""
+"""Least probability of a round's number of drawn uploads, or of a more extreme number. Below it,
+the stated sampling is rejected."""
 
 
 def sampled(
     trace: Trace, scenario: Scenario, strategy: Strategy, noise: Noise | None, delta: float
 ) -> Guarantee | None:
-    """Returns the guarantee of Poisson samples of stored uploads, with the amplification by
-    sampling.
+    """Returns the guarantee of a trace with amplification by Poisson sampling of stored uploads.
 
-    A device has at most one upload per window, and every round is of one window: so each of n
-    rounds releases a Poisson-sampled Gaussian, and they compose (McMahan et al. 2018; the
-    accountant is that of the event).
+    A device has at most one upload per window, and every round draws from one window. So each of n
+    rounds releases a Poisson-sampled Gaussian, and these compose (McMahan et al. 2018; by the
+    accountant of the event).
 
     Args:
         trace: trace of a run.
@@ -35,7 +34,7 @@ def sampled(
         delta: delta of epsilon.
 
     Returns:
-        None for a trace that was not sampled so. If nothing is proven, a guarantee without
+        None for a trace that was not sampled in this way. If nothing is proven, a guarantee without
         sensitivity and event, with the reason.
     """
     probability = scenario.rounds.sampling_probability
@@ -74,10 +73,10 @@ def sampled(
 def _refusal(
     trace: Trace, scenario: Scenario, strategy: Strategy, noise: Noise | None, probability: float
 ) -> str:
-    """Why sampling adds nothing to the privacy of a trace; empty if it does."""
+    """Returns the reason why sampling does not amplify the privacy of a trace; empty if it does."""
     uploads = scenario.rounds.uploads
     assert uploads is not None
-    # Amplification has conditions, and each that does not hold is a refusal.
+    # Amplification has conditions; any that fails is a reason.
     if trace.sampling_probability != probability:
         return (
             f"run.json states the sampling probability {trace.sampling_probability}, and the "
@@ -101,14 +100,15 @@ def _refusal(
 
 
 def _wrong_counts(trace: Trace, probability: float) -> str:
-    """Whether a round drew a number of uploads that the probability hardly ever gives, in words."""
+    """Returns in words which round drew a number of uploads that the probability hardly ever gives;
+    empty if none did."""
     from scipy.special import betainc
 
     is_committed = trace.rounds["state"] == 0
     drawn = trace.rounds["selected"][is_committed].astype(np.float64)
     # With stored uploads this column is the number of uploads that could be drawn.
     held = trace.rounds["eligible_estimate"][is_committed].astype(np.float64)
-    # Many rounds are looked at, and none may be refused by chance (Bonferroni).
+    # Many rounds are tested, and an honest trace must pass all tests (Bonferroni).
     least = LEAST_PROBABILITY / max(1, drawn.size)
     # Tails of the binomial law: P(X >= k) = I_q(k, m - k + 1), P(X <= k) = I_(1-q)(m - k, k + 1).
     some, others = np.maximum(drawn, 1.0), np.maximum(held - drawn, 1.0)
@@ -126,8 +126,9 @@ def _wrong_counts(trace: Trace, probability: float) -> str:
 
 
 def _wrong_uploads(trace: Trace, window_seconds: float) -> str:
-    """Whether a device was drawn with two uploads of a window, or with one of another window than
-    that of the round, in words: then its probability to be in a round was another."""
+    """Returns in words which device was drawn with two uploads of a window, or with an upload of
+    another window, since its probability then differed from the stated one; empty if no device was.
+    """
     ends = trace.rounds["opened"][trace.rounds["state"] == 0]
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)

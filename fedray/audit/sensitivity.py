@@ -20,23 +20,22 @@ from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
 from fedray.mechanisms.triangular import TriangularStrategy
 
 MOST_OF_MATRICES = 8_000
-"""Participations of one device that are audited with a matrix: 8,000 in 10,000 rounds take under a
-minute and 1.7 GB."""
+"""Largest number of participations of a device that is audited with a matrix: 8,000 in 10,000
+rounds take under a minute and 1.7 GB."""
 MOST_COMPARED = 256
-"""Participations up to which the sensitivity under (b, k) is asked for, to stop early."""
+"""Largest number of participations for which the sensitivity for (b, k) is computed, to stop early.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSensitivity:
-    """The sensitivity of a trace at clip norm 1, with a device and the rounds that attain it.
-
-    No (b, k) that this trace obeys gives less.
-    """
+    """Sensitivity of a trace at clip norm 1, with a device and its rounds that attain it. It is at
+    most the sensitivity of any (b, k) that the trace obeys."""
 
     value: float
-    """The sensitivity, or an upper bound of it."""
+    """The sensitivity, or an upper bound on it."""
     is_exact: bool
-    """False marks an upper bound, which only strategies with negative Gram entries can leave."""
+    """False for an upper bound, which only strategies with negative Gram entries can leave."""
     device_id: int
     """The device that attains it."""
     rounds: tuple[int, ...]
@@ -50,14 +49,15 @@ def trace_sensitivity(
     patterns: Patterns | PatternsSoFar,
     sensitivities: PatternSensitivities | None = None,
 ) -> TraceSensitivity:
-    """Returns the largest sensitivity over all devices; of equal ones the first in order of (more
-    participations, device id).
+    """Returns the largest sensitivity over all devices. Of equal ones, the device with more
+    participations comes first, then the smaller id.
 
     Devices are checked by number of participations, most first. Devices with c participations obey
-    (b, c), so once its sensitivity is no larger than one already found, neither theirs nor those of
-    devices with fewer can be. (Weights are at most 1, so they do not change that. For whole
-    matrices, for Toeplitz ones outside Theorem 3.1, and for many participations, the bound under
-    (b, k) costs more than checking every device. If no theorem gives it, every device is checked.)
+    (b, c). Once the sensitivity for (b, c) is no larger than one already found, no device with c or
+    fewer participations can exceed it. (Weights are at most 1, so they do not change that. For
+    whole matrices, for Toeplitz ones outside Theorem 3.1, and for many participations, the bound
+    for (b, k) costs more than checking every device. If no theorem gives it, every device is
+    checked.)
 
     Args:
         strategy: the mechanism.
@@ -65,8 +65,8 @@ def trace_sensitivity(
         sensitivities: existing sensitivities of this strategy over the patterns' rounds, if any.
 
     Raises:
-        InputError: a device took part more often than is audited with a matrix, or the strategy has
-            fewer rounds.
+        InputError: a device took part more often than can be audited with a matrix, or the strategy
+            has fewer rounds.
     """
     n = patterns.committed_rounds
     b = patterns.min_sep
@@ -85,7 +85,7 @@ def trace_sensitivity(
     can_stop = b >= 1 and strategy.is_quick_under_participation(n)
     # Devices that have not taken part yet have no sensitivity.
     for count in np.flatnonzero(np.bincount(patterns.counts)[1:])[::-1] + 1:
-        # Before the devices with the most were looked at there is nothing to stop by.
+        # A stop needs the result of the devices with most participations.
         if can_stop and best.value > 0 and count <= MOST_COMPARED:
             try:
                 most_left = strategy.participation_sensitivity(MinSep(n, b, int(count)))
@@ -104,12 +104,12 @@ def trace_sensitivity(
 def values_of(
     sensitivities: PatternSensitivities, parts: Iterator[Chosen]
 ) -> Iterator[tuple[Chosen, PatternValues]]:
-    """The sensitivities of devices, part by part and in order."""
+    """Yields the sensitivities of devices, part by part and in order."""
 
     def value(chosen: Chosen) -> tuple[Chosen, PatternValues]:
         return chosen, sensitivities.of(chosen.rounds, chosen.weights)
 
-    # The first part by itself: it makes the table of G, which the threads then have in common.
+    # The first part runs by itself: it makes the table of G that the threads then share.
     yield from map(value, itertools.islice(parts, 1))
     yield from in_order(value, parts)
 
@@ -122,14 +122,14 @@ def _larger(
     values: PatternValues,
     certificates: int,
 ) -> tuple[TraceSensitivity, int]:
-    """Returns the larger of the result so far and these devices' largest, and the number of
+    """Returns the larger of the result so far and the largest of these devices, and the number of
     certificates left."""
     rounds, weights = chosen.rounds, chosen.weights
     found, certificates = sensitivities.largest(rounds, weights, values, best.value, certificates)
     if found is None:
         return best, certificates
-    # The first of equal ones has the least device id, so the device that is named does not depend
-    # on how devices are cut into parts.
+    # The first of equal ones has the smallest id, so the named device does not depend on how
+    # devices are cut into parts.
     device_id = int(device_ids[found.place])
     pattern = tuple(rounds[found.place].tolist())
     scales = () if weights is None else tuple(weights[found.place].tolist())

@@ -1,13 +1,13 @@
 """The audit of several tasks on one population: each trace by itself, and the privacy that a device
 spent over all tasks together.
 
-Tasks add independent noise, and each may depend on the others' releases. So the releases with a
+Tasks add independent noise, and each may depend on the others' releases. So the releases that use a
 device's data compose: zCDP adds up (Bun and Steinke 2016, Lemma 1.7), and Gaussian mechanisms are
 one with mu^2 = mu_1^2 + mu_2^2 + ... (Dong, Roth, Su 2022, Corollary 3.3), for the device's own
-patterns. That is exact for normal noise if the sensitivities of its patterns are.
+patterns. That is exact for Gaussian noise if the sensitivities of its patterns are exact.
 
 The largest over devices is the observed guarantee of the run. It is at most the sum over tasks of
-each one's largest, which may belong to different devices; enforced limits give that sum.
+each task's largest, which may belong to different devices; enforced limits give that sum.
 """
 
 import math
@@ -72,39 +72,39 @@ class Composition(Document):
     delta: float
     """delta of every epsilon here."""
     devices: int
-    """Devices that took part in at least one task."""
+    """Number of devices that took part in at least one task."""
     devices_by_tasks: tuple[int, ...]
     """Number of them that took part in 1, 2, .. tasks."""
     worst_device: NotInJson[int]
-    """The device that spent most; of several the one with the least id."""
+    """The device that spent most; of equal ones, the one with the smallest id."""
     spent: NotInJson[tuple[TaskSpending, ...]]
     """Privacy that this device spent in each task in which it took part."""
     rho: NotInJson[float]
-    """rho (zCDP) that the worst device spent: observed, for the recorded rounds of each device."""
+    """rho (zCDP) of the worst device over all tasks: observed, for the recorded rounds."""
     epsilon: NotInJson[float]
     """Epsilon of that rho at delta."""
     is_exact: NotInJson[bool]
-    """Whether these are exact; False: they are upper bounds."""
+    """Whether rho and epsilon are exact; if not, they are upper bounds."""
     largest: NotInJson[Mapping[str, float]]
-    """Largest rho of a device in each task by itself, by the task's name."""
+    """Largest rho of a device in each task alone, by the task's name."""
     bound_rho: NotInJson[float]
-    """Sum of the largest rho of each task: an upper bound, since these may be of different
+    """Sum of the tasks' largest rho: an upper bound, since the largest may belong to different
     devices."""
     bound_epsilon: NotInJson[float]
     """The epsilon of that sum."""
     enforced_rho: NotInJson[float | None]
-    """Sum over tasks of the rho of their enforced limits; None if one of them has no limits."""
+    """Sum over tasks of the rho of their enforced limits; None if a task has no limits."""
     enforced_epsilon: NotInJson[float | None]
     """The epsilon of that sum."""
     enforced_reason: NotInJson[str]
-    """Why a guarantee may rest on the enforced sum, or why not: a sentence."""
+    """A sentence that says why a guarantee may rest on the enforced sum, or why not."""
     quantiles: tuple[SpentShare, ...]
     """Privacy that devices spent over all tasks."""
     mean_rho: float
     """Mean rho over these devices."""
     curves: NotInJson[Mapping[str, tuple[float, ...]]]
-    """rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 .. CURVE_STEPS: of
-    each task by its name among the devices that took part in it, and of all together as ''."""
+    """rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 .. CURVE_STEPS: by
+    task name for the devices that took part in it, and under '' for all tasks together."""
     observed_reason: ClassVar[str] = OBSERVED_CANNOT_BE_RESTED_ON
     """Reason why no guarantee may rest on observed figures: a sentence."""
 
@@ -122,7 +122,7 @@ class Composition(Document):
     def sum_of_largest(
         self,
     ) -> Annotated["Composition", Only("rho=bound_rho epsilon=bound_epsilon tasks=largest")]:
-        """Tasks added up, of which each counts with its largest device."""
+        """Sum of the tasks' largest figures."""
         return self
 
     @property
@@ -132,7 +132,7 @@ class Composition(Document):
         "Composition",
         Only("rho=enforced_rho epsilon=enforced_epsilon reason=enforced_reason"),
     ]:
-        """The enforced limits of the tasks, added up."""
+        """Sum of the tasks' enforced figures."""
         return self
 
 
@@ -145,8 +145,8 @@ class TasksAudit(Document):
     digest: str
     """Digest of the traces together."""
     audits: Annotated[Mapping[Annotated[str, "task"], Audit], Key("tasks")]
-    """Audits of the tasks by their names; a task that committed no round released nothing, and has
-    none."""
+    """Audits of the tasks by their names. A task that committed no round released nothing, and has
+    no audit."""
     without_rounds: tuple[str, ...]
     """The tasks that committed no round."""
     composition: Composition
@@ -159,9 +159,10 @@ def audit_tasks(run: TasksRun | str | Path, delta: float | None = None) -> Tasks
     """Audits the traces of several tasks, and composes them over the devices.
 
     Args:
-        run: opened, or by path.
-        delta: delta of every epsilon, in place of each task's own; the composition has the least of
-            these, which gives the largest epsilon.
+        run: the run, opened or by path.
+        delta: delta of every epsilon, in place of each task's own. By default the composition has
+            the
+            smallest of these, which gives the largest epsilon.
 
     Raises:
         InputError: delta is impossible, or no device took part in any task.
@@ -217,7 +218,7 @@ class _Spending:
         self._sensitivities = PatternSensitivities(self.used.strategy, rounds)
 
     def parts(self) -> Iterator[_TaskPart]:
-        """In order of the devices."""
+        """Yields the parts in order of the devices."""
         for patterns in patterns_by_part(self._trace):
             # No device of this part may have been accepted in this task.
             if not patterns.device_ids.size:
@@ -229,18 +230,18 @@ class _Spending:
             yield _TaskPart(patterns, found.values, rho, bool(found.is_exact.all()))
 
     def _rho(self, sensitivities: Float64Array) -> Float64Array:
-        # rho is proportional to the squared sensitivity, of normal noise (Bun and Steinke 2016,
-        # Proposition 1.6) and of repeated sums with noise of devices alike.
+        # rho is proportional to the squared sensitivity, for Gaussian noise (Bun and Steinke 2016,
+        # Proposition 1.6) as for repeated sums with noise of devices.
         return sensitivities**2 * rho_of(released(self.noise, 1.0))
 
 
 def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
-    """Part by part: parts of all traces are cut at the same devices."""
+    """Composes the tasks part by part; parts of all traces are cut at the same devices."""
     spendings = {name: _Spending(run, name, audit) for name, audit in audits.items()}
     parts: list[_Part] = []
     own_rhos: dict[str, list[Float64Array]] = {name: [] for name in audits}
     worst_rho, worst_device, worst = -1.0, 0, ()
-    # Only normal noise composes exactly.
+    # Only Gaussian noise composes exactly.
     is_exact = not any(isinstance(each.noise, DeviceNoise) for each in spendings.values())
     for of_tasks in zip(*(each.parts() for each in spendings.values()), strict=True):
         joined = _join(of_tasks)
@@ -250,7 +251,7 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
             is_exact &= each.is_exact
         if not joined.rho.size:
             continue
-        # The first of equal ones, which has the least id.
+        # The first of equal ones, which has the smallest id.
         place = int(joined.rho.argmax())
         if joined.rho[place] > worst_rho:
             worst_rho = float(joined.rho[place])
@@ -262,9 +263,9 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
             )
     rho = np.concatenate([part.rho for part in parts])
     tasks = np.concatenate([part.tasks for part in parts])
-    # The least delta gives the largest epsilon, which is the safe one for all.
+    # The smallest delta gives the largest epsilon, which is safe for all tasks.
     delta = min(each.used.observed.delta for each in spendings.values())
-    # The largest of the tasks may be of different devices, so their sum is a bound.
+    # The tasks' largest may belong to different devices, so their sum is an upper bound.
     at_most = {name: each.used.observed.event for name, each in spendings.items()}
     largest = {name: _rho_of([event]) for name, event in at_most.items()}
     bound = list(at_most.values())
@@ -298,11 +299,11 @@ def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
 
 
 def _join(of_tasks: Sequence[_TaskPart]) -> _Part:
-    """Adds up what each device of a part spent in every task."""
+    """Adds up the privacy that each device of a part spent in every task."""
     ids = [each.patterns.device_ids for each in of_tasks]
     device_ids, places = np.unique(np.concatenate(ids), return_inverse=True)
     rho = np.zeros(device_ids.size)
-    # Task by task, so that sums of floats do not depend on how many devices a part has.
+    # Task by task, so that float sums do not depend on the size of a part.
     begin = 0
     for each in of_tasks:
         end = begin + each.rho.size
@@ -316,7 +317,7 @@ def _spent_by(device: int, name: str, part: _TaskPart) -> Iterator[TaskSpending]
     """Yields the privacy that a device spent in a task, if it took part."""
     patterns = part.patterns
     place = int(np.searchsorted(patterns.device_ids, np.uint64(device)))
-    # searchsorted has a place also for a device that is not there.
+    # searchsorted returns a place even for a device that is absent.
     if place < patterns.device_ids.size and int(patterns.device_ids[place]) == device:
         start = int(patterns.starts[place])
         rounds = patterns.rounds[start : start + int(patterns.counts[place])]
@@ -325,12 +326,12 @@ def _spent_by(device: int, name: str, part: _TaskPart) -> Iterator[TaskSpending]
 
 
 def _enforced(audits: Mapping[str, Audit], delta: float) -> tuple[float | None, float | None, str]:
-    """(rho, epsilon, why) of the enforced limits of all tasks together."""
+    """Returns rho, epsilon and the reason of the enforced limits of all tasks together."""
     guarantees = {name: audit.mechanisms[0].enforced for name, audit in audits.items()}
     unknown = [name for name, each in guarantees.items() if each.event is None]
     if unknown:
         return None, None, f"task {unknown[0]}: {guarantees[unknown[0]].reason}"
-    # The sum can be rested on only if all of its parts can.
+    # A guarantee may rest on the sum only if one may rest on every part.
     shaky = [name for name, each in guarantees.items() if not each.may_rest_on]
     reason = (
         "every device keeps the rules of each task, whose enforced limits add up; a guarantee may "

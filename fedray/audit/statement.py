@@ -1,4 +1,4 @@
-"""A privacy statement to publish, line by line, each with its evidence.
+"""A privacy statement for publication, line by line, each with its evidence.
 
 The order follows the reporting checklist of Ponomareva et al. 2023 ("How to DP-fy ML", section
 5.3.3): the setting, the protected unit, the accounting, the guarantee, and its limits. A line that
@@ -26,7 +26,7 @@ from fedray.trace.reader import Trace
 
 FALSE_POSITIVE_RATE = 1e-3
 MOST_SHOWN = 8
-"""Most values of a parameter that are shown: a long list would fill the line."""
+"""Largest number of values of a parameter that are shown, since a long list would fill the line."""
 _THEOREMS = {
     "gdp": "the Gaussian mechanism, Balle and Wang 2018, Theorem 8",
     "zcdp": "rho alone, Canonne, Kamath and Steinke 2020, Corollary 13",
@@ -74,14 +74,20 @@ class Statement(Result):
 def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
     """Returns the statement of an audited trace, for the first mechanism of the audit.
 
-    The figures are those of the enforced guarantee, if it may be rested on. Else they are those of
-    the claimed one, of limits that follow from only a claimed timer, or of the observed one,
-    whichever is known first, and the lines say which.
+    The figures are the enforced guarantee's, if a guarantee may rest on it. Else they belong to the
+    claimed guarantee, to limits that follow from only a claimed timer, or to the observed
+    guarantee, whichever is known first, and the lines say which.
 
     Raises:
-        InputError: there is nothing to state: no mechanism or no noise multiplier is known, the log
-            is not complete, or the claim names another mechanism or more noise than the run had.
+        InputError: no statement is possible: mechanism or noise multiplier is unknown, the log is
+            not
+            complete, or the claim has another mechanism or more noise than the run had.
     """
+    if audit.no_guarantee:
+        raise InputError(
+            f"trace {str(trace.path)!r}: {audit.no_guarantee}, so there is no privacy to state; "
+            "add noise (privacy.mechanism), or name a mechanism"
+        )
     if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
         raise InputError(
             f"trace {str(trace.path)!r} has no mechanism with a noise multiplier, so there is no "
@@ -101,12 +107,12 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
             "so there is no such statement "
             f"to make; it should say {broken[0].should_say}"
         )
-    # The strongest possible statement: the observed guarantee only covers this run.
+    # The observed guarantee comes last, since it only covers this run.
     mechanism = audit.mechanisms[0]
     stated = mechanism.enforced
     if not stated.may_rest_on:
         by_strength = (mechanism.claimed, mechanism.enforced, mechanism.observed)
-        # The observed sensitivity is always known, so one is found.
+        # The observed sensitivity is always known, so a guarantee is found.
         stated = next(each for each in by_strength if each.sensitivity is not None)
     title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
     lines = (
@@ -148,7 +154,7 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     source = "given to the audit"
     if scenario is not None and mechanism.is_own:
         source = "the scenario that was run"
-    # Under a claim the audit computes with the claimed figures, whatever was run.
+    # With a claim the audit computes with the claimed figures, whatever was run.
     if audit.claim is not None:
         checked = "compared with the scenario below" if scenario is not None else UNSEEN
         source = f"the claim; {checked}"
@@ -158,8 +164,10 @@ def _mechanism(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismA
     noise_source = source
     # An audit may compute with other noise than the run added.
     ran = scenario.privacy.noise_multiplier if scenario is not None else noise
-    if audit.claim is None and noise != ran:
-        noise_source = f"given to the audit; that of the run was {given(ran)}"
+    is_silent = scenario is not None and scenario.privacy.strategy is None
+    if audit.claim is None and (noise != ran or is_silent):
+        had = "the run added none" if is_silent else f"that of the run was {given(ran)}"
+        noise_source = f"given to the audit; {had}"
     clip = f"{scenario.privacy.clip_norm:g}" if scenario is not None else "not known"
     later_norms = scenario.privacy.clipping.later_norms if scenario is not None else None
     if later_norms is not None:
@@ -244,9 +252,9 @@ def _guarantee(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> li
     ]
     lines = [Line("rho (zCDP)", up(rho, 6), basis)]
     if mu is not None:
-        # Noise that is not normal has no mu.
+        # Only Gaussian noise has a mu.
         lines.append(Line("mu (Gaussian DP)", up(mu, 6), "sensitivity / noise multiplier"))
-    # The accountant that gave epsilon decides which theorem stands behind it.
+    # The accountant that gave epsilon decides which theorem is cited.
     theorem = _THEOREMS[epsilon_of(stated.event, stated.delta).accountant]
     lines.append(Line("(epsilon, delta)", f"({up(epsilon)}, {given(stated.delta)})", theorem))
     if mu is not None:
@@ -374,7 +382,7 @@ def _after_colon(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that cannot end its cell of a Markdown table, nor become markup."""
+    """Escapes text so that it stays in its cell of a Markdown table, without markup."""
     # Names come from users' files, which must not bring markup into the document.
     escaped = "".join(f"\\{letter}" if letter in "\\|`*_<>[]#" else letter for letter in text)
     return " ".join(escaped.split())

@@ -14,7 +14,7 @@ MAX_PARTS = 256
 """A part costs two milliseconds however few rows it has: with 1,024, a run of 10^9 devices took 1.8
 times as long as the same run of 10^7."""
 MOST_SHARD_DEVICES = 2**32 - 2
-"""Most devices of one shard, which numbers them in 32 bits."""
+"""Largest number of devices in a shard, which numbers them in 32 bits."""
 
 
 def part_devices(devices: int) -> int:

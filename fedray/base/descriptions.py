@@ -37,16 +37,15 @@ class Described(BaseModel):
 
 @functools.cache
 def descriptions_of(owner: type) -> Mapping[str, str]:
-    """Descriptions of the fields and properties of a class, by name.
+    """Returns descriptions of the fields and properties of a class, by name.
 
-    Returns:
-        The description of a field is `Field(description=...)`, else its entry in the docstring of
-        the class ("rows: rows of the trace."), else the string below it; that of a property is the
-        first paragraph of its docstring. Fields without a description are left out; so are all
-        strings of a class without source, such as one that was typed at a prompt.
+    The description of a field is `Field(description=...)`, else its entry in the docstring of the
+    class ("rows: rows of the trace."), else the string below it; for a property it is the first
+    paragraph of its docstring. Fields without a description are left out, and so are all strings of
+    a class without source, such as a class typed at a prompt.
     """
     found: dict[str, str] = {}
-    # Subclasses come last, so that their strings win.
+    # Base classes come first, so that the strings of subclasses win.
     for each in reversed(owner.__mro__):
         if each not in (object, BaseModel):
             found |= _own_descriptions(each)
@@ -66,7 +65,7 @@ def _own_descriptions(owner: type) -> dict[str, str]:
 
 
 def arguments_of(function: Callable[..., Any]) -> Mapping[str, str]:
-    """Descriptions of the arguments of a function, by name, as its docstring lists them."""
+    """Returns descriptions of the arguments of a function, by name, from its docstring."""
     listed = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
     return dict(_ENTRY.findall(textwrap.dedent(listed)))
 

@@ -1,9 +1,9 @@
 """Documents: typed results as JSON objects, and the type and the meaning of each key.
 
-A result is the only place that spells a key. The keys of a dataclass (or a named tuple) are its
+A key is spelled only in its result class. The keys of a dataclass (or a named tuple) are its
 fields; the marks below leave a field out, add a property, or take keys from a value. Documents that
-commands put together, and files that are read as they are, are TypedDicts, whose keys are theirs.
-The strings below fields and in properties are the meanings (`fedray.base.descriptions`).
+commands put together, and files that are read unchanged, are TypedDicts. The meanings are the
+strings below fields and in properties (`fedray.base.descriptions`).
 """
 
 import re
@@ -65,9 +65,9 @@ InJson = Annotated[T, _IN_JSON]
 NotInJson = Annotated[T, Keys("")]
 """Type of a field that is not a key."""
 InPlace = Annotated[T, _IN_PLACE]
-"""Type of a field whose own keys are keys of the document; with a mapping those are `FIELD.KEY`."""
+"""Type of a field whose own keys are keys of the document; for a mapping they are `FIELD.KEY`."""
 IfAny = Annotated[T | None, _IF_ANY, _IN_JSON]
-"""Type of a key that is left out where its value is None."""
+"""Type of a key that is left out if its value is None."""
 
 
 class Document:
@@ -76,7 +76,7 @@ class Document:
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object, not rounded; numbers that are not finite are null."""
+        """Returns one JSON object, not rounded; numbers that are not finite are null."""
         return json_of(self)
 
 
@@ -85,10 +85,10 @@ class _Source:
     """Source of a key's value: an attribute of the result, or a path below it."""
 
     key: str
-    """Empty where the keys of the value are keys of the document."""
+    """Key in the document; empty if the keys of the value are keys of the document."""
     path: tuple[str, ...]
     is_optional: bool = False
-    """Whether the key is left out where its value is None."""
+    """Whether the key is left out if its value is None."""
     only: str = ""
     """Keys of the value, listed as for `Keys`; empty for all."""
 
@@ -108,7 +108,7 @@ def json_of(value: Any) -> Any:
     match value:
         case None | bool() | int():
             return value
-        # Texts of an enumeration are texts too, so they come first.
+        # Members of string enumerations are strings too, so they come first.
         case Enum():
             return json_of(value.value)
         case str() | PurePath():
@@ -124,7 +124,7 @@ def json_of(value: Any) -> Any:
             return _object(value, _sources(type(value)))
         case list() | tuple():
             return [json_of(each) for each in value]
-        # Arrays and scalars of NumPy, which base does not import for this.
+        # numpy arrays and scalars; base does not import numpy for this.
         case _ if hasattr(value, "tolist"):
             return json_of(value.tolist())
     raise TypeError(f"a value of {type(value).__name__} has no JSON form")
@@ -181,7 +181,7 @@ def _marks(annotation: Any) -> tuple[Any, ...]:
 
 def _annotations(owner: type) -> dict[str, Any]:
     """Returns the annotations of a class's fields, then of its marked constants and properties."""
-    # Pydantic adds attributes to a class while it is used, so its fields are asked for.
+    # Pydantic adds attributes to a class at run time, so its fields are asked for.
     if issubclass(owner, BaseModel):
         return dict.fromkeys(owner.model_fields)
     found, marked = {}, {}
@@ -200,7 +200,7 @@ def _is_constant(annotation: Any) -> bool:
 
 
 def _getter(value: Any) -> Any:
-    """The function of a property; None for other attributes."""
+    """Returns the function of a property; None for other attributes."""
     return value.func if isinstance(value, cached_property) else getattr(value, "fget", None)
 
 
@@ -214,19 +214,20 @@ class DocumentKey:
 
     name: str
     type: str
-    """Such as "number or null", "list of integers", or "object by metric" if keys are names."""
+    """Type in the words of JSON, such as "number or null", "list of integers", or "object by
+    metric"."""
     meaning: str
     within: "tuple[type, str] | None"
-    """The class whose keys the object has (or each object of the list, or by name), and which of
-    them, listed as for `Keys`; None if the keys are not listed."""
+    """Class whose keys the object has (or each object of the list or mapping), and the chosen keys,
+    listed as for `Keys`; None if the keys are not listed."""
 
 
 def keys_of(owner: type, only: str = "") -> list[DocumentKey]:
-    """The keys of a document.
+    """Returns the keys of a document.
 
     Args:
         owner: dataclass, named tuple or TypedDict of the document.
-        only: keys of it, listed as for `Keys`; empty for all.
+        only: chosen keys, listed as for `Keys`; empty for all.
     """
     sources = _listed(only) if only else _sources(owner)
     keys = [key for source in sources for key in _keys_from(owner, source)]
@@ -259,7 +260,7 @@ def _keys_from(owner: type, source: _Source) -> Iterator[DocumentKey]:
 
 @cache
 def _hints(owner: type) -> dict[str, Any]:
-    """The type of each field, property and constant of a class."""
+    """Returns the type of each field, property and constant of a class."""
     getters = {name: _getter(getattr(owner, name)) for name in dir(owner)}
     return get_type_hints(owner, include_extras=True) | {
         name: get_type_hints(getter, include_extras=True)["return"]
@@ -278,7 +279,7 @@ _PYTHON = {"None": "null", "NaN": "null", "True": "true", "False": "false"}
 
 
 def _in_json_words(meaning: str) -> str:
-    """A description as a sentence, with the words of JSON for values."""
+    """Returns a description as a sentence, with the words of JSON for values."""
     for ours, json in _PYTHON.items():
         meaning = re.sub(rf"(^|\. ){ours}\b", rf"\1{json.capitalize()}", meaning)
         meaning = re.sub(rf"\b{ours}\b", json, meaning)
@@ -291,21 +292,21 @@ _WORDS = {int: "integer", float: "number", bool: "boolean", NoneType: "null", An
 
 
 def _bare(hint: Any) -> Any:
-    """A type without marks."""
+    """Returns a type without marks."""
     while get_origin(hint) in (Annotated, NotRequired, ClassVar):
         hint = get_args(hint)[0]
     return hint
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the type itself."""
+    """Returns the members of a union, or the type itself."""
     bare = _bare(hint)
     is_union = get_origin(bare) in (Union, UnionType)
     return tuple(part for each in get_args(bare) for part in _parts(each)) if is_union else (bare,)
 
 
 def _object_in(hint: Any) -> type | None:
-    """The class whose keys the objects of a value have."""
+    """Returns the class whose keys the objects of a value have."""
     for part in _parts(hint):
         if isinstance(part, type) and _has_keys(part):
             return part
@@ -321,7 +322,7 @@ def _has_keys(kind: type) -> bool:
 
 
 def _words(hint: Any) -> str:
-    """A type in the words of JSON."""
+    """Returns a type in the words of JSON."""
     return " or ".join(dict.fromkeys(map(_word, _parts(hint))))
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Self, TypeVar
 
 SHOWN_CHARACTERS = 80
-"""Most characters of a value that a message shows."""
+"""Largest number of characters of a value in a message."""
 Naming = Callable[[str, str], str | None]
 _Value = TypeVar("_Value")
 _MENTION = re.compile(r"`(\w+)=([^`]*)`")
@@ -35,8 +35,8 @@ _WORD_CHARACTERS, _LINE_CHARACTERS = 300, 2000  # a path's name has up to 255, a
 
 
 def shown(value: object) -> str:
-    """A value as messages show it: its repr, cut to 80 characters; for every value, however
-    large."""
+    """Returns a value as messages show it: its repr, cut to 80 characters. It works for every
+    value, however large."""
     if getattr(value, "shape", None) == ():
         value = getattr(value, "item", lambda: value)()  # numpy would show its own type too
     try:
@@ -47,9 +47,9 @@ def shown(value: object) -> str:
 
 
 def one_line(message: str) -> str:
-    """A message as the command prints it: one line of printable characters, cut in the middle where
-    it is beyond reading."""
-    # Words are cut first, so that one long value does not push the rest out of the line.
+    """Returns a message as the command prints it: one line of printable characters, with the middle
+    cut out if it is too long to read."""
+    # Long words are cut first, so that one value does not push the rest out of the line.
     words = re.sub(
         rf"\S{{{_WORD_CHARACTERS},}}", lambda word: _cut(word[0], SHOWN_CHARACTERS), message
     )
@@ -69,10 +69,11 @@ class FedrayError(Exception):
     """Root of every error fedray raises on purpose."""
 
     def naming(self, name: Naming) -> str:
-        """Returns the message with other names of arguments, such as the options of a command.
+        """Returns the message with other names for the arguments, such as the options of a command.
 
         Args:
-            name: gives the text to show for an argument and its value, or None to keep them.
+            name: function that returns the text for an argument and its value, or None to keep
+                them.
         """
         return _renamed(str(self), name)
 
@@ -89,7 +90,7 @@ class InputError(FedrayError, ValueError):
     remedy: str = ""
     """One thing to do about it. Another argument is named in backticks: `rounds=3`."""
     problems: tuple[str, ...] = ()
-    """The mistakes of a file, a line each, where the message joins several."""
+    """The mistakes of a file, one line each, if the message joins several."""
 
     @classmethod
     def of(cls, argument: str, value: object, rule: str, remedy: str = "") -> Self:
@@ -100,7 +101,8 @@ class InputError(FedrayError, ValueError):
 
     @classmethod
     def caused_by(cls, error: ValueError) -> "InputError":
-        """Returns a ValueError of a lower layer as an InputError; one that is stays as it is."""
+        """Returns a ValueError of a lower layer as an InputError; an InputError is returned
+        unchanged."""
         return error if isinstance(error, InputError) else cls(str(error))
 
     def naming(self, name: Naming) -> str:
@@ -112,7 +114,7 @@ class InputError(FedrayError, ValueError):
 
 
 def _renamed(text: str, name: Naming) -> str:
-    """The text with other names of the arguments that it has in backticks."""
+    """Returns the text with other names for the arguments in backticks."""
     return _MENTION.sub(lambda found: f"`{name(found[1], found[2]) or found[0].strip('`')}`", text)
 
 
@@ -132,7 +134,7 @@ class ScenarioError(InputError):
 
 
 class CheckpointError(InputError):
-    """An unfinished run that cannot be taken up again."""
+    """An unfinished run that cannot be resumed."""
 
 
 class TraceError(InputError):
@@ -156,11 +158,11 @@ class RunFailed(FedrayError):
 
 
 class Starved(RunFailed):
-    """Too few devices checked in for the rounds asked for."""
+    """Too few devices checked in to commit the requested rounds."""
 
 
 class Unsustainable(InputError, Starved):
-    """Rules and population that cannot commit the rounds asked for, whatever happens in the run."""
+    """Rules and population that cannot commit the requested rounds, whatever happens in the run."""
 
 
 class ShardLost(RunFailed):

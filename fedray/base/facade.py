@@ -42,7 +42,7 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
 
 
 def _offered(home: str, name: str) -> Any:
-    # It imports `inspect`, which a start of the command does without.
+    # It imports `inspect`, which the command need not load at its start.
     from fedray.base.validated import validated
 
     try:
@@ -57,7 +57,7 @@ def _offered(home: str, name: str) -> Any:
 def homes(package: str) -> dict[str, str]:
     """Returns the module of each name in a package's stub, without importing it.
 
-    Where the stub has `*`, the module's `__all__` lists the names. A subpackage is its own home.
+    If the stub has `*`, the module's `__all__` lists the names. A subpackage is its own home.
     """
     found = {}
     stub = ast.parse((_path(package) / "__init__.pyi").read_text(encoding="utf-8"))

@@ -1,5 +1,5 @@
 """Files of a cache. Each has the digests of its request and of its content, so that no other file
-is taken for it.
+can be mistaken for it.
 
 The first line is JSON with both digests, the rest is the content.
 """
@@ -73,10 +73,10 @@ def read_kept(file: Path, request: str) -> bytes | None:
     except OSError as error:
         raise ValueError(f"cannot be read ({error.strerror or error})") from None
     head, _, content = entry.partition(b"\n")
-    # The whole head is compared, so that a change of any byte is found.
+    # The whole head is compared, so that a change of any byte is noticed.
     if head != _head(request, content):
         raise ValueError("is not what was written for this request")
-    # The time of use is for `fedray cache`.
+    # `fedray cache` shows the time of the last use.
     with contextlib.suppress(OSError):
         os.utime(file)
     return content

@@ -1,7 +1,7 @@
 """Problems of a table in a file as lines: the key, its value, the rule and the remedy.
 
 Pydantic finds the problems, and names them by the tags of unions and its own error codes. Here they
-are named as in the file, with the nearest existing key.
+get the names in the file, with the nearest existing key.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from fedray.base.descriptions import Described, descriptions_of
 from fedray.base.errors import InputError, one_line, shown
 
 _TAGS = ("kind", "model")
-"""Keys that say which of several tables is meant."""
+"""Keys that select one of several tables."""
 _TOLD_ALONE = {
     "extra_forbidden",
     "missing",
@@ -28,7 +28,7 @@ _TOLD_ALONE = {
 
 
 class Explained(Described):
-    """A value that is checked where it is made; a mistake is reported in one line.
+    """A value that is checked when it is constructed; a mistake is reported in one line.
 
     The constructor raises `refusal`. `model_validate` still raises pydantic's ValidationError, so
     that a reader of files can name the file.
@@ -44,7 +44,7 @@ class Explained(Described):
                 f"{type(self).__name__}: tables take keyword arguments, such as {example}=VALUE; "
                 f"name the key of {shown(unnamed[0])}"
             )
-        # In a file a path is text, and so it is here whatever it was given as.
+        # In a file a path is a string, so a path object becomes one here.
         values = {key: _as_text(value) for key, value in values.items()}
         try:
             super().__init__(**values)
@@ -84,7 +84,7 @@ def refused(
 
 
 def with_problems(refusal: type[_Refusal], problems: Sequence[str]) -> _Refusal:
-    """Returns the error of a class with these `problems`, lines that name their subject."""
+    """Returns an error with these problems, one line each."""
     found = refusal(one_line(_joined(problems)))
     found.problems = tuple(map(one_line, problems))
     return found
@@ -117,7 +117,7 @@ def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
     meant = {each.meant for each in problems}
     told: list[_Problem] = []
     for each in problems:
-        # A misspelt key is also one that is missing: that is one mistake.
+        # A misspelt key is also a missing one; both together are one mistake.
         if each.kind == "missing" and tuple(each.location) in meant:
             continue
         # A list with wrong items is also reported as too short.
@@ -129,7 +129,7 @@ def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
             same.rules += [rule.removeprefix("input should be ") for rule in each.rules]
             continue
         told.append(each)
-    # Unknown keys come first, because they are often why others are missing.
+    # Unknown keys come first, because they often explain missing ones.
     told.sort(key=lambda each: each.kind != "extra_forbidden")
     return [each.line for each in told]
 
@@ -142,13 +142,14 @@ def classes_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def first_sentence(description: str) -> str:
-    """The first sentence of a description on one line, without its full stop."""
+    """Returns the first sentence of a description on one line, without its full stop."""
     # A sentence ends before a capital, and "et al. 2018" does not.
     return re.split(r"\.\s+(?=[A-Z`])", " ".join(description.split()))[0].rstrip(".")
 
 
 def nearest_first(word: str, known: Iterable[str]) -> list[str]:
-    """The `known` words, those first that are spelt most like `word`; else as they came."""
+    """Returns the `known` words, with those spelt most like `word` first and the others in their
+    order."""
     # difflib caches its analysis of `b`, so the known words take turns as `a`.
     compared = difflib.SequenceMatcher(b=word)
 
@@ -177,14 +178,14 @@ class _Problem:
 
     @property
     def meant(self) -> tuple[Any, ...] | None:
-        """The key that an unknown one is a misspelling of."""
+        """The key that an unknown one probably misspells."""
         if self.kind != "extra_forbidden":
             return None
         close = difflib.get_close_matches(str(self.location[-1]), self._known, n=1)
         return (*self.location[:-1], close[0]) if close else None
 
     def shares_value_with(self, other: "_Problem") -> bool:
-        """Whether both say which rule the same value breaks."""
+        """Whether both problems are about the same value."""
         return self.location == other.location and not {self.kind, other.kind} & _TOLD_ALONE
 
     @property
@@ -200,7 +201,7 @@ class _Problem:
                 return f"{key} is missing; add it" + (f" ({about})" if about else "")
             case "union_tag_invalid" | "union_tag_not_found":
                 return self._line_of_tag(key, given)
-            # Our own validators already state the rule and the remedy.
+            # Fedray's own validators already state the rule and the remedy.
             case "value_error":
                 rule = self._problem["msg"].removeprefix("Value error, ")
                 return f"{key}: {rule}" if key else rule
@@ -251,7 +252,7 @@ def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
     node: Any = tables
     for position, part in enumerate(location):
         is_last = position == len(location) - 1
-        # The last part may be a key that is missing, and so in no table.
+        # The last part may be a missing key, which no table holds.
         if isinstance(node, dict) and (part in node or (is_last and part not in _tags_in(node))):
             path.append(part)
             node = node.get(part)

@@ -1,9 +1,9 @@
-"""JSON and TOML that a hand may have written and a disk may have damaged: read, or refused in one
-line. And numbers as JSON can hold them.
+"""Reading of JSON and TOML that may be written by hand or damaged, and numbers as JSON can hold
+them.
 
-The parsers of the standard library pass on what Python itself refuses (nesting beyond the stack,
-integers of more than 4,300 digits), and that of JSON takes a key that is there twice. All of it is
-a ValueError here.
+The parsers of the standard library raise errors of their own for nesting beyond the stack and for
+integers of more than 4,300 digits, and JSON's accepts a key that occurs twice. Here each of these
+is a ValueError.
 """
 
 import json
@@ -15,14 +15,14 @@ _INTEGER_BITS = 10_000
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Returns the value that a JSON text describes.
+    """Returns the value of a JSON text.
 
     Args:
         text: text, or bytes in UTF-8.
 
     Raises:
-        ValueError: it is not JSON (json.JSONDecodeError) or not UTF-8, an object has a key twice,
-            or values are nested or long beyond Python's limits.
+        ValueError: the text is not JSON (json.JSONDecodeError) or not UTF-8, an object has a key
+            twice, or values are nested or long beyond Python's limits.
     """
     # Given bytes, json would guess the encoding, and take UTF-16 too.
     decoded = text.decode() if isinstance(text, bytes) else text
@@ -33,11 +33,11 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables that a TOML `text` describes.
+    """Returns the tables of a TOML text.
 
     Raises:
-        ValueError: its syntax is wrong (tomllib.TOMLDecodeError), or values are nested or long
-            beyond what Python takes.
+        ValueError: the syntax is wrong (tomllib.TOMLDecodeError), or values are nested or long
+            beyond Python's limits.
     """
     try:
         tables = tomllib.loads(text)
@@ -48,13 +48,13 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def finite_or_none(value: float) -> float | None:
-    """Returns the `value` for JSON, which has only finite numbers: None, written as null, for
-    others."""
+    """Returns the value for JSON, which has only finite numbers: others become None, written as
+    null."""
     return float(value) if math.isfinite(value) else None
 
 
 def _check_integers(value: Any) -> None:
-    """Hexadecimal ones have no limit of digits when they are read, but when they are printed."""
+    """Refuses integers that cannot be printed. Reading hexadecimal ones has no limit of digits."""
     if isinstance(value, int) and value.bit_length() > _INTEGER_BITS:
         raise ValueError(
             f"it has an integer of {value.bit_length():,} bits, more than any key takes"
@@ -68,10 +68,10 @@ def _check_integers(value: Any) -> None:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # The standard library would keep the last one, and say nothing.
+    # The standard library would silently keep the last one.
     known = dict(pairs)
     if len(known) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for place, key in enumerate(keys) if key in keys[:place])
-        raise ValueError(f"the key {twice[:80]!r} is there twice")
+        raise ValueError(f"the key {twice[:80]!r} occurs twice")
     return known

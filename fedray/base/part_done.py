@@ -1,18 +1,16 @@
-"""Progress of a long computation, for whatever displays it: a line of text with the share done."""
+"""Progress of a long computation, for any display: a line of text with the share done."""
 
 from typing import Self
 
 
 class PartDone(str):
-    """A line of progress that knows how much is done, so that the time left can be estimated.
-
-    It is the line itself: listeners that want nothing but text take it as any other.
-    """
+    """A line of progress that knows the share done, so that the remaining time can be estimated.
+    Listeners that only want text can use it as a string."""
 
     share: float
     """Share of the work that is done, from 0 to 1."""
     is_least: bool
-    """Whether more may be done than the share says, as when a search may end early."""
+    """Whether more may be done than the share says, for instance if a search may end early."""
 
     def __new__(cls, text: str, done: float, count: float, is_least: bool = False) -> Self:
         """Returns a line of progress.

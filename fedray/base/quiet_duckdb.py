@@ -1,4 +1,4 @@
-"""Connections to DuckDB, which sorts what memory does not hold."""
+"""Connections to DuckDB, which sorts data that memory does not hold."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

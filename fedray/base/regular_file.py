@@ -43,7 +43,7 @@ def open_regular_file(
             raise OSError(errno.EPERM, f"it leads out of {str(inside)!r}")
         # Before it is opened, because opening a device may already have an effect.
         _check(os.stat(real), most_bytes)
-        # The path is resolved, so a link can only be found here if it was put there just now.
+        # The path is resolved, so a link found here was put there a moment ago.
         handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except ValueError as error:  # a path with a null byte or half a character
         raise OSError(errno.EINVAL, f"its path is invalid: {error}") from None
@@ -57,7 +57,7 @@ def open_regular_file(
 
 
 def read_regular_file(file: Path, most_bytes: int, *, inside: Path | None = None) -> bytes:
-    """Content of a regular file of at most `most_bytes`.
+    """Returns the content of a regular file of at most `most_bytes`.
 
     Args:
         file: its path; symbolic links are followed.

@@ -1,6 +1,6 @@
-"""The parts that results share: tables, their form in a notebook, and figures.
+"""Tables, notebook display and figures that results share.
 
-Results lie below the code that shows them, and imports point downward only; so each class names its
+Results lie below the code that shows them, and imports point downward only. So each class names its
 functions, which are imported when a result is shown.
 """
 
@@ -25,7 +25,8 @@ class Drawing:
         return f"<Drawing of {', '.join(self.svgs) or 'nothing'}>"
 
     def _repr_html_(self) -> str:
-        """The figures on white, which their black words need in dark notebooks."""
+        """The figures on a white background, since their black text is unreadable in dark
+        notebooks."""
         # HTML does not allow the XML declaration or any other text before the element.
         parts = [svg[svg.index("<svg") :] for svg in self.svgs.values()]
         return "".join(f'<div style="background: #fff">{part}</div>' for part in parts)
@@ -44,7 +45,7 @@ class Result(Document):
         return resolve_name(self.TABLES)(self)
 
     def _repr_html_(self) -> str:
-        """The line of the result and its tables, as HTML that loads nothing."""
+        """The summary line of the result and its tables, as HTML that loads nothing."""
         tables = [each.brief() for each in self.tables()]
         return resolve_name("fedray.report.page:render_fragment")(repr(self), tables)
 
@@ -62,7 +63,7 @@ class DrawnResult(Result):
         return resolve_name(self.FIGURES)(self)
 
     def plot(self, names: str | Sequence[str] = ()) -> Drawing:
-        """Draws the figures of its page.
+        """Draws the figures of the result's page.
 
         Args:
             names: figures to draw, by the keys of `Drawing.svgs`; empty for all.
@@ -71,11 +72,11 @@ class DrawnResult(Result):
             The figures as SVG, which a notebook shows.
 
         Raises:
-            InputError: a name is not among them.
+            InputError: a figure has another name.
             MissingExtra: matplotlib is not installed, and a figure needs it.
         """
         figures = {each.name: each for each in self.figures()}
-        # A text is a sequence too, whose letters would be taken for names.
+        # A string is a sequence too, whose letters would be taken for names.
         chosen = [names] if isinstance(names, str) else names
         for name in chosen:
             if name not in figures:

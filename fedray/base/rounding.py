@@ -2,9 +2,9 @@
 larger.
 
 Epsilon, rho, mu, sensitivity, participations and the noise that a target needs are shown by `up`;
-min-sep, spans of time and the noise that was added by `down`. A number that a user gave is shown
-with every digit (`given`). `up` and `down` round the exact binary value of the float, so that
-nothing is lost to a rounding before the rounding.
+min-sep, spans of time and the added noise by `down`. A number that a user gave is shown with every
+digit (`given`). `up` and `down` round the exact binary value of the float, so that no earlier
+rounding loses a digit.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any
 DIGITS = 5
 """Significant digits of figures in tables."""
 _EXACT = Context(prec=1100)
-"""Digits enough for every float."""
+"""Enough digits for every float."""
 
 
 def up(value: float, decimals: int = 4) -> str:
@@ -30,13 +30,13 @@ def down(value: float, decimals: int = 4) -> str:
 
 
 def fine(value: float | None) -> str:
-    """A rho, sensitivity or error, rounded up to six decimals; "-" if it is not known."""
+    """Returns a rho, sensitivity or error as text, rounded up to six decimals; "-" if unknown."""
     return "-" if value is None else up(value, 6)
 
 
 def shown_min_sep(min_sep: float | None) -> str:
-    """A min-sep, or a mean or quantile of several rounded down, as text; None means that no device
-    took part twice."""
+    """Returns a min-sep, or a mean or quantile of several, as text, rounded down; None means that
+    no device took part twice."""
     return "none (k = 1)" if min_sep is None else f"{Decimal(down(min_sep)).normalize():,f}"
 
 
@@ -51,33 +51,35 @@ def counted(count: int, noun: str) -> str:
 
 
 def given(value: float) -> str:
-    """A number as a user gave it, such as a noise multiplier, with every digit, but without those
-    that floats add: 1.4000000000000001 is 1.4."""
+    """Returns a number as a user gave it, such as a noise multiplier, with every digit but without
+    digits that floats add: 1.4000000000000001 is 1.4."""
     short = f"{value:.12g}"
     # The shorter number is never above the value.
     return short if 0 <= value - float(short) <= math.ulp(value) else exact(value)
 
 
 def exact(value: float) -> str:
-    """A number with every digit, so that the text is the same number again: 7.0 is 7."""
+    """Returns a number with every digit, so that the text reads back as the same number; 7.0 is
+    "7"."""
     return str(value).removesuffix(".0")
 
 
 def shown_noise(noise_multiplier: float, decimals: int = 4) -> str:
-    """A noise multiplier in a table: every digit if they are few, else rounded down."""
+    """Returns a noise multiplier for a table: every digit if they are few, else rounded down."""
     return min(given(noise_multiplier), down(noise_multiplier, decimals), key=len)
 
 
 def significant(value: float | str | None) -> str:
-    """A figure in a table: losses, errors and needed noise are rounded up to `DIGITS` significant
-    digits; "-" for None."""
+    """Returns a figure for a table: losses, errors and needed noise are rounded up to `DIGITS`
+    significant digits; "-" for None."""
     if value is None:
         return "-"
     return up(value, decimals_of(value)) if isinstance(value, float) else str(value)
 
 
 def decimals_of(value: float) -> int:
-    """Decimals that a `value` needs to be shown with `DIGITS` significant digits; at least zero."""
+    """Returns the number of decimals that show a value with `DIGITS` significant digits; at least
+    0."""
     # Neither infinity nor zero has a logarithm.
     if not math.isfinite(value) or value == 0.0:
         return 0
@@ -90,9 +92,9 @@ def in_words(value: Any, most: int | None = None) -> str:
 
     Args:
         value: value of a key.
-        most: most values of a list to show; None for all.
+        most: largest number of list values to show; None for all.
     """
-    # It is asked before numbers, because a bool is an int to Python.
+    # Checked before numbers, because a bool is an int in Python.
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):

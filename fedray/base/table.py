@@ -1,5 +1,4 @@
-"""The base class of tables in files: frozen values that refuse unknown keys. Number types of keys,
-and reading a table from a file."""
+"""The base class of tables in files, number types of keys, and reading a table from a file."""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -21,7 +20,7 @@ Shape = Annotated[float, Field(ge=0.01, le=1000)]
 class Table(Explained):
     """A table of a scenario: frozen; unknown keys, NaN, infinities and wrong types are refused.
 
-    Tables of other files say which error they raise (`refusal`).
+    Tables of other files set the class of the error (`refusal`).
     """
 
     refusal: ClassVar[type[InputError]] = ScenarioError
@@ -33,7 +32,7 @@ class Table(Explained):
 
 
 def told_apart_by(key: str, default: str) -> Discriminator:
-    """Distinguishes the tables of a union by the value of a key.
+    """Returns the discriminator of a union of tables by the value of a key.
 
     Args:
         key: name of the key, such as "kind".
@@ -41,7 +40,7 @@ def told_apart_by(key: str, default: str) -> Discriminator:
     """
 
     def tag(value: Any) -> Any:
-        # The value may be a table of a file, or an instance that was made before.
+        # The value may be a table of a file, or an existing instance.
         given = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
         return default if given is None else given
 
@@ -52,8 +51,11 @@ _Table = TypeVar("_Table", bound=Table)
 
 
 def read_table_file(kind: type[_Table], file: str | Path, what: str) -> _Table:
-    """Returns the table in a TOML file; validators get its directory. Raises InputError with one
-    line for every problem."""
+    """Returns the table in a TOML file; validators get its directory.
+
+    Raises:
+        InputError: the file or a key is not valid; the message has a line for every problem.
+    """
     path = Path(file)
     try:
         tables = parse_toml(path.read_text(encoding="utf-8"))
@@ -63,7 +65,7 @@ def read_table_file(kind: type[_Table], file: str | Path, what: str) -> _Table:
         ) from None
     except ValueError as error:  # of the syntax, of UTF-8, of numbers or nesting beyond reason
         raise InputError(
-            f"{what} {str(path)!r} is not valid TOML ({error}); correct that place"
+            f"{what} {str(path)!r} is not valid TOML ({error}); correct it there"
         ) from None
     try:
         return kind.model_validate(tables, context={"directory": path.parent})

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 MOST_THREADS = 4  # each needs memory for its result
 AHEAD = 2
-"""Most results that wait to be taken, in addition to the results in the making."""
+"""Largest number of finished results that wait for the consumer, beside those in the making."""
 
 _Part = TypeVar("_Part")
 _Made = TypeVar("_Made")

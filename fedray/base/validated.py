@@ -31,7 +31,7 @@ _OWN = "fedray"
 
 @functools.cache
 def validated(value: Any) -> Any:
-    """The value as `fedray` offers it.
+    """Returns a value with its arguments checked.
 
     Args:
         value: a function, which gets a wrapper; or a class, whose constructor and public methods
@@ -39,7 +39,7 @@ def validated(value: Any) -> Any:
     """
     if inspect.isfunction(value):
         found = _validated_function(value, value.__name__)
-        # Pickles name a function by its module, where the one without a check has that name.
+        # Pickles name a function by its module, where the unchecked function has that name.
         found.__module__ = _OWN
         return found
     if _is_checked_class(value):
@@ -58,7 +58,7 @@ def _is_checked_class(value: Any) -> bool:
 
 
 def _methods_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """The constructor and the public methods of a class, with checks."""
+    """Yields the constructor and the public methods of a class, with checks."""
     constructor = "__new__" if issubclass(kind, tuple) else "__init__"
     for name in dir(kind):
         method = inspect.getattr_static(kind, name)
@@ -112,7 +112,7 @@ def _check_extremes(source: str, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of NumPy as the number of Python that it stands for."""
+    """Returns a numpy scalar as the Python number that it stands for."""
     is_scalar = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
     return value.item() if is_scalar else value
 
@@ -125,7 +125,7 @@ def _model_of(function: Callable[..., Any]) -> "type[BaseModel]":
 
     parameters = inspect.signature(function).parameters.values()
     hints = get_type_hints(function)
-    # Results of a function are offered too, though no user names their classes.
+    # Results of a function are checked too, though users do not name their classes.
     for each in _classes_in(hints.get("return")):
         validated(each)
     described = arguments_of(function)
@@ -146,13 +146,13 @@ def _classes_in(hint: Any) -> Iterator[type]:
 
 
 def _checkable(hint: Any) -> Any:
-    """A type hint in which classes of ours stand for their instances, which are valid."""
+    """Returns a type hint in which fedray's classes stand for their instances, which are valid."""
     from pydantic import InstanceOf
 
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _checkable(args[0])
-    # Which texts are known is checked by whoever knows their meaning, for the command too.
+    # The code that knows the meaning of a string checks it, for the command too.
     if origin is Literal:
         return Union[tuple({type(each) for each in args})]  # noqa: UP007
     if origin in (Union, types.UnionType):

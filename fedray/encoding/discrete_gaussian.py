@@ -30,7 +30,7 @@ from fedray.encoding.secagg import SecAggEncoding
 from fedray.encoding.tables import LEAST_DEVICE_VARIANCE, DiscreteGaussian
 
 ROOM = 9
-"""Standard deviations of the noise of a sum that fit into M."""
+"""Number of standard deviations of a sum's noise that fit into M."""
 
 
 class DiscreteGaussianEncoding(SecAggEncoding):
@@ -48,8 +48,9 @@ class DiscreteGaussianEncoding(SecAggEncoding):
             raise ScenarioError.of(
                 "privacy.encoding.parameters",
                 table.parameters,
-                f"is not the model's {setting.dimension:,}, on which privacy depends",
-                f"write {setting.dimension}",
+                f"is not the model's number of parameters, {setting.dimension:,}, on which the "
+                "privacy depends",
+                f"set it to {setting.dimension}",
             )
         super().__init__(table, setting)
         variance = device_variance(

@@ -43,7 +43,7 @@ def audit_tables(audit: Audit) -> list[Table]:
     tables = [participation_table(audit)]
     if audit.classes:
         tables.append(classes_table(audit.classes))
-    if audit.mechanisms:
+    if audit.mechanisms or audit.no_guarantee:
         tables.append(guarantees_table(audit))
     if audit.releases:
         tables.append(releases_table(audit))
@@ -99,7 +99,10 @@ def _exclusion_facts(audit: Audit) -> list[tuple[str, str]]:
 
 
 def guarantees_table(audit: Audit) -> Table:
-    """Guarantees of every mechanism of an `audit` with one: limits, sensitivity and privacy."""
+    """Guarantees of every mechanism of an `audit`: limits, sensitivity and privacy; or that
+    there is none."""
+    if audit.no_guarantee:
+        return Table.facts("Guarantees", [("privacy", audit.no_guarantee)])
     first, *others = audit.mechanisms
     noise = first.noise_multiplier
     known = "without noise multiplier" if noise is None else f"noise multiplier {given(noise)}"

@@ -106,7 +106,7 @@ def _tables(trace: Trace | ImportedTrace, audit: Audit) -> list[Table]:
         tables += privacy_statement(trace, audit).tables()
     if audit.utility:
         tables.append(audits.utility_table(audit))
-    if audit.mechanisms:
+    if audit.mechanisms or audit.no_guarantee:
         tables.append(audits.guarantees_table(audit))
     if audit.releases:
         tables.append(audits.releases_table(audit))

@@ -31,7 +31,7 @@ def audit_text(audit: Audit) -> Iterator[Piece]:
         yield Paragraph("ended     ", f"{audit.ended}.")
     if audit.mechanisms:
         yield from _reasons(audit.mechanisms[0], bool(audit.findings))
-    else:
+    elif not audit.no_guarantee:
         yield (
             "No mechanism is known, so there are no privacy figures: give a mechanism and a noise "
             "multiplier, or a claim.\n"

@@ -9,6 +9,7 @@ from fedray.base.rounding import counted, in_words
 from fedray.imports.log_times import shown_range
 from fedray.report.audits import classes_table
 from fedray.report.table import Table
+from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -85,11 +86,15 @@ def mechanism_table(trained: TrainedRun) -> Table:
     """Mechanism and clipping of a `trained` run."""
     privacy = trained.document["scenario"]["privacy"]
     mechanism = privacy["mechanism"]
-    given = {name: privacy[name] for name in ("noise_multiplier", "clip_norm", "delta")}
+    is_silent = mechanism["kind"] == "none"
+    names = ("clip_norm",) if is_silent else ("noise_multiplier", "clip_norm", "delta")
+    given = {name: privacy[name] for name in names}
     clipping = privacy.get("clipping", {"kind": "fixed"})
     clips = {f"clipping {name}": value for name, value in clipping.items() if name != "kind"}
     parameters = {**mechanism, **given, "clipping": clipping["kind"], **clips}
     note = "`fedray audit` of the trace says which guarantees follow."
+    if is_silent:
+        note = f"{NO_GUARANTEE.capitalize()}."
     return parameters_table(parameters, f"Mechanism: {mechanism['kind']}", note)
 
 

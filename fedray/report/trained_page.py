@@ -48,7 +48,9 @@ def render_trained(
     """
     document = trained.document
     scenario = document["scenario"]
-    trained_with = f"Trained with {scenario['privacy']['mechanism']['kind']} noise on a trace"
+    kind = scenario["privacy"]["mechanism"]["kind"]
+    noise = "without noise" if kind == "none" else f"with {kind} noise"
+    trained_with = f"Trained {noise} on a trace"
     notes = [
         scenario.get("description", "").rstrip(". "),
         f"{trained_with} (digest {trained.trace_digest})",

@@ -11,6 +11,7 @@ from fedray.scenario.population import Correlation as Correlation
 from fedray.scenario.population import DeviceClass as DeviceClass
 from fedray.scenario.population import Population as Population
 from fedray.scenario.population import TimeZone as TimeZone
+from fedray.scenario.privacy import NoNoise as NoNoise
 from fedray.scenario.privacy import Privacy as Privacy
 from fedray.scenario.privacy import StopAt as StopAt
 from fedray.scenario.rounds import *

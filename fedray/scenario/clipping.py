@@ -13,9 +13,13 @@ from fedray.base.table import Positive, Table, told_apart_by
 __all__ = [
     "AdaptiveClipping",
     "FixedClipping",
+    "NoClipping",
     "PerLayerClipping",
 ]
 
+UNCLIPPED = 1024.0
+"""Largest norm, in clip norms, of an update that is not clipped. A sum of integers must have an
+end, and an update a thousand times as long as others has diverged."""
 # Andrew et al. 2021 take a standard deviation of a twentieth of the cohort.
 COUNT_NOISE_SHARE = 20
 """Reports per standard deviation of the noise on a count, where a scenario does not say."""
@@ -83,6 +87,18 @@ class FixedClipping(Clipping):
 
     kind: Literal["fixed"] = "fixed"
     """One clip norm for whole updates and all rounds."""
+
+
+class NoClipping(Clipping):
+    """Updates are summed as they are; one of more than 1,024 clip norms counts as zero. Only with
+    the mechanism none."""
+
+    kind: Literal["none"] = "none"
+    """No clipping."""
+
+    def clip(self, norm: float, counted_norm: float | None = None) -> Clip:
+        most = min(self.zero_above or UNCLIPPED, UNCLIPPED)
+        return Clip(UNCLIPPED * norm, most * norm, counted_norm)
 
 
 class PerLayerClipping(Clipping):
@@ -154,7 +170,8 @@ class AdaptiveClipping(Clipping):
 AnyClipping = Annotated[
     Annotated[FixedClipping, Tag("fixed")]
     | Annotated[PerLayerClipping, Tag("per_layer")]
-    | Annotated[AdaptiveClipping, Tag("adaptive")],
+    | Annotated[AdaptiveClipping, Tag("adaptive")]
+    | Annotated[NoClipping, Tag("none")],
     told_apart_by("kind", "fixed"),
 ]
 """Tables of clipping, distinguished by `kind`."""

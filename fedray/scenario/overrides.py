@@ -10,12 +10,12 @@ from fedray.base.errors import ScenarioError, shown
 from fedray.base.mistakes import classes_in, with_problems
 from fedray.base.parsing import parse_toml
 from fedray.encoding.tables import AnyEncoding
-from fedray.mechanisms.registry import AnyStrategy
 from fedray.scenario.availability import Availability
 from fedray.scenario.buffer import AnyStalenessWeighting
 from fedray.scenario.clipping import AnyClipping
 from fedray.scenario.data import AnyData
 from fedray.scenario.participation import AnyPolicy
+from fedray.scenario.privacy import AnyMechanism
 from fedray.scenario.rounds import AnyClosing
 from fedray.scenario.tasks import AnyTask
 from fedray.scenario.training import AnyServerStep, AnyWork, with_task_as_table
@@ -166,7 +166,7 @@ KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
     ("participation", "policies", "kind"): _by_kind(AnyPolicy, "kind"),
     ("privacy", "clipping", "kind"): _by_kind(AnyClipping, "kind"),
     ("privacy", "encoding", "kind"): _by_kind(AnyEncoding, "kind"),
-    ("privacy", "mechanism", "kind"): _by_kind(AnyStrategy, "kind"),
+    ("privacy", "mechanism", "kind"): _by_kind(AnyMechanism, "kind"),
     ("rounds", "buffer", "weighting", "kind"): _by_kind(AnyStalenessWeighting, "kind"),
     ("rounds", "closing", "kind"): _by_kind(AnyClosing, "kind"),
     ("rounds", "uploads", "schedule", "kind"): _by_kind(AnySchedule, "kind"),

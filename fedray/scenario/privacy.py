@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from fedray.base.errors import InputError
 from fedray.base.table import Table
 from fedray.encoding.tables import AnyEncoding, FixedPoint
 from fedray.mechanisms.accounting.calibration import largest_sensitivity
@@ -12,7 +13,23 @@ from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.files import strategy_beside
 from fedray.mechanisms.registry import BLT, AnyStrategy, Identity
-from fedray.scenario.clipping import AnyClipping, FixedClipping
+from fedray.mechanisms.strategy import Strategy
+from fedray.scenario.clipping import AnyClipping, FixedClipping, NoClipping
+
+NO_GUARANTEE = "no guarantee: no noise was added"
+"""Text in place of every privacy figure of a run without noise."""
+
+
+class NoNoise(Table):
+    """Rounds release exact sums, so nothing of the run is private. Such a run shows the accuracy
+    that noise is compared with."""
+
+    kind: Literal["none"] = "none"
+    """No noise; `noise_multiplier` and `delta` are not read."""
+
+
+AnyMechanism = Annotated[AnyStrategy | NoNoise, Field(discriminator="kind")]
+"""Mechanisms of a scenario, by `kind`."""
 
 
 class StopAt(Table):
@@ -41,7 +58,7 @@ class StopAt(Table):
 class Privacy(Table):
     """The noise mechanism and its claims."""
 
-    mechanism: AnyStrategy = Field(
+    mechanism: AnyMechanism = Field(
         default=BLT(
             kind="blt",
             theta=(0.9953348970002772, 0.8122920858683399),
@@ -49,7 +66,7 @@ class Privacy(Table):
         ),
         description="Strategy matrix C: a table with `kind` and that kind's parameters (see "
         "mechanisms/README.md), the name of a mechanism file beside the scenario's, or a kind that "
-        'needs no parameters, such as "tree".',
+        'needs no parameters, such as "tree"; "none" adds no noise.',
     )
     noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
     """Noise standard deviation over the largest contribution of a device, for C of unit scale (z of
@@ -58,7 +75,7 @@ class Privacy(Table):
     """Largest L2 norm of a device's update; of adaptive clipping, the first."""
     clipping: AnyClipping = Field(
         default=FixedClipping(),
-        description="How updates are clipped: a table with `kind` fixed, per_layer or adaptive.",
+        description="How updates are clipped: a table with `kind` and its parameters.",
         # Scenarios that were written before there was a choice keep their digest.
         exclude_if=lambda clipping: clipping == FixedClipping(),
     )
@@ -83,6 +100,20 @@ class Privacy(Table):
     the device: a device whose participation in the round being formed would exceed the budget,
     counted over all rounds.count rounds, is not selected then or later. Only with rounds.mode
     on-device, and mechanisms without negative entries."""
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """Strategy matrix of the noise; None if no noise is added."""
+        return None if isinstance(self.mechanism, NoNoise) else self.mechanism
+
+    def needed_strategy(self) -> Strategy:
+        """Returns the strategy matrix for what has no meaning without noise. Raises InputError."""
+        if self.strategy is None:
+            raise InputError(
+                "privacy.mechanism='none' adds no noise, so there is nothing to count or check; "
+                "name another mechanism"
+            )
+        return self.strategy
 
     @property
     def largest_sensitivity(self) -> float | None:
@@ -131,8 +162,8 @@ class Privacy(Table):
         if self.encoding.adds_noise and not isinstance(self.mechanism, Identity):
             raise ValueError(
                 f"encoding.kind={self.encoding.kind!r} with mechanism.kind="
-                f"{self.mechanism.kind!r}: devices cannot add noise that is correlated between "
-                "rounds; take the mechanism identity, or the encoding secagg"
+                f"{self.mechanism.kind!r}: devices add independent noise in every round; take the "
+                "mechanism identity, or the encoding secagg"
             )
         if self.encoding.adds_noise and self.clipping.counts_short:
             raise ValueError(
@@ -148,6 +179,27 @@ class Privacy(Table):
         return self
 
     @model_validator(mode="after")
+    def _only_noise_protects(self) -> Self:
+        is_clipped = not isinstance(self.clipping, NoClipping)
+        if self.strategy is None:
+            if self.stop_at is not None:
+                raise ValueError(
+                    "stop_at with mechanism.kind='none': without noise every round spends more "
+                    "than any budget; leave stop_at out"
+                )
+        elif not is_clipped:
+            raise ValueError(
+                f"clipping.kind='none' with mechanism.kind={self.mechanism.kind!r}: the noise is "
+                "measured by the clip norm; take another clipping, or the mechanism none"
+            )
+        if not is_clipped and not isinstance(self.encoding, FixedPoint):
+            raise ValueError(
+                f"clipping.kind='none' with encoding.kind={self.encoding.kind!r}: sums modulo M "
+                "have room for clipped updates only; take another clipping, or fixed_point"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_limit_is_one_of_a_budget(self) -> Self:
         if self.at_limit == "exclude" and self.stop_at is None:
             raise ValueError(
@@ -159,6 +211,8 @@ class Privacy(Table):
     @field_validator("mechanism", mode="before")
     @classmethod
     def _from_file(cls, value: Any, info: ValidationInfo) -> Any:
+        if value == "none":
+            return NoNoise()
         if isinstance(value, str):
             return strategy_beside(value, "scenario", info.context)
         return value

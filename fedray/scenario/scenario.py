@@ -22,6 +22,7 @@ from fedray.encoding.encoding import SumSetting
 from fedray.encoding.tables import FixedPoint
 from fedray.mechanisms.accounting.clip_count import update_noise_multiplier
 from fedray.mechanisms.running import check_can_be_filtered
+from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.content import ContentFile, PythonFile
@@ -326,30 +327,8 @@ class Scenario(Table):
                 "reports within it, since "
                 f"{self._fixed_latency} alone takes as long; raise the timeout"
             )
-        mechanism = self.privacy.mechanism
-        if mechanism.most_rounds is not None and self.rounds.count > mechanism.most_rounds:
-            raise ValueError(
-                f"rounds.count={self.rounds.count}: the {mechanism.kind} mechanism was made for "
-                f"{mechanism.most_rounds} rounds "
-                "and has no noise beyond; lower the count or optimise it for more"
-            )
-        try:
-            mechanism.check_noise_growth(self.rounds.count)
-        # The message gets the key in front, since a mechanism does not know where it stands.
-        except InputError as error:
-            raise ValueError(f"privacy.mechanism: {error}") from None
-        # Within one stretch of C the clip norm must stay, because its noise is measured by one.
-        clipping = self.privacy.clipping
-        if clipping.later_norms is not None:
-            recurrence = mechanism.recurrence(self.rounds.count)
-            # The first round is left out, because no count comes before it.
-            if not any(map(recurrence.begins_anew, range(1, self.rounds.count))):
-                raise ValueError(
-                    f"privacy.clipping.kind={clipping.kind!r}: a clip norm changes where the "
-                    f"mechanism begins anew, and this {mechanism.kind} mechanism does so in none "
-                    f"of the rounds up to rounds.count={self.rounds.count}; take a mechanism with "
-                    "restarts (kind 'tree' or 'restarted'), or 'identity', which needs none"
-                )
+        if self.privacy.strategy is not None:
+            self._check_strategy(self.privacy.strategy)
         _ = self.update_noise_multiplier  # what the count leaves no room for is refused here
         # A round with fewer reports than the sample could not train the promised number of devices.
         least = self.rounds.least_accepted
@@ -362,6 +341,33 @@ class Scenario(Table):
                 f"{self.rounds.report_goal}{fewest}; lower the sample"
             )
         return self
+
+    def _check_strategy(self, strategy: Strategy) -> None:
+        count = self.rounds.count
+        if strategy.most_rounds is not None and count > strategy.most_rounds:
+            raise ValueError(
+                f"rounds.count={count}: the {strategy.kind} mechanism was made for "
+                f"{strategy.most_rounds} rounds "
+                "and has no noise beyond; lower the count or optimise it for more"
+            )
+        try:
+            strategy.check_noise_growth(count)
+        # The message gets the key in front, since a strategy does not know where it stands.
+        except InputError as error:
+            raise ValueError(f"privacy.mechanism: {error}") from None
+        # Within one stretch of C the clip norm must stay, because its noise is measured by one.
+        clipping = self.privacy.clipping
+        if clipping.later_norms is None:
+            return
+        recurrence = strategy.recurrence(count)
+        # The first round is left out, because no count comes before it.
+        if not any(map(recurrence.begins_anew, range(1, count))):
+            raise ValueError(
+                f"privacy.clipping.kind={clipping.kind!r}: a clip norm changes where the "
+                f"mechanism begins anew, and this {strategy.kind} mechanism does so in none "
+                f"of the rounds up to rounds.count={count}; take a mechanism with "
+                "restarts (kind 'tree' or 'restarted'), or 'identity', which needs none"
+            )
 
     @model_validator(mode="after")
     def _uploads_are_of_no_round(self) -> Self:
@@ -379,11 +385,13 @@ class Scenario(Table):
         """Nothing may be released by which the number of devices in a Poisson sample is learned."""
         weighting = self.training.weighting
         if not self.trains_whole_rounds:
-            if not isinstance(weighting, MeanWeighting):
+            # Without noise a denominator only weighs devices, whatever their number is.
+            is_noised = self.privacy.strategy is not None
+            if is_noised and not isinstance(weighting, MeanWeighting):
                 raise ValueError(
                     f"training.weighting.kind={weighting.kind!r}: its denominator and noise are "
-                    "those of Poisson samples, and here devices are not drawn so; take 'mean', or "
-                    "rounds.uploads.schedule.kind='poisson'"
+                    "those of Poisson samples, and here devices are not drawn so; take 'mean', "
+                    "rounds.uploads.schedule.kind='poisson', or privacy.mechanism='none'"
                 )
             return self
         # Without training nothing is divided, so the default weighting does no harm.
@@ -408,11 +416,13 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def _budget_permits_a_round(self) -> Self:
-        if self.privacy.stop_at is None:
+        strategy = self.privacy.strategy
+        # The table `privacy` refuses a budget without noise.
+        if self.privacy.stop_at is None or strategy is None:
             return self
         start = np.zeros(1, np.int64)
         # The sensitivity of one participation in a run of one round is |C[0, 0]|.
-        norm = float(self.privacy.mechanism.gram_entries(start, start, 1)[0]) ** 0.5
+        norm = float(strategy.gram_entries(start, start, 1)[0]) ** 0.5
         for what, most, first in self.privacy.beyond_budget(norm):
             raise ValueError(
                 f"privacy.stop_at.{what}={given(most)}: the first round alone spends "
@@ -423,8 +433,9 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def _devices_can_be_excluded(self) -> Self:
-        privacy = self.privacy
-        if privacy.at_limit != "exclude":
+        privacy, strategy = self.privacy, self.privacy.strategy
+        # The table `privacy` refuses limits without noise.
+        if privacy.at_limit != "exclude" or strategy is None:
             return self
         if self.rounds.mode != "on-device":
             unknown = (
@@ -441,7 +452,7 @@ class Scenario(Table):
         # The table `privacy` refuses this `at_limit` without a budget.
         assert limit is not None
         try:
-            check_can_be_filtered(privacy.mechanism, self.rounds.count, limit)
+            check_can_be_filtered(strategy, self.rounds.count, limit)
         except InputError as error:
             raise ValueError(f"privacy.at_limit='exclude': {error}") from None
         return self
@@ -449,13 +460,17 @@ class Scenario(Table):
     @property
     def count_noise(self) -> float | None:
         """Standard deviation of the noise on a round's count of short updates, for the full cohort;
-        None if nothing is counted."""
+        None if nothing is counted, and without noise."""
+        if self.privacy.strategy is None:
+            return None
         return self.privacy.clipping.noise_on_count(self.rounds.report_goal)
 
     @property
     def update_noise_multiplier(self) -> float:
         """Noise multiplier of the sums of updates: privacy.noise_multiplier, less the share of a
-        count of short updates."""
+        count of short updates; 0 without noise."""
+        if self.privacy.strategy is None:
+            return 0.0
         z, count_noise = self.privacy.noise_multiplier, self.count_noise
         return z if count_noise is None else update_noise_multiplier(z, count_noise)
 

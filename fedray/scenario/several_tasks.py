@@ -371,6 +371,12 @@ def _check(several: SeveralTasks, source: str) -> None:
                 "over all tasks, and this would keep one of each; leave it out, or run the task "
                 "alone"
             )
+        if task.scenario.privacy.strategy is None:
+            raise ScenarioError(
+                f"{source}, task {task.name}: privacy.mechanism='none': what a device spends in "
+                "all tasks is added up, and without noise there is no such sum; add noise, or run "
+                "the task by itself"
+            )
         if task.starts_days >= task.scenario.rounds.max_days:
             raise ScenarioError(
                 f"{source}, task {task.name}: starts_days={task.starts_days:g} is not before "

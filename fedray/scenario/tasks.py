@@ -102,6 +102,21 @@ class KeyboardLstmTask(TaskTable):
     tied: bool = False
     """Whether the output layer is the transposed input embedding. Otherwise it has weights of its
     own, and biases."""
+    # Scenarios that were written before there was a choice keep their digest.
+    layers: Annotated[int, Field(ge=1, le=16, exclude_if=lambda layers: layers == 1)] = 1
+    """Recurrent layers, each of which reads the states of the one before."""
+    projected: Annotated[bool, Field(exclude_if=lambda projected: projected)] = True
+    """Whether a dense layer brings the last states to the size of the embedding. Otherwise the
+    output layer reads them as they are; only for cell "lstm" without `tied`."""
+
+    @model_validator(mode="after")
+    def _output_fits_the_states(self) -> Self:
+        if not self.projected and (self.cell == "cifg" or self.tied):
+            raise ValueError(
+                "projected=false: a cell 'cifg' recurs by its projection, and a tied output layer "
+                "has the size of the embedding; take cell='lstm' and tied=false"
+            )
+        return self
 
 
 class TransformerLmTask(TaskTable):

@@ -234,7 +234,7 @@ class Training(Table):
     weighting: AnyWeighting = Field(
         default=MeanWeighting(),
         description="How much the update of a device counts, and by what a round's sum is divided: "
-        "a table with `kind` mean; or, of Poisson samples, fixed or clipped.",
+        "a table with `kind`; all but mean are for Poisson samples.",
         # Scenarios that were written before there was a choice keep their digest.
         exclude_if=lambda weighting: weighting == MeanWeighting(),
     )

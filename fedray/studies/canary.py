@@ -247,6 +247,7 @@ def run_canary(
         InputError: more rounds, values or draws than a machine can take.
         RunFailed: no noise is added at all.
     """
+    scenario.privacy.needed_strategy()  # refuses a scenario without noise
     adds_noise = scenario.privacy.encoding.adds_noise
     if coordinates is None:
         coordinates = COORDINATES_OF_DEVICES_NOISE if adds_noise else COORDINATES
@@ -319,7 +320,7 @@ def check_training(
     )
     # Theory follows: the unit of each round, and the shift of a canary in it.
     z = scenario.update_noise_multiplier
-    strategy = scenario.privacy.mechanism
+    strategy = scenario.privacy.needed_strategy()
     encoding = setup.encoding
     # The ratio is the same for every clip norm.
     inflation = encoding.contribution_norm(1.0)
@@ -590,7 +591,7 @@ class _Setup(NamedTuple):
         pattern = np.array(recorded.pattern)
         often = max(1.0, pattern.size / math.sqrt(recorded.rounds))
         # The best test adds up the pattern's rounds, and takes the answers of all coordinates.
-        strategy = self.scenario.privacy.mechanism
+        strategy = self.scenario.privacy.needed_strategy()
         sensitivity = PatternSensitivities(strategy, recorded.rounds).exact(pattern).value
         often = max(often, math.sqrt(2.0) * sensitivity**2 / pattern.size)
         added = often * self.canaries / 4.0
@@ -804,7 +805,7 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
     u = np.zeros(recorded.rounds)
     u[list(recorded.pattern)] = goal
     z = count_noise_multiplier(count_noise)
-    strategy = scenario.privacy.mechanism
+    strategy = scenario.privacy.needed_strategy()
     # One device changes a count by 1/2, which is the unit here; all of them change it together.
     L = _noise_factor(strategy, recorded.rounds)
     measured = _measured(L, 2.0 * counts, u, z, at_once=goal)
@@ -847,7 +848,7 @@ def _recorded(scenario: Scenario, trace: Trace | ImportedTrace | str | Path | No
 
 
 def _binding(scenario: Scenario, trace: Trace | ImportedTrace, patterns: Patterns) -> Recorded:
-    binding = trace_sensitivity(scenario.privacy.mechanism, patterns)
+    binding = trace_sensitivity(scenario.privacy.needed_strategy(), patterns)
     rounds = patterns.committed_rounds
     if isinstance(trace, ImportedTrace):
         return Recorded(binding.rounds, rounds)

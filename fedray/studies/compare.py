@@ -22,6 +22,7 @@ from fedray.base.document import InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import in_words, up
+from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import CONFIDENCE, MeanInterval, mean_interval, paired_difference
 from fedray.studies.trained_scenario import scenario_of_trained
@@ -89,9 +90,9 @@ class Group:
         return self.privacy["mechanism"]["kind"]
 
     @property
-    def noise_multiplier(self) -> InJson[float]:
-        """Noise multiplier of its runs."""
-        return self.privacy["noise_multiplier"]
+    def noise_multiplier(self) -> InJson[float | None]:
+        """Noise multiplier of its runs; None without noise."""
+        return None if self.mechanism == "none" else self.privacy["noise_multiplier"]
 
     @property
     def observed_rho(self) -> float | None:
@@ -166,9 +167,14 @@ class Comparison(DrawnResult):
         unknown."""
         first = self.groups[0]
         calibrated, needed, notes = [], [], []
+        silent = [group.label for group in self.groups if group.mechanism == "none"]
+        if silent:
+            notes.append(
+                f"{', '.join(silent)}: {NO_GUARANTEE}; its metrics are the ceiling for the others."
+            )
         for group in self.groups[1:]:
             base, rho = first.observed_rho, group.observed_rho
-            if not base or not rho or _are_equal(rho, base):
+            if group.noise_multiplier is None or not base or not rho or _are_equal(rho, base):
                 continue
             # Runs may be calibrated to the enforced guarantee.
             if _are_equal(group.enforced_epsilon, first.enforced_epsilon):
@@ -317,7 +323,11 @@ def compare_runs(
         Group(
             label,
             runs_by_seed,
-            {name: table[name] for name in differing if name in table},
+            {
+                name: table[name]
+                for name in differing
+                if name in table and not _is_unread(name, table)
+            },
             figures.get("epsilon"),
             figures.get("rho"),
         )
@@ -409,13 +419,17 @@ def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> 
         for key in keys:
             table = _table_with_kind(key, tables)
             # A key of one kind means nothing beside another kind, so only rivals decide.
-            rivals = [other for other in settings if _kind(other, table) == _kind(each, table)]
+            rivals = [
+                other
+                for other in settings
+                if _kind(other, table) == _kind(each, table) and not _is_unread(key, other)
+            ]
             if _is_kind(key):
                 kind = _kind(each, table)
                 # A run without the table has its default, which needs no words.
                 if table != MECHANISM and kind is not None:
                     parts.append(f"{_short(table)} {kind}")
-            elif key in _differing(rivals) and key in each and not _is_long(key, each[key]):
+            elif key in _differing(rivals) and _is_shown(key, each):
                 parts.append(f"{_short(key)} {_value(each[key])}")
         label = ", ".join(parts)
         # Long lists are left out, so two labels may be alike, which then get numbers.
@@ -439,9 +453,17 @@ def _kind(settings: Mapping[str, Any], table: str) -> Any:
     return settings.get(f"{table}.kind")
 
 
-def _is_long(key: str, value: Any) -> bool:
-    """Whether a value is a list of numbers of a mechanism."""
-    return isinstance(value, list | tuple) and key.startswith(f"{MECHANISM}.")
+def _is_shown(key: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a key has an effect in a group, and its value is not a mechanism's long list."""
+    if key not in settings or _is_unread(key, settings):
+        return False
+    return not (isinstance(settings[key], list | tuple) and key.startswith(f"{MECHANISM}."))
+
+
+def _is_unread(key: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a key is one of noise in a group without noise."""
+    is_of_noise = key in ("privacy.noise_multiplier", "privacy.delta")
+    return is_of_noise and _kind(settings, MECHANISM) == "none"
 
 
 def _short(key: str) -> str:
@@ -489,8 +511,12 @@ def _spent(
 
 
 def _figures_of(audit: Audit) -> _Spent:
-    used = audit.mechanisms[0]
+    # A run without noise has no guarantee, and so no figures.
+    used = audit.mechanisms[0] if audit.mechanisms else None
     return {
-        "epsilon": {"observed": used.observed.epsilon, "enforced": used.enforced.epsilon},
-        "rho": {"observed": used.observed.rho, "enforced": used.enforced.rho},
+        name: {
+            kind: None if used is None else getattr(getattr(used, kind), name)
+            for kind in ("observed", "enforced")
+        }
+        for name in ("epsilon", "rho")
     }

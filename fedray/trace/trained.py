@@ -342,9 +342,14 @@ class TrainedRun(DrawnResult):
         found = " and ".join(filter(None, (self._not_finite(), self._risen_loss())))
         if not found:
             return ""
-        return (
+        advice = (
             f"The training diverged: {found}. Lower training.client.learning_rate or "
-            "training.server.learning_rate. If they are low already, the noise is what moves the "
+            "training.server.learning_rate."
+        )
+        if self.document["scenario"]["privacy"]["mechanism"]["kind"] == "none":
+            return advice
+        return (
+            f"{advice} If they are low already, the noise is what moves the "
             "model: raise rounds.report_goal, or lower privacy.noise_multiplier, which raises "
             "epsilon."
         )

@@ -1,7 +1,7 @@
-"""The runs under a directory: finished, under way, interrupted; and studies of them.
+"""The runs under a directory (finished, in progress, or interrupted) and studies of them.
 
-Everything is read from the files that runs write, and nothing is kept here that a new process would
-miss. Documents are parsed, and digests are not checked: whoever relies on a trace audits it.
+Everything is read from the files that runs write; no state here would be lost with the process.
+Documents are parsed, but digests are not checked: an audit checks them.
 """
 
 import contextlib
@@ -38,20 +38,20 @@ from fedray.trace.trained import METRICS_FILE, TRAINING, TRAINING_FILE
 PARTIAL, LIVE_TRAINING = ".partial", f".{TRAINING}.partial"
 RESULTS_FILE, TABLE_FILE, PLAN_FILE = "results.json", "results.parquet", "plan.json"
 MOST_LEVELS = 4
-"""Folders below the directory that are looked into: studies have folders of scenarios and seeds."""
+"""Number of folder levels that are searched: studies have folders of scenarios and seeds."""
 MOST_ENTRIES = 2000
 MOST_FOLDERS = 20_000
-"""Folders that are looked into."""
+"""Largest number of folders that are searched."""
 LONGEST_DOCUMENT = 16 << 20
-"""Bytes of a file that is read; a longer one is damaged."""
+"""Largest size of a file that is read, bytes; a larger one counts as damaged."""
 LONGEST_KEPT = 1 << 20
-"""Bytes of a document that is kept parsed."""
+"""Largest size of a document that is kept parsed, bytes."""
 MOST_ROUNDS, MOST_METRICS, LONGEST_TEXT = 1_000_000, 64, 200
 """Limits on the content of files: rounds of a run, metrics of a training, characters of a name."""
 SECONDS_FOR_BOUNDS = 10.0
-"""Seconds that a listing waits for bounds of privacy; later listings have the slower ones."""
+"""Seconds that a listing waits for bounds on privacy; later listings have the slower ones."""
 SHARE_FOR_BOUNDS = 0.05
-"""Share of the time of a watcher that bounds may take: some mechanisms take long."""
+"""Share of a watcher's time that bounds may take, since some mechanisms take long."""
 
 Kind = Literal["run", "tasks", "import", "training", "sweep", "study"]
 State = Literal["finished", "running", "elsewhere", "interrupted", "damaged"]
@@ -59,11 +59,11 @@ State = Literal["finished", "running", "elsewhere", "interrupted", "damaged"]
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """Upper bounds of the privacy that a run has spent so far.
+    """Upper bounds on the privacy that a run has spent so far.
 
-    rho: upper bound by the rules of participation and the times of the rounds so far; None if
-        nothing is proven, with the reason in `reason`.
-    epsilon: the same as epsilon at `delta`.
+    rho: upper bound from the rules of participation and the times of the rounds so far; None
+        without a proof, with the reason in `reason`.
+    epsilon: epsilon of the bound, at `delta`.
     delta: delta of epsilon.
     rounds: committed rounds after which the bounds hold.
     reason: basis of the bounds, or the reason why they are missing.
@@ -82,9 +82,9 @@ class Privacy:
 class TaskSoFar:
     """One of several tasks of a run in progress.
 
-    done: simulated rounds.
-    count: rounds in all, or None if unknown.
-    privacy: upper bound of the privacy spent so far; None before its first round.
+    done: number of simulated rounds.
+    count: number of rounds of the task, or None if unknown.
+    privacy: upper bound on the privacy spent so far; None before its first round.
     """
 
     done: int
@@ -94,35 +94,36 @@ class TaskSoFar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """An entry of the directory.
+    """A run, import, training or study in the directory.
 
     path: relative to the directory, with slashes; for an unfinished entry, its future path.
-    kind: "run", a simulated run; "tasks", one of several tasks; "import", an imported log;
-        "training", one apart from its trace; "sweep"; or "study", any other study.
-    state: "running" by a process of this machine; "elsewhere", by one of another machine, or of a
-        system without /proc: only its last report is known; "interrupted", without a process;
-        "damaged", if it cannot be read.
-    name: name of the scenario; empty without one.
-    written: time of completion, ISO 8601; empty before.
-    report: its page, relative to the directory; empty without one.
+    kind: "run", a simulated run; "tasks", a run of several tasks; "import", an imported log;
+        "training", a training that is stored apart from its trace; "sweep"; or "study", any other
+        study.
+    state: "finished"; "running", in a process on this machine; "elsewhere", in a process on another
+        machine or on a system without /proc, of which only the last report is known; "interrupted",
+        if its process has ended; or "damaged", if it cannot be read.
+    name: name of the scenario; empty if there is none.
+    written: time of completion, ISO 8601; empty until then.
+    report: its page, relative to the directory; empty if there is none.
     done: rounds simulated, or trained if nothing is simulated; None if unknown.
-    count: rounds in all, or None if unknown.
-    trained: rounds that were trained; None without a training.
+    count: number of rounds of the run, or None if unknown.
+    trained: number of rounds trained; None if nothing is trained.
     simulated_seconds: seconds since the start of the simulated time.
-    eligible: estimated devices that are eligible at the moment.
-    may_come: estimated eligible devices that no rule holds back at the moment.
+    eligible: estimated number of devices that are eligible now.
+    may_come: estimated number of eligible devices that no rule holds back now.
     train_loss: mean loss of the last trained round.
     evaluation: the last held-out metrics, by name.
-    privacy: upper bound of the privacy spent so far; None if it is finished, or has `tasks`.
-    tasks: tasks of a run of several in progress, by name; else empty.
-    shards: workers that simulate the population.
-    trainers: workers that train devices.
-    wall_seconds: wall-clock seconds in all, or since it began or resumed.
+    privacy: upper bound on the privacy spent so far; None if the entry is finished or has `tasks`.
+    tasks: by name, the tasks of an unfinished run of several tasks; empty for other entries.
+    shards: number of workers that simulate the population.
+    trainers: number of workers that train devices.
+    wall_seconds: wall-clock seconds of the run, or since it began or resumed.
     seconds_left: an estimate, or None if unknown.
     told: seconds since the last report of an entry in progress.
     trace_digest: digest of the trace, or of a training's trace.
     model: the trained run, relative to the directory, for comparisons; empty without one.
-    resume: command that resumes an interrupted entry; empty if none can.
+    resume: command that resumes an interrupted entry; empty if it cannot be resumed.
     note: further remark, such as how a run ended, or why it has had no round for most of a day.
     """
 
@@ -159,7 +160,7 @@ class Listing(Document):
 
     directory: its absolute path.
     entries: entries in progress first, then interrupted ones, then the rest, the latest first.
-    has_more: whether the directory has more than is listed.
+    has_more: whether the directory has further entries.
     """
 
     directory: str
@@ -189,7 +190,7 @@ class Runs:
         self._bounds_until = 0.0
 
     def list(self) -> Listing:
-        """Looks at what there is now."""
+        """Returns the present entries."""
         found: list[Entry] = []
         has_more = False
         self._bounds_until = time.monotonic() + SECONDS_FOR_BOUNDS
@@ -201,19 +202,20 @@ class Runs:
             if entry is not None:
                 found.append(entry)
         order = {"running": 0, "elsewhere": 1, "interrupted": 2}
-        # Sorting twice: the latest first, and of equal states in that order.
+        # Sorted twice: by time, then stably by state.
         found.sort(key=lambda each: (each.written, each.path), reverse=True)
         found.sort(key=lambda each: order.get(each.state, 3))
         return Listing(str(self.directory), tuple(found), has_more)
 
     def _folders(self, folder: Path, level: int) -> Iterator[Path]:
-        """The folder, and those below it that are not part of a run; links are not followed."""
+        """Yields the folder, and the folders below it that are not part of a run; links are not
+        followed."""
         if level:
             yield folder
         if level == MOST_LEVELS or (level and _is_of_run(folder)):
             return
         names: list[str] = []
-        # A folder may vanish, or be closed to us, while it is looked into.
+        # A folder may vanish, or lose its permission, during the search.
         with contextlib.suppress(OSError), os.scandir(folder) as inside:
             names = sorted(
                 each.name
@@ -226,7 +228,7 @@ class Runs:
     def _entry_or_damage(self, folder: Path) -> Entry | None:
         try:
             return self._entry(folder)
-        # Whatever is wrong in one folder, it must not hide the others.
+        # An error in one folder must not hide the others.
         except Exception as error:
             return self._damaged(folder, "run", f"{type(error).__name__}: {error}")
 
@@ -278,18 +280,19 @@ class Runs:
         if (inside / TRAINING_FILE).is_file() and not inside.is_symlink():
             return replace(entry, **self._trained(inside))
         if live.is_dir():
-            # The trace is whole, and its model is still made.
+            # The trace is complete, and its model is still in training.
             command = "run --resume"
             entry = self._with_progress(entry, live, read_progress(live), f"{command} {_HERE}")
             entry = replace(entry, **self._of_whole_trace(folder, scenario), note=_late(entry.note))
-            # The trace is that of one task, and only the run of all tasks can be resumed.
+            # This is the trace of one task, and only the run of all tasks can be resumed.
             if entry.resume and (folder.parent / TASKS_FILE).is_file():
                 whole = f"fedray {command} {shlex.quote(str(folder.parent))}"
                 entry = replace(entry, resume=whole)
         return entry
 
     def _of_whole_trace(self, folder: Path, scenario: dict[str, Any]) -> dict[str, Any]:
-        """Figures of the simulation of a run whose model is still made."""
+        """Returns the fields of an entry for a complete simulation whose model is still in
+        training."""
         file = folder / ROUNDS_FILE
         rounds = self._kept(file, _committed_rounds) or {}
         if not _length(rounds):
@@ -301,7 +304,7 @@ class Runs:
         }
 
     def _finished_tasks(self, folder: Path) -> Entry:
-        """The run as a whole; the trace of each task is in a folder of its own."""
+        """Returns the entry of a run of several tasks; each trace has an entry of its own."""
         document = self._document(folder / TASKS_FILE)
         if not isinstance(document, dict):
             return self._damaged(folder, "tasks", f"{TASKS_FILE} cannot be read")
@@ -383,7 +386,7 @@ class Runs:
     def _with_progress(
         self, entry: Entry, partial: Path, told: ProgressReport | None, resumes: str
     ) -> Entry:
-        """Returns the entry with the content of a progress file, and its process."""
+        """Returns the entry with the content of a progress file, and the state of its process."""
         state = _state_of(told)
         resume = ""
         if state == "interrupted" and has_checkpoint(partial):
@@ -460,7 +463,7 @@ class Runs:
         begun = time.monotonic()
         privacy = _bound(partial, tables, rounds)
         taken = time.monotonic() - begun
-        # The next bound waits so long that bounds take no more than their share of the time.
+        # The next bound waits long enough that bounds take no more than their share of the time.
         self._bounds[key] = _Bound(privacy, begun + taken / SHARE_FOR_BOUNDS)
 
     def _study(self, folder: Path) -> Entry | None:
@@ -494,11 +497,11 @@ class Runs:
         return self._kept(file, parse_json)
 
     def _kept(self, file: Path, parse: Callable[[bytes], Any]) -> Any:
-        """The parsed content of a file, parsed again once the file has changed; None if it cannot
-        be read."""
+        """Returns the parsed content of a file, parsed again if the file has changed; None if it
+        cannot be read."""
         try:
             stat = file.lstat()
-            # A changed file differs in one of these.
+            # A changed file differs in one of these facts.
             form = stat.st_mtime_ns, stat.st_size, stat.st_ino
             known = self._documents.get(file)
             if known is not None and known[0] == form:
@@ -514,14 +517,14 @@ class Runs:
 
 _LARGEST = sys.float_info.max
 _HERE = "{DIR}"
-"""Stands for the directory of a run in a command."""
+"""Placeholder of a run's directory in a command."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
     privacy: Privacy
     next: float
-    """Time from which it may be computed again, of time.monotonic."""
+    """Time from which it may be computed again, by time.monotonic."""
 
 
 def _bound(partial: Path, tables: dict[str, Any], columns: dict[str, Any]) -> Privacy:
@@ -535,7 +538,7 @@ def _bound(partial: Path, tables: dict[str, Any], columns: dict[str, Any]) -> Pr
             closed=np.asarray(columns["closed"], np.float64),
         )
         found = bound_so_far(scenario, rounds)
-    # The files may be of another version, half written or hostile: the reason is shown.
+    # The files may be of another version, half written or hostile, so the reason is shown.
     except Exception as error:
         reason = one_line(f"{error}" or type(error).__name__)[:LONGEST_TEXT]
         return Privacy(None, None, 0.0, _length(columns), reason, {})
@@ -578,7 +581,8 @@ def _starving(facts: Any) -> str:
 
 
 def _late(note: str) -> str:
-    """The note of a run whose model is still made: that it is completed would be misleading."""
+    """Returns the note of a run whose model is still in training, for which "completed" would be
+    misleading."""
     return "" if note == "completed" else note
 
 
@@ -587,7 +591,8 @@ def _content(file: Path) -> bytes:
 
 
 def _columns(content: bytes) -> dict[str, list[Any]]:
-    """Columns of floats, and `state`, of a Parquet file. Raises ValueError if it is damaged."""
+    """Returns the columns of floats, and `state`, of a Parquet file. Raises ValueError if it is
+    damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -609,7 +614,7 @@ def _columns(content: bytes) -> dict[str, list[Any]]:
 
 
 def _committed_rounds(content: bytes) -> dict[str, list[Any]]:
-    """Times of the committed rounds of a trace."""
+    """Returns the times of the committed rounds of a trace."""
     columns = _columns(content)
     is_committed = [state == STATES[0] for state in columns.get("state", [])]
     names = ("opened", "started", "closed")
@@ -617,7 +622,7 @@ def _committed_rounds(content: bytes) -> dict[str, list[Any]]:
 
 
 def _last_row(content: bytes) -> dict[str, Any]:
-    """The loss and the metrics after the last round of a trained run."""
+    """Returns the loss and the metrics after the last round of a trained run."""
     values = _columns(content)
     prefix = "evaluation_"
     # Most rounds have no evaluation, so the latest one may lie further back.
@@ -636,13 +641,13 @@ def _last_row(content: bytes) -> dict[str, Any]:
 
 
 def _is_of_run(folder: Path) -> bool:
-    """Whether a folder is one run, so that no other is below it."""
+    """Whether a folder is one run, below which no other is searched."""
     files = (RUN_FILE, TRAINING_FILE, UNFINISHED_FILE, PROGRESS_FILE)
     return folder.name.endswith(PARTIAL) or any(lexists(folder / name) for name in files)
 
 
 def _length(rounds: dict[str, Any]) -> int:
-    """Returns the number of rounds, by the first of their columns."""
+    """Returns the number of rounds, from the first column."""
     opened = rounds.get("opened")
     return len(opened) if isinstance(opened, list) else 0
 
@@ -659,7 +664,7 @@ def _text(document: Any, key: str) -> str:
 
 def _number(document: Any, key: str) -> int | None:
     value = document.get(key)
-    # A bool is an int to Python, and not a count.
+    # A bool is an int in Python, but not a count.
     is_count = isinstance(value, int) and not isinstance(value, bool)
     # JavaScript, which reads the listing, is exact up to here.
     return value if is_count and abs(value) < 2**53 else None
@@ -673,7 +678,7 @@ def _real(document: Any, key: str) -> float | None:
 
 
 def _reals(document: dict[str, Any]) -> dict[str, float | None]:
-    """Numbers by name; only the first names, since a file may state any number of them."""
+    """Returns numbers by name; only the first names, since a file may have any number of them."""
     names = list(document)[:MOST_METRICS]
     return {one_line(name)[:LONGEST_TEXT]: _real(document, name) for name in names}
 

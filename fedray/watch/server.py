@@ -31,7 +31,7 @@ from fedray.watch.shown import shown_listing
 LOOPBACK = "127.0.0.1"
 MOST_REPORT_BYTES = 1 << 30
 LEAST_AGE = 0.5
-"""Seconds for which a listing is shown again: several tabs cost no more than one."""
+"""Seconds for which a listing is reused, so that several tabs cost no more than one."""
 _NO_NETWORK = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; img-src data: blob:; "
 _REPORT_POLICY = (
     f"{_NO_NETWORK}script-src 'unsafe-inline'; style-src 'unsafe-inline'; form-action 'none'; "
@@ -58,7 +58,7 @@ class WatchServer(socketserver.ThreadingTCPServer):
     """
 
     daemon_threads = True
-    # So that a new server can take the port of the one before, and open pages continue.
+    # A new server can then take the port of the one before, and open pages continue.
     allow_reuse_address = True
 
     def __init__(self, runs: Runs, port: int = 0) -> None:
@@ -78,7 +78,7 @@ class WatchServer(socketserver.ThreadingTCPServer):
 
     @property
     def server_port(self) -> int:
-        """The port on which it listens."""
+        """The port of the server."""
         return self.server_address[1]
 
     @property
@@ -91,7 +91,7 @@ class WatchServer(socketserver.ThreadingTCPServer):
         with self._lock:
             if self._listing is None or time.monotonic() - self._listed > LEAST_AGE:
                 self._listing = self.runs.list()
-                # The age counts from the end of the look, which may itself have taken long.
+                # The age counts from the end of the search, which may itself have taken long.
                 self._listed = time.monotonic()
             return self._listing
 
@@ -127,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
                 page = self._compared(parse_qs(place.query).get("run", []))
                 self._send(page.encode(), "text/html", _REPORT_POLICY)
             elif place.path.startswith("/report/"):
-                # Names of files need not be UTF-8.
+                # File names need not be UTF-8.
                 name = unquote(place.path.removeprefix("/report/"), errors="surrogateescape")
                 self._send(self._report(name), "text/html", _REPORT_POLICY)
             else:
@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(f"{refused}\n".encode(), "text/plain", status=refused.status)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answers what http.server refuses, such as another method, with one line."""
+        """Answers requests that http.server refuses, such as other methods, with one line."""
         is_method = code == HTTPStatus.NOT_IMPLEMENTED
         status = HTTPStatus.METHOD_NOT_ALLOWED if is_method else HTTPStatus(code)
         line = "only GET is answered here" if is_method else status.phrase
@@ -146,16 +146,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Prints nothing: a page asks every other second."""
 
     def _check_sender(self) -> None:
-        """Refuses names that another site may have given this machine (DNS rebinding)."""
+        """Refuses host names that another site may have pointed at this machine (DNS rebinding)."""
         own = {f"{name}:{self.server.server_port}" for name in (LOOPBACK, "localhost")}
-        # A request with two hosts might be read differently by whoever passed it on.
+        # A proxy might read a request with two hosts differently.
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0].lower() not in own:
             raise _Refused(HTTPStatus.FORBIDDEN, f"go to {self.server.address}")
 
     def _check_same_site(self) -> None:
-        """Refuses requests of a page of another site, or of one in a sandbox."""
-        # Browsers always say where a request comes from, and other programs say nothing.
+        """Refuses requests from a page of another site, or from a sandboxed one."""
+        # Browsers always state where a request comes from, and other programs do not.
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             raise _Refused(HTTPStatus.FORBIDDEN, f"go to {self.server.address}")
 
@@ -170,21 +170,21 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(page.encode(), "text/html", policy)
 
     def _report(self, name: str) -> bytes:
-        """The content of a page below the directory."""
+        """Returns the content of a page below the directory."""
         directory = self.server.runs.directory
         path = inside(directory, name)
-        # Only pages are served, of all files below the directory.
+        # Of all files below the directory, only pages are served.
         if path is not None and path.name == REPORT_FILE:
             with contextlib.suppress(OSError):
                 return read_regular_file(path, MOST_REPORT_BYTES, inside=directory)
         raise _Refused(HTTPStatus.NOT_FOUND, f"there is no such {REPORT_FILE} in the directory")
 
     def _compared(self, models: list[str]) -> str:
-        """The page of a comparison of trained runs, as `fedray compare` makes it."""
+        """Returns the page of a comparison of trained runs, as `fedray compare` writes it."""
         listing = self.server.listing()
         listed = {entry.model: entry for entry in listing.entries if entry.model}
         directory = self.server.runs.directory
-        # Only runs that are listed are opened, whatever a request names.
+        # Only listed runs are opened, whatever a request names.
         paths = [inside(directory, model) for model in models if model in listed]
         if len(paths) < len(models) or None in paths:
             raise _Refused(HTTPStatus.NOT_FOUND, "there is no such trained run in the directory")
@@ -217,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", policy)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
-        # HTTP demands that such an answer names the methods that are allowed.
+        # HTTP demands that such an answer lists the permitted methods.
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             self.send_header("Allow", "GET")
         self.end_headers()
@@ -241,7 +241,7 @@ def inside(directory: Path, name: str) -> Path | None:
 
 
 def _trace_of(entry: Entry, listing: Listing) -> str | None:
-    """The path of the trace that a run was trained on, if it is listed."""
+    """Returns the path of the trace that a run was trained on, if it is listed."""
     digest = entry.trace_digest
     of_traces = (each for each in listing.entries if each.kind == "run" and not each.resume)
     return next(

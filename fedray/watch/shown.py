@@ -6,20 +6,21 @@ from typing import Any, TypeVar
 from fedray.base.rounding import fine, given, up
 from fedray.report.progress import duration
 from fedray.report.table import Paragraph, Piece, Table, bullets
+from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.watch.entries import Entry, Listing, Privacy, TaskSoFar
 
 _Value = TypeVar("_Value")
 _WALL_TIME = {"finished": "took", "interrupted": "ran for"}
-"""Name of the wall time of an entry by its state; the other states are not over."""
+"""Name of the wall time of an entry by its state; in other states the run is not over."""
 
 
 def status_text(listing: Listing) -> list[Piece]:
-    """The runs of a `listing`: those under way, the interrupted ones, and the rest."""
+    """Returns the runs as text: those in progress, the interrupted ones, and the rest."""
     entries = listing.entries
     if not entries:
         return [Paragraph("", f"There are no runs under {listing.directory}.")]
     pieces: list[Piece] = []
-    # A run that another machine wrote last may still be running there, as far as is known here.
+    # A run whose last report came from another machine may still be running there.
     under_way = [each for each in entries if each.state in ("running", "elsewhere")]
     if under_way:
         bounds = [
@@ -42,7 +43,7 @@ def status_text(listing: Listing) -> list[Piece]:
 
 
 def shown_listing(listing: Listing) -> dict[str, Any]:
-    """The document of a `listing`, with the facts and the state of each entry as text."""
+    """Returns the document of a listing, with the facts and the state of each entry as text."""
     document = listing.to_json()
     entries = [
         {
@@ -57,7 +58,7 @@ def shown_listing(listing: Listing) -> dict[str, Any]:
 
 
 def under_way_table(entries: Sequence[Entry]) -> Table:
-    """A row for each of the `entries` under way, with every fact that is known of any."""
+    """Returns a row for each entry in progress, with a column for every fact known of any."""
     shown = [(each, shown_facts(each)) for each in entries]
     names = dict.fromkeys(name for _, facts in shown for name in facts)
 
@@ -73,7 +74,7 @@ def under_way_table(entries: Sequence[Entry]) -> Table:
 
 
 def shown_facts(entry: Entry) -> dict[str, str]:
-    """Known facts of an `entry`: names and values as text, privacy rounded up."""
+    """Returns the known facts of an entry: names and values as text, privacy rounded up."""
     limit = {} if entry.privacy is None else entry.privacy.limit
     facts = {
         "round": _of(entry.done, entry.count),
@@ -91,7 +92,7 @@ def shown_facts(entry: Entry) -> dict[str, str]:
         "trainers": _if("{:,}".format, entry.trainers),
         _WALL_TIME.get(entry.state, "running for"): _if(duration, entry.wall_seconds),
     }
-    # Unknown values have an empty text, and no place in the table.
+    # Unknown values are empty texts, which the table leaves out.
     return {name: text for name, text in facts.items() if text}
 
 
@@ -102,7 +103,7 @@ def _spent(privacy: Privacy | None) -> dict[str, str]:
 
 
 def _others_table(entries: Sequence[Entry]) -> Table:
-    """A row for each entry that is not under way."""
+    """Returns a row for each entry that is not in progress."""
     cells = {
         "path": lambda each: _printable(each.path),
         "what": lambda each: each.kind,
@@ -115,7 +116,9 @@ def _others_table(entries: Sequence[Entry]) -> Table:
 
 
 def bound_text(privacy: Privacy) -> str:
-    """The bound on the privacy spent by a run under way, with its reason."""
+    """Returns the bound on the privacy spent by a run in progress, with its reason."""
+    if privacy.reason == NO_GUARANTEE:
+        return f"{NO_GUARANTEE.capitalize()}."
     if privacy.rho is None and privacy.epsilon is None:
         return f"No bound of the privacy spent is known: {privacy.reason}."
     return (
@@ -126,7 +129,7 @@ def bound_text(privacy: Privacy) -> str:
 
 
 def state_text(entry: Entry) -> str:
-    """The state; of a run elsewhere, with the age of its last word."""
+    """Returns the state; for a run elsewhere, with the age of its last report."""
     if entry.state != "elsewhere" or entry.told is None:
         return entry.state
     return f"elsewhere, {duration(entry.told)} ago"
@@ -144,12 +147,12 @@ def _of(done: int | None, count: int | None) -> str:
 
 
 def _printable(name: str) -> str:
-    """The name of a file without control characters, which a terminal would obey."""
+    """Returns the name of a file without control characters, which a terminal would execute."""
     return name if name.isprintable() else ascii(name)
 
 
 def _if(text_of: Callable[[_Value], str], value: _Value | None) -> str:
-    """The text of a known value; empty for None."""
+    """Returns the text of a known value; empty for None."""
     return "" if value is None else text_of(value)
 
 

@@ -88,8 +88,8 @@ def sampled_noise(event: PoissonSampled) -> float:
     inner = event.event
     if isinstance(inner, StrategyRelease):
         raise EventRefused(
-            f"one Poisson sample for all {inner.rounds:,} rounds of a {inner.strategy.kind} "
-            "strategy, where every round draws its own; describe it by "
+            f"the event draws one Poisson sample for all {inner.rounds:,} rounds of a "
+            f"{inner.strategy.kind} strategy, but every round draws its own; make the event with "
             "`fedray.mechanisms.accounting.sampled.cyclically_sampled`"
         )
     if isinstance(inner, GaussianEvent):

@@ -5,10 +5,10 @@ Round t releases sum_t + z * norm * share * (C^-1 Z)[t], divided by the number o
 or another divisor of the estimator (server/learning/estimator.py). `norm` is the largest
 contribution of a device, as the encoding states it: the clip norm of the round, or more if encoding
 lengthens updates. z is the noise multiplier of the scenario, less the share of a count of short
-updates. `share` is the estimator's: if only a sample of the accepted devices trains, noise of the
-sample's share keeps the signal-to-noise ratio of the full cohort (the practice of DP-FTRL studies),
-and the privacy claimed is that of the full cohort. If devices add the noise themselves (the
-encoding states this too), the server adds none.
+updates; 0 with the mechanism none. `share` is the estimator's: if only a sample of the accepted
+devices trains, noise of the sample's share keeps the signal-to-noise ratio of the full cohort (the
+practice of DP-FTRL studies), and the privacy claimed is that of the full cohort. If devices add the
+noise themselves (the encoding states this too), the server adds none.
 
 Sums stay on the CPU whatever the device: they come from there, and are decoded once a round.
 """
@@ -58,7 +58,7 @@ class ModelAggregator:
         )
         self._total_P = self._encoding.zero_sum()
         self._noise: NoiseStream = noise_stream(
-            self._scenario.privacy.mechanism,
+            self._scenario.privacy.strategy,
             self._scenario.training_seed,
             dimension,
             self._device,

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedray.base.rng import Stream
+from fedray.mechanisms.recurrence import Independent
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import AdaptiveClipping, AnyClipping, Clip
 from fedray.server.learning.noise import noise_stream
@@ -80,14 +81,15 @@ class AdaptiveRule:
 
     def __init__(self, table: AdaptiveClipping, scenario: Scenario) -> None:
         rounds, goal = scenario.rounds.count, scenario.rounds.report_goal
-        mechanism = scenario.privacy.mechanism
+        strategy = scenario.privacy.strategy
         self._table, self._first_norm = table, scenario.privacy.clip_norm
-        self._recurrence = mechanism.recurrence(rounds)
+        # Without noise every round stands by itself, as with independent noise.
+        self._recurrence = Independent() if strategy is None else strategy.recurrence(rounds)
         self._deviation = table.noise_on_count(goal)
         seed, cpu = scenario.training_seed, torch.device("cpu")
         # The counts have a stream of their own, or their noise would be that of the first
         # coordinate.
-        self._noise = noise_stream(mechanism, seed, 1, cpu, rounds, stream=Stream.CLIP_COUNT)
+        self._noise = noise_stream(strategy, seed, 1, cpu, rounds, stream=Stream.CLIP_COUNT)
         self._shares = 0.0
         """Sum of the rounds' shares of short updates, noise included."""
         self._norm = self._first_norm
@@ -129,6 +131,7 @@ class AdaptiveRule:
 RULES: dict[str, Callable[..., ClipRule]] = {
     "adaptive": AdaptiveRule,
     "fixed": FixedRule,
+    "none": FixedRule,
     "per_layer": FixedRule,
 }
 """The clip rules by `privacy.clipping.kind`; they take their table and the scenario."""

@@ -133,6 +133,14 @@ class IndependentNoise(NoiseStream):
         return self._out[None, :0]
 
 
+class Silence(IndependentNoise):
+    """No noise: rows of zeros, without draws."""
+
+    def _row(self, round_index: int, place: int) -> None:
+        del round_index, place
+        self._out.zero_()
+
+
 class BuffersNoise(NoiseStream):
     """out_t = z_t - omega' S; S = diag(theta) S + out_t. S is [buffers, D]."""
 
@@ -361,7 +369,7 @@ class ForestNoise(NoiseStream):
 
 
 def noise_stream(
-    strategy: Strategy,
+    strategy: Strategy | None,
     seed: int,
     dimension: int,
     device: torch.device,
@@ -370,12 +378,14 @@ def noise_stream(
     stream: Stream = Stream.NOISE,
 ) -> NoiseStream:
     """Returns the noise stream of a strategy for `rounds` rounds, on coordinates [first, first +
-    dimension) of the model, from the draws of one purpose.
+    dimension) of the model, from the draws of one purpose; without a strategy, zeros.
 
     Raises InputError for a strategy of fewer rounds.
     """
-    strategy.check_rounds(rounds)
     where = (NormalDraws(seed, first_coordinate, device, stream), dimension, device, rounds)
+    if strategy is None:
+        return Silence(Independent(), *where)
+    strategy.check_rounds(rounds)
     recurrence = strategy.recurrence(rounds)
     match recurrence:
         case Independent():

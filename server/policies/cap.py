@@ -1,4 +1,4 @@
-"""The cap: a device that has taken part often enough never comes again."""
+"""The cap on participations: a device that has reached it never comes again."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from fedray.wire.messages import NEVER
 
 @dataclass(frozen=True, slots=True)
 class Cap(ParticipationPolicy):
-    """A device takes part at most so often.
+    """A device takes part at most `max_participations` times.
 
-    max_participations: reports that arrived in time, after which it may not take part again.
+    max_participations: number of reports that arrived in time, after which a device may not return.
     """
 
     max_participations: int
@@ -23,7 +23,7 @@ class Cap(ParticipationPolicy):
         return True
 
     def absence(self, attempt: Attempt) -> Absence:
-        """For ever, from the report that reaches the cap."""
+        """For ever, from the report that reaches the cap on."""
         is_spent = attempt.has_arrived & (attempt.contributions + 1 >= self.max_participations)
         since = np.where(is_spent, attempt.report_times, 0.0)
         return Absence(since, np.where(is_spent, float(NEVER), 0.0))

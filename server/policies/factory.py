@@ -1,4 +1,4 @@
-"""The participation policies of a scenario, joined."""
+"""Joins the participation policies of a scenario."""
 
 from pkgutil import resolve_name
 
@@ -26,7 +26,7 @@ def policies_of(scenario: Scenario) -> Policies:
         each.append(RoundSeparation(table.round_separation, "arrived"))
     if table.max_participations is not None:
         each.append(Cap(table.max_participations))
-    # The last look-ahead window may go beyond the last day, by hours at the most.
+    # The last look-ahead window may extend beyond the last day, by hours at most.
     end_seconds = 86_400.0 * (scenario.rounds.max_days + 1.0)
     losses, clocks = HistoryLosses.of(scenario), ClockChanges.of(scenario)
     joined = Policies(tuple(each), losses, clocks, end_seconds)
@@ -35,8 +35,8 @@ def policies_of(scenario: Scenario) -> Policies:
 
 
 def _check_that_shards_keep(policies: Policies, table: Participation) -> None:
-    # Shards keep last rounds and count contributions as the table says, since they never meet a
-    # policy. A policy of which the table says nothing would be broken without a word.
+    # Shards keep last rounds and count contributions as the table says, since they never see a
+    # policy. A policy that needs more would be broken silently.
     if policies.separation != table.separation:
         raise ValueError(
             f"policies keep rounds {policies.separation} apart but Participation.separation says "

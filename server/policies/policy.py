@@ -1,11 +1,11 @@
-"""The interface of participation policies: what an attempt leaves in the memory of its devices.
+"""The interface of participation policies: the memory that an attempt leaves on its devices.
 
-A policy never sees a single check-in. Once per attempt, and for all of its devices, it says how
-long each keeps away and which of them keep the round as their last. Compiled code compares these
+A policy never sees a single check-in. Once per attempt, for all of its devices, it says how long
+each keeps away and which of them remember the round as their last. Compiled code compares these
 numbers at every check-in. Policies are joined here: a device may take part if all of them admit it,
 so the latest time and the widest separation count. A device forgets at the first loss of its
-history after it wrote something down. If its clock is set to another time, it keeps away until its
-own clock says so.
+history after it stored the memory. If its clock is changed, it keeps away until its own clock says
+so.
 """
 
 import math
@@ -35,8 +35,9 @@ class Attempt:
         whether the round was committed.
     has_uploaded: [S]; whether its upload started and the server did not abort it: it arrived, or
         was lost on the way before the round closed.
-    timer_seconds: [S]; absence of each after its timer starts.
-    contributions: [S]; reports that arrived in time before this attempt; 0 if they are not counted.
+    timer_seconds: [S]; time that each keeps away after its timer starts.
+    contributions: [S]; number of reports that arrived in time before this attempt; 0 if not
+        counted.
     """
 
     started: float | Float64Array
@@ -56,10 +57,10 @@ class Attempt:
 
 
 class Absence(NamedTuple):
-    """Times away of devices after an attempt.
+    """Absences of devices after an attempt.
 
-    since: [S]; time at which the device writes that down, seconds since start; any finite time if
-        it does not.
+    since: [S]; time at which the device stores this, seconds since start; any finite time if it
+        does not.
     until: [S]; whole second from which it may come again; 0 if it need not keep away.
     """
 
@@ -70,7 +71,7 @@ class Absence(NamedTuple):
 class ParticipationPolicy:
     """Decides whether a device may take part again, as far as that follows from its memory.
 
-    This one remembers nothing and admits every device; policies override it.
+    The base class remembers nothing and admits every device; policies override it.
     """
 
     @property
@@ -80,7 +81,7 @@ class ParticipationPolicy:
 
     @property
     def counts_contributions(self) -> bool:
-        """Whether `Attempt.contributions` is read; shards count them only where that is so."""
+        """Whether `Attempt.contributions` is read; otherwise shards do not count them."""
         return False
 
     @property
@@ -90,11 +91,11 @@ class ParticipationPolicy:
 
     @property
     def survives_loss(self) -> bool:
-        """Whether a device that has lost its history keeps away as long all the same."""
+        """Whether a device that has lost its history still keeps away as long."""
         return False
 
     def absence(self, attempt: Attempt) -> Absence | None:
-        """Returns the times away of an attempt's devices, or None for a policy without times."""
+        """Returns the absences of an attempt's devices, or None for a policy without times."""
 
     def remembers_round(self, attempt: Attempt) -> BoolArray:
         """Whether each device [S] of an attempt keeps the round as its last one."""
@@ -102,7 +103,7 @@ class ParticipationPolicy:
 
 
 def remembers_nothing(table: PolicyTable, participation: Participation) -> ParticipationPolicy:
-    """Returns a policy that leaves nothing in memory, for a `table` that only the shard checks."""
+    """Returns a policy without memory, for a table that only the shard checks."""
     del table, participation
     return ParticipationPolicy()
 
@@ -113,7 +114,7 @@ class Policies:
 
     each: the policies; an empty tuple admits every device.
     losses: losses of the devices' histories.
-    clocks: settings of their clocks.
+    clocks: changes of their clocks.
     end_seconds: time after which no device checks in, seconds since start.
     """
 
@@ -124,11 +125,11 @@ class Policies:
 
     @property
     def separation(self) -> int:
-        """The widest separation of all; 0 for none."""
+        """The largest separation; 0 for none."""
         return max((policy.separation for policy in self.each), default=0)
 
     def reopen_times(self, attempt: Attempt) -> UInt32Array:
-        """The latest times [S] of all policies, as `fedray.wire.messages.Settlement` has them."""
+        """The latest times [S] over all policies, as in `fedray.wire.messages.Settlement`."""
         times = np.zeros(attempt.size)
         for policy in self.each:
             absence = policy.absence(attempt)
@@ -137,7 +138,7 @@ class Policies:
             until = absence.until
             if self.clocks.happen and policy.reads_clock:
                 until = np.ceil(self._reached_by_clock(attempt, absence))
-            # A device that has forgotten why it kept away comes again.
+            # A device that has lost its memory of the attempt may come again.
             if self.losses.happen and not policy.survives_loss:
                 until = np.minimum(until, self._forget_times(attempt, absence.since))
             np.maximum(times, until, out=times)
@@ -145,7 +146,7 @@ class Policies:
         return np.minimum(times, float(NEVER)).astype(np.uint32)
 
     def remembers_round(self, attempt: Attempt) -> BoolArray:
-        """Whether each device [S] keeps the round for some policy."""
+        """Whether each device [S] remembers the round for some policy."""
         remembers = np.zeros(attempt.size, np.bool_)
         for policy in self.each:
             remembers |= policy.remembers_round(attempt)
@@ -159,8 +160,7 @@ class Policies:
         return self._forget_times(attempt, attempt.upload_times).astype(np.uint32)
 
     def _reached_by_clock(self, attempt: Attempt, absence: Absence) -> Float64Array:
-        # A wait that begins after the end holds no device back, and the walk to it could take
-        # hours.
+        # A wait that begins after the end holds no device back, and walking to it could take hours.
         begins = absence.since < self.end_seconds
         until = absence.until.copy()
         until[begins] = reached_by_clock(
@@ -169,7 +169,7 @@ class Policies:
         return until
 
     def _forget_times(self, attempt: Attempt, since: Float64Array) -> Float64Array:
-        # Losses are walked through from the start, and those after the end change nothing.
+        # Losses are walked through from the start; losses after the end change nothing.
         times = np.minimum(since, self.end_seconds)
         lost = first_loss_after(self.losses, attempt.device_ids, times)
         return np.minimum(np.ceil(lost), float(NEVER))

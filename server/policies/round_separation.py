@@ -1,4 +1,4 @@
-"""Minimum separation: a device remembers its last round, and keeps away from those near it."""
+"""Minimum separation: a device remembers its last round, and keeps away from nearby rounds."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +13,7 @@ class RoundSeparation(ParticipationPolicy):
     """Rounds of a device differ by at least `gap`.
 
     gap: least difference between the numbers of two rounds of a device.
-    remembers: rounds that a device remembers: those in which its report arrived in time, or those
+    remembers: rounds that a device remembers: rounds in which its report arrived in time, or rounds
         in which it started an upload that the server did not abort.
     """
 
@@ -22,7 +22,7 @@ class RoundSeparation(ParticipationPolicy):
 
     @classmethod
     def of(cls, table: MinSepPolicy, participation: Participation) -> "RoundSeparation":
-        """The policy of its own `table`."""
+        """Returns the policy of its table."""
         del participation
         return cls(table.gap, "upload")
 

@@ -20,7 +20,7 @@ class Timer(ParticipationPolicy):
 
     @classmethod
     def of(cls, table: TimerPolicy, participation: Participation) -> "Timer":
-        """The timer of the table `participation`; its own `table` has no keys."""
+        """Returns the timer of the table `participation`; its own table has no keys."""
         del table
         return cls(participation.timer_resets_on)
 
@@ -30,15 +30,16 @@ class Timer(ParticipationPolicy):
         return True
 
     def absence(self, attempt: Attempt) -> Absence:
-        """Seconds are rounded up, so that no device comes before its timer has run out."""
+        """Returns times rounded up to seconds, so that no device comes before its timer has run
+        out."""
         resets, times = self._starts(attempt)
         is_started = resets & (attempt.timer_seconds > 0.0)
-        # Times of devices that do not report may be infinite, which no whole second can hold.
+        # A device that does not report may have an infinite time, which no whole second can hold.
         since = np.where(resets, times, 0.0)
         return Absence(since, np.where(is_started, np.ceil(since + attempt.timer_seconds), 0.0))
 
     def _starts(self, attempt: Attempt) -> tuple[BoolArray, Float64Array]:
-        """Whose timers start [S], and when."""
+        """Returns whether the timer of each device [S] starts, and when."""
         match self.resets_on:
             case "accepted":
                 # The device cannot know whether the round was abandoned later.
@@ -48,5 +49,5 @@ class Timer(ParticipationPolicy):
             case "upload":
                 return attempt.has_uploaded, attempt.upload_times
             case _:
-                # To be selected starts the timer, so it starts for all, when the round does.
+                # Selection starts the timer, so all timers start with the round.
                 return np.ones(attempt.size, np.bool_), np.full(attempt.size, attempt.started)

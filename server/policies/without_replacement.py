@@ -1,4 +1,5 @@
-"""Sampling without replacement: no device contributes twice within a period, by its own history."""
+"""Sampling without replacement: a device contributes at most once in a period, by its own
+history."""
 
 from dataclasses import dataclass
 
@@ -12,11 +13,11 @@ from fedray.server.policies.policy import Absence, Attempt, ParticipationPolicy
 class WithoutReplacement(ParticipationPolicy):
     """A device is eligible once more than the period has passed since its last contribution.
 
-    The other half of the rule, that its history must be older than the period, is the shard's,
+    The shard checks the other half of the rule, that the history must be older than the period,
     because it holds for devices that never took part too.
 
     period_seconds: the period.
-    knows_of_loss: whether a device that has lost its history knows since when it has another.
+    knows_of_loss: whether a device that has lost its history knows the time of the loss.
     """
 
     period_seconds: float
@@ -26,13 +27,14 @@ class WithoutReplacement(ParticipationPolicy):
     def of(
         cls, table: WithoutReplacementPolicy, participation: Participation
     ) -> "WithoutReplacement":
-        """The policy of its own `table`; `participation` says what losses of history are like."""
+        """Returns the policy of its table; `participation` describes losses of history."""
         is_known = participation.history_loss != "corrupted"
         return cls(3600.0 * table.period_hours, is_known)
 
     @property
     def survives_loss(self) -> bool:
-        """It waits a whole period from the loss, which is longer than the rest that it forgot."""
+        """True: the device waits a whole period from the loss, longer than the wait that it
+        forgot."""
         return self.knows_of_loss
 
     @property
@@ -41,7 +43,8 @@ class WithoutReplacement(ParticipationPolicy):
         return True
 
     def absence(self, attempt: Attempt) -> Absence:
-        """The next whole second after the period: exactly the period is not enough."""
+        """Returns the next whole second after the period, since exactly the period is not
+        enough."""
         since = np.where(attempt.has_uploaded, attempt.upload_times, 0.0)
         until = np.floor(since + self.period_seconds) + 1.0
         return Absence(since, np.where(attempt.has_uploaded, until, 0.0))

@@ -2,7 +2,7 @@
 work until a time: everything that the compiled loops of selection and of buffers share.
 
 The shards list the first check-in of each eligible interval. The next one is drawn here, from the
-time on at which the device could be taken.
+time at which the device could be taken.
 """
 
 from typing import NamedTuple, Self
@@ -33,8 +33,8 @@ class Arrivals(NamedTuple):
     """Check-ins of a window: the list of first ones [A], and a heap, by time, of the next ones of
     its rows.
 
-    counts: [rows of the list that have come, entries of the heap]. It is an array, because compiled
-        code changes it, and a tuple's own numbers are fixed.
+    counts: [rows of the list that have come, entries of the heap]. An array, because compiled code
+        changes it, and a tuple's own numbers are fixed.
     next_times, next_rows: the heap [A]; a row has at most one entry, because its device only checks
         in again after its last check-in was processed.
 
@@ -58,7 +58,7 @@ class Arrivals(NamedTuple):
 
     @classmethod
     def of(cls, check_ins: CheckIns, tasks: int = 1) -> Self:
-        """A list of which nothing has come yet, of devices that `tasks` tasks share."""
+        """Returns a list of which no row has come yet, of devices that `tasks` tasks share."""
         size = check_ins.device_ids.size
         return cls(
             device_ids=check_ins.device_ids,
@@ -74,9 +74,9 @@ class Arrivals(NamedTuple):
 class Slots(NamedTuple):
     """Devices that wait or work until a time: records in slots, and a heap of the slots by time.
 
-    counts: [free slots, entries of the heap]; the second is where `push` expects it.
+    counts: [free slots, entries of the heap]; `push` expects the second at this place.
     times, places: the heap [S].
-    free: [S]; slots that no device has.
+    free: [S]; unused slots.
     records: [S].
     """
 
@@ -90,13 +90,13 @@ class Slots(NamedTuple):
     def of(
         cls, size: int, kind: np.dtype, records: NDArray[np.void] | None = None, by: str = ""
     ) -> Self:
-        """Slots for `size` devices.
+        """Returns slots for `size` devices.
 
         Args:
             size: number of slots.
             kind: dtype of a record.
             records: devices that have slots already; None for no devices.
-            by: field of a record that says until when its device has the slot.
+            by: field of a record with the time until which its device has the slot.
         """
         slots = cls(
             counts=np.array([size, 0]),
@@ -116,15 +116,15 @@ class Slots(NamedTuple):
 
     @property
     def used(self) -> Int64Array:
-        """Slots of all devices that have one, in no certain order."""
+        """Slots of all devices that have one, in any order."""
         return self.places[: self.counts[1]]
 
     def take(self, is_taken: BoolArray) -> Int64Array:
-        """Frees the slots of some devices, and returns these slots; their records stay in them
-        until others need the slots.
+        """Frees the slots of some devices, and returns these slots. Their records stay until the
+        slots are used again.
 
         Args:
-            is_taken: [slots of `used`]; whether each device is meant.
+            is_taken: [slots of `used`]; whether to free each.
         """
         freed, stays = self.used[is_taken], np.flatnonzero(~is_taken)
         # A sorted list is a heap.
@@ -143,16 +143,16 @@ def table_of(
     old: NDArray[np.void] | None = None,
     stays: BoolArray | None = None,
 ) -> NDArray[np.void]:
-    """A hash table of devices with room for some entries.
+    """Returns a hash table of devices with room for some entries.
 
     Args:
-        entries: most devices that it will have.
+        entries: largest number of devices that it will have.
         kind: dtype of an entry; it has a field `device_id`.
         old: records to copy, a table or a list of entries; None for none.
-        stays: [records of old]; records that are copied; None for all.
+        stays: [records of old]; whether to copy each record; None for all.
     """
-    # A third to two thirds full: a larger table would be searched faster, but less of it would
-    # stay in the cache.
+    # A third to two thirds full: a larger table would be searched faster, but less of it would fit
+    # the cache.
     size = 1 << max(6, (3 * entries // 2).bit_length())
     table = np.zeros(size, kind)
     table["device_id"] = EMPTY
@@ -165,7 +165,7 @@ def table_of(
 
 
 def columns_of(records: NDArray[np.void]) -> dict[str, NDArray]:
-    """Copies of the fields of records, by name, for a checkpoint."""
+    """Returns copies of the fields of records, by name, for a checkpoint."""
     return {name: records[name].copy() for name in records.dtype.names or ()}
 
 
@@ -184,11 +184,11 @@ def entries_of(columns: dict[str, NDArray], kind: np.dtype) -> NDArray[np.void]:
 
 @njit(inline="always")
 def find(table, device):
-    """The device's slot in the table, or the empty slot where it belongs.
+    """Returns the device's slot in the table, or the empty slot for it.
 
     Args:
         table: result of `table_of`.
-        device: its id.
+        device: id of the device.
     """
     # Multiplicative hashing by 2^64 over the golden ratio (Knuth 1998, section 6.4).
     mask = np.uint64(table.size - 1)
@@ -213,7 +213,7 @@ def next_time(return_key, window, device, end, free_time):
     Args:
         return_key: key of the draws.
         window: the present window.
-        device: its id.
+        device: id of the device.
         end: end of its interval, seconds since start.
         free_time: time from which it may be taken, seconds since start.
     """
@@ -233,13 +233,13 @@ def push(counts, times, rows, time, row, records=None):
     """Adds an entry to a heap.
 
     Args:
-        counts: array whose second number is that of the heap's entries.
+        counts: array whose second number is the number of the heap's entries.
         times: times of the entries.
         rows: rows of the entries, or slots.
         time: seconds since start.
         row: the new entry's row.
-        records: records by row, whose device ids decide between equal times; None for no order of
-            equal times.
+        records: records by row, whose device ids order equal times; None to leave equal times
+            unordered.
     """
     # The entry rises from the last place until its parent comes no later.
     slot = counts[1]
@@ -288,7 +288,7 @@ def _comes_before(time, row, other_time, other_row, records):
 
 @njit(forceinline=True)
 def pop_slot(counts, times, places, free, records=None):
-    """Frees the slot whose time comes first; the arguments are columns of `Slots`."""
+    """Frees the slot with the earliest time; the arguments are columns of `Slots`."""
     free[counts[0]] = places[0]
     counts[0] += 1
     pop(counts, times, places, records)

@@ -1,4 +1,5 @@
-"""The privacy budget of a run: whether the next round may be committed, or who may be in it."""
+"""The privacy budget of a run: whether the next round may be committed, or which devices may be in
+it."""
 
 from fedray.base.arrays import UInt64Array
 from fedray.base.rounding import up
@@ -10,7 +11,7 @@ class Budget:
     """Decides whether the next round may be committed: whether the worst device stays within
     `privacy.stop_at`.
 
-    It depends only on participation, which is not protected; it reads no update.
+    The decision depends only on participation, which is not protected; no update is read.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -18,22 +19,22 @@ class Budget:
         self._privacy = privacy
         limit = privacy.largest_sensitivity
         assert limit is not None
-        self._running = RunningSensitivity(privacy.mechanism, scenario.rounds.count, limit)
+        self._running = RunningSensitivity(privacy.needed_strategy(), scenario.rounds.count, limit)
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Budget | None":
-        """The budget of a scenario, if it has one that ends the run."""
+        """Returns the budget of a scenario, or None if none ends the run."""
         privacy = scenario.privacy
         ends_the_run = privacy.stop_at is not None and privacy.at_limit == "stop"
         return cls(scenario) if ends_the_run else None
 
     def add(self, accepted_device_ids: UInt64Array) -> None:
-        """Takes a round that was committed, with its accepted devices [A]."""
+        """Adds a committed round with its accepted devices [A]."""
         self._running.add(accepted_device_ids)
 
     def refusal(self, accepted_device_ids: UInt64Array) -> str:
-        """Why the next round, with these accepted devices [A], may not be committed; empty if it
-        may, and then it is taken as committed."""
+        """Returns why the next round, with these accepted devices [A], may not be committed. If it
+        may, the result is empty and the round counts as committed."""
         self._running.add(accepted_device_ids)
         beyond = self._running.beyond()
         if beyond is None:
@@ -59,19 +60,21 @@ def filter_of(scenario: Scenario) -> SensitivityFilter | None:
     at worst a Gaussian mechanism of that sensitivity, even if participation depends on earlier
     released models (fully adaptive composition; Smith and Thakurta 2022 for Gaussian DP).
 
-    Two things differ from the individual filters of Feldman and Zrnic. There a step costs as much
-    as a device's own gradient, which is secret, and so are the exclusions. Here it costs the clip
-    norm for every participant: exclusion follows only from the device's own participations and the
-    round's number, and is the same if the device's updates are replaced by zeros. So exclusions
-    reveal nothing about data. And noise is correlated here, so a participation has a cost in all
-    later rounds: it is charged for all of them at once.
+    Two things differ from the individual filters of Feldman and Zrnic. Theirs charge a step by the
+    norm of the device's own gradient, which is secret, and so are the exclusions. Here a
+    participation
+    costs the clip norm for every device: exclusion follows only from the device's own
+    participations and the round's number, and is the same if the device's updates are replaced by
+    zeros. So exclusions reveal nothing about data. And noise is correlated here, so a participation
+    has a cost in all later
+    rounds: it is charged for all of them at once.
 
-    The server's ledger decides, not the history that devices keep: a device that has lost its
-    history is held to the limit all the same.
+    The server's ledger decides, not the history that devices keep: the limit also holds for a
+    device that has lost its history.
     """
     privacy = scenario.privacy
     if privacy.stop_at is None or privacy.at_limit != "exclude":
         return None
     limit = privacy.largest_sensitivity
     assert limit is not None
-    return SensitivityFilter(privacy.mechanism, scenario.rounds.count, limit)
+    return SensitivityFilter(privacy.needed_strategy(), scenario.rounds.count, limit)

@@ -1,16 +1,16 @@
-"""Buffers of buffered asynchronous rounds, compiled: who trains, and whose report is in the buffer
-(FedBuff, Nguyen et al. 2022, Algorithm 1; Papaya, Huba et al. 2022, section 4).
-tests/server/test_buffer.py holds it to a readable twin.
+"""Buffers of buffered asynchronous rounds, compiled: which devices train, and whose reports are in
+the buffer (FedBuff, Nguyen et al. 2022, Algorithm 1; Papaya, Huba et al. 2022, section 4).
+tests/server/test_buffer.py compares it with a readable twin.
 
-Check-ins come in order of time. A device that checks in while fewer than `concurrency` train, and
-that is free, starts at once from the newest version of the model. What becomes of it is drawn then:
-it reports, or it fails, or its interval ends first. A report is accepted if at most
-`max_staleness` versions were released since its device started, and turned away otherwise. The
-buffer is full with its report_goal-th accepted report. A device has at most one accepted report in
-a buffer: whoever has one is turned away until the buffer is released.
+Check-ins come in order of time. A free device that checks in while fewer than `concurrency` train
+starts at once from the newest version of the model. Its fate is drawn then: it reports, or it
+fails, or its interval ends first. A report is accepted if at most `max_staleness` versions were
+released since its device started, and turned away otherwise. The buffer is full with its
+report_goal-th accepted report. A device has at most one accepted report in a buffer: it is then
+turned away until the buffer is released.
 
-What devices remember of their attempt is decided in Python, for many of them at once: at the latest
-when one of them checks in again, and when the buffer is full.
+The memory that attempts leave is decided in Python, for many devices at once: at the latest when
+one of them checks in again, and when the buffer is full.
 """
 
 from dataclasses import dataclass
@@ -46,15 +46,15 @@ from fedray.wire.messages import NO_CHECK_INS, NO_WINDOW, CheckIns, Outcome, Set
 
 EXHAUSTED, RELEASED = 0, 1
 _UNSETTLED = 2
-"""Results of `Buffer.advance`; and, only inside the kernel, the need to settle devices first."""
+"""Results of `Buffer.advance`; inside the kernel also the need to settle devices first."""
 _ACCEPTED = np.uint8(Outcome.ACCEPTED)
 _LATE = np.uint8(Outcome.LATE)
 _DROPPED = np.uint8(Outcome.DROPPED)
 _FAILED = np.uint8(Outcome.FAILED)
 _NOT_YET = np.iinfo(np.int32).max
-"""As the first window whose lists account for an entry: none that is known yet."""
+"""First window whose lists account for an entry, as long as it is unknown."""
 _LEAST_ROOM = 1024
-"""Devices that may end before they are settled, at least."""
+"""Least number of devices that may end before they are settled."""
 
 _ENTRY = np.dtype(
     [
@@ -76,8 +76,8 @@ reopen_time: time at which the timer opens.
 known_from: first window whose lists account for timer, last round and contributions.
 last_round: last round that it remembers; -1 for none.
 accepted_round: last round that accepted its report; -1 for none.
-contributions: accepted reports.
-is_unsettled: whether it has started, and its memory of that is not decided yet.
+contributions: number of accepted reports.
+is_unsettled: whether its memory of a started attempt is still to be decided.
 """
 _STARTED = np.dtype(
     [
@@ -94,10 +94,10 @@ _STARTED = np.dtype(
 )
 """A device that was started. Its outcome is ACCEPTED as long as it trains and will report.
 
-end_time: when it is done, one way or another.
-upload_time: when its upload would start.
-version: of the model that it was sent.
-contributions: accepted reports before.
+end_time: end of its attempt, whatever the outcome.
+upload_time: time at which its upload would start.
+version: version of the model that it was sent.
+contributions: number of reports accepted before.
 """
 
 
@@ -105,8 +105,8 @@ contributions: accepted reports before.
 class BufferRules:
     """The scenario's rules of buffered rounds.
 
-    report_goal: accepted reports of a buffer.
-    concurrency: most devices that train at once.
+    report_goal: number of accepted reports of a buffer.
+    concurrency: largest number of devices in training.
     max_staleness: largest staleness of an accepted report.
     timer_seconds: time that a device keeps away after its timer starts, unless it states its own.
     policies: memory of devices after an attempt.
@@ -124,7 +124,7 @@ class BufferRules:
 
     @classmethod
     def of(cls, scenario: Scenario) -> "BufferRules":
-        """The rules of a scenario.
+        """Returns the rules of a scenario.
 
         Raises:
             InputError: its rounds are not buffered.
@@ -156,9 +156,9 @@ class _Rules(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """Devices whose work has ended and that are not settled yet, in order of time.
+    """Devices whose work has ended and whose memory is still to be decided, in order of time.
 
-    counts: [such devices, reports in the buffer].
+    counts: [number of such devices, number of reports in the buffer].
     records: [room] records of `_STARTED`.
     """
 
@@ -207,14 +207,14 @@ class Buffer:
         self._settled: list[_Settled] = []
 
     def start_window(self, check_ins: CheckIns, window: Window) -> None:
-        """Moves to a window; forgets entries that its lists account for.
+        """Moves to a window, and forgets entries that its lists account for.
 
         Args:
             check_ins: the window's first check-ins.
-            window: the next one.
+            window: the next window.
         """
         stays = _stays(self._table, window.number, window.start_time, self._round_index)
-        # Whoever checks in may get an entry: the table never grows within a window.
+        # Every device that checks in may get an entry, so the table never grows within a window.
         most_entries = int(stays.sum()) + check_ins.device_ids.size
         self._table = table_of(most_entries, _ENTRY, self._table, stays)
         self._arrivals = Arrivals.of(check_ins)
@@ -224,7 +224,7 @@ class Buffer:
         """Continues until the buffer is full (RELEASED) or the window ends (EXHAUSTED).
 
         Returns:
-            Which of the two, and its time, seconds since start.
+            The event, and its time, seconds since start.
         """
         while True:
             status, time = _advance(
@@ -255,7 +255,7 @@ class Buffer:
         """
         settled, self._settled = self._settled, []
         rows = np.concatenate([each.rows for each in settled])
-        # By device, not in order of time: the trace is sorted so, and the order must not reveal how
+        # By device and not in order of time: the trace has this order, and it must not reveal how
         # often Python settled.
         order = np.lexsort((rows["start_time"], rows["device_id"]))
         forget_times = np.concatenate([each.forget_times for each in settled])
@@ -280,8 +280,8 @@ class Buffer:
         return settlement
 
     def state(self) -> dict[str, NDArray]:
-        """Everything, as named arrays, for a checkpoint between two windows."""
-        # Settling now spares the state the rows that have ended and wait for Python.
+        """Returns the whole state as named arrays, for a checkpoint between two windows."""
+        # Settling first leaves no ended rows in the state.
         self._settle()
         entries = self._table[self._table["device_id"] != EMPTY]
         settled = self._settled
@@ -314,7 +314,7 @@ class Buffer:
         self._settled = [_Settled(rows, *memory)] if rows.size else []
 
     def _settle(self) -> None:
-        """Decides what those remember that have ended; it does not matter when."""
+        """Decides the memory of ended devices; the time of the decision does not matter."""
         ended = self._ended
         rows = ended.records[: ended.counts[0]].copy()
         ended.counts[0] = 0
@@ -322,7 +322,7 @@ class Buffer:
             return
         is_accepted = rows["outcome"] == _ACCEPTED
         has_reported = is_accepted | (rows["outcome"] == _LATE)
-        # The server only aborts uploads of stale reports, which it rejects.
+        # The server only aborts uploads of stale reports, which it would reject.
         is_lost_on_the_way = ~has_reported & (rows["upload_time"] < rows["end_time"])
         attempt = Attempt(
             started=rows["start_time"],
@@ -350,7 +350,7 @@ def _joined(parts: list[NDArray], kind: type) -> NDArray:
 
 @njit(cache=True, nogil=True)
 def _stays(table, window, window_start, round_index):
-    """Which entries the lists of a window do not account for."""
+    """Marks the entries that the lists of a window do not account for."""
     stays = np.zeros(table.size, np.bool_)
     for slot in range(table.size):
         entry = table[slot]
@@ -367,7 +367,7 @@ def _stays(table, window, window_start, round_index):
 
 @njit(cache=True, nogil=True)
 def _note(table, device_ids, reopen_times, last_rounds, contributions):
-    """Enters what devices remember of an attempt."""
+    """Enters the devices' memory of an attempt."""
     for settled in range(device_ids.size):
         entry = table[find(table, device_ids[settled])]
         entry.is_unsettled = False
@@ -378,7 +378,8 @@ def _note(table, device_ids, reopen_times, last_rounds, contributions):
 
 @njit(cache=True, nogil=True)
 def _set_known(table, device_ids, window):
-    """The lists from a window on account for devices, unless they have started again."""
+    """Marks that the lists from a window on account for devices, unless these have started
+    again."""
     for settled in range(device_ids.size):
         entry = table[find(table, device_ids[settled])]
         # A device that has started again holds news that the next lists lack: its entry stays.
@@ -418,17 +419,16 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
         is_next = counts[1] > 0 and next_times[0] < time
         if is_next:
             time = next_times[0]
-        # Whoever is done makes room before a device that checks in at the same time is looked at.
-        # Whoever ends after the window waits for the next one: check-ins before that end are not
-        # listed yet.
+        # A device that is done makes room before a check-in at the same time is processed. A device
+        # that ends after the window waits for the next window, since check-ins before that end are
+        # not listed yet.
         if slot_counts[1] > 0 and end_times[0] <= time and end_times[0] < window.end_time:
             done = records[places[0]]
             # The room for ended attempts is full. Python settles them, and calls again.
             if counts_of_ended[0] == ended_records.size:
                 return _UNSETTLED, done.end_time
             if done.outcome == _ACCEPTED:
-                # Staleness is that at the time of the report: versions that were released while
-                # the device trained.
+                # Staleness counts the versions that were released while the device trained.
                 if round_index - np.int64(done.version) > rules.max_staleness:
                     done.outcome = _LATE
                 else:
@@ -453,7 +453,7 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
             if entry.busy_until > time:
                 free_time = entry.busy_until
             elif entry.is_unsettled:
-                # The check-in stays in place until the device's memory is known.
+                # The check-in stays in place until the device's memory is decided.
                 return _UNSETTLED, time
             elif entry.reopen_time > time:
                 free_time = entry.reopen_time
@@ -462,7 +462,7 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
         else:
             counts[0] += 1
         if free_time < 0.0:
-            # It starts, or it is turned away and may try again at once.
+            # It starts, or is turned away and may try again at once.
             free_time = time
             last_round = np.int64(last_rounds[row, 0]) if last_rounds.size else -1
             if has_entry:
@@ -486,8 +486,7 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
                 started.contributions = contributions
                 fixed = np.float64(fixed_seconds[row, 0])
                 trains = np.float64(training_seconds[row, 0])
-                # A device may start several times in a window, so its window is not an address by
-                # itself.
+                # A device may start several times in a window, so the window is no unique address.
                 address = address_within(time, window.start_time, window.end_time)
                 words = draw(fate_key, device, window.number, address)
                 fails = failure_probabilities[class_of(class_key, class_edges, device)]
@@ -503,7 +502,7 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
                 free_time = started.end_time
                 end_time = started.end_time
                 push(slot_counts, end_times, places, end_time, place, records)
-        # Whatever became of it, the device comes again once it is free, if its interval lasts.
+        # Whatever its outcome, the device comes again once it is free, if its interval lasts.
         time = next_time(rules.return_key, window, device, ends[row], free_time)
         if time < np.inf:
             push(counts, next_times, next_rows, time, row)
@@ -511,7 +510,7 @@ def _advance(arrivals, window, round_index, outages, rules, training, ended, tab
 
 @njit(forceinline=True)
 def _down_until(outages, time):
-    """Returns the end of the outage at a moment; -1 without an outage."""
+    """Returns the end of the outage in progress at a time; -1 without an outage."""
     for outage in range(outages.shape[0]):
         if outages[outage, 0] <= time < outages[outage, 1]:
             return outages[outage, 1]
@@ -520,11 +519,11 @@ def _down_until(outages, time):
 
 @njit(forceinline=True)
 def _decide(started, work_seconds, failure_seconds, interval_end, outages):
-    """Returns the end and the outcome of a device's attempt; as server/rounds/rounds.py resolves
+    """Returns the end and the outcome of a device's attempt, as server/rounds/rounds.py resolves
     it."""
     report_time = started.start_time + work_seconds
     failure_time = started.start_time + failure_seconds
-    # A server that is down takes no report, and a report is not sent again: the device fails then.
+    # A report to a server that is down is lost and not sent again, so the device fails.
     if _down_until(outages, report_time) >= 0.0:
         failure_time = min(failure_time, report_time)
         report_time = np.inf

@@ -22,7 +22,7 @@ from fedray.wire.protocols import Shard
 class BufferedCoordinator(RoundLoop):
     """Forms rounds of buffered reports.
 
-    Devices that still train when the last buffer is released have no row in the trace.
+    Devices that are still training when the last buffer is released have no row in the trace.
 
     Args:
         scenario: source of the rounds and their rules.

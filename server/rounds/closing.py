@@ -30,20 +30,21 @@ class ClosingRule(Protocol):
 
     @property
     def report_goal(self) -> int:
-        """Reports without which a round is abandoned."""
+        """Number of reports without which a round is abandoned."""
         ...
 
     def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
         """Closes a round.
 
-        A round is committed if report_goal reports arrive by the deadline, and keeps at least so
-        many.
+        A round is committed if report_goal reports arrive by the deadline, and then keeps at least
+        report_goal reports.
 
         Args:
-            report_times: [S]; when each device reports, in order of device id; infinity for those
-                that do not. Seconds since start, like the other times.
-            started: when the round started.
-            deadline: no report arrives in time after it.
+            report_times: [S]; time of each report, in order of device id; infinity for none.
+                Seconds
+                since start, like the other times.
+            started: start of the round.
+            deadline: time after which no report is in time.
         """
         ...
 
@@ -60,7 +61,7 @@ class AtGoal:
 
     @classmethod
     def of(cls, table: GoalClosing, rounds: Rounds) -> "AtGoal":
-        """The rule of a `table`, which has no keys, for `rounds`."""
+        """Returns the rule of a table, which has no keys, for `rounds`."""
         del table
         return cls(rounds.report_goal)
 
@@ -69,7 +70,7 @@ class AtGoal:
         in_time = report_times <= deadline
         if int(np.count_nonzero(in_time)) < self.report_goal:
             return Closing(False, deadline, in_time)
-        # A partition finds the goal-th time without sorting the others.
+        # A partition finds the goal-th time without a full sort.
         closed = float(np.partition(report_times, self.report_goal - 1)[self.report_goal - 1])
         first = report_times < closed
         # Of the reports at the exact time of closing, only the number that the goal still lacks
@@ -81,11 +82,11 @@ class AtGoal:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """A round stays open for some time, and keeps all reports that come before it closes. If its
-    goal is not met by then it closes with the report that meets it, or is abandoned at the
+    """A round stays open for some time, and keeps all reports that come before it closes. If the
+    goal is not met by then, it closes with the report that meets it, or is abandoned at the
     deadline.
 
-    report_goal: reports without which it is abandoned.
+    report_goal: number of reports without which it is abandoned.
     open_seconds: time that it stays open, from its start.
     """
 
@@ -94,14 +95,14 @@ class AtLeast:
 
     @classmethod
     def of(cls, table: AtLeastClosing, rounds: Rounds) -> "AtLeast":
-        """The rule of a `table` for `rounds`."""
+        """Returns the rule of a table for `rounds`."""
         return cls(rounds.report_goal, 60.0 * table.open_minutes)
 
     def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
         """See `ClosingRule.close`."""
         at_goal = AtGoal(self.report_goal).close(report_times, started, deadline)
         open_until = started + self.open_seconds
-        # The goal is met late or never, so the round ends as one that closes at its goal.
+        # The goal is met late or never, so the round ends like one that closes at its goal.
         if not at_goal.is_committed or at_goal.time >= open_until:
             return at_goal
         return Closing(True, open_until, report_times <= open_until)
@@ -111,10 +112,11 @@ RULES: dict[str, Callable[..., ClosingRule]] = {
     "at_least": AtLeast.of,
     "goal": AtGoal.of,
 }
-"""The closing rules by `rounds.closing.kind`; they take their table and the table `rounds`."""
+"""Closing rules by `rounds.closing.kind`; their arguments are their table and the table `rounds`.
+"""
 
 
 def closing_rule_of(scenario: Scenario) -> ClosingRule:
-    """The rule of a scenario's table `rounds`."""
+    """Returns the rule of a scenario's table `rounds`."""
     table = scenario.rounds.closing or GoalClosing()
     return RULES[table.kind](table, scenario.rounds)

@@ -5,9 +5,9 @@ one federated task, or of several that share the devices (Bonawitz et al. 2019, 
 server/rounds/buffered.py starts them as they come.
 
 Selection of the next round overlaps the reporting of the present one. A shard lists a window
-without knowing its decisions: the coordinator remembers them, and sends them along when it asks for
-the next window. Check-ins are listed once for all tasks; server/rounds/selection.py decides which
-device waits for which task.
+without knowing the decisions in it: the coordinator remembers them, and sends them along with the
+order for the next window. Check-ins are listed once for all tasks; server/rounds/selection.py
+decides which device waits for which task.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,15 +70,15 @@ class ClosedRound:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Devices were settled outside of a round: they uploaded for later rounds, or were excluded
-    because they are at their limit."""
+    """Settlement outside of a round: devices uploaded for later rounds, or were excluded at their
+    limit."""
 
     settlements: tuple[Settlement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WindowOver:
-    """Everything that a window decides is decided: `RoundLoop.state` can be taken now.
+    """End of a window, at which every decision in it is made and `RoundLoop.state` can be taken.
 
     end_time: the window's end, seconds since start.
     """
@@ -88,9 +88,9 @@ class WindowOver:
 
 
 class RoundLoop:
-    """Forms rounds of tasks until each has committed its own, or cannot.
+    """Forms rounds of tasks until each has committed its rounds, or cannot.
 
-    How a round is formed is up to subclasses: `_start_window` and `_next_event`.
+    Subclasses form the rounds, in `_start_window` and `_next_event`.
 
     Args:
         tasks: rounds of each task.
@@ -109,22 +109,22 @@ class RoundLoop:
         self._census = Census(0, 0, 0, 0)
         """Census of the present window, whatever the tasks' rules."""
         self._running = [False] * len(tasks)
-        """Which tasks wanted devices when the order for the next window was made."""
+        """Whether each task wanted devices when the order for the next window was made."""
         self._coming: CheckInOrder | None = None
         """The order for the next window, without settlements; it follows from the census of the
         present one."""
 
     def _start_window(self, check_ins: CheckIns) -> None:
-        """Enters a window, given its first check-ins."""
+        """Enters a window with its first check-ins."""
         raise NotImplementedError
 
     def _next_event(self) -> ClosedRound | Settled | None:
         """Continues until an attempt at a round has closed, or devices were excluded; None if the
-        window ends before."""
+        window ends first."""
         raise NotImplementedError
 
     def _dismiss(self, place: int, time: float) -> None:
-        """Lets all devices go from a task that has starved, by its place and the time."""
+        """Releases all devices that wait for a starved task, given its place and the time."""
 
     def events(self) -> Iterator[ClosedRound | Settled | WindowOver]:
         """Yields every attempt as it closes, every exclusion, and the end of every window.
@@ -133,14 +133,14 @@ class RoundLoop:
             Starved: the simulated days ran out before any round was committed.
         """
         if self._window.number < 0:
-            # The pace of the first window follows from a census: this order asks only for that.
+            # The pace of the first window needs a census, and this order asks for nothing else.
             self._enter(
                 NO_WINDOW, self._shards.check_ins(self._with_rounds(self._pace.census_only()))
             )
             self._running = self._running_in(0)
             self._next_window()
         elif self._is_running:
-            # A state was taken up, which is one between two windows.
+            # A loaded state lies between two windows.
             self._next_window()
         while self._is_running:
             event = self._next_event()
@@ -161,20 +161,20 @@ class RoundLoop:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Keys of run.json about how the trace was made: how many windows each sampler drew."""
+        """Keys of run.json on the making of the trace: the number of windows of each sampler."""
         return {"samplers": self._samplers.document}
 
     def remember(self, task: int, accepted_device_ids: UInt64Array) -> None:
-        """Takes up a round of a `task` that was committed before, with its accepted devices [A]; in
-        order."""
+        """Takes up a round of a task that was committed before a resumption, with its accepted
+        devices [A]; in order."""
         self.tasks[task].remember(accepted_device_ids)
 
     def finish(self) -> None:
-        """Sends the shards the remaining settlements; called once, after the last round."""
+        """Sends the remaining settlements to the shards; called once, after the last round."""
         self._shards.tell_now()
 
     def state(self) -> dict[str, NDArray]:
-        """Everything but the settlements, as named arrays; may be asked for between two windows."""
+        """Returns everything but the settlements, as named arrays; for use between two windows."""
         state = {
             "window": np.array(self._window, np.float64),
             "census": np.array(astuple(self._census)),
@@ -187,7 +187,7 @@ class RoundLoop:
         return state
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Restores a state. The shards must have every settlement before it.
+        """Restores a state. The shards must have every earlier settlement.
 
         Args:
             state: result of `state`.
@@ -211,12 +211,12 @@ class RoundLoop:
         return not all(task.is_over for task in self.tasks)
 
     def _running_in(self, window: int) -> list[bool]:
-        """Whether each task wants devices in a window."""
+        """Returns whether each task wants devices in a window."""
         end_time = (window + 1) * self._pace.window_seconds
         return [not task.is_over and task.begins < end_time for task in self.tasks]
 
     def _order(self, number: int) -> CheckInOrder:
-        # Tasks that are over, or not begun, want no devices and must not raise the rate.
+        # Tasks that are over or have not begun want no devices, and must not raise the rate.
         wanted = [
             task.census.free_eligible if is_running else None
             for task, is_running in zip(self.tasks, self._running, strict=True)
@@ -233,7 +233,7 @@ class RoundLoop:
             task.enter(window, census)
 
     def _next_window(self) -> None:
-        """Makes the next window the present one; ends all tasks if it is the last."""
+        """Makes the next window the present one; ends all tasks after the last."""
         number = self._window.number + 1
         time = number * self._pace.window_seconds
         for place, task in enumerate(self.tasks):
@@ -241,19 +241,19 @@ class RoundLoop:
                 task.starved = task.why_starved
                 self._dismiss(place, time)
         if not self._is_running:
-            # If some task has committed rounds, its trace is of use, and no error is raised.
+            # If a task has committed rounds, its trace is useful, so no error is raised.
             if not any(each.is_committed for task in self.tasks for each in task.records):
                 raise Starved("; ".join(f"{task.prefix}{task.starved}" for task in self.tasks))
             return
-        # The rounds that are being formed were not known when the order was made.
+        # The rounds being formed were unknown when the order was made.
         order = self._with_rounds(self._coming or self._order(number))
         check_ins = self._shards.check_ins(order)
         self._enter(order.window, check_ins)
-        # Part of the state: whether a task ends within this window must not change the order that
-        # the shards prepare meanwhile.
+        # Part of the state: the end of a task within this window must not change the order that the
+        # shards prepare meanwhile.
         self._running = self._running_in(number + 1)
-        # The order follows only from this window's census, so that shards can work on it while this
-        # window is gone through.
+        # The order follows only from this window's census, so shards can work on it while this
+        # window is processed.
         self._coming = self._order(number + 1)
         self._shards.prepare(self._coming)
         self._samplers.count(order.is_enumerated)
@@ -271,7 +271,7 @@ class CohortTask(TaskRounds):
     rules: rules of its rounds.
     sharing: places of the other tasks that share its timer.
     shared: policies that share a timer.
-    filter: excludes devices at their limit; None if the scenario does not.
+    filter: filter that excludes devices at their limit; None without one.
     """
 
     def __init__(self, tasks: Sequence[TaskScenario], place: int) -> None:
@@ -292,8 +292,8 @@ class CohortTask(TaskRounds):
             self.filter.add(accepted_device_ids)
 
     def ready_time(self, record: RoundRecord) -> float:
-        """Returns the time at which the round after an attempt may start, seconds since start: an
-        abandoned one may be tried again at once."""
+        """Returns the time at which the round after an attempt may start, seconds since start. An
+        abandoned round may be tried again at once."""
         minutes = self.scenario.rounds.min_minutes_between
         if minutes is None or not record.is_committed:
             return record.closed
@@ -318,7 +318,7 @@ class Coordinator(RoundLoop):
         self._exclusions = 0
         """Settlements of excluded devices so far; their attempts are in no record."""
         for task in self.tasks:
-            # The first round may start as soon as enough devices wait.
+            # The first round may start once enough devices wait.
             self._selection.select_from(task.place, task.begins)
             self._selection.open(task.place, task.begins, ready_time=task.begins)
 
@@ -342,21 +342,21 @@ class Coordinator(RoundLoop):
             status, place, time = self._selection.advance(rounds)
             if status == EXHAUSTED:
                 return None
-            # An outage sends all devices away that wait; the attempts stay open.
+            # An outage sends all waiting devices away; the attempts stay open.
             if status == DOWN:
                 for task in self.tasks:
                     self._send_away(task, self._selection.down_until)
                 continue
             task = self.tasks[place]
-            # Before devices are counted, so that no round is formed of excluded ones.
+            # Excluded devices go before the count, so that no round is formed of them.
             excluded = self._exclude(task, time)
             return excluded or self._close(task, status, time)
 
     @property
     def _attempt(self) -> int:
-        """The number of the attempt that is made: shards apply each number once. Attempts of all
-        tasks count, so that no two attempts of a device have the same draws; and abandoned ones: a
-        round that is tried again draws other fates."""
+        """Number of the present attempt, since shards apply each number once. Attempts of all tasks
+        count, so that no two attempts of a device have the same draws; so do abandoned ones, since
+        a repeated round draws other fates."""
         return sum(len(task.records) for task in self.tasks) + self._exclusions
 
     def _dismiss(self, place: int, time: float) -> None:
@@ -369,9 +369,9 @@ class Coordinator(RoundLoop):
         Args:
             task: task of the attempt.
             status: FULL or TIMED_OUT.
-            time: time at which that was so, seconds since start.
+            time: time of that event, seconds since start.
         """
-        # At the selection timeout fewer than the target are enough, if they can meet the goal.
+        # At the selection timeout, fewer devices than the target suffice if they can meet the goal.
         is_enough = self._selection.waiting(task.place) >= task.rules.least_to_start
         if status == FULL or is_enough:
             closed = self._report(task, time)
@@ -383,12 +383,12 @@ class Coordinator(RoundLoop):
         task.opened = time
         self._selection.open(task.place, time, ready_time=task.ready_time(closed.record))
         if task.is_over:
-            # No device waits for it at this moment: all who did were taken.
+            # No device waits for it at this moment, since all were taken.
             self._selection.select_from(task.place, np.inf)
         return closed
 
     def _report(self, task: CohortTask, time: float) -> ClosedRound:
-        """Closes an attempt that has started: who reports, and what its devices remember."""
+        """Closes a started attempt: settles which devices report, and what its devices remember."""
         attempt = self._attempt
         selected = self._select(task, attempt, time)
         fates = draw_fates(selected, attempt, task.rules.fates)
@@ -418,11 +418,11 @@ class Coordinator(RoundLoop):
     def _settle(
         self, task: CohortTask, selected: Selected, reporting: Reporting
     ) -> tuple[Settlement, ...]:
-        """Settles the devices of an attempt. The selection hears of it at once, the shards with the
+        """Settles the devices of an attempt. Selection learns of it at once, the shards with the
         next order."""
         settlement = reporting.settlement
-        # Tasks that share the timer come first, because when a device comes again depends on all of
-        # its timers.
+        # Tasks that share the timer come first, because the return of a device depends on all
+        # timers.
         others = self._timers_of_others(task, reporting)
         round_or_none = np.where(settlement.remembers_round, task.round_index, -1)
         self._let_go(
@@ -444,7 +444,7 @@ class Coordinator(RoundLoop):
             return ()
         ids = reporting.settlement.device_ids
         reopen_times = task.shared.reopen_times(reporting.attempted)
-        # Only the timer is shared: the other tasks learn nothing of rounds and counts.
+        # Only the timer is shared: the other tasks learn nothing about rounds and counts.
         no_round, none = np.full(ids.size, -1, np.int32), np.zeros(ids.size, np.uint32)
         for other in task.sharing:
             self._selection.remember(other, ids, reopen_times, no_round, none)
@@ -457,7 +457,7 @@ class Coordinator(RoundLoop):
         return tuple(replace(of_timers, task=other) for other in task.sharing)
 
     def _give_up(self, task: CohortTask, time: float) -> ClosedRound:
-        """Closes an attempt for which too few waited at the selection timeout."""
+        """Closes an attempt for which too few devices waited at the selection timeout."""
         self._send_away(task, time)
         record = RoundRecord(
             round_index=task.round_index,
@@ -473,14 +473,14 @@ class Coordinator(RoundLoop):
         return ClosedRound(record, np.empty(0, np.uint64), (), task.place)
 
     def _send_away(self, task: CohortTask, until: float) -> None:
-        """Lets all devices go that wait for a task: they may check in again from a time on."""
+        """Releases all devices that wait for a task; they may check in again from `until` on."""
         self._release(task, self._selection.take(task.place), until)
 
     def _select(self, task: CohortTask, attempt: int, time: float) -> Selected:
-        """The devices of an attempt. Where more wait than it selects, it draws them, and sends the
-        others away."""
+        """Returns the devices of an attempt. If more wait than it selects, they are drawn and the
+        others sent away."""
         waiting, target = self._selection.take(task.place), task.rules.selection_target
-        # A round that starts at the selection timeout takes all who wait, who are fewer.
+        # A round that starts at the selection timeout takes all waiting devices, who are fewer.
         if waiting.device_ids.size <= target:
             return waiting
         is_drawn = drawn_cohort(self._reservoir_key, waiting.device_ids, attempt, target)
@@ -488,7 +488,7 @@ class Coordinator(RoundLoop):
         return waiting.take(is_drawn)
 
     def _release(self, task: CohortTask, released: Selected, until: float) -> None:
-        """Lets devices go that did nothing in a round, so that no timer starts."""
+        """Releases devices that did nothing in a round, so that no timer starts."""
         size = released.device_ids.size
         self._let_go(task, released, np.full(size, until), np.zeros(size, np.uint32))
 
@@ -501,7 +501,7 @@ class Coordinator(RoundLoop):
         remembered: Int32Array | None = None,
         contributions: UInt32Array | None = None,
     ) -> None:
-        """Lets devices go that waited; without the last two, they were in no round."""
+        """Releases waiting devices; without the last two arguments, they were in no round."""
         if remembered is None:
             remembered = np.full(selected.device_ids.size, -1, np.int32)
         if contributions is None:
@@ -512,7 +512,7 @@ class Coordinator(RoundLoop):
         self._selection.let_go(selected, busy_until)
 
     def _exclude(self, task: CohortTask, time: float) -> Settled | None:
-        """Lets those waiting devices go for good that would go beyond the budget; None if there are
+        """Releases for good the waiting devices that would exceed the budget; None if there are
         none."""
         if task.filter is None:
             return None
@@ -527,7 +527,7 @@ class Coordinator(RoundLoop):
             keeps_losses=task.scenario.participation.history_loss_per_day is not None,
         )
         self._exclusions += 1
-        # The selection hears of it at once, the shards with the next order.
+        # Selection learns of it at once, the shards with the next order.
         busy_until = np.full(excluded.device_ids.size, time)
         self._let_go(task, excluded, busy_until, settlement.reopen_times)
         self._shards.tell(settlement)

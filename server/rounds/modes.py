@@ -1,4 +1,4 @@
-"""Which coordinator forms the rounds of a scenario."""
+"""Choice of the coordinator that forms the rounds of a scenario."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from fedray.wire.protocols import Shard
 
 
 def coordinator_of(scenario: Scenario | SeveralTasks, shards: Sequence[Shard]) -> RoundLoop:
-    """The coordinator that `rounds.mode` names.
+    """Returns the coordinator for `rounds.mode`.
 
     Args:
         scenario: rounds and their rules, of one task or several.
         shards: shards of the population, in order of their devices.
     """
-    # Several tasks share devices only where rounds select their devices together.
+    # Several tasks share devices only if rounds select their devices together.
     if isinstance(scenario, SeveralTasks):
         return Coordinator(scenario, shards)
     match scenario.rounds.mode:

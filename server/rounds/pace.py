@@ -2,7 +2,7 @@
 al. 2019, section 2.3); and the choice between the two samplers of check-ins, by predicted cost.
 Functions of only the scenario and the census.
 
-Both samplers draw the same process, but not the same draws of it. So the predicted costs, which
+Both samplers draw the same process, but different realisations of it. So the predicted costs, which
 choose between them, are part of a trace's definition, like the seed: they are constants, never
 measured at run time, and run.json records their version.
 """
@@ -18,25 +18,25 @@ from fedray.scenario import Scenario
 from fedray.wire.messages import Census, CheckInOrder, Window
 
 COSTS_VERSION = 1
-"""Version of the three costs below. Whoever changes one of them raises it: another choice of
-sampler is another trace."""
+"""Version of the three costs below. Raise it with any change of them, since another choice of
+sampler gives another trace."""
 ENUMERATED_DEVICE_COST = 700.0
 """Cost of enumeration: listing one device's eligible intervals over one period. Costs are relative;
 on one machine they were nanoseconds."""
 CANDIDATE_COST = 450.0
-"""The cost of thinning: one candidate on a usable device."""
+"""Cost of thinning: one candidate on a usable device."""
 UNUSABLE_CANDIDATE_COST = 40.0
-"""The cost of thinning: one candidate on a device that is not usable."""
+"""Cost of thinning: one candidate on an unusable device."""
 QUIET_LOCAL_HOUR = 14.0
-"""Local hour of the largest zone at which periods of enumeration end: the fewest intervals are in
-progress."""
+"""Local hour of the largest zone at which periods of enumeration end, since the fewest intervals
+are in progress then."""
 
 
 class Pace:
     """The orders that shards get.
 
     Args:
-        scenarios: scenario of each task; what tasks share is that of the first.
+        scenarios: scenario of each task; the first has the keys that tasks share.
 
     window_seconds: length of every look-ahead window.
     listed_from, listed_until: start and end of the period for which the shards have listed
@@ -51,7 +51,7 @@ class Pace:
         self.listed_from = 0.0
         self.listed_until = 0.0
         windows_per_day = round(86_400.0 / self.window_seconds)
-        # Most devices live there, so its nights decide how many intervals are in progress.
+        # Most devices live there, so its nights decide the number of intervals in progress.
         largest = max(scenario.population.time_zones, key=lambda zone: zone.share)
         quiet_hour = (QUIET_LOCAL_HOUR - largest.utc_offset_hours) % 24.0
         self._windows_per_day = windows_per_day
@@ -82,8 +82,8 @@ class Pace:
         end = start + self.window_seconds
         rate = self._rate(wanted)
         ask_until = end
-        # Few devices come together at the window's start, or they would hardly ever wait at once;
-        # the higher rate makes up for the shorter time.
+        # A few devices come together at the window's start, or they would hardly ever wait at the
+        # same time; the higher rate makes up for the shorter time.
         if self.is_small:
             ask_until = min(end, start + 60.0 * self._scenario.rounds.together_minutes)
             rate *= self.window_seconds / (ask_until - start)
@@ -98,8 +98,8 @@ class Pace:
         )
 
     def _rate(self, wanted: Sequence[int | None]) -> float:
-        """Check-ins per device and hour that the tasks want together, but no more than the largest
-        `rounds.max_checkins_per_hour` of them."""
+        """Returns the check-ins per device and hour for all tasks together: the sum of their rates,
+        but at most the largest `rounds.max_checkins_per_hour`. `wanted` is as in `order`."""
         rates = [
             _rate_of(scenario, free_eligible)
             for scenario, free_eligible in zip(self._scenarios, wanted, strict=True)
@@ -115,11 +115,11 @@ class Pace:
         rate_per_hour: float,
         census: Census,
     ) -> bool:
-        """Returns whether the window's check-ins are enumerated: until the period's end, once it is
-        begun.
+        """Returns whether the window's check-ins are enumerated. Once begun, enumeration continues
+        until the period's end.
 
-        The prediction is the rest of the period at the present rate; blocks are alike, so it holds
-        for each of them.
+        The prediction covers the rest of the period at the present rate; blocks are alike, so it
+        holds for each of them.
         """
         # The intervals of this period are listed already, so drawing from them costs little.
         if start < self.listed_until:
@@ -144,22 +144,22 @@ class Pace:
                 thinning_cost = candidates * candidate_cost
                 enumeration_cost = census.listed * ENUMERATED_DEVICE_COST
                 is_cheaper = enumeration_cost < thinning_cost
-        # A period begins with this window, and the windows that follow in it find it begun.
+        # A period begins with this window; later windows in it find it begun.
         if is_cheaper:
             self.listed_from = start
             self.listed_until = period_end
         return is_cheaper
 
     def _period_end(self, window: int) -> float:
-        """Seconds at which the period that a window lies in ends: the next quiet hour."""
-        # It is from 1 to a day's windows: a period that begins at the quiet hour lasts a day.
+        """Returns the end of the period of a window, seconds since start: the next quiet hour."""
+        # Between one window and a day: a period that begins at the quiet hour lasts a day.
         windows = (self._quiet_window - window - 1) % self._windows_per_day + 1
         return (window + windows) * self.window_seconds
 
 
 class UploadPace(Pace):
-    """The orders where uploads are stored: no device waits for others, so devices come at the
-    highest rate."""
+    """The orders if uploads are stored: no device waits for others, so devices come at the highest
+    rate."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__([scenario])
@@ -180,11 +180,11 @@ def _is_small(scenario: Scenario) -> bool:
 
 
 def _rate_of(scenario: Scenario, free_eligible: int) -> float:
-    """Returns the check-ins per device and hour. Devices that may take part check in a small
-    multiple of the selections of rounds at full speed.
+    """Returns the check-ins per device and hour, at most `rounds.max_checkins_per_hour`.
 
-    Devices whose last round is too near are asked at the same rate, since only they know it; they
-    are turned away.
+    At this rate the devices that may take part make `rounds.pace_multiple` check-ins for each
+    device that rounds at full speed could select. Devices whose last round is too recent are asked
+    at the same rate, since only they know that it is too recent; they are turned away.
 
     Args:
         free_eligible: devices that may take part, at the start of the window before.
@@ -198,7 +198,7 @@ def _rate_of(scenario: Scenario, free_eligible: int) -> float:
     work_seconds = latency.fixed_seconds + latency.train_seconds * factor
     busy_seconds = latency.slowdown * work_seconds
     demand_per_hour = rounds.wanted_at_once * 3600.0 / busy_seconds
-    # No device at all may be free; the largest rate bounds the result.
+    # There may be no free device; the largest rate bounds the result.
     per_device = rounds.pace_multiple * demand_per_hour / max(1, free_eligible)
     return min(rounds.max_checkins_per_hour, per_device)
 
@@ -215,7 +215,7 @@ class Samplers:
 
     @property
     def document(self) -> dict[str, int]:
-        """The counts, and the version of the predicted costs that chose; for run.json."""
+        """The counts, and the version of the predicted costs behind the choice; for run.json."""
         return {
             "costs_version": COSTS_VERSION,
             "enumerated_windows": self._windows[True],
@@ -227,7 +227,7 @@ class Samplers:
         return np.array(list(self.document.values()))
 
     def load(self, state: Int64Array) -> None:
-        """Takes up a state.
+        """Restores a state.
 
         Raises:
             CheckpointError: the samplers were chosen by other predicted costs, so that the rest of

@@ -10,14 +10,14 @@ from fedray.wire.messages import RoundRecord
 
 
 def records_array(records: Sequence[RoundRecord]) -> Float64Array:
-    """Records as an array [records, fields]; `records_of` reads it."""
+    """Returns records as an array [records, fields]; `records_of` reads it."""
     names = [field.name for field in dataclasses.fields(RoundRecord)]
     rows = [[getattr(record, name) for name in names] for record in records]
     return np.array(rows, np.float64).reshape(len(rows), len(names))
 
 
 def records_of(array: Float64Array) -> list[RoundRecord]:
-    """The inverse of `records_array`."""
+    """Returns the records of an array; the inverse of `records_array`."""
     return [_record(row) for row in array.tolist()]
 
 

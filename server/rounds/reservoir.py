@@ -7,8 +7,9 @@ from fedray.base.rng import Key, long_words
 
 
 def drawn_cohort(key: Key, device_ids: UInt64Array, attempt: int, size: int) -> BoolArray:
-    """Draws devices without replacement, all sets of the size equally likely: those with the least
-    draws at the addresses (device, attempt).
+    """Draws `size` devices without replacement; all sets of that size are equally likely.
+
+    The drawn devices are those with the smallest random words at the addresses (device, attempt).
 
     Args:
         key: key of the draws.
@@ -17,9 +18,9 @@ def drawn_cohort(key: Key, device_ids: UInt64Array, attempt: int, size: int) -> 
         size: number of devices to draw; at most W.
 
     Returns:
-        Whether each is drawn [W].
+        Whether each device is drawn, [W].
     """
-    # Equal draws of 64 bits hardly ever occur; the id decides then.
+    # Equal words of 64 bits hardly ever occur; the id decides then.
     order = np.lexsort((device_ids, long_words(key, device_ids, attempt)))
     is_drawn = np.zeros(device_ids.size, np.bool_)
     is_drawn[order[:size]] = True

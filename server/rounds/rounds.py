@@ -1,9 +1,9 @@
-"""The life of a round, pure: what becomes of the selected devices, when the round closes, and what
-its devices remember.
+"""The life of a round as pure functions: the fates of the selected devices, the close of the round,
+and the memory of its devices.
 
-Selection -> reporting -> closed (committed or abandoned), Bonawitz et al. 2019, sections 2 and 4.
-All fates are fixed when a round starts, because a device's work, failure and session end are; so
-reporting is resolved at once.
+Selection -> reporting -> closed (committed or abandoned), Bonawitz et al. 2019, sections 2 and 4. A
+device's work, failure and end of interval are fixed when a round starts, so reporting is resolved
+at once.
 """
 
 import math
@@ -36,8 +36,7 @@ class FateModel(NamedTuple):
     key: key of the draws.
     speed_within: log-standard deviation of the training time between rounds of one device.
     classes: classes of the devices.
-    failure_probabilities: [K]; probability that a device of each class fails for a reason of its
-        own.
+    failure_probabilities: [K]; probability that a device of each class fails on its own.
     """
 
     key: Key
@@ -48,7 +47,7 @@ class FateModel(NamedTuple):
     @classmethod
     def of(cls, scenario: Scenario) -> "FateModel":
         """The fate model of a scenario."""
-        # A class that gives no probability of its own has that of all devices.
+        # A class without a probability of its own has the population's.
         given = [each.failure_probability for each in classes_of(scenario)]
         of_all = scenario.latency.failure_probability
         return cls(
@@ -65,7 +64,7 @@ def outages_of(scenario: Scenario) -> Float64Array:
         (3600.0 * outage.start_hours, 3600.0 * (outage.start_hours + outage.hours))
         for outage in scenario.rounds.outages
     ]
-    # The two columns are there without any outage too, so that loops need no special case.
+    # The array has two columns even without outages, so that loops need no special case.
     return np.array(outages, np.float64).reshape(-1, 2)
 
 
@@ -74,10 +73,10 @@ class RoundRules:
     """The scenario's rules of a round.
 
     selection_target: devices that must wait at once for a round to start, and that it selects.
-    waiting_room: devices that may wait at once.
+    waiting_room: largest number of waiting devices.
     least_to_start: devices that must wait for it to start after the selection timeout.
-    selection_timeout_seconds: longest wait for them.
-    report_timeout_seconds: longest wait for the reports.
+    selection_timeout_seconds: longest wait for devices.
+    report_timeout_seconds: longest wait for reports.
     timer_seconds: time that a device keeps away after its timer starts, unless it states its own.
     closing: closing rule of a round.
     policies: memory of devices after a round, by which they keep away from later ones.
@@ -98,7 +97,7 @@ class RoundRules:
 
     @classmethod
     def of(cls, scenario: Scenario) -> "RoundRules":
-        """The rules of a scenario."""
+        """Returns the rules of a scenario."""
         rounds = scenario.rounds
         return cls(
             selection_target=rounds.selection_target,
@@ -116,17 +115,16 @@ class RoundRules:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The devices a round starts with, sorted by device id; [S] each.
+    """The devices that a round starts with, sorted by device id; [S] each.
 
     device_ids: the devices.
     check_in_times: time of each check-in, seconds since start.
     interval_ends: time at which each stops being eligible, seconds since start.
     fixed_seconds, training_seconds: the device's own parts of its work; see
         `fedray.wire.messages.CheckIns`.
-    upload_seconds: the upload's part of the fixed ones, which comes last; 0 if no policy counts
-        uploads.
+    upload_seconds: last part of the fixed seconds, for the upload; 0 if no policy counts uploads.
     timer_seconds: wait of each before it may be selected again.
-    contributions: reports that arrived in time so far; 0 if they are not counted.
+    contributions: number of reports that arrived in time so far; 0 if not counted.
     list_rows: rows of the present window's list; -1 for devices that have waited longer.
     """
 
@@ -141,10 +139,10 @@ class Selected:
     list_rows: Int64Array
 
     def take(self, chosen: BoolArray) -> "Selected":
-        """Some of the devices.
+        """Returns some of the devices.
 
         Args:
-            chosen: [S]; whether each is meant.
+            chosen: [S]; whether to return each.
         """
         return Selected(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
@@ -154,7 +152,7 @@ class Fates:
     """Course of an attempt of devices [S], if they stay eligible; seconds since selection.
 
     work_seconds: time until the device reports.
-    failure_seconds: time until it fails for a reason of its own; infinity for no failure.
+    failure_seconds: time until it fails on its own; infinity for no failure.
     """
 
     work_seconds: Float64Array
@@ -167,12 +165,12 @@ class Reporting:
 
     is_committed: whether the goal was met before the deadline.
     closed: time at which the round closed, seconds since start.
-    reported: devices that reported at all, late ones included.
+    reported: number of devices that reported, late ones included.
     accepted_device_ids: [A], sorted; empty for an abandoned round.
     settlement: message to the shards.
-    busy_until: [S]; time at which each device is done with the round, one way or another, seconds
-        since start.
-    attempted: the attempt, as policies see it.
+    busy_until: [S]; end of each device's work in the round, whatever the outcome, seconds since
+        start.
+    attempted: the attempt, for policies.
     """
 
     is_committed: bool
@@ -185,7 +183,7 @@ class Reporting:
 
 
 def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
-    """Draws the reports and failures of the selected, at addresses (device, attempt).
+    """Draws the reports and failures of the selected devices, at addresses (device, attempt).
 
     Args:
         selected: [S] devices.
@@ -216,7 +214,7 @@ def _draw_fates(device_ids, fixed, training, attempt, model):
 
 @njit(forceinline=True)
 def fate(speed_within, failure_probability, words, fixed, training):
-    """Returns (seconds until a device reports, seconds until it fails for a reason of its own, or
+    """Returns the seconds until a device reports, and the seconds until it fails on its own (or
     infinity).
 
     Args:
@@ -245,8 +243,8 @@ def resolve_reporting(
 ) -> Reporting:
     """Closes a round by the closing rule, and settles the memory of its devices.
 
-    A device reports when its work is done, unless it fails or stops being eligible before, or the
-    server is down then, which counts as a failure. Reports after closing are late.
+    A device reports when its work is done, unless it first fails or stops being eligible. A report
+    to a server that is down counts as a failure. Reports after closing are late.
 
     Args:
         selected: [S] devices.
@@ -265,26 +263,26 @@ def resolve_reporting(
     reports = ~fails & (report_times <= selected.interval_ends)
     deadline = started + rules.report_timeout_seconds
 
-    # A device that neither reports nor fails is away when its interval ends.
+    # A device that neither reports nor fails leaves when its interval ends.
     free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
-    # Later events of a device that left or failed never happen.
+    # No later event of a device that left or failed happens.
     report_times = np.where(reports, report_times, np.inf)
     closing = rules.closing.close(report_times, started, deadline)
     if closing.is_committed:
         arrived = int(np.count_nonzero(closing.has_arrived))
-        # The training devices are a sample of at least this many.
+        # The devices that train are a sample of at least this many.
         assert arrived >= rules.closing.report_goal, f"a committed round kept {arrived} reports"
 
-    # In this order: a device that reports has not failed, and one on time has reported.
+    # The order matters: a device that reports has not failed, and one on time has reported.
     outcomes = np.full(reports.size, Outcome.DROPPED, np.uint8)
     outcomes[fails] = Outcome.FAILED
     outcomes[reports] = Outcome.LATE
-    # The device cannot distinguish the two: in either case its report arrived in time.
+    # The device cannot distinguish the two, since its report arrived in time either way.
     kept = Outcome.ACCEPTED if closing.is_committed else Outcome.ABANDONED
     outcomes[closing.has_arrived] = kept
 
     upload_times = started + fates.work_seconds - selected.upload_seconds
-    # The server aborts the uploads in progress when the round closes.
+    # The server aborts uploads in progress when the round closes.
     is_lost_on_the_way = ~reports & (upload_times < free) & (free < closing.time)
     attempted = Attempt(
         started=started,
@@ -322,7 +320,7 @@ def resolve_reporting(
 
 
 def withheld(reporting: Reporting) -> Reporting:
-    """A round that was to be committed, and is abandoned with all its reports instead.
+    """Returns a round that was to be committed as abandoned, with all its reports.
 
     Nothing of it is released. The devices cannot know, so they keep away as after any report that
     arrived in time.
@@ -336,7 +334,7 @@ def withheld(reporting: Reporting) -> Reporting:
 
 
 def without_commit(settlement: Settlement) -> Settlement:
-    """A settlement whose accepted reports were not used after all."""
+    """Returns a settlement whose accepted reports were not used after all."""
     outcomes = settlement.outcomes
     # Timers and remembered rounds stay: see `withheld`.
     abandoned = np.where(outcomes == Outcome.ACCEPTED, np.uint8(Outcome.ABANDONED), outcomes)
@@ -346,8 +344,7 @@ def without_commit(settlement: Settlement) -> Settlement:
 def exclusion(
     excluded: Selected, attempt: int, round_index: int, *, keeps_losses: bool
 ) -> Settlement:
-    """Returns the settlement of devices that are not selected, now or later, whatever they
-    remember.
+    """Returns the settlement of devices that are never selected again, whatever they remember.
 
     Args:
         excluded: [S]; the devices.
@@ -365,7 +362,7 @@ def exclusion(
         outcomes=np.full(size, Outcome.EXCLUDED, np.uint8),
         reopen_times=np.full(size, NEVER, np.uint32),
         remembers_round=np.zeros(size, np.bool_),
-        # Nothing is written down that could be lost.
+        # The device stores nothing that could be lost.
         forget_times=np.zeros(size if keeps_losses else 0, np.uint32),
     )
 
@@ -375,8 +372,8 @@ def lost_in_outages(
     failure_times: Float64Array,
     outages: Float64Array,
 ) -> tuple[Float64Array, Float64Array]:
-    """Times [S] of reports and failures, where a report that comes while the server is down is a
-    failure instead.
+    """Returns the times [S] of reports and failures; a report while the server is down becomes a
+    failure.
 
     Args:
         report_times: [S]; infinity for no report. Seconds since start.
@@ -384,7 +381,7 @@ def lost_in_outages(
         outages: [O, 2]; start and end of each.
     """
     for outage_start, outage_end in outages:
-        # The device learns that its report is lost when it sends it, unless it failed before.
+        # The device learns of the lost report when it sends it, unless it failed before.
         is_lost = (outage_start <= report_times) & (report_times < outage_end)
         failure_times = np.where(is_lost, np.minimum(failure_times, report_times), failure_times)
         report_times = np.where(is_lost, np.inf, report_times)

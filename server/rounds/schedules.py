@@ -1,4 +1,4 @@
-"""The door for schedules: which stored uploads take part in a round.
+"""Schedules: which stored uploads take part in a round.
 
 All draws are addressed by device and window or attempt, so that they do not depend on how devices
 are split over shards.
@@ -19,7 +19,7 @@ class Schedule(Protocol):
     """Decides which uploads of a window take part in a round."""
 
     def start_window(self, window: int, device_ids: UInt64Array) -> None:
-        """Takes the uploads of a window, by their devices [U], sorted, each once."""
+        """Takes the uploads of a window, given as their devices [U], sorted and distinct."""
         ...
 
     def eligible(self, round_index: int) -> Int64Array:
@@ -28,7 +28,7 @@ class Schedule(Protocol):
         ...
 
     def least_eligible(self) -> int:
-        """Fewest uploads with which a round can be drawn."""
+        """Smallest number of uploads from which a round can be drawn."""
         ...
 
     def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
@@ -41,13 +41,13 @@ class Cyclic:
 
     Args:
         seed: seed of the draws.
-        groups: number of groups; the least difference between two rounds of an upload.
-        drawn: uploads of a round, without replacement.
+        groups: number of groups, which is the least difference between two rounds of an upload.
+        drawn: number of uploads of a round, drawn without replacement.
     """
 
     @classmethod
     def of(cls, table: CyclicSchedule, scenario: Scenario) -> "Cyclic":
-        """The schedule of a `table` of a `scenario`."""
+        """Returns the schedule of a table and a scenario."""
         return cls(scenario.seed, table.min_sep, scenario.rounds.report_goal)
 
     def __init__(self, seed: int, groups: int, drawn: int) -> None:
@@ -60,15 +60,15 @@ class Cyclic:
     def start_window(self, window: int, device_ids: UInt64Array) -> None:
         """See `Schedule`."""
         self._device_ids = device_ids
-        # To sort by independent random words is a uniform shuffle, and needs no shared generator.
+        # Sorting by independent random words is a uniform shuffle, and needs no shared generator.
         words = long_words(self._shuffle_key, device_ids, window)
         self._order = np.argsort(words, kind="stable")
 
     def eligible(self, round_index: int) -> Int64Array:
-        """See `Schedule`. The uploads left over by equal groups are in none."""
+        """See `Schedule`. Uploads that equal groups leave over take part in no round."""
         size = self._order.size // self._groups
-        # By the number of the round, not of the attempt: a round that is repeated draws from the
-        # same group.
+        # By the number of the round, not of the attempt: a repeated round draws from the same
+        # group.
         start = size * (round_index % self._groups)
         # The shuffle only forms the groups; within one, places are in order.
         return np.sort(self._order[start : start + size])
@@ -78,7 +78,7 @@ class Cyclic:
         return self._drawn
 
     def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
-        """See `Schedule`. The least words of a group are a uniform sample of it."""
+        """See `Schedule`. The smallest words of a group give a uniform sample of it."""
         words = long_words(self._draw_key, self._device_ids[eligible], attempt)
         return np.sort(eligible[np.argsort(words, kind="stable")[: self._drawn]])
 
@@ -93,7 +93,7 @@ class Poisson:
 
     @classmethod
     def of(cls, table: PoissonSchedule, scenario: Scenario) -> "Poisson":
-        """The schedule of a `table` of a `scenario`."""
+        """Returns the schedule of a table and a scenario."""
         return cls(scenario.seed, table.probability)
 
     def __init__(self, seed: int, probability: float) -> None:
@@ -106,7 +106,7 @@ class Poisson:
         self._device_ids = device_ids
 
     def eligible(self, round_index: int) -> Int64Array:
-        """See `Schedule`: all of them."""
+        """See `Schedule`: all uploads."""
         return np.arange(self._device_ids.size)
 
     def least_eligible(self) -> int:
@@ -115,7 +115,8 @@ class Poisson:
 
     def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
         """See `Schedule`."""
-        # The address has the attempt: the draws of a failed attempt reveal nothing about the next.
+        # The address includes the attempt: the draws of a failed attempt reveal nothing about the
+        # next.
         words = long_words(self._key, self._device_ids[eligible], attempt)
         return eligible[_happens(words, self._probability)]
 
@@ -125,7 +126,7 @@ class Unresolved:
 
     Args:
         seed: seed of the draws.
-        share: their probability.
+        share: probability of each upload.
     """
 
     def __init__(self, seed: int, share: float) -> None:
@@ -133,7 +134,7 @@ class Unresolved:
         self._share = share
 
     def among(self, device_ids: UInt64Array, attempt: int) -> BoolArray:
-        """Whether each upload, by its device [S], cannot be read in an attempt."""
+        """Whether the upload of each device [S] is unreadable in an attempt."""
         return _happens(long_words(self._key, device_ids, attempt), self._share)
 
 
@@ -141,18 +142,18 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "cyclic": Cyclic.of,
     "poisson": Poisson.of,
 }
-"""The schedules by `rounds.uploads.schedule.kind`; they take their table and the scenario."""
+"""Schedules by `rounds.uploads.schedule.kind`; their arguments are their table and the scenario."""
 
 
 def schedule_of(scenario: Scenario) -> Schedule:
-    """The schedule of a scenario's table `rounds.uploads`."""
+    """Returns the schedule of a scenario's table `rounds.uploads`."""
     uploads = scenario.rounds.uploads
     assert uploads is not None
     return SCHEDULES[uploads.schedule.kind](uploads.schedule, scenario)
 
 
 def _happens(words: UInt64Array, probability: float) -> BoolArray:
-    """Whether events of a probability happen, by a word each; never with a larger probability."""
+    """Whether each event happens, by one word each; never with more than its probability."""
     # 2^64 itself is no uint64. Scaling a float by a power of two is exact.
     if probability >= 1.0:
         return np.ones(words.size, np.bool_)

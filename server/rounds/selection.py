@@ -1,18 +1,17 @@
 """Selection: which devices wait for the next round of which task, compiled.
-tests/server/test_several_tasks.py holds it to a readable twin.
+    tests/server/test_several_tasks.py compares it with a readable twin.
 
 Check-ins come in order of time. A device that checks in and is free is offered to every task that
 is selecting, has room for another device, and whose rules admit it. If there are several, one of
 them is drawn in proportion to their weights. The device waits for that task only, until it is
-selected or its interval ends. The round of a task starts at the first moment, not before the
-previous one has closed, at which the task's target waits at once; or selection times out. There is
-room for the target, or for more where the round draws its devices among the waiting
-(server/rounds/reservoir.py).
+selected or its interval ends. A round of a task starts once the previous round has closed and the
+task's target waits, or when selection times out. The waiting room holds the target, or more if the
+round draws its devices from the waiting ones (server/rounds/reservoir.py).
 
 Devices check in as Poisson processes, which have no memory. The shards list the first check-in of
-each eligible interval. The next one is drawn here, from the time on at which a task could take the
-device: at once if it was turned away or must stay apart from its last round, or when it is done
-with its round and a timer is open.
+each eligible interval. The next one is drawn here, from the time at which a task could take the
+device: at once if it was turned away or its last round is too near, else when it is done with its
+    round and a timer is open.
 """
 
 from collections.abc import Sequence
@@ -51,7 +50,7 @@ from fedray.wire.messages import NO_CHECK_INS, NO_WINDOW, CheckIns, Window
 
 EXHAUSTED, FULL, TIMED_OUT, DOWN = 0, 1, 2, 3
 _READY = 4
-"""Results of `Selection.advance`; and, only inside the kernel, that a round may start now."""
+"""Results of `Selection.advance`; inside the kernel also: a round may start now."""
 
 _ENTRY = np.dtype(
     [
@@ -66,17 +65,17 @@ _ENTRY = np.dtype(
     align=True,
 )
 """An entry of the hash table of devices that may not check in now, as far as the shards' lists do
-not account for it: of each device and each task that it has dealt with. Entries are whole records,
-so that a look at one touches one line of the cache.
+not account for it: one for each device and task that have met. Entries are whole records, so that
+reading one touches one cache line.
 
 device_id: device and task together: see `_key`.
-busy_until: waiting, training or reporting until then, for whichever task; only in entries of the
-    first task. No list accounts for that.
-is_waiting: it waits, so that it may be free sooner; only in entries of the first task.
-reopen_time: the task's timer opens then.
+busy_until: end of waiting, training or reporting, for any task; only in entries of the first
+    task. No list accounts for it.
+is_waiting: whether it waits, and so may be free sooner; only in entries of the first task.
+reopen_time: time at which the task's timer opens.
 known_from: first window whose lists account for the timer, the last round and the contributions.
 last_round: last round of the task; -1 for none.
-contributions: reports to the task that arrived in time.
+contributions: number of reports to the task that arrived in time.
 """
 _WAITING = np.dtype(
     [
@@ -93,7 +92,7 @@ _WAITING = np.dtype(
     ],
     align=True,
 )
-"""A device that waits, and its task."""
+"""A waiting device, and its task."""
 _COLUMNS = (_WAITING.names or ())[:-1]
 """The fields of `Selected`, in its order."""
 
@@ -101,8 +100,8 @@ _COLUMNS = (_WAITING.names or ())[:-1]
 class _Rules(NamedTuple):
     """Rules of the tasks for compiled code, [T] each.
 
-    targets: devices of a task that must wait at once.
-    rooms: devices that may wait for a task at once, at least as many.
+    targets: number of devices of a task that must wait at once.
+    rooms: largest number of devices that may wait for a task.
     timers: timer of all devices if the lists do not state each one's wait, seconds.
     separations: least difference between the numbers of two rounds of a device; 0 for none.
     weights: see `fedray.scenario.several_tasks.FederatedTask.weight`.
@@ -123,10 +122,10 @@ class _Attempts(NamedTuple):
     """Attempts at rounds that selection is open for, [T] each; times are seconds since start.
 
     rounds: numbers of the rounds.
-    select_from: devices may wait from then on; infinite for a task that is over.
-    ready_times: the round may start from then on.
+    select_from: time from which devices may wait; infinite for a task that is over.
+    ready_times: time from which the round may start.
     is_ready: whether that time has come.
-    deadlines: selection times out then.
+    deadlines: time at which selection times out.
     """
 
     rounds: Int64Array
@@ -137,7 +136,7 @@ class _Attempts(NamedTuple):
 
     @classmethod
     def of(cls, tasks: int) -> "_Attempts":
-        """Attempts at the first rounds of some tasks."""
+        """Returns attempts at the first rounds of some tasks."""
         return cls(
             rounds=np.zeros(tasks, np.int64),
             select_from=np.zeros(tasks),
@@ -148,7 +147,7 @@ class _Attempts(NamedTuple):
 
 
 class Selection:
-    """The server's view of the devices that wait for a task, and of those that are not free.
+    """The server's view of the devices that wait for a task, and of devices that are not free.
 
     Args:
         rules: rules of the rounds of each task.
@@ -178,19 +177,19 @@ class Selection:
         self._waiting = Slots.of(int(self._rules.rooms.sum()), _WAITING)
         self._table = table_of(64, _ENTRY)
         self._most_entries = 0
-        """Entries that the table may have before the next window."""
+        """Largest number of entries of the table before the next window."""
         self._arrivals = Arrivals.of(NO_CHECK_INS, len(rules))
         self._window = NO_WINDOW
         self._outage = 0
-        """The outage that is next, or has begun."""
+        """The next outage, or the one in progress."""
         self.down_until = 0.0
 
     def start_window(self, check_ins: CheckIns, window: Window) -> None:
-        """Enters a window; forgets everything that its lists account for.
+        """Enters a window, and forgets everything that its lists account for.
 
         Args:
             check_ins: first check-ins of the window.
-            window: the next one.
+            window: the next window.
         """
         tasks = self._by_task.size
         stays = _stays(self._table, window.number, window.start_time, tasks > 1)
@@ -199,7 +198,7 @@ class Selection:
         self._table = table_of(self._most_entries, _ENTRY, self._table, stays)
         self._arrivals = Arrivals.of(check_ins, tasks)
         self._window = window
-        # Devices that still wait have no row in this window's list: theirs were in the last one.
+        # Devices that still wait have no row in this window's list, but one in an earlier list.
         self._waiting.records["list_row"] = -1
 
     def open(self, task: int, opened: float, ready_time: float) -> None:
@@ -222,7 +221,7 @@ class Selection:
         self._attempts.select_from[task] = time
 
     def advance(self, rounds: Sequence[int]) -> tuple[int, int, float]:
-        """Continues until something happens that the coordinator decides.
+        """Continues until an event that the coordinator decides on.
 
         Args:
             rounds: rounds that are being formed, [T].
@@ -253,15 +252,15 @@ class Selection:
         return status, task, time
 
     def waiting(self, task: int) -> int:
-        """Number of devices that wait for a `task` now."""
+        """Returns the number of devices that wait for a task now."""
         return int(self._by_task[task])
 
     def waiting_device_ids(self, task: int) -> UInt64Array:
-        """Devices that wait for a `task` now, in no certain order."""
+        """Returns the devices that wait for a task now, in any order."""
         return self._waiting.records["device_id"][self._waiting.used[self._is_for(task)]]
 
     def take(self, task: int, is_taken: BoolArray | None = None) -> Selected:
-        """Devices that wait for a task, sorted by id; they do not wait afterwards.
+        """Returns devices that wait for a task, sorted by id; they do not wait afterwards.
 
         Args:
             task: task for which they wait.
@@ -278,7 +277,7 @@ class Selection:
         return Selected(*(records[name][slots] for name in _COLUMNS))
 
     def _is_for(self, task: int) -> BoolArray:
-        """Whether each device that waits, in the order of the slots, waits for a task."""
+        """Whether each waiting device, in the order of the slots, waits for a task."""
         return self._waiting.records["task"][self._waiting.used] == task
 
     def remember(
@@ -289,14 +288,15 @@ class Selection:
         remembered_rounds: Int32Array,
         contributions: UInt32Array,
     ) -> None:
-        """Notes what devices [S] remember of a task, until the lists account for it.
+        """Notes the memory of devices [S] for a task, until the lists account for it.
 
         Args:
-            task: task of which they remember it.
+            task: task of the memory.
             device_ids: [S].
-            reopen_times: [S]; the task does not admit the device before.
-            remembered_rounds: [S]; -1 where the device keeps none.
-            contributions: [S]; its reports that arrived in time, the last round's included.
+            reopen_times: [S]; time from which the task admits the device again.
+            remembered_rounds: [S]; -1 if the device remembers no round.
+            contributions: [S]; number of its reports that arrived in time, the last round's
+                included.
         """
         # A device that waited has an entry of the first task already.
         if task > 0:
@@ -336,8 +336,8 @@ class Selection:
         )
 
     def state(self) -> dict[str, NDArray]:
-        """The whole state, as named arrays, for a checkpoint between two windows."""
-        # Between two windows every check-in has been dealt with, so no arrivals are kept.
+        """Returns the whole state as named arrays, for a checkpoint between two windows."""
+        # Between two windows every check-in has been processed, so no arrivals are kept.
         return {
             **prefixed("entries.", columns_of(self._table[self._table["device_id"] != EMPTY])),
             **prefixed("waiting.", columns_of(self._waiting.records[self._waiting.used])),
@@ -346,7 +346,7 @@ class Selection:
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Takes up a state.
+        """Restores a state.
 
         Args:
             state: result of `state` of a selection with the same rules.
@@ -355,7 +355,7 @@ class Selection:
         self._table = table_of(entries.size, _ENTRY, entries)
         waiting = entries_of(under("waiting.", state), _WAITING)
         self._waiting = Slots.of(self._waiting.free.size, _WAITING, waiting, by="interval_end")
-        # Their rows belonged to lists that are gone.
+        # Their rows belonged to lists of earlier windows.
         self._waiting.records["list_row"] = -1
         self._by_task[:] = np.bincount(waiting["task"], minlength=self._by_task.size)
         self._attempts = _Attempts(**under("attempts.", state))
@@ -363,14 +363,14 @@ class Selection:
 
 
 def _offer_key(seed: int, task: int) -> tuple[int, int]:
-    """The key of a task's draws, as `fedray.base.rng.stream_key` makes that of a stream."""
+    """Returns the key of a task's draws; made like `fedray.base.rng.stream_key`."""
     word = stream_seed(seed, Stream.OFFER, task)
     return word & 0xFFFFFFFF, word >> 32
 
 
 @njit(inline="always")
 def _key(device, task):
-    """The device and the task as one number, which no other pair has."""
+    """Returns a number that only this pair of device and task has."""
     return (device << np.uint64(TASK_BITS)) | np.uint64(task)
 
 
@@ -378,8 +378,9 @@ def _key(device, task):
 def _stays(table, window, window_start, has_several_tasks):
     """Marks the entries that the lists of a window do not account for.
 
-    An entry can be forgotten once the device is not busy at the window's start, and the lists know
-    its timer, its last round and its contributions unless these do not hold it back.
+    An entry can be forgotten once two conditions hold at the window's start: the device is not
+    busy, and the lists know its timer, last round and contributions, or none of these holds it
+    back.
     """
     stays = np.zeros(table.size, np.bool_)
     for slot in range(table.size):
@@ -391,8 +392,8 @@ def _stays(table, window, window_start, has_several_tasks):
         is_open = entry.reopen_time <= window_start
         holds_nothing = is_open and entry.last_round < 0 and entry.contributions == 0
         stays[slot] = is_busy or not (is_known or holds_nothing)
-        # Between several tasks only the lists count, once they know: a device that is busy may have
-        # lost its history.
+        # With several tasks only the lists count, once they know: a busy device may have lost its
+        # history.
         if has_several_tasks and is_busy and is_known:
             entry.reopen_time = 0.0
             entry.last_round = -1
@@ -408,7 +409,7 @@ def _note(table, task, device_ids, reopen_times, remembered_rounds, contribution
         entry.device_id = key
         # The latest time counts, as in the maps of the shards.
         entry.reopen_time = max(entry.reopen_time, np.float64(reopen_times[chosen]))
-        # A task that only shares the timer notes 0 and -1, which must not undo known values.
+        # A task that only shares the timer notes 0 and -1, which must not overwrite known values.
         entry.contributions = max(entry.contributions, contributions[chosen])
         entry.last_round = max(entry.last_round, remembered_rounds[chosen])
         entry.known_from = known_from
@@ -428,10 +429,10 @@ def _come_again(
         busy.busy_until = busy_until[chosen]
         busy.is_waiting = False
         row = list_rows[chosen]
-        # The others, who wait since an earlier window, have no row in this window's list.
+        # The others have waited since an earlier window, and have no row in this window's list.
         if row < 0:
             continue
-        # The device comes as soon as one task would admit it, as the shards draw it too.
+        # The device comes as soon as one task would admit it, just as the shards draw it.
         admitted = np.inf
         for task in range(select_from.size):
             opens = select_from[task]
@@ -452,9 +453,9 @@ def _come_again(
 @njit(cache=True, nogil=True)
 def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task, waiting, table):
     """Goes through the window's check-ins in order of time; see `Selection.advance`."""
-    # Arrays are taken out of their tuples once, and steps that every check-in takes are given
-    # numbers and records only: compiled code counts references wherever it reaches into a tuple or
-    # hands an array on, which made this kernel three times as slow.
+    # Arrays are taken out of their tuples once, and steps of every check-in only get numbers and
+    # records: compiled code counts references whenever it reaches into a tuple or passes an array,
+    # which made this kernel three times as slow.
     device_ids = arrivals.device_ids
     times = arrivals.times
     ends = arrivals.interval_ends
@@ -496,7 +497,7 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
         # All check-ins come before the window's end, so the list is exhausted.
         if not is_moment and time >= window.end_time:
             return EXHAUSTED, -1, window.end_time
-        # Devices whose interval is over make room first: only those count who are still eligible.
+        # Devices whose interval is over make room first, since only eligible ones count.
         until = moment if is_moment else time
         while waiting_counts[1] > 0 and waiting_ends[0] <= until:
             by_task[records[places[0]].task] -= 1
@@ -517,7 +518,7 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
             counts[0] += 1
         device = device_ids[row]
         key = _key(device, 0)
-        # A device without an entry has here the empty slot where its entry would be.
+        # For a device without an entry this is the empty slot for it.
         entry = table[find(table, key)]
         is_busy = entry.device_id == key and entry.busy_until > time
         chosen, best, free_time = np.int64(-1), -1.0, time
@@ -525,7 +526,7 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
         if time < down_until:
             # While the server is down no device is taken, whatever the tasks want.
             free_time = down_until
-        # One that waits may be let go at any moment, so that it is not known when it is free.
+        # A waiting device may be released at any moment, so the time when it is free is unknown.
         elif not (is_busy and entry.is_waiting):
             admitted = np.inf
             for task in range(tasks):
@@ -539,7 +540,7 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
                 last_round = np.int64(-1)
                 if last_rounds.size:
                     last_round = np.int64(last_rounds[row, task])
-                # The entry may know of a round that was settled after the shards had listed the
+                # The entry may hold a round that was settled after the shards had listed the
                 # window.
                 noted_contributions = np.uint32(0)
                 if noted.device_id == key:
@@ -553,8 +554,8 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
                 separation = separations[task]
                 if separation and last_round >= 0 and rounds[task] - last_round < separation:
                     continue
-                # The least of exponentials with rates w is that of task t with probability w_t /
-                # sum w. Between tasks only: for a single one nothing need be drawn.
+                # The smallest of exponentials with rates w belongs to task t with probability w_t /
+                # sum w. A single task needs no draw.
                 if chosen >= 0:
                     if best < 0.0:
                         best = _score(offer_keys, weights, chosen, device, window, time)
@@ -573,7 +574,7 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
                 push(counts, next_times, next_rows, time, row)
             continue
         entry.device_id = _key(device, 0)
-        # Unless it is selected or let go before, it leaves when its interval ends.
+        # Unless it is selected or released before, it leaves when its interval ends.
         entry.busy_until = ends[row]
         entry.is_waiting = True
         waiting_counts[0] -= 1
@@ -605,18 +606,18 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
 
 @njit(forceinline=True)
 def _next_moment(attempts, next_outage):
-    """Returns the time, kind and task of selection's next change without a check-in; of equal times
+    """Returns the time, kind and task of selection's next change without a check-in; at equal times
     the first task's."""
     moment, what, which = np.inf, TIMED_OUT, -1
     for task in range(attempts.rounds.size):
-        # A task that is over waits for nothing any more.
+        # A task that is over waits for nothing.
         if attempts.select_from[task] == np.inf:
             continue
         is_ready = attempts.is_ready[task]
         own = attempts.deadlines[task] if is_ready else attempts.ready_times[task]
         if own < moment:
             moment, what, which = own, TIMED_OUT if is_ready else _READY, task
-    # At equal times the server is down first, so that no round starts in an outage.
+    # At equal times the outage comes first, so that no round starts in it.
     if next_outage <= moment:
         return next_outage, DOWN, -1
     return moment, what, which
@@ -624,8 +625,9 @@ def _next_moment(attempts, next_outage):
 
 @njit(forceinline=True)
 def _score(offer_keys, weights, task, device, window, time):
-    """Score of a task for a device that several tasks would take; the least takes it."""
-    # The moment is part of the address, because a device may be offered twice in a window.
+    """Returns the score of a task for a device that several tasks would take; the smallest score
+    wins."""
+    # The time is part of the address, because a device may be offered twice in a window.
     address = address_within(time, window.start_time, window.end_time)
     word, _, _, _ = draw(offer_keys[task], device, window.number, address)
     return exponential(word) / weights[task]

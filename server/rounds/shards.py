@@ -1,4 +1,5 @@
-"""All shards of a population as one: their check-ins, and the settlements not yet sent to them."""
+"""All shards of a population as one: their check-ins, and settlements that they have not received
+yet."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,11 +8,12 @@ from fedray.wire.messages import CheckInOrder, CheckIns, Settlement, settlements
 from fedray.wire.protocols import Pending, Shard
 
 MOST_UNSENT_ROWS = 1 << 20
-"""Rows of settlements at which they are sent without an order: about 40 MB."""
+"""Number of unsent settlement rows (about 40 MB) at which they are sent without waiting for the
+next order."""
 
 
 class Shards:
-    """The shards, and the settlements not yet sent to them.
+    """The shards, and the settlements that they have not received yet.
 
     Args:
         shards: shards of the population, in order of their devices.
@@ -23,12 +25,12 @@ class Shards:
         self._unsent_rows = 0
 
     def tell(self, settlement: Settlement) -> None:
-        """Takes a settlement, which the shards hear with the next order."""
+        """Takes a settlement, which the shards receive with the next order."""
         self._unsent.append(settlement)
         self._unsent_rows += settlement.device_ids.size
 
     def prepare(self, order: CheckInOrder) -> None:
-        """Says what will be asked for next, without settlements."""
+        """Announces the next order, without settlements."""
         for shard in self._shards:
             shard.prepare(order)
 
@@ -36,7 +38,7 @@ class Shards:
         """Returns the check-ins of all shards, which get the pending settlements first."""
         unsent = self._take_unsent()
         answers: list[Pending[CheckIns]] = []
-        # All shards are asked before the first answer is waited for.
+        # All shards get the order before the first answer is awaited.
         for shard in self._shards:
             own = dataclasses.replace(order, settlements=_for_shard(unsent, shard))
             answers.append(shard.check_ins(own))
@@ -50,7 +52,7 @@ class Shards:
     def tell_now(self) -> None:
         """Sends the pending settlements."""
         unsent = self._take_unsent()
-        # All shards are asked before the first answer is waited for.
+        # All shards get them before the first answer is awaited.
         answers = [shard.settle(_for_shard(unsent, shard)) for shard in self._shards]
         for pending in answers:
             pending.result()

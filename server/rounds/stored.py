@@ -40,7 +40,7 @@ from fedray.wire.messages import (
 from fedray.wire.protocols import Shard
 
 MOST_FAILURES = 100
-"""Attempts at a round that may fail for unresolved uploads, one after the other."""
+"""Largest number of consecutive attempts at a round that may fail because of unreadable uploads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Stored:
     report_times: Float64Array
 
     def with_more(self, more: "Stored") -> "Stored":
-        """These uploads and others, of other devices."""
+        """Returns these uploads and others, of other devices."""
         device_ids = np.concatenate([self.device_ids, more.device_ids])
         order = np.argsort(device_ids, kind="stable")
         check_ins = np.concatenate([self.check_in_times, more.check_in_times])
@@ -87,7 +87,7 @@ class StoredCoordinator(RoundLoop):
         self._schedule = schedule_of(scenario)
         self._unresolved = Unresolved(scenario.seed, uploads.unresolved_share)
         self._ahead_per_window = round(uploads.seconds / self._pace.window_seconds)
-        """Look-ahead windows of an upload window."""
+        """Number of look-ahead windows in an upload window."""
         self._attempt = 0
         """Number of the attempt, over uploads and rounds: shards apply each number once."""
         self._stored = NOTHING
@@ -103,7 +103,7 @@ class StoredCoordinator(RoundLoop):
             Starved: the first window has too few uploads, or the first round failed too often.
         """
         if self._window.number < 0:
-            # The first look-ahead window needs a census before there was any.
+            # The first look-ahead window needs a census of its own.
             self._enter(NO_WINDOW, self._shards.check_ins(self._pace.census_only()))
         ahead = self._uploads.windows * self._ahead_per_window
         for number in range(self._window.number + 1, ahead):
@@ -161,7 +161,7 @@ class StoredCoordinator(RoundLoop):
         self._outcomes = state["outcomes"]
 
     def _collect(self, number: int, is_last: bool) -> Settlement:
-        """Takes the uploads of a look-ahead window, and settles what their devices remember."""
+        """Takes the uploads of a look-ahead window, and settles the memory of their devices."""
         order = self._order(number)
         check_ins = self._shards.check_ins(order)
         self._window = order.window
@@ -173,7 +173,7 @@ class StoredCoordinator(RoundLoop):
             self._shards.prepare(self._order(number + 1))
         upload_window = number // self._ahead_per_window
         settlement = self._settle(check_ins, (upload_window + 1) * self._uploads.seconds)
-        # Every outcome has a count, even 0 in this window.
+        # Every outcome gets a count, even 0.
         counts = np.bincount(settlement.outcomes, minlength=self._outcomes.shape[1])
         self._outcomes[upload_window] += counts
         accepted = settlement.has_arrived
@@ -190,8 +190,8 @@ class StoredCoordinator(RoundLoop):
     def _settle(self, check_ins: CheckIns, window_end: float) -> Settlement:
         """Settles uploads: each device's first check-in of the list is its attempt.
 
-        An upload takes the part of a device's work that is not training. It is complete then,
-        unless the device fails or stops being eligible before, or the server is down; after the
+        An upload takes the part of a device's work that is not training. It is then complete,
+        unless the device first fails or stops being eligible, or the server is down; after the
         window's end it is late, and the server aborts it.
         """
         tried = self._tried(check_ins)
@@ -203,7 +203,7 @@ class StoredCoordinator(RoundLoop):
         fails = (failure_times < report_times) & (failure_times <= tried.interval_ends)
         is_complete = ~fails & (report_times <= tried.interval_ends)
         free = np.where(is_complete, report_times, np.where(fails, failure_times, np.inf))
-        # A device that neither completes the upload nor fails is gone when its interval ends.
+        # A device that neither completes the upload nor fails leaves when its interval ends.
         free = np.minimum(free, tried.interval_ends)
         is_stored = is_complete & (report_times <= window_end)
         outcomes = np.full(started.size, Outcome.DROPPED, np.uint8)
@@ -225,7 +225,7 @@ class StoredCoordinator(RoundLoop):
             timer_seconds=tried.timer_seconds,
             contributions=tried.contributions,
         )
-        # The server takes one upload of a device in a window, whatever the device remembers.
+        # The server takes one upload of a device per window, whatever the device remembers.
         again = np.minimum(np.ceil(np.where(is_stored, window_end, free)), float(NEVER))
         policies = self._rules.policies
         settlement = Settlement(
@@ -236,7 +236,7 @@ class StoredCoordinator(RoundLoop):
             report_times=np.where(is_complete, report_times, np.nan),
             outcomes=outcomes,
             reopen_times=np.maximum(policies.reopen_times(attempted), again.astype(np.uint32)),
-            # Rounds are the schedule's business, so devices that upload remember none.
+            # The schedule forms the rounds, so devices that upload remember none.
             remembers_round=np.zeros(started.size, np.bool_),
             forget_times=policies.forget_times(attempted),
         )
@@ -244,12 +244,13 @@ class StoredCoordinator(RoundLoop):
         return settlement
 
     def _tried(self, check_ins: CheckIns) -> Selected:
-        """The devices that try to upload, each at its first check-in; sorted by device id."""
+        """Returns the devices that try to upload, each at its first check-in; sorted by device
+        id."""
         is_up = np.ones(check_ins.times.size, np.bool_)
         for outage_start, outage_end in self._rules.outages:
             is_up &= (check_ins.times < outage_start) | (check_ins.times >= outage_end)
         up = np.flatnonzero(is_up)
-        # The list is in order of time, and `unique` gives the first place of each.
+        # The list is in order of time, and `unique` returns the first place of each.
         device_ids, places = np.unique(check_ins.device_ids[up], return_index=True)
         rows = up[places]
 
@@ -271,8 +272,8 @@ class StoredCoordinator(RoundLoop):
         )
 
     def _rounds_of_window(self, window: int) -> Iterator[ClosedRound]:
-        """The rounds on the uploads of a window, which is over."""
-        # A window's uploads are of no use to the next one, whose rounds draw from its own.
+        """Yields the rounds on the uploads of a finished window."""
+        # Later windows have rounds of their own, so the uploads are not kept.
         stored, self._stored = self._stored, NOTHING
         self._schedule.start_window(window, stored.device_ids)
         count = self._uploads.rounds_of_windows(self._scenario.rounds.count)[window]
@@ -291,12 +292,11 @@ class StoredCoordinator(RoundLoop):
                 )
                 return
             closed = self._draw_round(stored, window, eligible)
-            # An attempt that failed has a number of its own, so that the next draw of this round is
-            # another.
+            # A failed attempt keeps its number, so the next draw of this round differs.
             task.note(closed.record)
             yield closed
-            # No order comes before the window's rounds are over, and a replaced shard has this
-            # round by now.
+            # The next order comes after the window's rounds, and a replaced shard has this round by
+            # then.
             self._shards.tell_if_many()
             if task.stopped:
                 return
@@ -316,11 +316,11 @@ class StoredCoordinator(RoundLoop):
         self._task.starved = reason
 
     def _draw_round(self, stored: Stored, window: int, eligible: Int64Array) -> ClosedRound:
-        """One attempt at a round, after the last one, among the eligible uploads."""
+        """Makes one attempt at a round from the eligible uploads, after the previous round."""
         task = self._task
         drawn = self._schedule.draw(eligible, self._attempt)
         device_ids = stored.device_ids[drawn]
-        # Whether an upload can be read turns out only once it is drawn.
+        # Only a drawn upload shows whether it can be read.
         is_unresolved = self._unresolved.among(device_ids, self._attempt)
         unresolved = int(np.count_nonzero(is_unresolved))
         is_committed = unresolved <= most_unresolved(drawn.size)
@@ -350,7 +350,7 @@ class StoredCoordinator(RoundLoop):
     def _settlement_of_round(
         self, stored: Stored, drawn: Int64Array, outcomes: UInt8Array
     ) -> Settlement:
-        """The rows of an attempt at a round, of which its devices hear nothing."""
+        """Returns the rows of an attempt at a round; its devices are not informed."""
         has_losses = self._rules.policies.losses.happen
         return Settlement(
             attempt=self._attempt,

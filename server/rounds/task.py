@@ -1,5 +1,5 @@
-"""Rounds of one federated task: the attempts so far, its privacy budget, and why it lacks
-devices."""
+"""Rounds of one federated task: the attempts so far, its privacy budget, and the cause of a
+shortage of devices."""
 
 from dataclasses import astuple
 from typing import NamedTuple
@@ -17,17 +17,17 @@ STARVING_SECONDS = 20 * 3600.0
 """Simulated time without a round after which a run counts as starving: shorter than a day, and
 longer than the part of a day in which the devices of one time zone are in use."""
 HELD_BACK_SECONDS = 12 * 3600.0
-"""The same where separation or cap, which no waiting ends, hold back more than half of the eligible
+"""Such a time if separation or cap, which no waiting ends, hold back more than half of the eligible
 devices."""
 
 
 class Supply(NamedTuple):
-    """Devices that a run has at the start of its present window.
+    """Supply of devices at the start of a run's present window.
 
-    eligible: estimate of the eligible devices.
-    may_come: estimate of the eligible devices that no rule holds back; of several tasks, the
-        largest number that one of them has.
-    starving: the reason why no round was committed for most of a day; empty otherwise.
+    eligible: estimated number of eligible devices.
+    may_come: estimated number of eligible devices that no rule holds back; with several tasks, the
+        largest of any task.
+    starving: reason why no round was committed for most of a day; empty otherwise.
     """
 
     eligible: int
@@ -48,8 +48,8 @@ class TaskRounds:
     round_index: the round that is being formed.
     opened: time at which selection for it began, seconds since start.
     census: census of the present window, by the task's own rules.
-    stopped: the reason why the budget ended the rounds; empty otherwise.
-    starved: the reason why the simulated days did not suffice; empty otherwise.
+    stopped: reason why the budget ended the rounds; empty otherwise.
+    starved: reason why the simulated days did not suffice; empty otherwise.
     """
 
     def __init__(self, task: TaskScenario) -> None:
@@ -78,7 +78,7 @@ class TaskRounds:
 
     @property
     def starving(self) -> str:
-        """The reason why no round was committed for most of a day; empty otherwise."""
+        """Reason why no round was committed for most of a day; empty otherwise."""
         idle = self._window_end - self._idle_since
         _, by_round, by_cap = self._held_back
         most = HELD_BACK_SECONDS if by_round + by_cap > 0.5 else STARVING_SECONDS
@@ -90,36 +90,37 @@ class TaskRounds:
         """Enters a window.
 
         Args:
-            window: the next one.
+            window: the next window.
             census: census of its start, by the task's own rules.
         """
         self._window_end, self.census = window.end_time, census
-        # The first census sets only the pace, and is that of no window.
+        # The first census only sets the pace, and belongs to no window.
         if window.number >= 0:
             self._since_commit += census
 
     def note(self, record: RoundRecord) -> None:
-        """Takes up an attempt that has closed."""
+        """Takes a closed attempt."""
         self.records.append(record)
         if record.is_committed:
             self.round_index += 1
-            # If rounds starve, the cause is sought since the last committed one.
+            # If rounds starve, the cause is sought from the last committed one on.
             self._since_commit = Census(0, 0, 0, 0)
 
     def may_commit(self, accepted_device_ids: UInt64Array) -> bool:
-        """Whether the budget permits the next round with these accepted devices [A]. If it does
-        not, the task has `stopped`."""
+        """Whether the budget permits the next round with these accepted devices [A]. If not, the
+        task has `stopped`."""
         if self._budget is not None:
             self.stopped = self._budget.refusal(accepted_device_ids)
         return not self.stopped
 
     def remember(self, accepted_device_ids: UInt64Array) -> None:
-        """Takes up a round that was committed before, with its accepted devices [A]; in order."""
+        """Takes up a round that was committed before a resumption, with its accepted devices [A];
+        in order."""
         if self._budget is not None:
             self._budget.add(accepted_device_ids)
 
     def is_starved(self, time: float) -> bool:
-        """Whether the task ends at a time, seconds since start, because it lacks devices."""
+        """Whether the task must end at a time, seconds since start, for lack of devices."""
         rounds = self.scenario.rounds
         # A device that waits for its timer, or a round for its timeout, does not starve yet.
         waits = self.scenario.participation.wait_seconds + 60.0 * rounds.selection_timeout_minutes
@@ -128,7 +129,7 @@ class TaskRounds:
 
     @property
     def why_starved(self) -> str:
-        """The limit that ended the task, the cause, and a remedy."""
+        """The limit that ended the task, the cause, and a remedy, in words."""
         rounds, last = self.scenario.rounds, self._last_commit
         committed = sum(record.is_committed for record in self.records)
         limit = f"rounds.max_days={rounds.max_days:g} ran out"
@@ -140,7 +141,8 @@ class TaskRounds:
         return f"{text}; {self._cause}"
 
     def state(self) -> dict[str, NDArray]:
-        """Everything but the budget, as named arrays; for a checkpoint between two windows."""
+        """Returns everything but the budget, as named arrays; for a checkpoint between two
+        windows."""
         censuses = [astuple(each) for each in (self.census, self._since_commit)]
         return {
             "round": np.array([self.round_index]),
@@ -151,7 +153,7 @@ class TaskRounds:
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Takes up a state."""
+        """Restores a state."""
         self.round_index = int(state["round"][0])
         self.opened, self._window_end = state["times"].tolist()
         self.census, self._since_commit = (Census(*row) for row in state["census"].tolist())
@@ -177,7 +179,7 @@ class TaskRounds:
 
     @property
     def _cause(self) -> str:
-        """The cause of a shortage, and a remedy."""
+        """Returns the cause of a shortage, and a remedy."""
         rounds = self.scenario.rounds
         begun = 0.0 if self._last_commit is None else self._last_commit.closed
         # An attempt that selected enough devices lacked reports, not check-ins.
@@ -207,18 +209,18 @@ class TaskRounds:
         return closed / total - by_cap, too_near / total, by_cap
 
     def _what_held_back(self) -> str:
-        """The rule that held back most of the eligible devices since the last committed round;
-        empty if all rules together held back at most half of them."""
+        """Returns the rule that held back most of the eligible devices since the last committed
+        round; empty if all rules together held back at most half of them."""
         participation = self.scenario.participation
         by_timer, by_round, by_cap = self._held_back
-        # Rules that hold back less than half of the devices are not the reason.
+        # A rule that holds back less than half of the devices is not the reason.
         if by_cap + by_timer + by_round <= 0.5:
             return ""
         cap = participation.max_participations
         keys = participation.keys_by_rule
         limits = [f"participation.max_participations={cap}"] if cap is not None else []
         if self.scenario.privacy.at_limit == "exclude":
-            # Excluded devices count as spent too: their timers never open either.
+            # Excluded devices count as spent too, since their timers never open either.
             limits += ["privacy.stop_at", "privacy.noise_multiplier"]
         remedies = (
             (by_timer, f"lower {keys['time']}"),

@@ -1,6 +1,7 @@
 """Claims: every statement is held against the trace, and what breaks it is named."""
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedray.audit.audit import Audit, audit_trace
-from fedray.audit.claims import Claim, read_claim
+from fedray.audit.claims import STATEMENTS, Claim, read_claim
+from fedray.audit.evidence import write_evidence
 from fedray.audit.findings import Finding, Verdict
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
@@ -20,6 +22,8 @@ from fedray.mechanisms.triangular import lower_factor
 
 PATTERNS = [[0, 7, 15], [1, 9], [2], [3, 4, 5, 6], [8, 10, 11, 12, 13, 14, 16]]
 HONEST = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nrounds = 17\nmin_sep = 1\nmax_participations = 7\n'
+BROKEN = {"rounds": 12, "min_sep": 2, "max_participations": 3, "timer_hours": 0.1}
+"""A value of each statement that PATTERNS break. Add one for a new statement."""
 
 
 def claimed(trace, tmp_path: Path, text: str) -> Audit:
@@ -56,6 +60,20 @@ def test_an_honest_claim_holds(run, tmp_path: Path) -> None:
         statements, Verdict.HOLDS
     )
     assert audit.claim_sentence == "privacy: holds; participation: holds"
+
+
+@pytest.mark.parametrize("key", [each.key for each in STATEMENTS])
+def test_every_statement_can_be_broken_and_holds_as_it_should_be_said(
+    run, tmp_path: Path, key: str
+) -> None:
+    assert key in BROKEN, f"{key}: add a value to BROKEN that PATTERNS break"
+    claim, trace = Claim(mechanism=Tree(), noise_multiplier=3.0), run(PATTERNS, 17)
+    audit = audit_trace(trace, claim=claim.model_copy(update={key: BROKEN[key]}))
+    finding = by_statement(audit)[key]
+    assert finding.verdict is Verdict.BROKEN
+    assert write_evidence(trace, audit, tmp_path / "evidence.csv") > 0
+    corrected = audit_trace(trace, claim=claim.model_copy(update=tomllib.loads(finding.should_say)))
+    assert by_statement(corrected)[key].verdict is Verdict.HOLDS
 
 
 def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) -> None:

@@ -57,8 +57,9 @@ EXAMPLES = {
     "training.weighting.kind": ("server/test_weighting.py:WEIGHTINGS",),
 }
 """Where the suite of each key has its examples, below tests/."""
-USERS_OWN = {"training.task.kind": {"custom"}}
-"""Kinds whose suite is run with the code of a user; see tests/contracts/test_tasks.py."""
+ELSEWHERE = {"training.task.kind": {"custom"}, "privacy.mechanism.kind": {"none"}}
+"""Kinds with tests of their own: a user's code in tests/contracts/test_tasks.py, a run without
+noise in tests/simulation/test_no_noise.py."""
 ALL = pytest.mark.parametrize("key", sorted(".".join(path) for path in KINDS))
 
 
@@ -139,7 +140,7 @@ def test_every_kind_has_what_implements_it(key: str) -> None:
 def test_every_kind_is_an_example_of_its_suite(key: str) -> None:
     kinds = KINDS[tuple(key.split("."))].keys()
     assert key in EXAMPLES, f"{key}: say in EXAMPLES here where its suite has its examples"
-    found = set.union(*(kinds_of(place) for place in EXAMPLES[key])) | USERS_OWN.get(key, set())
+    found = set.union(*(kinds_of(place) for place in EXAMPLES[key])) | ELSEWHERE.get(key, set())
     missing = sorted(kinds - found)
     assert not missing, f"{key}={missing}: add an example to tests/{' or '.join(EXAMPLES[key])}"
     assert found <= kinds, (

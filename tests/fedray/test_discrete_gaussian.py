@@ -203,7 +203,9 @@ def test_what_devices_cannot_add_noise_for_is_refused(small) -> None:
         discrete(small, "privacy.clipping={kind='adaptive'}")
     with pytest.raises(ScenarioError, match="stop_at: the budget counts noise of the server"):
         discrete(small, "privacy.stop_at={rho=1.0}")
-    with pytest.raises(ScenarioError, match="parameters=30320 is not the model's 10"):
+    with pytest.raises(
+        ScenarioError, match="parameters=30320 is not the model's number of parameters, 10,"
+    ):
         ModelAggregator(discrete(small, "training.enabled=true")).start(np.zeros(10, np.float32))
 
 

@@ -118,7 +118,7 @@ def test_values_are_cut_at_80_characters_and_keep_their_end() -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ('{"kind": "tree", "kind": "identity"}', "the key 'kind' is there twice"),
+        ('{"kind": "tree", "kind": "identity"}', "the key 'kind' occurs twice"),
         ("[" * 100_000, "nested too deeply"),
         ('{"kind": "toeplitz", "coefficients": [' + "1" * 5000 + "]}", "4300"),
         ('{"kind": "' + "x" * 50_000 + '"}', "..."),

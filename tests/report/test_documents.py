@@ -131,6 +131,7 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
     yield {"classes": [{"name": "all", "share": 1.0, "eligible_share": 0.1, **counts}]}
     yield {"violations": Violations(1, 2, 0, 0, 0, 0).to_json()}
     yield {"exclusions": Exclusions(np.array([3, 5]), 2.0, 1.5, 0).to_json()}
+    yield {"no_guarantee": "no guarantee: no noise was added"}
     least = {"devices": 9, "noise_multiplier": 1.5}
     noise = {"least_noise": {"round": 0, **least}, "least_permitted_noise": least}
     for table in (SecAgg(), DiscreteGaussian(parameters=10)):

@@ -9,6 +9,7 @@ import pytest
 from document_schema import found_keys
 from json_documents import DOCUMENTS
 from lawful_runs import lawful
+from small_roles import written_roles
 
 from fedray.commands import reproductions
 from fedray.commands.reproductions import SHARED
@@ -34,16 +35,29 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "overrides": LEARNING,
         "placement": HERE,
     },
+    "shakespeare": {
+        "data": None,
+        "rounds": 2,
+        "optimizers": "fedadam",
+        "tuning": True,
+        "overrides": ["training.task.hidden=8"],
+        "placement": HERE,
+    },
 }
 """Arguments of a quick run of each reproduction."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", reproductions.reproductions())
-def test_a_reproduction_has_tables_figures_a_verdict_and_json(name: str, monkeypatch) -> None:
+def test_a_reproduction_has_tables_figures_a_verdict_and_json(
+    name: str, monkeypatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(small_runs, "outcome_of", lawful)
     assert name in EXAMPLES, f"{name} has no quick run: add one to EXAMPLES"
-    for result in reproductions.reproductions()[name].run(**EXAMPLES[name]):
+    given = dict(EXAMPLES[name])
+    if "data" in given:
+        given["data"] = written_roles(tmp_path)
+    for result in reproductions.reproductions()[name].run(**given):
         assert result.agrees
         assert result.verdict.endswith((".", "%"))
         assert result.tables()

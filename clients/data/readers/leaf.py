@@ -23,9 +23,9 @@ from fedray.scenario.data import LeafData
 
 SUFFIXES = (".json",)
 MOST_DEPTH = 64
-"""Most nested arrays and objects. The parser needs memory for the square of them."""
+"""Deepest nesting of arrays and objects, since the parser needs memory for its square."""
 MOST_CLIENT_TEXT = 64 << 20
-"""Most bytes of the JSON of one client, which grows up to twentyfold in memory."""
+"""Largest JSON of one client, bytes; it grows up to twentyfold in memory."""
 _CREATE = "CREATE TABLE clients(split TEXT, name TEXT, examples INTEGER, content TEXT)"
 _INSERT = "INSERT INTO clients VALUES (?, ?, ?, ?)"
 _CLIENTS = "SELECT split, name, examples, rowid FROM clients ORDER BY rowid"

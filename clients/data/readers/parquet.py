@@ -36,10 +36,10 @@ _SORT_MEMORY = "1GiB"
 # Rows of a row group of the copy: a client is read by whole groups.
 _GROUP_ROWS = 4096
 MOST_GROUP_BYTES = (1 << 31) - 1
-"""Most bytes of the columns of a row group in memory. Parquet stores equal values once, so a small
-file can have more of them than the memory."""
+"""Largest size of the columns of a row group in memory, bytes. Parquet stores equal values once, so
+a small file can expand beyond the memory."""
 MOST_NAME_BYTES = 4096
-"""Most bytes of a client's name."""
+"""Largest size of a client's name, bytes."""
 # An example takes at least a bit of its file.
 _MOST_ROWS_PER_BYTE = 8
 # Room on disk for sorting: this many sizes of the files, and at least these bytes.

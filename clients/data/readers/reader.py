@@ -15,8 +15,8 @@ Column = NDArray | Sequence
 """One column of N examples: an array [N, ...], or a sequence of N texts (str), texts in words
 (sequences of str) or sequences of numbers."""
 MOST_CLIENT_BYTES = 1 << 30
-"""Most bytes of one column of one client, or of its records in the file. Compressed formats can
-hold far more in a small file, so readers check it before they unpack."""
+"""Largest size of one column of one client, or of its records in the file, bytes. Compressed
+formats can hold far more in a small file, so readers check it before they unpack."""
 
 
 class Client(NamedTuple):

@@ -42,9 +42,9 @@ _GATHER = (
 )
 _COMPRESSED = (".lzma", ".xz")
 MOST_EXAMPLE_BYTES = 64 << 20
-"""Most bytes of a serialized example."""
+"""Largest size of a serialized example, bytes."""
 MOST_UNPACKED_SHARE = 100
-"""Most sizes of a compressed file in the decompressed one. EMNIST's has 20."""
+"""Largest ratio of decompressed to compressed size. EMNIST's is 20."""
 # Size up to which any file may be decompressed: an empty database is nearly all zeros.
 _LEAST_UNPACKED_LIMIT = 64 << 20
 
@@ -145,7 +145,7 @@ class TffSqlite(ClientFile):
                 if left < 0:
                     raise Damaged(
                         f"{self._name} unpacks to more than {MOST_UNPACKED_SHARE} times its "
-                        "size, as no data does; decompress it yourself if you trust it"
+                        "size, which real data never does; if you trust it, decompress it yourself"
                     )
                 target.write(block)
         # The cache keeps only content that is a database.

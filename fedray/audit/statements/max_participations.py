@@ -19,7 +19,7 @@ from fedray.trace.reader import Trace
 
 
 class MaxParticipationsStatement(Statement):
-    """Holds if no device took part more often."""
+    """Holds if no device took part more often than claimed."""
 
     key = "max_participations"
 

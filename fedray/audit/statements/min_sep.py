@@ -1,4 +1,4 @@
-"""The claim `min_sep`: two rounds of a device are at least so far apart."""
+"""The claim `min_sep`: the least difference between two rounds of a device."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ from fedray.trace.reader import Trace
 
 
 class MinSepStatement(Statement):
-    """Holds if no gap between consecutive participations of a device is smaller."""
+    """Holds if no gap between consecutive participations of a device is smaller than claimed."""
 
     key = "min_sep"
 
@@ -46,7 +46,7 @@ class MinSepStatement(Statement):
                 f"{'is' if broken == 1 else 'are'} closer than claimed"
             )
         b = patterns.min_sep
-        # No min-sep can be claimed of a device that contributed twice to a round.
+        # No min-sep covers a device that contributed twice to a round.
         should_say = f"min_sep = {b}" if b else ""
         verdict = verdict_of(not broken)
         return Finding(self.key, verdict, claimed, b, should_say, text, broken, evidence)

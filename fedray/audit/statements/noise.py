@@ -1,17 +1,17 @@
-"""The claims `mechanism` and `noise_multiplier`: noise was added as claimed."""
+"""The claims `mechanism` and `noise_multiplier`: the run added the claimed noise."""
 
 from fedray.audit.findings import Finding, Verdict, verdict_of
 from fedray.mechanisms.strategy import Strategy
-from fedray.scenario.privacy import Privacy
+from fedray.scenario.privacy import NO_GUARANTEE, Privacy
 
 
 def check_noise(claimed: Strategy, noise_multiplier: float, used: Privacy | None) -> list[Finding]:
-    """Returns both findings.
+    """Returns the findings on the mechanism and on the noise multiplier.
 
     Args:
         claimed: claimed mechanism.
         noise_multiplier: claimed noise multiplier.
-        used: noise of the run; None for a log, which does not record it.
+        used: privacy table of the run; None for a log, which does not record it.
     """
     if used is None:
         text = "an imported log does not say how noise was added"
@@ -19,7 +19,12 @@ def check_noise(claimed: Strategy, noise_multiplier: float, used: Privacy | None
             Finding("mechanism", Verdict.UNCHECKED, claimed.kind, None, "", text),
             Finding("noise_multiplier", Verdict.UNCHECKED, noise_multiplier, None, "", text),
         ]
-    own = used.mechanism
+    own = used.strategy
+    if own is None:
+        return [
+            Finding("mechanism", Verdict.BROKEN, claimed.kind, "none", "", NO_GUARANTEE),
+            Finding("noise_multiplier", Verdict.BROKEN, noise_multiplier, 0.0, "", NO_GUARANTEE),
+        ]
     is_same = own.kind == claimed.kind and own.parameters == claimed.parameters
     if is_same:
         text = f"the run's mechanism is the {own.kind} that is claimed"

@@ -11,7 +11,7 @@ from fedray.trace.reader import Trace
 
 
 class RoundsStatement(Statement):
-    """Holds if no more rounds were released."""
+    """Holds if no more rounds were released than claimed."""
 
     key = "rounds"
 

@@ -1,5 +1,4 @@
-"""The claims `rho` and `epsilon`: what follows from limits on participation, and whether a claimed
-figure does."""
+"""The claims `rho` and `epsilon`: whether a claimed figure follows from limits on participation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,18 +12,18 @@ from fedray.mechanisms.accounting.events import Event
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 
 ROUNDED = {"rho": 1e-9, "epsilon": 1e-6}
-"""Relative error of floats, and of the discretisation of epsilon (which rounds up). A claim that is
-rounded down further is broken."""
+"""Relative error of floats, and of the discretisation of epsilon (which rounds up). A claim that
+falls short by more is broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """Limits on participation that hold whatever happens, and their sensitivity.
+    """Limits on participation that hold in any case, and their sensitivity.
 
     limits: the limits in words.
-    reason: why they hold.
-    sensitivity: None if nothing is proven for the strategy under these limits.
-    problem: why nothing is proven.
+    reason: reason why they hold.
+    sensitivity: None if no theorem covers the strategy under these limits.
+    problem: reason why none does.
     """
 
     limits: str
@@ -54,7 +53,7 @@ class Basis:
 
     @property
     def said(self) -> str:
-        """The limits, why they hold, and why nothing is proven if nothing is."""
+        """The limits in words, why they hold, and why nothing is proven, if so."""
         said = f"{self.limits} ({self.reason})" if self.reason else self.limits
         return f"{said}; {self.problem}" if self.problem else said
 
@@ -78,7 +77,7 @@ class SpentStatement:
 
     @property
     def most(self) -> float:
-        """Largest figure that is taken for the claimed one."""
+        """Largest figure that counts as the claimed one."""
         return self.claimed * (1 + ROUNDED[self.key])
 
     def check(
@@ -88,19 +87,20 @@ class SpentStatement:
         corrected: Basis,
         evidence: tuple[Evidence, ...],
     ) -> Finding:
-        """Returns whether the figure follows from limits, else whether this trace spent no more.
+        """Returns a finding: whether the figure follows from limits, else whether this trace spent
+        no more.
 
         Args:
             found: sensitivity of the trace.
             basis: limits from rules and unbroken statements.
-            corrected: the same with broken statements put right, for the advice.
+            corrected: the same limits with broken statements corrected, for the advice.
             evidence: the device that spent most.
         """
         of_trace = self.privacy_of(released(self.noise, found.value))
         at_most = "" if found.is_exact else "at most "
         text = f"the devices of this trace spent {at_most}{plain(up(of_trace))}"
         verdict = self._verdict(of_trace, found.is_exact, basis)
-        # Limits of the corrected claim matter only if the claim itself has no support.
+        # The limits of the corrected claim only matter if the claim itself has no support.
         support, said = basis, basis.said
         if verdict is not Verdict.HOLDS and corrected is not basis:
             support, said = corrected, f"with the other statements put right, {corrected.limits}"

@@ -16,7 +16,7 @@ from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 MOST_EVIDENCE = 10
-"""Most devices or pairs that a finding shows."""
+"""Largest number of devices or pairs that a finding shows."""
 _MOST_LABELS = 12
 
 
@@ -26,7 +26,7 @@ class Subject:
 
     trace: the trace.
     patterns: rounds of every device.
-    name_of: shown name of a device id.
+    name_of: function that returns the shown name of a device id.
     """
 
     trace: Trace | ImportedTrace
@@ -34,10 +34,10 @@ class Subject:
     name_of: Callable[[int], str]
 
     def evidence(self, device_id: int, rounds: Sequence[int], shows: str) -> Evidence:
-        """Returns evidence that also names the rounds by the numbers of an imported log."""
+        """Returns evidence; for an imported log, it also has the log's numbers of the rounds."""
         pattern = tuple(rounds)
         if isinstance(self.trace, ImportedTrace):
-            # A pattern may have thousands of rounds; a dozen say where to look.
+            # A pattern may have thousands of rounds; a dozen suffice to find it.
             first = pattern[:_MOST_LABELS]
             labels = [self.trace.round_label(each) for each in first]
             more = ", ..." if len(pattern) > len(first) else ""
@@ -67,25 +67,25 @@ class Statement(ABC):
 
     @abstractmethod
     def check(self, claimed: Any, subject: Subject) -> Finding:
-        """Returns the finding, with the worst breaches or the binding devices as evidence."""
+        """Returns the finding, with the worst breaches or the binding devices as evidence.
+
+        A log may lack participations (`ImportedTrace.incompleteness`). BROKEN stands even then, so
+        return UNCHECKED where further participations could mend a breach.
+        """
 
     @abstractmethod
     def breaches(self, claimed: Any, subject: Subject) -> Iterator[Breaches]:
         """Yields every breach, in the order of devices and rounds, at most CHUNK at a time."""
 
     def words(self, claimed: Any, rounds: int, trace: Trace | ImportedTrace) -> str:
-        """Returns the statement over `rounds` rounds as "key = value", with doubts in brackets.
-
-        Empty if it states no limit.
-        """
+        """Returns the statement over `rounds` rounds as "key = value", with doubts in brackets;
+        empty if it states no limit."""
         del rounds, trace
         return f"{self.key} = {claimed:,}"
 
     def implied(self, claimed: Any, rounds: int, trace: Trace | ImportedTrace) -> MinSep | None:
-        """Returns the participation that the statement permits over `rounds` rounds.
-
-        None if it limits nothing there.
-        """
+        """Returns the participation that the statement permits over `rounds` rounds; None if it
+        limits nothing."""
         del claimed, rounds, trace
         return None
 

@@ -1,7 +1,7 @@
-"""The claim `timer_hours`: a device waits at least so long before it takes part again.
+"""The claim `timer_hours`: the least time before a device takes part again.
 
 A wait is the time between a device's accepted report and the check-in of its next participation; in
-a log, between the times of the two.
+a log, between the times of the two participations.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from fedray.trace.reader import Trace
 
 
 class TimerStatement(Statement):
-    """Holds if no device came back sooner."""
+    """Holds if no device came back sooner than claimed."""
 
     key = "timer_hours"
 
@@ -38,7 +38,7 @@ class TimerStatement(Statement):
         shortest: list[tuple[float, int, tuple[int, ...]]] = []
         for seconds, devices, rounds in waits:
             broken += int(is_too_short(seconds, claimed).sum())
-            # No pair beyond the shortest few of a part can be among the shortest few of all.
+            # A pair outside the shortest few of a part is not among the shortest few of all.
             for place in np.argsort(seconds, kind="stable")[:MOST_EVIDENCE].tolist():
                 pair = tuple(rounds[place].tolist())
                 shortest.append((float(seconds[place]), int(devices[place]), pair))

@@ -138,25 +138,28 @@ class SweepResult(DrawnResult):
             if key in varied and key not in axes
         ]
 
-    def crossings(self) -> list[Crossing]:
-        """Changes of the better of two mechanisms at equal other values."""
-        sweep = self.sweep
-        if sweep.y in OF_THE_CELL:
-            return []
+    def _lines(self) -> dict[tuple[str, ...], list[tuple[float, float]]]:
+        """y over x, by mechanism and the other values."""
+        x, y = self.sweep.x, self.sweep.y
         lines: dict[tuple[str, ...], list[tuple[float, float]]] = {}
         for each in self.cells:
-            others = [f"{key} {value}" for key, value in self.others_of(each.cell, (sweep.x,))]
+            others = [f"{key} {value}" for key, value in self.others_of(each.cell, (x,))]
             for row in each.rows:
-                y = getattr(row, sweep.y)
-                if y is not None:
-                    line = lines.setdefault((row.mechanism, *others), [])
-                    line.append((float(each.cell.get(sweep.x)), float(y)))
+                if (value := getattr(row, y)) is not None:
+                    point = float(each.cell.get(x)), float(value)
+                    lines.setdefault((row.mechanism, *others), []).append(point)
+        return {name: sorted(points) for name, points in lines.items()}
+
+    def crossings(self) -> list[Crossing]:
+        """Changes of the better of two mechanisms at equal other values."""
+        if self.sweep.y in OF_THE_CELL:
+            return []
         found = []
-        for (first, points), (second, other) in itertools.combinations(lines.items(), 2):
+        for (first, points), (second, other) in itertools.combinations(self._lines().items(), 2):
             # A line's name is its mechanism, then the other values.
             if first[1:] == second[1:]:
                 names = ", ".join(first), ", ".join(second)
-                found += _crossings(names[0], sorted(points), names[1], sorted(other))
+                found += _crossings(names[0], points, names[1], other)
         return found
 
 

@@ -41,6 +41,11 @@ CASES = {
         KeyboardLstmTask(**SMALL, cell="lstm", tied=True),
         WHOLE_TEXT,
     ),
+    "keyboard_lstm of two layers": (KeyboardLstmTask(**SMALL, layers=2), TEXT),
+    "keyboard_lstm without projection": (
+        KeyboardLstmTask(**SMALL, cell="lstm", layers=2, projected=False),
+        TEXT,
+    ),
     "transformer_lm": (
         TransformerLmTask(layers=2, embedding=8, heads=2, feedforward=6),
         TEXT,

@@ -8,6 +8,7 @@ import torch
 from small_tasks import TEXT, batch_of, made, parameters_of
 from torch import nn
 
+from fedray.base.errors import ScenarioError
 from fedray.clients.data.source import Field
 from fedray.clients.tasks import text
 from fedray.clients.tasks.layout import named, size_of
@@ -16,6 +17,7 @@ from fedray.scenario.tasks import KeyboardLstmTask, TransformerLmTask
 MODELS = {
     "cifg": KeyboardLstmTask(hidden=6, embedding=4),
     "lstm": KeyboardLstmTask(hidden=6, embedding=4, cell="lstm", tied=True),
+    "deep": KeyboardLstmTask(hidden=6, embedding=4, cell="lstm", layers=3, projected=False),
     "transformer": TransformerLmTask(layers=2, embedding=8, heads=2, feedforward=6),
 }
 EACH = pytest.mark.parametrize("table", MODELS.values(), ids=MODELS)
@@ -28,6 +30,12 @@ EACH = pytest.mark.parametrize("table", MODELS.values(), ids=MODELS)
         (KeyboardLstmTask(tied=True), 10_000, 1_412_250),  # 1.4 M: Hard et al. 2018
         (KeyboardLstmTask(cell="lstm", hidden=256, tied=True), 10_000, 1_346_144),
         (KeyboardLstmTask(cell="lstm"), 10_004, 4_050_748),  # Keras's summary
+        # 256 * (8 + 256 + 1) * 4 + 256 * (256 + 256 + 1) * 4 + 90 * (8 + 256 + 1): Reddi et al. 2021.
+        (
+            KeyboardLstmTask(cell="lstm", hidden=256, embedding=8, layers=2, projected=False),
+            90,
+            820_522,
+        ),
         (TransformerLmTask(), 10_000, 1_962_528),
     ],
 )
@@ -51,6 +59,22 @@ def _nats_of_lstm(own: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.T
     _loaded(layer, weights | biases)
     states, _ = layer(own["embedding"][inputs])
     return (states @ own["projection"] + own["projection_bias"]) @ own["embedding"].T
+
+
+def _nats_of_deep_lstm(own: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
+    """Logits by torch's LSTM of three layers, which the output layer reads as they are."""
+    units, width = own["recurrent"].shape[0], own["embedding"].shape[1]
+    order = torch.arange(4 * units).view(4, units)[[1, 2, 3, 0]].flatten()
+    layers = nn.LSTM(width, units, 3, batch_first=True)
+    values: dict[str, torch.Tensor] = {}
+    for layer, suffix in enumerate(("", "_2", "_3")):
+        values[f"weight_ih_l{layer}"] = own[f"input{suffix}"].T[order]
+        values[f"weight_hh_l{layer}"] = own[f"recurrent{suffix}"].T[order]
+        values[f"bias_ih_l{layer}"] = own[f"gate_bias{suffix}"][order]
+        values[f"bias_hh_l{layer}"] = torch.zeros(4 * units)
+    _loaded(layers, values)
+    states, _ = layers(own["embedding"][inputs])
+    return states @ own["output"].T + own["output_bias"]
 
 
 def _nats_of_transformer(own: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
@@ -85,7 +109,12 @@ def _nats_of_transformer(own: dict[str, torch.Tensor], inputs: torch.Tensor) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "twin"), [("lstm", _nats_of_lstm), ("transformer", _nats_of_transformer)]
+    ("name", "twin"),
+    [
+        ("lstm", _nats_of_lstm),
+        ("deep", _nats_of_deep_lstm),
+        ("transformer", _nats_of_transformer),
+    ],
 )
 @pytest.mark.parametrize("scores_at_once", [1 << 23, 40])
 def test_loss_and_metrics_are_those_of_a_plain_model(
@@ -217,3 +246,19 @@ def test_initial_values_are_those_of_keras(cell: str) -> None:
 
 def text_bound(fans: int) -> float:
     return math.sqrt(6.0 / fans)
+
+
+def test_one_layer_with_projection_keeps_the_digest_of_scenarios(small) -> None:
+    """Scenarios that were written before there was a choice have neither key."""
+    plain = small("training.task={kind='keyboard_lstm'}")
+    assert not {"layers", "projected"} & plain.to_tables()["training"]["task"].keys()
+    told = small("training.task={kind='keyboard_lstm',layers=1,projected=true}")
+    assert told.digest == plain.digest
+    deep = small("training.task={kind='keyboard_lstm',cell='lstm',layers=2,projected=false}")
+    assert deep.digest != plain.digest
+
+
+@pytest.mark.parametrize("keys", ["", "cell='lstm',tied=true,"])
+def test_an_output_layer_that_needs_the_projection_keeps_it(small, keys: str) -> None:
+    with pytest.raises(ScenarioError, match="take cell='lstm' and tied=false"):
+        small(f"training.task={{kind='keyboard_lstm',{keys}projected=false}}")

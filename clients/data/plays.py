@@ -1,0 +1,108 @@
+"""Plays as text files become clients of data: a client is a role of a play, and its text all that
+the role says, in examples of equal length.
+
+In a file, a speech begins with the role's name in capitals at the start of a line, followed by a
+tab and its first line, or by a full stop, as "KING HENRY." or "KING HENRY. So shaken as we are".
+Its further lines follow, until the next name, a heading or an empty line. What stands before the
+first act is a list of roles, and what stands in square brackets is a stage direction; neither is
+text.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedray.base.atomic import write_whole
+from fedray.base.errors import InputError
+from fedray.base.regular_file import read_regular_file
+
+MOST_BYTES = 1 << 26
+"""Most bytes of a play."""
+LENGTH = 80
+"""Characters of an example, as in the published benchmark."""
+LEAST_CHARACTERS = 2 * LENGTH
+"""Characters below which a role is left out: one example teaches and tests nothing."""
+_DIRECTION = re.compile(r"\[[^\]]*\]")
+# A prologue is a heading by itself, and a role where it has a speech.
+_HEADING = re.compile(r"\s*((ACT|SCENE|INDUCTION)\b|(PROLOGUE|EPILOGUE)\W*$)")
+_FIRST_ACT = re.compile(r"^\s*(ACT|PROLOGUE|INDUCTION)\b.*$", re.MULTILINE)
+# A name has no lower-case letter, so "I" at the start of a sentence needs its tab or full stop.
+_SPEECH = re.compile(r"([A-Z][^a-z\t]*[^a-z\t\s.])(?:\t+|\.(?:\s+|$))(.*)")
+
+
+def roles_of(folder: Path) -> dict[str, str]:
+    """Returns the text of every role of the plays (*.txt) in a folder, by "play_ROLE".
+
+    Raises:
+        InputError: a file cannot be read, or there is no role.
+    """
+    files = sorted(folder.glob("*.txt")) if folder.is_dir() else []
+    if not files:
+        raise InputError(f"{str(folder)!r} is no folder with plays (*.txt); name one")
+    roles: dict[str, list[str]] = {}
+    for file in files:
+        for role, line in _lines_of(_content(file)):
+            roles.setdefault(f"{file.stem}_{role}", []).append(line)
+    return {role: "\n".join(lines) for role, lines in roles.items()}
+
+
+def write_roles(folder: Path, file: Path, length: int = LENGTH) -> tuple[int, int]:
+    """Writes a Parquet file with the columns `client` and `text`, a row per example.
+
+    Args:
+        folder: folder with the plays.
+        file: new file.
+        length: characters of an example; the last one of a role may be shorter.
+
+    Returns:
+        Number of roles, and of examples.
+
+    Raises:
+        InputError: the folder has no roles of LEAST_CHARACTERS, or the file cannot be written.
+    """
+    roles = {role: text for role, text in roles_of(folder).items() if len(text) >= LEAST_CHARACTERS}
+    rows = [
+        {"client": role, "text": text[first : first + length]}
+        for role, text in roles.items()
+        for first in range(0, len(text), length)
+    ]
+    if not rows:
+        raise InputError(
+            f"{str(folder)!r} has no role of {LEAST_CHARACTERS} characters: a speech begins with a "
+            "name in capitals, and a tab or full stop; name a folder of such plays"
+        )
+    content = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), content)
+    write_whole(file, content.getvalue().to_pybytes(), f"file {str(file)!r}", InputError)
+    return len(roles), len(rows)
+
+
+def _content(file: Path) -> str:
+    try:
+        return read_regular_file(file, MOST_BYTES).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"play {str(file)!r} cannot be read ({error}); name a folder of UTF-8 texts"
+        ) from None
+
+
+def _lines_of(play: str) -> Iterator[tuple[str, str]]:
+    """Yields (role, line) of the lines that are spoken."""
+    title = next((line.strip() for line in play.splitlines() if line.strip()), "")
+    start = _FIRST_ACT.search(play)
+    # A stage direction may take several lines, so they go before lines are looked at.
+    spoken = _DIRECTION.sub("", play[start.end() if start is not None else 0 :])
+    role = ""
+    for line in spoken.splitlines():
+        if not line.strip() or line.strip() == title or _HEADING.match(line):
+            # A direction leaves an empty line within a speech, a heading ends it.
+            role = role if line.startswith("\t") and not line.strip() else ""
+            continue
+        speech = _SPEECH.fullmatch(line)
+        if speech is not None:
+            role, line = speech[1].strip(), speech[2]
+        if role and line.strip():
+            yield role, line.strip()

@@ -1,0 +1,368 @@
+"""The published Shakespeare benchmark: federated optimisers on a model of the next character.
+
+Reddi et al. 2021 (Adaptive Federated Optimization, section 5) train a two-layer LSTM on ten roles a
+round for 1,200 rounds, without noise. All trainings here share the rounds of one trace. Accuracy is
+that on roles that never train; the paper's is that on other lines of the roles that train.
+
+    OUT/data/         the roles, split into those that train and those that are held out
+    OUT/trace/        ten roles a round, the same for all optimisers
+    OUT/runs/NAME/    a trained run of each optimiser
+
+An interrupted study continues from the files that are there.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import fedray
+from fedray import InputError
+from fedray.scenarios.reproduction import (
+    CheckpointError,
+    Document,
+    Figure,
+    MetricLine,
+    Progress,
+    Reproduced,
+    Reproduction,
+    Series,
+    Table,
+    metric_curve,
+)
+
+PUBLISHED = 0.569, 0.575
+"""Least and largest accuracy of the paper's optimisers (Table 1)."""
+AGREES_FROM = 0.55
+"""Accuracy from which the best optimiser agrees with the paper, on other roles than the paper's."""
+LAST_ROUNDS = 100
+"""A model's accuracy is the mean of its evaluations in the last rounds, as in the paper."""
+LENGTH, EVALUATED, LONGEST_CONTEXT = 80, 64, 5
+"""Characters of an example, most examples of a held-out role, longest context of n-grams."""
+SHARES = 10
+"""One in this many roles is held out."""
+START, END = "\1", "\0"
+"""Characters before a text, and after one that is shorter than an example."""
+
+# Best learning rates of the paper, from the parameter study in its published code; epsilon is tau.
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "fedavg": {"kind": "sgd", "momentum": 0.0, "learning_rate": 1.0},
+    "fedavgm": {"kind": "sgd", "momentum": 0.9, "learning_rate": 10**-0.5},
+    "fedadagrad": {"kind": "adagrad", "beta1": 0.0, "learning_rate": 10**-0.5, "epsilon": 0.1},
+    "fedadam": {"kind": "adam", "learning_rate": 0.01, "epsilon": 1e-3},
+    "fedyogi": {"kind": "yogi", "learning_rate": 0.01, "epsilon": 1e-3},
+}
+"""Table `training.server` by the name of the optimiser."""
+# Every device is there at all times and never fails: the paper draws ten of all roles. Roles differ
+# a hundredfold in size and a group pads to its longest, so devices train one at a time.
+SETTING: dict[str, Any] = {
+    "name": "shakespeare",
+    "seed": 1,
+    "availability": {"model": "always_on"},
+    "participation": {"timer_hours": 0.0},
+    "latency": {"failure_probability": 0.0},
+    "rounds": {"report_goal": 10, "over_selection": 1.0, "report_timeout_minutes": 10_000.0},
+    "privacy": {"mechanism": {"kind": "none"}, "clipping": {"kind": "none"}},
+}
+DATA = {"kind": "parquet", "tokens": "text", "unit": "character", "vocabulary": 86}
+MODEL = {"kind": "keyboard_lstm", "cell": "lstm", "layers": 2, "hidden": 256, "embedding": 8}
+TRAINING: dict[str, Any] = {
+    "cohort_sample": 10,
+    "devices_at_once": 1,
+    "evaluate_every": 20,
+    "evaluation_devices": 100_000,
+    "evaluation_examples": EVALUATED,
+    "task": {**MODEL, "projected": False},
+    "client": {"learning_rate": 1.0, "batch_size": 4, "epochs": 1.0},
+}
+
+
+class Roles(NamedTuple):
+    """Examples by role: those that train, and those that are held out."""
+
+    trained: Mapping[str, list[str]]
+    held_out: Mapping[str, list[str]]
+
+
+class Model(NamedTuple):
+    """A trained model."""
+
+    optimizer: str
+    """Name in the paper, in small letters."""
+    local_rate: float
+    """Learning rate of devices."""
+    server_rate: float
+    """Learning rate of the server."""
+    rounds: int
+    """Rounds that were trained."""
+    accuracy: float
+    """Mean accuracy of the evaluations in the last rounds, on held-out roles."""
+    standard_error: float
+    """Standard error of the last evaluation; the held-out roles are its sample."""
+    seconds_per_round: float | None
+    """Median seconds of a round on the machine that trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Study(Document):
+    """Optimisers beside n-grams and the paper."""
+
+    models: tuple[Model, ...]
+    """Models, the best first."""
+    ngrams: tuple[float, ...]
+    """Accuracy of n-grams on the same characters, by the length of the context from 0."""
+    roles: int
+    """Roles that train."""
+    held_out_roles: int
+    """Roles that are held out."""
+    published: tuple[float, float] = PUBLISHED
+    """Least and largest accuracy in the paper."""
+
+
+def run(
+    data: Annotated[Path | None, "Parquet file of `fedray data shakespeare`."] = None,
+    rounds: Annotated[int, "Rounds of each training."] = 1200,
+    optimizers: Annotated[str, "Optimisers, with commas between."] = ",".join(OPTIMIZERS),
+    tuning: Annotated[
+        bool, "Evaluate on a tenth of the training roles, to choose learning rates (--set)."
+    ] = False,
+    overrides: Sequence[str] = (),
+    placement: "fedray.Placement | None" = None,
+    out: Path | None = None,
+    on_progress: Progress = lambda _: None,
+) -> Iterator[Reproduced]:
+    """Trains a model with every optimiser.
+
+    Raises InputError for an unknown optimiser, and for data that is missing or has few roles.
+    """
+    names = [each.strip() for each in optimizers.split(",")]
+    for name in names:
+        if name not in OPTIMIZERS:
+            rule = f"must be among {', '.join(OPTIMIZERS)}"
+            raise InputError.of("optimizers", name, rule, "correct it")
+    if data is None:
+        raise InputError("data is missing: name the Parquet file of `fedray data shakespeare`")
+    with tempfile.TemporaryDirectory(prefix="fedray-shakespeare-") as folder:
+        directory = Path(os.path.abspath(out or folder))
+        roles = roles_of(data, tuning)
+        _write_split(roles, directory / "data")
+        on_progress("counting n-grams")
+        ngrams = ngram_accuracies(_texts(roles.trained), _texts(roles.held_out, EVALUATED))
+        study = Study((), ngrams, len(roles.trained), len(roles.held_out))
+        runs: dict[str, fedray.TrainedRun] = {}
+        for name in names:
+            scenario = scenario_of(directory / "data", roles.trained, rounds, name, overrides)
+            runs[name] = _trained(scenario, directory, name, placement, on_progress)
+            models = [*study.models, _model_of(name, scenario, runs[name])]
+            ranked = sorted(models, key=lambda each: -each.accuracy)
+            study = replace(study, models=tuple(ranked))
+            yield _reproduced(study, runs, tuning)
+
+
+def roles_of(data: Path, tuning: bool) -> Roles:
+    """Reads roles, and holds out one in SHARES by the digest of its name.
+
+    Args:
+        data: Parquet file with the columns `client` and `text`.
+        tuning: whether the held-out roles are left out, and others are held out in their place.
+    """
+    try:
+        rows = pq.read_table(data, columns=["client", "text"]).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"data {str(data)!r} cannot be read ({error}); name its file") from None
+    trained: dict[str, list[str]] = {}
+    held_out: dict[str, list[str]] = {}
+    for row in rows:
+        # A digest, so that a role is held out whatever other roles the file has.
+        digest = hashlib.sha256(row["client"].encode()).digest()
+        share = int.from_bytes(digest[:8], "big") % SHARES
+        if share >= int(tuning):
+            roles = held_out if share == int(tuning) else trained
+            roles.setdefault(row["client"], []).append(row["text"])
+    if not held_out or not trained:
+        raise InputError(f"data {str(data)!r} has too few roles to hold some out; add plays")
+    return Roles(trained, held_out)
+
+
+def _write_split(roles: Roles, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, texts in (("train", roles.trained), ("test", roles.held_out)):
+        rows = [{"client": role, "text": text} for role, own in texts.items() for text in own]
+        # The same rows give the same bytes, so a study that continues finds its own data.
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
+
+
+def _texts(roles: Mapping[str, list[str]], most: int | None = None) -> list[str]:
+    return [text for own in roles.values() for text in own[:most]]
+
+
+def scenario_of(
+    folder: Path,
+    roles: Mapping[str, Sequence[str]],
+    rounds: int,
+    optimizer: str,
+    overrides: Sequence[str] = (),
+) -> "fedray.Scenario":
+    """Scenario of a training.
+
+    Args:
+        folder: folder of the split data.
+        roles: examples of the roles that train; each role is a device.
+        rounds: rounds to train.
+        optimizer: key of OPTIMIZERS.
+        overrides: keys to set.
+    """
+    # The mean by examples, as in the paper's code: the largest role has weight 1.
+    largest = max(map(len, roles.values()))
+    weighting = {"kind": "clipped", "example_cap": largest, "least_mean_weight": 1e-6}
+    server = OPTIMIZERS[optimizer]
+    tables = {
+        **SETTING,
+        "population": {"devices": len(roles)},
+        "rounds": {**SETTING["rounds"], "count": rounds},
+        "data": {**DATA, "file": str(folder), "length": LENGTH},
+        "training": {**TRAINING, "weighting": weighting, "server": server},
+    }
+    return fedray.Scenario.from_tables(tables).with_overrides(*overrides)
+
+
+def _trained(
+    scenario: "fedray.Scenario",
+    directory: Path,
+    name: str,
+    placement: "fedray.Placement | None",
+    on_progress: Progress,
+) -> "fedray.TrainedRun":
+    """Reads the run of an optimiser, continues its training, or begins it."""
+    trace, out = directory / "trace", directory / "runs" / name
+    if not trace.exists():
+        fedray.simulate(scenario.with_overrides("training.enabled=false"), placement, trace)
+    if out.exists():
+        trained = fedray.TrainedRun.open(out)
+        if trained.document["scenario_digest"] != scenario.digest:
+            raise InputError(
+                f"output {str(out)!r} holds a training of another scenario; name another output"
+            )
+        return trained
+    out.parent.mkdir(exist_ok=True)
+
+    def tell(progress: Any) -> None:
+        # Other progress than that of rounds has no such number.
+        if (done := getattr(progress, "trained", None)) is not None:
+            on_progress(f"{name}: {done:,} of {scenario.rounds.count:,} rounds")
+
+    try:
+        return fedray.train(trace, scenario, placement, out, tell, is_resumed=True)
+    except CheckpointError:
+        return fedray.train(trace, scenario, placement, out, tell)
+
+
+def _model_of(name: str, scenario: "fedray.Scenario", trained: "fedray.TrainedRun") -> Model:
+    training, columns = scenario.training, trained.metrics
+    accuracies, rounds = columns["evaluation_accuracy"], scenario.rounds.count
+    is_last = columns["round"] >= min(rounds - LAST_ROUNDS, rounds - 1)
+    return Model(
+        name,
+        training.client.learning_rate,
+        training.server.learning_rate,
+        rounds,
+        float(np.nanmean(accuracies[is_last])),
+        float(columns["evaluation_accuracy_error"][-1]),
+        trained.seconds_per_round,
+    )
+
+
+def ngram_accuracies(
+    trained: Sequence[str], held_out: Sequence[str], longest: int = LONGEST_CONTEXT
+) -> tuple[float, ...]:
+    """Share of characters that n-grams predict, by the length of the context from 0.
+
+    The prediction is the most frequent next character of the context in the training texts; of a
+    context that they lack, that of the next shorter one. Texts are examples of the model: contexts
+    begin with each, and the end of a short one counts as a character.
+    """
+    guesses = [""] * sum(map(len, _ended(held_out)))
+    targets = "".join(_ended(held_out))
+    shares = []
+    for length in range(longest + 1):
+        counts = Counter(_grams(trained, length))
+        # The last one of a context stays: the most frequent, of equals the first letter.
+        order = sorted(counts, key=lambda gram: (counts[gram], -ord(gram[-1])))
+        best = {gram[:-1]: gram[-1] for gram in order}
+        asked = _grams(held_out, length)
+        guesses = [best.get(gram[:-1], known) for gram, known in zip(asked, guesses, strict=True)]
+        right = sum(map(str.__eq__, guesses, targets))
+        shares.append(right / len(targets))
+    return tuple(shares)
+
+
+def _ended(texts: Sequence[str]) -> list[str]:
+    return [f"{text}{END}"[:LENGTH] for text in texts]
+
+
+def _grams(texts: Sequence[str], length: int) -> Iterator[str]:
+    """Yields every character, with the `length` characters before it in its text."""
+    for text in _ended(texts):
+        padded = START * length + text
+        yield from (padded[place : place + length + 1] for place in range(len(text)))
+
+
+def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]", tuning: bool) -> Reproduced:
+    best = study.models[0]
+    low, high = (f"{100 * each:.1f}" for each in PUBLISHED)
+    verdict = (
+        f"{best.optimizer} predicts {100 * best.accuracy:.1f} % of characters after "
+        f"{best.rounds:,} rounds; the paper's optimisers reach {low} to {high} %, and n-grams "
+        f"{100 * max(study.ngrams):.1f} %."
+    )
+    note = (
+        f"Accuracy is the mean of the evaluations in the last {LAST_ROUNDS} rounds, on "
+        f"{study.held_out_roles:,} {'training' if tuning else 'held-out'} roles that do not train "
+        "here; the paper's is that on other lines of the roles that train. No guarantee: no noise "
+        "was added."
+    )
+    cells = {
+        "optimiser": lambda each: each.optimizer,
+        "local rate": lambda each: f"{each.local_rate:.4g}",
+        "server rate": lambda each: f"{each.server_rate:.4g}",
+        "accuracy": lambda each: f"{each.accuracy:.4f} ({each.standard_error:.4f})",
+        "seconds per round": lambda each: f"{each.seconds_per_round:.3g}",
+    }
+    models = Table.of("Held-out accuracy (standard error)", study.models, cells)
+    contexts = [(f"context of {n}", f"{share:.4f}") for n, share in enumerate(study.ngrams)]
+    tables = [models, Table.facts("Held-out accuracy of n-grams", contexts)]
+    title = "Shakespeare: federated optimisers" + (", tuning" if tuning else "")
+    agrees = tuning or best.accuracy >= AGREES_FROM
+    return Reproduced(
+        title, study.to_json(), tables, [note], verdict, agrees, [_curves(study, runs)]
+    )
+
+
+def _curves(study: Study, runs: "Mapping[str, fedray.TrainedRun]") -> Figure:
+    lines = [MetricLine(name, each.metrics) for name, each in runs.items()]
+    metrics = next(iter(runs.values())).task_metrics
+    metric = next(each for each in metrics if each.name == "accuracy")
+    figure = metric_curve(metric, lines, {})
+    ends = np.array([0.0, study.models[0].rounds])
+    levels = {"least published": PUBLISHED[0], "n-grams": max(study.ngrams)}
+    references = [
+        Series(name, "line", ends, np.full(2, value), is_reference=True)
+        for name, value in levels.items()
+    ]
+    return replace(figure, series=(*figure.series, *references))
+
+
+REPRODUCTION = Reproduction(
+    "The published Shakespeare benchmark: five federated optimisers, without noise.",
+    run,
+    has_figures=True,
+    is_resumable=True,
+)

@@ -1,0 +1,146 @@
+"""The Shakespeare benchmark in small: its split, its n-grams against a slow twin, and a whole study."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_roles import written_roles
+
+from fedray.base.errors import InputError
+from fedray.runtime.placement import Placement
+from fedray.scenarios import shakespeare
+from fedray.scenarios.shakespeare import ngram_accuracies, roles_of, scenario_of
+
+SMALL = (
+    "training.task.hidden=8",
+    "training.evaluate_every=2",
+    "training.client.batch_size=2",
+)
+HERE = Placement(1, "in-process")
+SAVING = Placement(1, "in-process", checkpoint_seconds=0.0)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return written_roles(tmp_path_factory.mktemp("plays"))
+
+
+def slow_ngrams(trained: list[str], held_out: list[str], longest: int) -> list[float]:
+    """Character by character, with a counter per context."""
+    seen: dict[str, Counter] = {}
+    for text in trained:
+        ended = (text + "\0")[:80]
+        for place, character in enumerate(ended):
+            for length in range(longest + 1):
+                # A context that reaches beyond the start of the text has the start in it.
+                context = ("^" * longest + ended[:place])[longest + place - length :]
+                seen.setdefault(context, Counter())[character] += 1
+    shares = []
+    for most in range(longest + 1):
+        right = []
+        for text in held_out:
+            ended = (text + "\0")[:80]
+            for place, character in enumerate(ended):
+                before = "^" * longest + ended[:place]
+                contexts = [before[len(before) - length :] for length in range(most, -1, -1)]
+                counter = next(seen[each] for each in contexts if each in seen)
+                top = max(counter.values())
+                right.append(min(key for key in counter if counter[key] == top) == character)
+        shares.append(sum(right) / len(right))
+    return shares
+
+
+def test_ngrams_are_those_of_a_slow_twin() -> None:
+    draws = np.random.default_rng(3)
+    made = ["".join(draws.choice(list("abcd "), 40 + 20 * (n % 4))) for n in range(30)]
+    # Characters that no training text has are never predicted.
+    held_out = [*made[20:], "abxyz"]
+    found = ngram_accuracies(made[:20], held_out, longest=3)
+    assert found == pytest.approx(slow_ngrams(made[:20], held_out, 3), abs=1e-12)
+    assert len(set(found)) == 4
+
+
+def test_tuning_never_sees_the_held_out_roles(data: Path) -> None:
+    final, tuning = roles_of(data, False), roles_of(data, True)
+    assert final.held_out
+    assert tuning.held_out
+    assert not final.held_out.keys() & (tuning.trained.keys() | tuning.held_out.keys())
+    assert final.trained.keys() == tuning.trained.keys() | tuning.held_out.keys()
+
+
+def test_the_model_and_the_work_are_those_of_the_paper(data: Path) -> None:
+    scenario = scenario_of(data.parent, roles_of(data, False).trained, 1200, "fedavg")
+    task, client = scenario.training.task, scenario.training.client
+    assert (task.layers, task.hidden, task.embedding) == (2, 256, 8)
+    assert (client.batch_size, client.epochs, client.learning_rate) == (4, 1.0, 1.0)
+    assert (scenario.rounds.report_goal, scenario.training.cohort_sample) == (10, 10)
+    assert scenario.update_noise_multiplier == 0.0
+    assert scenario.privacy.mechanism.kind == "none"
+
+
+@pytest.mark.slow
+def test_a_small_study_trains_ranks_and_continues(data: Path, tmp_path: Path) -> None:
+    def study(optimizers: str) -> list:
+        return list(
+            shakespeare.run(
+                data,
+                rounds=4,
+                optimizers=optimizers,
+                overrides=SMALL,
+                placement=HERE,
+                out=tmp_path / "study",
+            )
+        )
+
+    first = study("fedavg")
+    metrics = tmp_path / "study" / "runs" / "fedavg" / "metrics.parquet"
+    before = metrics.stat().st_mtime_ns
+    *_, last = study("fedavg,fedadam")
+    # The first optimiser is read, not trained again.
+    assert metrics.stat().st_mtime_ns == before
+    document = last.to_json()
+    found = {each["optimizer"]: each for each in document["models"]}
+    assert found.keys() == {"fedavg", "fedadam"}
+    assert found["fedavg"] == first[-1].to_json()["models"][0]
+    accuracies = [each["accuracy"] for each in document["models"]]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert len(document["ngrams"]) == 6
+    assert document["roles"] + document["held_out_roles"] == 40
+    # Four rounds do not reach the paper's accuracy, and the exit code says so.
+    assert not last.agrees
+    assert [line.name for line in last.figures()[0].series][2:] == [
+        "least published",
+        "n-grams",
+    ]
+    json.dumps(document, allow_nan=False)
+
+
+@pytest.mark.slow
+def test_an_interrupted_training_continues_to_the_same_model(data: Path, tmp_path: Path) -> None:
+    def study(folder: str, on_progress=lambda _: None) -> dict:
+        given = {"rounds": 4, "optimizers": "fedyogi", "overrides": SMALL, "placement": SAVING}
+        (result,) = shakespeare.run(data, **given, out=tmp_path / folder, on_progress=on_progress)
+        return result.to_json()
+
+    def interrupt(text: str) -> None:
+        if "3 of 4" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study("stopped", interrupt)
+    assert not (tmp_path / "stopped" / "runs" / "fedyogi").exists()
+    told: list[str] = []
+    continued, whole = study("stopped", told.append), study("whole")
+    assert not any("1 of 4" in text for text in told)
+    for each in (continued, whole):
+        each["models"][0].pop("seconds_per_round")
+    assert continued == whole
+
+
+def test_an_unknown_optimiser_and_missing_data_are_refused(data: Path) -> None:
+    with pytest.raises(InputError, match="must be among fedavg, fedavgm"):
+        next(shakespeare.run(data, optimizers="fedsgd"))
+    with pytest.raises(InputError, match="fedray data shakespeare"):
+        next(shakespeare.run())
