@@ -188,8 +188,10 @@ def test_what_is_known_is_not_computed_again_and_what_is_damaged_is(
     sweep, scenario = read(tmp_path, SETTINGS)
     first = run_sweep(sweep, scenario, HERE)
     computed: list[object] = []
-    judged = stress_run._judged
-    monkeypatch.setattr(stress_run, "_judged", lambda job: computed.append(job) or judged(job))
+    judged = stress_run.Judgement.rows
+    monkeypatch.setattr(
+        stress_run.Judgement, "rows", lambda job: computed.append(job) or judged(job)
+    )
     assert run_sweep(sweep, scenario, HERE).to_json() == first.to_json()
     assert computed == []
     kept = sorted((tmp_path / "cache" / "fedray" / "stress").glob("*.json"))
@@ -206,18 +208,18 @@ def test_what_is_known_is_not_computed_again_and_what_is_damaged_is(
 @pytest.mark.slow
 def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch) -> None:
     sweep, scenario = read(tmp_path, SETTINGS)
-    judged, calls = stress_run._judged, itertools.count()
+    judged, calls = stress_run.Judgement.rows, itertools.count()
 
     def interrupted(job):
         if next(calls) == 3:
             raise KeyboardInterrupt
         return judged(job)
 
-    monkeypatch.setattr(stress_run, "_judged", interrupted)
+    monkeypatch.setattr(stress_run.Judgement, "rows", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_sweep(sweep, scenario, HERE)
     again: list[object] = []
-    monkeypatch.setattr(stress_run, "_judged", lambda job: again.append(job) or judged(job))
+    monkeypatch.setattr(stress_run.Judgement, "rows", lambda job: again.append(job) or judged(job))
     run_sweep(sweep, scenario, HERE)
     assert len(again) == 1
 
@@ -293,7 +295,7 @@ def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_clust
             "give one of them",
         ),
         ("[60]", "[60", "not valid TOML"),
-        ("[6, 20]", "[5000000]", "above 4,194,304"),
+        ("[6, 20]", "[5000000]", "neither may exceed 4,194,304"),
         ("noise_multiplier = 2.0", "noise_multiplier = 0.001", "noise_multiplier"),
         ('x = "min_sep"', 'x = "min_sep"\nplane = "max_participations"', "can be no axis"),
     ],
