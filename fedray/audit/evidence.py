@@ -101,7 +101,7 @@ def write_evidence(audit: Audit, file: str | Path, show_devices: bool = False) -
         Number of rows; 0 if every statement about participation holds.
 
     Raises:
-        InputError: as `check_evidence_file`, or the file cannot be written.
+        InputError: see `check_evidence_file`, or the file cannot be written.
     """
     form = check_evidence_file(file, audit.claim)
     trace = audit.trace

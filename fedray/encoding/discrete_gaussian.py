@@ -37,7 +37,7 @@ class DiscreteGaussianEncoding(SecAggEncoding):
     """Sums modulo M of updates and noise.
 
     Raises:
-        ScenarioError: as `SecAggEncoding`; also if the table is for a model of another size, or its
+        ScenarioError: see `SecAggEncoding`; also if the table is for a model of another size, or its
             steps are too coarse or too fine for the noise.
     """
 

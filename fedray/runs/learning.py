@@ -164,7 +164,7 @@ def finish_training(
 
     Raises:
         InputError: the code is not trusted.
-        FedrayError: as `train`.
+        FedrayError: see `train`.
     """
     # A live training is made beside the trace, and moves into it when it is done.
     partial = _live_partial(trace.path)

@@ -49,7 +49,7 @@ def run_scenario(
         on_start: called when the shards are ready.
 
     Raises:
-        FedrayError: as `simulate` and `train`. After a checkpoint, `resume_run` continues.
+        FedrayError: see `simulate` and `train`. After a checkpoint, `resume_run` continues.
     """
     # Reading the data may take minutes, so this check comes first.
     check_sustainable(scenario)
@@ -88,7 +88,7 @@ def resume_run(
 
     Raises:
         CheckpointError: the directory holds no unfinished run.
-        FedrayError: as `run_scenario`.
+        FedrayError: see `run_scenario`.
     """
     # The trace is whole, so only the training can be left.
     if (Path(directory) / RUN_FILE).exists():
@@ -127,7 +127,7 @@ def run_tasks(
         on_start: called when the shards are ready.
 
     Raises:
-        FedrayError: as `simulate_tasks` and `fedray.train`. `resume_tasks` continues.
+        FedrayError: see `simulate_tasks` and `fedray.train`. `resume_tasks` continues.
     """
     check_sustainable(several)
     # Errors in data are reported before the simulation, and not after it.
@@ -158,7 +158,7 @@ def resume_tasks(
     Raises:
         CheckpointError: the directory holds no unfinished run, or one of another scenario.
         InputError: code is not trusted.
-        FedrayError: as `run_tasks`.
+        FedrayError: see `run_tasks`.
     """
     if is_of_tasks(directory):
         found = TasksRun.open(directory)

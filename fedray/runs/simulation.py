@@ -114,7 +114,7 @@ def simulate_tasks(
 
     Raises:
         Starved: no task committed a round.
-        FedrayError: as `fedray.simulate`. After a checkpoint, `resume_tasks` continues.
+        FedrayError: see `fedray.simulate`. After a checkpoint, `resume_tasks` continues.
     """
     return TasksRun.open(_begin(several, placement, out, on_progress, on_start))
 
@@ -164,7 +164,7 @@ def resume(
     Raises:
         CheckpointError: the directory holds no unfinished run, or one of another scenario.
         InputError: the code is not trusted.
-        FedrayError: as `simulate`.
+        FedrayError: see `simulate`.
     """
     path = resume_any(directory, placement, scenario, on_progress, on_commit, trust_code=trust_code)
     return Trace.open(path)

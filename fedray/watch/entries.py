@@ -103,9 +103,9 @@ class Entry:
     state: "finished"; "running", in a process on this machine; "elsewhere", in a process on another
         machine or on a system without /proc, of which only the last report is known; "interrupted",
         if its process has ended; or "damaged", if it cannot be read.
-    name: name of the scenario; empty if there is none.
+    name: name of the scenario; empty without one.
     written: time of completion, ISO 8601; empty until then.
-    report: its page, relative to the directory; empty if there is none.
+    report: its page, relative to the directory; empty without one.
     done: rounds simulated, or trained if nothing is simulated; None if unknown.
     count: number of rounds of the run, or None if unknown.
     trained: number of rounds trained; None if nothing is trained.
@@ -115,7 +115,7 @@ class Entry:
     train_loss: mean loss of the last trained round.
     evaluation: the last held-out metrics, by name.
     privacy: upper bound on the privacy spent so far; None if the entry is finished or has `tasks`.
-    tasks: by name, the tasks of an unfinished run of several tasks; empty for other entries.
+    tasks: tasks of an unfinished run of several, by name; empty for other entries.
     shards: number of workers that simulate the population.
     trainers: number of workers that train devices.
     wall_seconds: wall-clock seconds of the run, or since it began or resumed.

@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Returns the content of a page below the directory."""
         directory = self.server.runs.directory
         path = inside(directory, name)
-        # Of all files below the directory, only pages are served.
+        # Only pages are served, no other file below the directory.
         if path is not None and path.name == REPORT_FILE:
             with contextlib.suppress(OSError):
                 return read_regular_file(path, MOST_REPORT_BYTES, inside=directory)
