@@ -37,8 +37,8 @@ class DiscreteGaussianEncoding(SecAggEncoding):
     """Sums modulo M of updates and noise.
 
     Raises:
-        ScenarioError: see `SecAggEncoding`; also if the table is for a model of another size, or its
-            steps are too coarse or too fine for the noise.
+        ScenarioError: see `SecAggEncoding`; also if the table is for a model of another size, or
+            its steps are too coarse or too fine for the noise.
     """
 
     adds_noise = True
