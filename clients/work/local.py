@@ -61,13 +61,13 @@ class LocalTraining(_Work[FedAvg]):
 
     An update is a device's parameters after its last step, minus the parameters of the round.
     Devices take their steps together, so that a step is one product for the whole group. A device
-    leaves the group after its last step: no step is computed that a device would not take alone.
+    leaves the group after its last step, so that every step that is computed is needed.
     """
 
     def compute(self, order: WorkOrder) -> WorkResult:
         usable_G = self._usable(order)
         steps_G = self._steps(usable_G)
-        # The devices with the most steps come first: those that still train are then the first
+        # The devices with the most steps come first. Devices that still train are then the first
         # rows, and a view of these rows drops the others without a copy.
         by_steps = np.argsort(-steps_G, kind="stable")
         ordered = replace(order, device_ids=order.device_ids[by_steps])
