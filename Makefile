@@ -36,8 +36,9 @@ bench: .venv/.tests  ## Benchmarks, printed; nothing is asserted
 	$(BIN)/python tests/benchmarks/bench_quickstart.py
 	$(BIN)/python tests/benchmarks/bench_mechanisms.py
 
-bench-learning: .venv/.tests  ## What training costs beside the devices' work: time, bytes through the driver, memory (ten minutes)
+bench-learning: .venv/.tests  ## What training costs beside the devices' work: time, bytes through the driver, memory; uneven devices (twenty minutes)
 	$(BIN)/python tests/benchmarks/bench_learning.py
+	$(BIN)/python tests/benchmarks/bench_uneven.py
 
 bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alternatives (half an hour)
 	$(BIN)/python tests/benchmarks/bench_population.py

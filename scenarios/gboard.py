@@ -2,9 +2,9 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TypedDict
 
 import fedray
 from fedray.mechanisms import Tree
@@ -94,9 +94,15 @@ class ReproducedRun(Document):
     """Seconds that the simulation took, without the audit."""
 
 
+class ReproducedRuns(TypedDict):
+    """`fedray reproduce gboard`."""
+
+    runs: list[ReproducedRun]
+    """The published runs, simulated."""
+
+
 def run(
     rows: Rows = None,
-    shards: Annotated[int | None, "Population shards; default: one per CPU."] = None,
     overrides: Sequence[str] = (),
     placement: "fedray.Placement | None" = None,
     out: Path | None = None,
@@ -106,7 +112,6 @@ def run(
 
     Args:
         rows: comma-separated locales or names, or a user's CSV file; None for all.
-        shards: population shards.
         overrides: keys set in every scenario, as "table.key=value".
         placement: place of the simulations.
         out: directory in which each trace is kept under its row's name; None keeps none.
@@ -115,7 +120,7 @@ def run(
     Raises:
         InputError: if a row is unknown, or the file is not a table of runs.
     """
-    place = replace(placement or fedray.Placement(), shards=shards)
+    place = placement or fedray.Placement()
     results: list[ReproducedRun] = []
     wanted = select(rows)
     for published in wanted:

@@ -4,6 +4,7 @@ multiplier; nothing is simulated."""
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypedDict
 
 import fedray
 from fedray.mechanisms import Identity, Tree
@@ -53,6 +54,15 @@ class PublishedPrivacy(Document):
         if self.epsilon is None:
             return True
         return f"{self.epsilon:.2f}" == f"{self.published_epsilon:.2f}"
+
+
+class PublishedRows(TypedDict):
+    """`fedray reproduce gboard-privacy`."""
+
+    note: str
+    """The conventions of the published figures."""
+    rows: list[PublishedPrivacy]
+    """The published rows."""
 
 
 def run(rows: Rows = None) -> Iterator[Reproduced]:

@@ -3,7 +3,7 @@ a scenario file each.
 
 NWP rows are next-word prediction (table 1), OTF rows on-the-fly rescoring (table 2). Files bear
 their row's name (`nwp_pt_br.toml`). `reach`, the share of a locale's devices that the task can use,
-is not published: each locale has one value, fitted by `fedray fit --rounds-between` on the row that
+is not published: each locale has one value, fitted by `fedray fit-min-sep` on the row that
 `FITTED_ROWS` names; 1 where the plain availability model comes near.
 
 Rows of a user's own come from a CSV file with the columns of `gboard/published.csv`.

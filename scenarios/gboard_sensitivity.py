@@ -7,7 +7,7 @@ and compared with it. Differences of one or two per cent are within the spread o
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import fedray
 from fedray.scenarios.gboard_rows import PublishedRun, Rows, select
@@ -97,6 +97,15 @@ class Moved(Document):
     """Relative difference of the gap to the row's own scenario."""
     days_change: float
     """Relative difference of the days to the row's own scenario."""
+
+
+class MovedRuns(TypedDict):
+    """`fedray reproduce gboard-sensitivity`."""
+
+    scale: float
+    """Size of the simulations, as a share of population and report goal."""
+    settings: list[Moved]
+    """For every row its own scenario first, then the outcome of one other setting."""
 
 
 def run(

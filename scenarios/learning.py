@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -162,6 +162,13 @@ class LearningCurves(Document):
     """One for each metric of the task."""
     runs: NotInJson["Mapping[tuple[str, int], fedray.TrainedRun]"]
     """The trained runs by the name of the mechanism and the seed."""
+
+
+class LearningStudies(TypedDict):
+    """`fedray reproduce learning`."""
+
+    studies: list[LearningCurves]
+    """A study per scenario."""
 
 
 def run(

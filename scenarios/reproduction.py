@@ -31,6 +31,7 @@ from fedray.report.figure import Series as Series
 from fedray.report.figure import needs_log as needs_log
 from fedray.report.figures import MetricLine as MetricLine
 from fedray.report.figures import metric_curve as metric_curve
+from fedray.report.page import render_study
 from fedray.report.table import Table as Table
 from fedray.studies.paired import MeanInterval as MeanInterval
 from fedray.studies.paired import mean_interval as mean_interval
@@ -78,6 +79,11 @@ class Reproduced(DrawnResult):
     def figures(self) -> list[Figure]:
         """Returns the figures."""
         return list(self.drawn)
+
+    def page(self) -> str:
+        """Returns the page: tables, their conventions, and the verdict."""
+        note = " ".join((*self.notes, self.verdict))
+        return render_study(self.title, note, self.drawn, self.shown, self.to_json())
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,6 @@ def repeated(parameters: Mapping[str, Tensor], devices: int) -> Named:
     return copies
 
 
-def tensors(examples: Mapping[str, NDArray]) -> Named:
-    """Returns the arrays as tensors of the same memory."""
-    return {name: torch.from_numpy(part) for name, part in examples.items()}
+def tensors(examples: Mapping[str, NDArray], device: torch.device | None = None) -> Named:
+    """Returns the arrays as tensors on a device; on the CPU, of the same memory."""
+    return {name: torch.from_numpy(part).to(device) for name, part in examples.items()}

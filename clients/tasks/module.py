@@ -231,7 +231,7 @@ class ModuleTask:
             of_examples = [self._loss_value(output, target) for output, target in pairs]
             losses.append(torch.stack(of_examples))
             accuracies.append(self._accuracy(outputs, targets[g]))
-        weights = torch.ones(inputs.shape[:2])
+        weights = torch.ones(inputs.shape[:2], device=inputs.device)
         loss, accuracy = (metric.name for metric in self.metrics)
         return {
             loss: (torch.stack(losses), weights),
@@ -276,9 +276,9 @@ class ModuleTask:
 
     def _outputs(self, parameters: Named, inputs: Tensor) -> Tensor:
         # The contract's check of gradients computes in float64; constant parts must follow.
-        kind = next(iter(parameters.values())).dtype
+        like = next(iter(parameters.values()))
         fixed = {
-            name: part.to(kind) if part.is_floating_point() else part
+            name: part.to(like) if part.is_floating_point() else part.to(like.device)
             for name, part in self._fixed.items()
         }
         return functional_call(self._module, {**fixed, **parameters}, (inputs,))

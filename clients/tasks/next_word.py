@@ -79,7 +79,7 @@ class NextWord(DrawnModel):
         likeliest = logits.argmax(dim=1).view_as(nats)
         is_found = likeliest == tokens.transpose(1, 2)[:, 1:]
         words = float(nats.shape[1])
-        weights = torch.full(tokens.shape[:2], words)
+        weights = torch.full(tokens.shape[:2], words, device=tokens.device)
         return {
             "loss": (nats.sum(dim=1), weights),
             "accuracy": (is_found.sum(dim=1), weights),

@@ -43,7 +43,7 @@ class Quadratic(DrawnModel):
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         away = parameters["w"][:, None, :] - batch["inputs"]
-        scaled = away * self._roots.to(away.dtype)
+        scaled = away * self._roots.to(away)
         losses = 0.5 * scaled.square().sum(dim=2)
         return losses.mean(dim=1)
 

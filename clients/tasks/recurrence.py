@@ -33,12 +33,34 @@ def recur(inputs: Tensor, recurrent: Tensor, projection: Tensor | None) -> Tenso
         projection: weights [G, H, R] that multiply output gate * tanh(cell) (Sak et al. 2014); None
             if that product is the state, so that R is H.
     """
+    if not inputs.is_cpu:
+        return recur_step_by_step(inputs, recurrent, projection)
     devices = len(recurrent)
     if devices == 1 or recurrent[0].numel() < LARGE:
         return _Recurrence.apply(inputs, recurrent, projection)
     projections = [None] * devices if projection is None else projection.split(1)
     own = zip(inputs.split(1), recurrent.split(1), projections, strict=True)
     return torch.cat([_Recurrence.apply(*each) for each in own])
+
+
+def recur_step_by_step(inputs: Tensor, recurrent: Tensor, projection: Tensor | None) -> Tensor:
+    """Returns the states of `recur` by its definition; slow, readable, and for every device."""
+    cells = recurrent if projection is None else projection
+    units = cells.shape[1]
+    devices, _, batch, _ = inputs.shape
+    state = inputs.new_zeros(devices, batch, recurrent.shape[1])
+    cell = inputs.new_zeros(devices, batch, units)
+    states: list[Tensor] = []
+    for share in inputs.unbind(1):
+        gates = share + torch.bmm(state, recurrent)
+        emit, *admit, keep, candidate = gates.split(units, dim=2)
+        kept = keep.sigmoid()
+        admitted = admit[0].sigmoid() if admit else 1.0 - kept
+        cell = kept * cell + admitted * candidate.tanh()
+        output = emit.sigmoid() * cell.tanh()
+        state = output if projection is None else torch.bmm(output, projection)
+        states.append(state)
+    return torch.stack(states, dim=1)
 
 
 class _Recurrence(torch.autograd.Function):

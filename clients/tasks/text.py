@@ -74,8 +74,9 @@ class TextModel(DrawnModel, ABC):
         is_word = self._is_word(targets)
         # A batch of only padding has loss zero, not 0 / 0.
         counts = is_word.sum(dim=1).clamp(min=1)
-        if len(states) == 1 and self._tokens.padding is not None:
-            # A third of real text is padding, and the output layer is most of the work.
+        if len(states) == 1 and states.is_cpu and self._tokens.padding is not None:
+            # A third of real text is padding, and the output layer is most of the work. Another
+            # device would have to wait until the number of words is known.
             states = states[is_word][None]
             targets = targets[is_word][None]
             is_word = is_word[is_word][None]

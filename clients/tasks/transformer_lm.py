@@ -60,7 +60,7 @@ class TransformerLm(TextModel):
     def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
         inputs = embedded(parameters["embedding"], tokens)
         words, width = inputs.shape[2:]
-        positions = self._positions[:words].to(inputs.dtype)
+        positions = self._positions.to(inputs)[:words]
         states = inputs * math.sqrt(width) + positions
         for layer in range(self._layers):
             prefix = f"layer_{layer}."

@@ -1,10 +1,12 @@
 """Local training: gradient steps on a device's own examples, from the round's parameters.
 
-A group of devices trains as one batch of independent models with parameters of their own.
+A group of devices trains as one batch of independent models with parameters of their own. Every
+tensor is where the parameters of the round are: on the CPU or on another device of torch.
 Shape suffixes: G devices, D parameters.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedray.base.rng import Stream, stream_key
-from fedray.clients.data.source import ExampleSource, Ids, Integers
+from fedray.clients.data.source import ExampleSource, Integers
 from fedray.clients.tasks.gradients import gradients_of
 from fedray.clients.tasks.layout import Named, named, repeated, tensors
 from fedray.clients.tasks.task import Task
@@ -49,50 +51,40 @@ class _Work(Generic[_Table]):
     def _start(self, order: WorkOrder) -> Named:
         return named(order.start[None, :], self._task.shapes)
 
-    def _read(self, device_ids: Ids, positions: Integers) -> Named:
-        return tensors(self._source.examples(device_ids, positions))
+    def _read(self, order: WorkOrder, devices: slice, positions: Integers) -> Named:
+        examples = self._source.examples(order.device_ids[devices], positions)
+        return tensors(examples, order.start.device)
 
 
 class LocalTraining(_Work[FedAvg]):
     """FedAvg and FedProx; see fedray.clients.work.work.DeviceWork.
 
     An update is a device's parameters after its last step, minus the parameters of the round.
+    Devices take their steps together, so that a step is one product for the whole group. A device
+    leaves the group after its last step: no step is computed that a device would not take alone.
     """
 
     def compute(self, order: WorkOrder) -> WorkResult:
-        table = self._table
         usable_G = self._usable(order)
         steps_G = self._steps(usable_G)
-        devices = len(order.device_ids)
-        start = self._start(order)
-        # A single device needs no copy if the first step makes one anyway: a copy of a large model
-        # takes as long as a step. Devices of a group share no memory from the start, because tasks
-        # may view their parameters as one tensor.
-        is_copy_needed = devices > 1 or not _is_plain(table)
-        parameters = repeated(start, devices) if is_copy_needed else start
-        optimizer = None if _is_plain(table) else optimizer_of(table, list(parameters.values()))
-        first_losses_G = torch.zeros(devices)
-        # Devices take their steps together, so that a step is one product for the whole group.
-        for step, batch in enumerate(self._batches(order, usable_G, int(steps_G.max()))):
-            losses_G, gradients = gradients_of(self._task, parameters, batch)
+        # The devices with the most steps come first: those that still train are then the first
+        # rows, and a view of these rows drops the others without a copy.
+        by_steps = np.argsort(-steps_G, kind="stable")
+        ordered = replace(order, device_ids=order.device_ids[by_steps])
+        models = _Models(self._table, self._task, self._start(order), steps_G.size)
+        losses_G = order.start.new_zeros(steps_G.size)
+        places = torch.from_numpy(by_steps).to(losses_G.device)
+        batches = self._batches(ordered, usable_G[by_steps], steps_G[by_steps])
+        for step, batch in enumerate(batches):
+            losses = models.step(batch)
             if step == 0:
-                first_losses_G = losses_G
-            if isinstance(table, FedProx):
-                _add_proximal(gradients, parameters, start, table.proximal)
-            if parameters is start:
-                parameters = _first_step(table, start, gradients)
-                continue
-            # Devices with fewer steps than others keep their parameters from then on.
-            is_training_G = torch.from_numpy(steps_G > step)
-            _take_step(table, parameters, gradients, optimizer, is_training_G)
+                losses_G[places] = losses
         updates_GD = order.room()
-        # Written in place: joining the differences first would pass them through memory twice.
-        for name, update in named(updates_GD, self._task.shapes).items():
-            torch.sub(parameters[name], start[name], out=update)
+        models.write_updates(named(updates_GD, self._task.shapes), by_steps)
         return WorkResult(
             updates=updates_GD,
-            losses=first_losses_G.double(),
-            examples=np.minimum(usable_G, steps_G * table.batch_size),
+            losses=losses_G.double(),
+            examples=np.minimum(usable_G, steps_G * self._table.batch_size),
         )
 
     def _steps(self, usable_G: Integers) -> Integers:
@@ -101,20 +93,92 @@ class LocalTraining(_Work[FedAvg]):
         steps = self._table.epochs * usable_G / self._table.batch_size
         return np.ceil(steps).astype(np.int64)
 
-    def _batches(self, order: WorkOrder, usable_G: Integers, steps: int) -> Iterator[Named]:
-        """Yields the batch of each step, [G, B, ...] by field."""
+    def _batches(self, order: WorkOrder, usable_G: Integers, steps_G: Integers) -> Iterator[Named]:
+        """Yields the batch of each step, [A, B, ...] by field, for the A devices that take it.
+
+        steps_G: steps of each device, in descending order.
+        """
         size = self._table.batch_size
+        first_step = 0
         positions = example_orders(
-            self._key, order.round_index, order.device_ids, usable_G, steps * size
+            self._key, order.round_index, order.device_ids, usable_G, int(steps_G[0]) * size
         )
-        # Every read has a fixed cost, so one read serves several steps.
-        steps_at_once = max(1, MOST_EXAMPLES_HELD // (len(order.device_ids) * size))
-        for first_step in range(0, steps, steps_at_once):
-            end_step = min(first_step + steps_at_once, steps)
-            window = positions[:, first_step * size : end_step * size]
-            examples = self._read(order.device_ids, window)
+        while first_step < steps_G[0]:
+            active = int(np.count_nonzero(steps_G > first_step))
+            # Every read has a fixed cost, so one read serves several steps. It ends where the next
+            # device does, so that nothing is read in vain.
+            steps_at_once = max(1, MOST_EXAMPLES_HELD // (active * size))
+            end_step = min(first_step + steps_at_once, int(steps_G[active - 1]))
+            window = positions[:active, first_step * size : end_step * size]
+            examples = self._read(order, slice(active), window)
             for first in range(0, window.shape[1], size):
                 yield {name: part[:, first : first + size] for name, part in examples.items()}
+            first_step = end_step
+
+
+class _Models:
+    """Models of a group while it trains, a row for each device.
+
+    Args:
+        table: table of the work.
+        task: model.
+        start: parameters of the round, [1, *shape] by name.
+        devices: number of devices, G.
+    """
+
+    def __init__(self, table: FedAvg, task: Task, start: Named, devices: int) -> None:
+        self._table = table
+        self._task = task
+        self._start = start
+        # A single device needs no copy if the first step makes one anyway: a copy of a large model
+        # takes as long as a step. Devices of a group share no memory from the start, because tasks
+        # may view their parameters as one tensor.
+        is_copied = devices > 1 or not _is_plain(table)
+        self._all = repeated(start, devices) if is_copied else start
+        self._training = {name: part[:] for name, part in self._all.items()}
+        parts = list(self._training.values())
+        self._optimizer = None if _is_plain(table) else optimizer_of(table, parts)
+
+    def step(self, batch: Named) -> Tensor:
+        """Takes a step of the first A devices on batches [A, B, ...], and returns their losses [A].
+
+        A may only fall from step to step.
+        """
+        self._keep_first(len(next(iter(batch.values()))))
+        losses, gradients = gradients_of(self._task, self._training, batch)
+        if isinstance(self._table, FedProx):
+            _add_proximal(gradients, self._training, self._start, self._table.proximal)
+        if self._all is self._start:
+            self._all = _first_step(self._table, self._start, gradients)
+            self._training = self._all
+        else:
+            _take_step(self._table, self._training, gradients, self._optimizer)
+        return losses
+
+    def write_updates(self, updates: Named, places: Integers) -> None:
+        """Writes the update of row i to row places[i] of `updates`."""
+        is_in_order = bool((places[:-1] < places[1:]).all())
+        rows = torch.from_numpy(np.argsort(places))
+        for name, update in updates.items():
+            trained = self._all[name]
+            if not is_in_order:
+                trained = trained[rows.to(trained.device)]
+            # Written in place: joining the differences first would pass them through memory twice.
+            torch.sub(trained, self._start[name], out=update)
+
+    def _keep_first(self, devices: int) -> None:
+        """Drops all devices but the first. Their parameters stay as they are."""
+        parts = list(self._training.values())
+        if devices == len(parts[0]):
+            return
+        for part in parts:
+            # The optimiser knows a parameter by its tensor, which therefore has to stay.
+            part.data = part[:devices]
+        for state in self._optimizer.state.values() if self._optimizer else ():
+            for name, value in state.items():
+                # Adam's number of steps is the same for all devices.
+                if value.dim():
+                    state[name] = value[:devices]
 
 
 class OneGradient(_Work[FedSGD]):
@@ -128,7 +192,7 @@ class OneGradient(_Work[FedSGD]):
         start = self._start(order)
         # The shares of windows are subtracted, so the memory must start at zero.
         updates_GD = order.room().zero_()
-        losses_G = torch.zeros(used_G.size, dtype=torch.float64)
+        losses_G = order.start.new_zeros(used_G.size, dtype=torch.float64)
         for place, used in enumerate(used_G.tolist()):
             one = slice(place, place + 1)
             device_ids = order.device_ids[one]
@@ -136,12 +200,12 @@ class OneGradient(_Work[FedSGD]):
             # The mean over all examples is the mean of the windows, weighted by their sizes.
             for first in range(0, used, MOST_EXAMPLES_HELD):
                 window = positions[:, first : first + MOST_EXAMPLES_HELD]
-                examples = self._read(device_ids, window)
+                examples = self._read(order, one, window)
                 losses_1, gradients = gradients_of(self._task, start, examples)
                 share = window.shape[1] / used
                 flat_D = torch.cat([part.reshape(-1) for part in gradients.values()])
                 updates_GD[place].sub_(flat_D, alpha=self._table.learning_rate * share)
-                losses_G[place] += share * float(losses_1[0])
+                losses_G[place].add_(losses_1[0].double(), alpha=share)
         return WorkResult(updates=updates_GD, losses=losses_G, examples=used_G)
 
 
@@ -186,22 +250,14 @@ def _take_step(
     parameters: Named,
     gradients: Named,
     optimizer: torch.optim.Optimizer | None,
-    is_training_G: Tensor,
 ) -> None:
-    """Takes a step in place. Devices that have finished stay where they are."""
+    """Takes a step in place."""
     parts = list(parameters.values())
-    # The step moves all devices, then finished ones are restored from a copy.
-    is_everyone = bool(is_training_G.all())
-    before = [] if is_everyone else [part.clone() for part in parts]
     if optimizer is None:
         torch._foreach_add_(  # pyright: ignore[reportPrivateImportUsage]
             parts, list(gradients.values()), alpha=-table.learning_rate
         )
-    else:
-        for part, gradient in zip(parts, gradients.values(), strict=True):
-            part.grad = gradient
-        optimizer.step()
-    for part, kept in zip(parts, before, strict=not is_everyone):
-        ones = (1,) * (part.dim() - 1)
-        mask = is_training_G.view(-1, *ones)
-        part.copy_(torch.where(mask, part, kept))
+        return
+    for part, gradient in zip(parts, gradients.values(), strict=True):
+        part.grad = gradient
+    optimizer.step()

@@ -6,14 +6,23 @@ from dataclasses import dataclass
 
 from fedray.audit.audit import Audit
 from fedray.audit.calibration import TraceCalibration
+from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import TasksAudit
-from fedray.audit.statement import Statement
 from fedray.base.document import DocumentKey, keys_of
 from fedray.commands import printed
+from fedray.commands.cached import Cache
+from fedray.commands.described import Schema
+from fedray.commands.init import NewScenario, ShippedScenarios
+from fedray.commands.sessions import PopulationSupply
+from fedray.commands.stress import ShippedSweeps
 from fedray.mechanisms.figures import Figures
 from fedray.runs.pretraining import Pretrained
 from fedray.scenarios import shakespeare
+from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
+from fedray.scenarios.gboard_privacy import PublishedRows
+from fedray.scenarios.gboard_sensitivity import MovedRuns
+from fedray.scenarios.learning import LearningStudies
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
 from fedray.studies.design import Found
@@ -57,8 +66,10 @@ AUDIT, AUDIT_OF_TASKS, TRAINED = "An audit", "An audit of several tasks", "A tra
 DOCUMENTS: Mapping[str, Document] = {
     AUDIT: Document(Audit, where="Every audited trace."),
     "fedray audit": Document(printed.WithAudit, printed.Verified, printed.Written, base=AUDIT),
-    "fedray statement": Document(Statement, files="The file statement.json is the same."),
-    "fedray report": Document(printed.Report),
+    "A privacy statement": Document(
+        Statement, where="The file statement.json, which `fedray audit --statement DIR` writes."
+    ),
+    "fedray report": Document(printed.Written, files="The key page is always there."),
     AUDIT_OF_TASKS: Document(TasksAudit, where="Every audited run of several tasks."),
     "fedray audit, of several tasks": Document(
         printed.Verified, printed.Written, base=AUDIT_OF_TASKS
@@ -84,42 +95,38 @@ DOCUMENTS: Mapping[str, Document] = {
         Plan, files="The file plan.json has these keys and `command`, the command that made it."
     ),
     "fedray stress": Document(SweepResult, files="The file results.json is the same."),
-    "fedray stress, without a sweep": Document(printed.ShippedSweeps),
+    "fedray stress, without a sweep": Document(ShippedSweeps),
     "fedray reproduce gboard": Document(
-        printed.ReproducedRuns, files="The file results.json has only the list."
+        ReproducedRuns, files="The file results.json has only the list."
     ),
     "fedray reproduce gboard-privacy": Document(
-        printed.PublishedRows, files="The file results.json is the same."
+        PublishedRows, files="The file results.json is the same."
     ),
     "fedray reproduce gboard-predict": Document(
         PredictionStudy, files="The file results.json is the same."
     ),
     "fedray reproduce gboard-sensitivity": Document(
-        printed.MovedRuns, files="The file results.json is the same."
+        MovedRuns, files="The file results.json is the same."
     ),
     "fedray reproduce learning": Document(
-        printed.LearningStudies,
+        LearningStudies,
         files="The file results.json of a scenario has the keys below `studies[]`.",
     ),
     "fedray reproduce shakespeare": Document(
         shakespeare.Study, files="The file results.json is the same."
     ),
-    "fedray fit, of a log": Document(HabitFit, printed.WithHabitFit),
-    "fedray fit, of a min-sep": Document(Fit, printed.WithFit),
-    "fedray population": Document(printed.PopulationSupply),
-    "fedray sessions": Document(printed.Sessions),
-    "fedray mechanism": Document(
-        Figures,
-        where="`fedray mechanism --json`, and `fedray calibrate --json` without `--trace`.",
-    ),
-    "fedray calibrate --trace": Document(TraceCalibration),
+    "fedray fit-log": Document(HabitFit, printed.WithHabitFit),
+    "fedray fit-min-sep": Document(Fit, printed.WithFit),
+    "fedray population": Document(PopulationSupply),
+    "fedray mechanism": Document(Figures),
+    "fedray calibrate": Document(TraceCalibration),
     "fedray mechanism, of several": Document(printed.ComparedMechanisms),
     "fedray optimize": Document(Found, printed.WithSearch, base="fedray mechanism"),
     "fedray status": Document(Listing),
-    "fedray cache": Document(printed.Cache),
-    "fedray scenarios": Document(printed.ShippedScenarios),
-    "fedray init": Document(printed.NewScenario),
-    "fedray schema TABLE": Document(printed.Schema),
+    "fedray cache": Document(Cache),
+    "fedray init": Document(NewScenario),
+    "fedray init --list": Document(ShippedScenarios),
+    "fedray schema TABLE": Document(Schema),
 }
 """Every document that has a reference, by its name."""
 

@@ -188,7 +188,10 @@ class Audit(DrawnResult):
 
     TABLES: ClassVar[str] = "fedray.report.audits:audit_tables"
     FIGURES: ClassVar[str] = "fedray.report.figures:audit_figures"
+    PAGE: ClassVar[str] = "fedray.report.page:audit_page"
 
+    trace: NotInJson[Trace | ImportedTrace]
+    """The audited trace."""
     path: Annotated[Path, Key("trace")]
     """Directory of the trace."""
     digest: str
@@ -538,21 +541,23 @@ def audit_trace(
 ) -> Audit:
     """Audits a trace, against a claim if one is given.
 
-    An imported log without a mechanism only shows its participation; without a noise multiplier it
-    has no rho or epsilon.
+    The audit of a log without a mechanism has participation only; without a noise multiplier it has
+    no rho and epsilon.
 
     Args:
-        trace: a simulated trace or an imported log, opened or by path.
-        noise_multiplier: replaces the run's own.
-        delta: delta of epsilon, replaces the run's own; 1e-10 for logs.
-        mechanism: one or several, all audited, in place of the run's own; `NoNoise` for a training
-            without noise.
-        claim: a claim, with mechanism, noise multiplier and delta of its own.
+        trace: run of fedray or imported log, opened or by its directory.
+        noise_multiplier: standard deviation of the noise over the clip norm, in place of the run's
+            own.
+        delta: delta of epsilon, between 0 and 1; default: the run's own, or 1e-10 for a log.
+        mechanism: strategy, or several that are audited side by side, in place of the run's own;
+            `NoNoise` for a training without noise.
+        claim: published claim, with a mechanism, noise multiplier and delta of its own.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
-        encoding: encoding of a run's updates, replaces the run's own.
+        encoding: encoding of the updates, in place of the run's own.
 
     Raises:
-        InputError: the arguments contradict each other, or a figure cannot be computed.
+        InputError: an argument is out of range or excluded by a claim, the mechanism has fewer
+            rounds than the trace, or no device took part.
         TraceError: the trace cannot be read.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
@@ -653,6 +658,7 @@ def audit_trace(
     ):
         mechanisms = [_not_this_run(each) for each in mechanisms]
     return Audit(
+        trace=opened,
         path=opened.path,
         digest=opened.digest,
         ended=opened.run["ended"] if isinstance(opened, Trace) else "imported",

@@ -173,9 +173,9 @@ def _check(audit: Audit) -> None:
         probability = audit.scenario.rounds.sampling_probability
         raise InputError(
             f"{named}: its rounds are Poisson samples (probability {probability:g}), which add "
-            "privacy that sensitivities do not tell; calibrate identity without "
-            f"a trace: `sampling={probability:g}`, `rounds={audit.rounds}`, `min_sep=1` and "
-            f"`max_participations={audit.rounds}`, to an epsilon (no rho is proven of samples)"
+            "privacy that sensitivities do not include; calibrate identity to an epsilon (no rho "
+            f"is proven for samples) by `fedray mechanism` with sampling {probability:g}, rounds "
+            f"{audit.rounds}, min-sep 1 and max participations {audit.rounds}"
         )
 
 

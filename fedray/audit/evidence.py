@@ -86,17 +86,14 @@ def check_evidence_file(file: str | Path, claim: Claim | None) -> RowForm:
     return form
 
 
-def write_evidence(
-    trace: Trace | ImportedTrace, audit: Audit, file: str | Path, show_devices: bool = False
-) -> int:
+def write_evidence(audit: Audit, file: str | Path, show_devices: bool = False) -> int:
     """Writes a row for every participation that breaks a claim.
 
     The file is complete or absent. In a CSV file, names that spreadsheet programs could take for a
     formula begin with an apostrophe; in Parquet, names are unchanged.
 
     Args:
-        trace: the audited trace; it is read once more if a timer is broken.
-        audit: its audit, with a claim.
+        audit: audit with a claim; its trace is read once more if a timer is broken.
         file: a new .csv, .parquet or .pq file.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
 
@@ -107,6 +104,7 @@ def write_evidence(
         InputError: as `check_evidence_file`, or the file cannot be written.
     """
     form = check_evidence_file(file, audit.claim)
+    trace = audit.trace
     names = DeviceNames(trace, show_devices)
     subject = Subject(trace, audit.patterns, names.of)
     broken = {each.statement: each.claimed for each in audit.findings if each.broken_by}

@@ -118,6 +118,9 @@ def read_events(file: str | Path) -> tuple[ReleasedEvent, ...]:
     """Returns the events of a file that `fedray audit --events` wrote; their figures are computed
     again.
 
+    Args:
+        file: path of a JSON file; matrices of strategies are searched for in its directory.
+
     Raises:
         InputError: the file has another form, or the matrix of a strategy is missing beside it.
     """

@@ -25,7 +25,9 @@ from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns, patterns_by_part
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.document import Document, InJson, Key, NotInJson, Only
-from fedray.base.errors import InputError
+from fedray.base.errors import InputError, shown
+from fedray.base.result import DrawnResult
+from fedray.base.rounding import up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Event
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -137,8 +139,12 @@ class Composition(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class TasksAudit(Document):
+class TasksAudit(DrawnResult):
     """Audits of the traces of several tasks, and their composition over devices."""
+
+    TABLES: ClassVar[str] = "fedray.report.audits:tasks_tables"
+    FIGURES: ClassVar[str] = "fedray.report.several_tasks:tasks_figures"
+    PAGE: ClassVar[str] = "fedray.report.several_tasks:tasks_page"
 
     path: Annotated[Path, Key("run")]
     """Directory of the run."""
@@ -153,6 +159,12 @@ class TasksAudit(Document):
     """Privacy that devices spent over all tasks."""
     assumptions: ClassVar[InJson[tuple[str, ...]]] = ASSUMPTIONS
     """Assumptions of the composition, beside the audit of each task."""
+
+    def __repr__(self) -> str:
+        found = self.composition
+        of_tasks = f"{len(self.audits)} tasks, {found.devices:,} devices"
+        spent = f"observed epsilon {up(found.epsilon)}"
+        return f"<TasksAudit of {shown(str(self.path))}: {of_tasks}, {spent}>"
 
 
 def audit_tasks(run: TasksRun | str | Path, delta: float | None = None) -> TasksAudit:

@@ -51,16 +51,22 @@ class Result(Document):
 
 
 class DrawnResult(Result):
-    """Mixin for results with tables and figures."""
+    """Mixin for results with tables, figures and a page."""
 
     __slots__ = ()
 
     FIGURES: ClassVar[str]
     """Function that makes the figures of a result, as "module:name"."""
+    PAGE: ClassVar[str]
+    """Function that makes the page of a result, as "module:name"."""
 
     def figures(self) -> list[Any]:
         """Returns the figures of the result's page (`fedray.report.figure`)."""
         return resolve_name(self.FIGURES)(self)
+
+    def page(self) -> str:
+        """Returns the page of the result: one HTML document that loads nothing."""
+        return resolve_name(self.PAGE)(self)
 
     def plot(self, names: str | Sequence[str] = ()) -> Drawing:
         """Draws the figures of the result's page.

@@ -1,7 +1,7 @@
-"""Data files from texts of the user: data."""
+"""`fedray data`: make a data file from texts of the user."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
@@ -9,25 +9,21 @@ from fedray.commands.output import refuse_existing
 
 
 def data(
-    kind: Annotated[
-        Literal["shakespeare"], typer.Argument(metavar="KIND", help="Kind of data: shakespeare.")
-    ],
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder with a text file (*.txt) per play.")
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="New Parquet file, for data.file of kind parquet."),
-    ] = Path("shakespeare.parquet"),
+    kind: Literal["shakespeare"], folder: Path, *, out: Path = Path("shakespeare.parquet")
 ) -> None:
     """Make a data file from texts: roles of plays as clients, for `fedray reproduce shakespeare`.
 
-    A speech begins with a name in capitals and a tab or full stop. The file has
-    the columns client (play and role) and text (80 characters).
+    A speech begins with a name in capitals and a tab or full stop. The file has the columns client
+    (play and role) and text (80 characters).
+
+    Args:
+        kind: kind of data: shakespeare
+        folder (DIR): folder with a text file (*.txt) per play
+        out (FILE): new Parquet file, for data.file of kind parquet
     """
     from fedray.clients.data.plays import write_roles
 
-    del kind  # there is one
+    del kind  # plays are the only kind
     refuse_existing(out)
     roles, examples = write_roles(folder, out)
     typer.echo(f"{roles:,} roles with {examples:,} examples\ndata     {out}")

@@ -10,15 +10,7 @@ from typing import Annotated, NotRequired, TypedDict
 from fedray.audit.audit import Audit
 from fedray.audit.distribution import DevicePrivacy, Frontier
 from fedray.audit.ledger import LedgerEntry
-from fedray.base.document import InPlace
-from fedray.clients.availability.supply import Supply
 from fedray.mechanisms.figures import Figures
-from fedray.scenario.keys import Key
-from fedray.scenarios.gboard import ReproducedRun
-from fedray.scenarios.gboard_privacy import PublishedPrivacy
-from fedray.scenarios.gboard_sensitivity import Moved
-from fedray.scenarios.learning import LearningCurves
-from fedray.trace.columns import Column
 from fedray.trace.trained import TrainedDocument
 from fedray.wire.messages import ShardUse
 
@@ -28,15 +20,6 @@ class Written(TypedDict):
 
     page: NotRequired[str]
     """Path of the page; only with `--page`."""
-    figures: NotRequired[str]
-    """Directory of the figures; only with `--figures`."""
-
-
-class Report(TypedDict):
-    """`fedray report`."""
-
-    page: str
-    """Path of the page."""
     figures: NotRequired[str]
     """Directory of the figures; only with `--figures`."""
 
@@ -64,6 +47,8 @@ class WithAudit(TypedDict):
     """Path of the events; only with `--events`."""
     evidence: NotRequired[str]
     """Path of the evidence that breaks the claim; only with `--evidence`."""
+    statement: NotRequired[str]
+    """Folder of the privacy statement; only with `--statement`."""
 
 
 class Costs(TypedDict):
@@ -120,182 +105,15 @@ class WithSearch(TypedDict):
     """Whether Ctrl-C ended the search before the optimum was found."""
 
 
-class ShippedSweep(TypedDict):
-    """A sweep that ships with fedray."""
-
-    name: str
-    """Argument of `fedray stress`."""
-    description: str
-    """One sentence for people."""
-
-
-class ShippedSweeps(TypedDict):
-    """`fedray stress` without a sweep."""
-
-    sweeps: list[ShippedSweep]
-    """The sweeps that ship with fedray."""
-
-
-class ReproducedRuns(TypedDict):
-    """`fedray reproduce gboard`."""
-
-    runs: list[ReproducedRun]
-    """The published runs, simulated."""
-
-
-class PublishedRows(TypedDict):
-    """`fedray reproduce gboard-privacy`."""
-
-    note: str
-    """The conventions of the published figures."""
-    rows: list[PublishedPrivacy]
-    """The published rows."""
-
-
-class MovedRuns(TypedDict):
-    """`fedray reproduce gboard-sensitivity`."""
-
-    scale: float
-    """Size of the simulations, as a share of population and report goal."""
-    settings: list[Moved]
-    """For every row its own scenario first, then the outcome of one other setting."""
-
-
-class LearningStudies(TypedDict):
-    """`fedray reproduce learning`."""
-
-    studies: list[LearningCurves]
-    """A study per scenario."""
-
-
 class WithHabitFit(TypedDict):
-    """Keys that `fedray fit` adds to a fit of a log."""
+    """Keys that `fedray fit-log` adds to a fit."""
 
     times: str
     """Meaning of the log's times, in words; empty for a log that was simulated."""
 
 
 class WithFit(TypedDict):
-    """Keys that `fedray fit` adds to a fit of a min-sep."""
+    """Keys that `fedray fit-min-sep` adds to a fit."""
 
     scale: float
     """Size of the runs, as a share of population and report goal."""
-
-
-class Sessions(TypedDict):
-    """`fedray sessions`."""
-
-    path: str
-    """The file that was written."""
-    devices: int
-    """Devices whose sessions are in it."""
-    days: int
-    """Days that it covers: simulated days, or days until the last session ends, rounded up."""
-    sessions: int
-    """Sessions that were written."""
-    format: str
-    """Format of the file."""
-
-
-class PopulationSupply(TypedDict):
-    """`fedray population`."""
-
-    devices: int
-    """Devices of the population at the start."""
-    eligible_at_once: Supply
-    """Devices that are eligible at once at the full hours of the first week: estimates from a fixed
-    sample."""
-    file: Sessions | None
-    """The file that was written; None without `--sessions`."""
-
-
-class ShippedScenario(TypedDict):
-    """A scenario that ships with fedray."""
-
-    name: str
-    """Argument of commands in place of a file."""
-    file: str
-    """Path of the file."""
-    description: str
-    """One sentence for people."""
-
-
-class ShippedScenarios(TypedDict):
-    """`fedray scenarios`."""
-
-    scenarios: list[ShippedScenario]
-    """The scenarios that ship with fedray."""
-
-
-class NewScenario(TypedDict):
-    """`fedray init`."""
-
-    file: str
-    """The scenario file that was written."""
-    scenario_digest: str
-    """Digest of the scenario."""
-
-
-class SchemaRow(TypedDict):
-    """A key of a table, or a column of a trace."""
-
-    column: InPlace[Column | Key]
-
-
-class SchemaPart(TypedDict):
-    """A table of a scenario, one kind of it, or a file of a trace."""
-
-    name: str
-    """The table, or the file of a trace."""
-    kind: str
-    """Such as "kind = blt"; empty if all tables of this path have the same keys."""
-    rows: list[SchemaRow]
-    """Its keys or columns, in order."""
-
-
-class Schema(TypedDict):
-    """`fedray schema` of a table."""
-
-    table: str
-    """The name that was given."""
-    parts: list[SchemaPart]
-    """One, or one for each kind of the table."""
-
-
-class KeptContent(TypedDict):
-    """A kept data file."""
-
-    folder: str
-    """Its folder."""
-    mebibytes: float
-    """Its size in MiB."""
-    unused_days: float
-    """Days since it was opened last."""
-
-
-class KeptEntries(TypedDict):
-    """Kept entries of one sort."""
-
-    sort: str
-    """Which entries: designs, stress, digests."""
-    folder: str
-    """Their folder."""
-    kept: int
-    """Number of entries."""
-    kept_mebibytes: float
-    """Their size in MiB."""
-    deleted: int
-    """Number of entries that were deleted now."""
-    deleted_mebibytes: float
-    """The size of these in MiB."""
-
-
-class Cache(TypedDict):
-    """`fedray cache`."""
-
-    kept: list[KeptContent]
-    """Data files that are kept."""
-    deleted: list[KeptContent]
-    """Data files that were deleted now."""
-    entries: list[KeptEntries]
-    """Everything else that is kept, sort by sort."""

@@ -16,8 +16,8 @@ from fedray.audit.guarantees import (
     OBSERVED_LIMITS,
     Guarantee,
 )
+from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
-from fedray.audit.statement import Statement
 from fedray.base.rounding import counted, down, fine, given, shown_min_sep, shown_noise, up
 from fedray.mechanisms.accounting.events import StrategyRelease
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -169,12 +169,9 @@ def sensitivity_kind(guarantee: Guarantee) -> str:
 
 
 def limit_cells(guarantee: Guarantee, findings: Sequence[Finding] = ()) -> tuple[str, str]:
-    """Returns min-sep and participations of a guarantee; dashes if they are unknown. Limits that a
-    claim states precede tighter ones that follow from it, such as those of a timer.
+    """Returns min-sep and participations of a `guarantee`; dashes if they are unknown.
 
-    Args:
-        guarantee: guarantee of a mechanism.
-        findings: findings of the audit.
+    Limits that a claim states precede tighter ones that follow from it, such as those of a timer.
     """
     if guarantee.participation is None:
         return "-", "-"
@@ -311,19 +308,14 @@ def _listed(values: Sequence[int], most: int) -> str:
     return ", ".join([*map(str, values[:most]), *(["..."] if len(values) > most else [])])
 
 
-def statement_table(statement: Statement) -> Table:
+def statement_tables(statement: Statement) -> list[Table]:
     """The lines of a privacy `statement`, each with its evidence."""
     cells = {
         "what": lambda line: line.what,
         "says": lambda line: line.says,
         "evidence": lambda line: line.evidence,
     }
-    return Table.of("Privacy statement", statement.lines, cells, CHECKLIST_NOTE)
-
-
-def statement_tables(statement: Statement) -> list[Table]:
-    """The table of a `statement`."""
-    return [statement_table(statement)]
+    return [Table.of("Privacy statement", statement.lines, cells, CHECKLIST_NOTE)]
 
 
 def devices_table(privacy: DevicePrivacy) -> Table:
@@ -398,6 +390,11 @@ def calibration_tables(calibration: TraceCalibration) -> list[Table]:
     had = calibration.run_noise_multiplier
     note = "" if had is None else f"The run had the noise multiplier {given(had)}."
     return [Table.of(f"{title} {calibration.path}", rows, cells, note)]
+
+
+def tasks_tables(audit: TasksAudit) -> list[Table]:
+    """Returns the composition over all tasks, and the tasks side by side."""
+    return [*composition_tables(audit.composition), tasks_table(audit)]
 
 
 def tasks_table(audit: TasksAudit) -> Table:

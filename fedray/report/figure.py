@@ -8,8 +8,8 @@ from textwrap import wrap
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.rounding import up
 
 LOG_LINES = 5.0
@@ -66,20 +66,20 @@ class Series:
     """`line` joins the points; `steps` holds each y from its x to its `until` and leaves a gap if
     the next x is later; `bars` counts the whole numbers from x to until - 1; `points` are separate.
     """
-    x: NDArray[np.float64]
+    x: Float64Array
     """Horizontal positions of the points, [m]."""
-    y: NDArray[np.float64]
+    y: Float64Array
     """[m]; NaN where nothing is known."""
-    until: NDArray[np.float64] | None = None
+    until: Float64Array | None = None
     """[m], for steps and bars: where each ends on the x axis."""
     labels: tuple[str, ...] = ()
     """Names of points, [m]."""
     is_reference: bool = False
     """Whether it is a line to compare with, and not data."""
-    low: NDArray[np.float64] | None = None
+    low: Float64Array | None = None
     """[m]: lower end of the range around y, a band beside a line or a bar at a point; NaN if
     unknown."""
-    high: NDArray[np.float64] | None = None
+    high: Float64Array | None = None
     """[m]: the upper end."""
 
     @property
@@ -89,29 +89,32 @@ class Series:
             return self.kind != "bars"
         if not self.x.size:
             return False
-        # Steps join where one ends as the next begins, but for rounding.
-        slack = 1e-9 * np.abs(self.until[:-1])
-        is_joined = self.x[1:] <= self.until[:-1] + slack
-        is_alone = ~(np.append(is_joined, False) | np.insert(is_joined, 0, False))
+        is_joined = self._are_joined(self.until)
+        joins_next = np.append(is_joined, False)
+        joins_previous = np.insert(is_joined, 0, False)
+        is_alone = ~(joins_next | joins_previous)
         # On a telephone a 300th of the plot is about a pixel.
         whole = float(self.until.max() - self.x.min())
         is_short = self.until - self.x <= whole / 300
         return bool((is_alone & is_short).any())
 
-    def bars(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _are_joined(self, until: Float64Array) -> BoolArray:
+        """Whether each step but the last ends where the next begins, [m - 1]."""
+        # Times that were computed in different ways differ by rounding.
+        slack = 1e-9 * np.abs(until[:-1])
+        return self.x[1:] <= until[:-1] + slack
+
+    def bars(self) -> tuple[Float64Array, Float64Array]:
         """(middles [m], widths [m]) of bars. A bar counts whole numbers up to until - 1, and is a
         little narrower than its bin, so that neighbours can be distinguished."""
         assert self.until is not None
         return (self.x + self.until - 1) / 2, 0.92 * (self.until - self.x)
 
-    def path(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    def path(self) -> tuple[Float64Array, Float64Array, Int64Array]:
         """(x [p], y [p], place [p]): the corners of a line through the steps; y is NaN at a gap;
         place is the point's in x."""
         assert self.until is not None
-        slack = 1e-9 * np.abs(self.until[:-1])
-        # As for the markers, steps that only differ by rounding leave no gap.
-        is_gap = self.x[1:] > self.until[:-1] + slack
-        breaks = np.flatnonzero(is_gap) + 1
+        breaks = np.flatnonzero(~self._are_joined(self.until)) + 1
         # Each step has two corners; a corner more, without y, breaks the line at a gap.
         corners = 2 * breaks
         place = np.repeat(np.arange(self.x.size), 2)
@@ -175,26 +178,17 @@ class Figure:
         """Returns the place of the label of each point of a series: (0, 1) above, (0, -1) below,
         (1, 0) right, (-1, 0) left of it; None if it would cover another label or point, or leave
         the plot. Measured in a plot as narrow as a telephone's."""
-        # Pixels of the points, from the plot's lower left corner.
-        columns = []
-        for axis, own, size in (
-            (self.x, [each.x for each in self.series], PLOT[0]),
-            (self.y, [each.y for each in self.series], PLOT[1]),
-        ):
-            measured = [np.log10(each) if axis.is_log else each for each in own]
-            low = min(each.min() for each in measured if each.size)
-            high = max(each.max() for each in measured if each.size)
-            values = measured[self.series.index(series)]
-            span = high - low or 1.0
-            columns.append((values - low) / span * size)
-        points = np.stack(columns, axis=1)
+        place = self.series.index(series)
+        columns = _pixels(self.x, [each.x for each in self.series], place, PLOT[0])
+        rows = _pixels(self.y, [each.y for each in self.series], place, PLOT[1])
+        points = np.stack([columns, rows], axis=1)
         # First come, first served: labels that stand keep later ones away.
         taken = [(x - 3.0, y - 3.0, x + 3.0, y + 3.0) for x, y in points]
         places: list[tuple[int, int] | None] = []
         for (x, y), label in zip(points, series.labels, strict=True):
             width = CHARACTER[0] * len(label)
             height = CHARACTER[1]
-            # It stays so if a label fits on none of the four sides.
+            # A label that fits on no side has no place.
             places.append(None)
             for right, above in ((0, 1), (1, 0), (-1, 0), (0, -1)):
                 left = x + right * (width / 2 + 5.0) - width / 2
@@ -278,15 +272,35 @@ def legend_lines(series: Series) -> list[str]:
     return wrap(series.name, LEGEND_CHARACTERS)
 
 
+def _pixels(axis: Axis, values: list[Float64Array], place: int, size: float) -> Float64Array:
+    """Distances of the points of a series from the plot's lower left corner.
+
+    Args:
+        axis: axis of the values.
+        values: values of all series on it.
+        place: place of the series.
+        size: length of the axis in pixels.
+    """
+    measured = [np.log10(each) if axis.is_log else each for each in values]
+    low = min(each.min() for each in measured if each.size)
+    high = max(each.max() for each in measured if each.size)
+    # One value has no span, and stands at the corner.
+    span = high - low or 1.0
+    return (measured[place] - low) / span * size
+
+
 def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     """Whether two boxes (left, bottom, right, top) overlap."""
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Returns the numbers of a logarithmic axis from low to high: 1, 2, 5, 10, ...; over more than
-    two decades 1, 3, 10, ...; over more than three powers of ten, and one more if the first of them
-    is far above low; over less than a factor of five, as many as a linear axis."""
+    """Returns the numbers of a logarithmic axis from low to high.
+
+    They are 1, 2, 5, 10, ... on up to two decades, 1, 3, 10, ... on up to three, and powers of ten
+    beyond; one more if the first is far above low. Below a factor of five they are those of a
+    linear axis.
+    """
     if high < LOG_LINES * low:
         return _linear_ticks(low, high)
     if high <= 100.0 * low:
@@ -322,9 +336,7 @@ def _decimal_ticks(powers: range, digits: tuple[int, ...]) -> list[float]:
     return [float(f"{digit}e{power}") for power in powers for digit in digits]
 
 
-def needs_log(
-    values: Iterable[NDArray[np.float64]] | Sequence[float], factor: float = LOG_LINES
-) -> bool:
+def needs_log(values: Iterable[Float64Array] | Sequence[float], factor: float = LOG_LINES) -> bool:
     """Whether all finite `values` are positive, and the largest is more than `factor` times the
     least, so that a linear axis would hide differences between small ones."""
     parts = [np.ravel(np.asarray(each, np.float64)) for each in values]

@@ -1,66 +1,59 @@
 """The report's figures. Data are counted here, so that a page holds bins and steps, never rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.audit import Audit
+from fedray.audit.filtered import Exclusions
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.rounding import given
 from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
-from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Metric
 
 HOUR, DAY = 3600.0, 86_400.0
 MOST_BINS = 120
 
 
-def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
-    """Returns all figures of a trace and its audit, in the page's order.
-
-    Figures of privacy need a mechanism in the audit; figures of the run need a trace of ours, as an
-    imported log has no eligible devices and no model.
-    """
-    of_run = trace_figures(trace) if isinstance(trace, Trace) else []
-    return [*of_run, *audit_figures(audit)]
-
-
 def trace_figures(trace: Trace) -> list[Figure]:
     """Figures of the run itself: supply, pace, and what its model learned."""
-    of_run: list[Callable[[Trace], Figure | None]] = [
-        eligible_devices,
-        eligible_by_hour,
-        round_durations,
-        stored_uploads,
-        staleness,
-    ]
-    # Each figure knows by itself whether this trace has anything to show in it.
-    figures = [make(trace) for make in of_run]
-    return [*(figure for figure in figures if figure is not None), *held_out_metrics(trace)]
+    # Rounds that draw from stored uploads have no times and no waiting devices.
+    if "uploads" in trace.scenario["rounds"]:
+        figures = [stored_uploads(trace)]
+    else:
+        figures = [eligible_devices(trace), eligible_by_hour(trace), round_durations(trace)]
+    if trace.is_buffered:
+        figures.append(staleness(trace))
+    return [*figures, *(held_out_metrics(trace.trained) if trace.trained is not None else [])]
 
 
 def audit_figures(audit: Audit) -> list[Figure]:
-    """Figures of participations; and of privacy, where the `audit` has a mechanism with noise."""
-    of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps, exclusions]
-    # Without noise there is no ledger.
+    """Returns the figures of an audit's trace, of participations, and of privacy.
+
+    Privacy needs a mechanism with noise. An imported log has no figures of its own, because nothing
+    is known of eligible devices and the model.
+    """
+    figures = trace_figures(audit.trace) if isinstance(audit.trace, Trace) else []
+    figures.append(participations_per_device(audit))
+    if audit.patterns.gaps.size:
+        figures.append(gaps(audit))
+    if audit.exclusions is not None and audit.exclusions.devices:
+        figures.append(excluded_devices(audit, audit.exclusions))
+    # An audit without noise has no ledger.
     if audit.ledger:
-        of_audit += [epsilon_over_rounds, rho_over_rounds, device_privacy]
-    figures = [make(audit) for make in of_audit]
-    return [figure for figure in figures if figure is not None]
+        figures += losses_over_rounds(audit)
+    if audit.device_privacy is not None:
+        privacy = audit.device_privacy
+        figures.append(spent_figure({"rho": privacy.curve}, privacy.is_exact))
+    return figures
 
 
-def _stores_uploads(trace: Trace) -> bool:
-    """Whether rounds were drawn from stored uploads: they have no times and no waiting devices."""
-    return "uploads" in trace.scenario["rounds"]
-
-
-def stored_uploads(trace: Trace) -> Figure | None:
-    """Stored uploads that were eligible in each committed round; None for a `trace` whose devices
-    take part themselves."""
-    if not _stores_uploads(trace):
-        return None
+def stored_uploads(trace: Trace) -> Figure:
+    """Stored uploads that were eligible in each committed round."""
     is_committed = trace.rounds["state"] == 0
     held = trace.rounds["eligible_estimate"][is_committed].astype(np.float64)
     rounds = np.arange(held.size, dtype=np.float64)
@@ -75,11 +68,8 @@ def stored_uploads(trace: Trace) -> Figure | None:
     )
 
 
-def staleness(trace: Trace) -> Figure | None:
-    """Accepted reports by how many versions the model from which they were trained was behind; None
-    unless the rounds of the `trace` are buffered."""
-    if not trace.is_buffered:
-        return None
+def staleness(trace: Trace) -> Figure:
+    """Accepted reports of buffered rounds by the number of versions that their model was behind."""
     counts = np.zeros(0, np.int64)
     for part in trace.accepted():
         assert part.versions is not None
@@ -90,23 +80,20 @@ def staleness(trace: Trace) -> Figure | None:
         counts = found
     # Numbers that do not occur have no bar: a logarithmic axis has no place for zero.
     behind = np.flatnonzero(counts).astype(np.float64)
-    y = counts[counts > 0].astype(np.float64)
+    reports = counts[counts > 0].astype(np.float64)
     return Figure(
         "staleness",
         "Staleness of reports",
         "Accepted reports by how many newer versions of the model had been released when they "
         "were used. Devices that still trained when the last buffer was released are in no row.",
         Axis("Versions behind"),
-        Axis("Reports", needs_log([y], LOG_BARS)),
-        (Series("reports", "bars", behind, y, behind + 1.0),),
+        Axis("Reports", needs_log([reports], LOG_BARS)),
+        (Series("reports", "bars", behind, reports, behind + 1.0),),
     )
 
 
-def exclusions(audit: Audit) -> Figure | None:
-    """Devices that had been excluded at their budget before each round; None if none was."""
-    found = audit.exclusions
-    if found is None or not found.devices:
-        return None
+def excluded_devices(audit: Audit, found: Exclusions) -> Figure:
+    """Devices that had been excluded at their budget before each round."""
     rounds, counts = np.unique(found.rounds, return_counts=True)
     x = rounds.astype(np.float64)
     # Each step lasts to the next exclusion, and the last one to the end of the run.
@@ -123,14 +110,11 @@ def exclusions(audit: Audit) -> Figure | None:
     )
 
 
-def eligible_devices(trace: Trace) -> Figure | None:
+def eligible_devices(trace: Trace) -> Figure:
     """Eligible devices over simulated time, at the windows in which they were counted.
 
-    A `trace` has a count only of windows in which a round started; between them is a gap. None
-    where uploads are stored.
+    A `trace` has a count only of windows in which a round started; between them is a gap.
     """
-    if _stores_uploads(trace):
-        return None
     start, end, counts = _censuses(trace)
     x, unit = _time_axis(float(end.max(initial=0.0)))
     return Figure(
@@ -145,11 +129,9 @@ def eligible_devices(trace: Trace) -> Figure | None:
     )
 
 
-def eligible_by_hour(trace: Trace) -> Figure | None:
+def eligible_by_hour(trace: Trace) -> Figure:
     """Mean number of eligible devices by hour of the day, UTC; each hour of each day of the `trace`
-    has equal weight. None if uploads are stored."""
-    if _stores_uploads(trace):
-        return None
+    has equal weight."""
     start, _, counts = _censuses(trace)
     # First the mean of each hour of each day, or hours with many rounds would weigh more.
     each_hour, place = np.unique((start // HOUR).astype(np.int64), return_inverse=True)
@@ -172,7 +154,7 @@ def eligible_by_hour(trace: Trace) -> Figure | None:
     )
 
 
-def _censuses(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _censuses(trace: Trace) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Returns (start [w], end [w], devices [w]) of the look-ahead windows in which an attempt at a
     round started: the simulator counts at each one's start, and the trace has the count with every
     attempt of the window."""
@@ -183,11 +165,9 @@ def _censuses(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64], N
     return numbers * window_seconds, (numbers + 1) * window_seconds, devices
 
 
-def round_durations(trace: Trace) -> Figure | None:
+def round_durations(trace: Trace) -> Figure:
     """Minutes from one commit of the `trace` to the next, over time: they set the pace, and so the
-    min-sep. None if uploads are stored, as the server's program takes no simulated time."""
-    if _stores_uploads(trace):
-        return None
+    min-sep."""
     # State 0 is a committed round. Time in abandoned ones counts towards the next commit.
     closed = trace.rounds["closed"][trace.rounds["state"] == 0]
     before = np.concatenate([[0.0], closed])[:-1]
@@ -212,17 +192,14 @@ def _time_axis(end: float) -> tuple[Axis, float]:
     return Axis("Hour of the run"), HOUR
 
 
-def held_out_metrics(trace: Trace) -> list[Figure]:
-    """Every metric of the model on held-out data, over rounds; none if no model was trained.
+def held_out_metrics(trained: TrainedRun) -> list[Figure]:
+    """Returns every metric of the model on held-out data, over rounds.
 
-    A metric that the data says the best value of has that as a line to compare with.
+    The best value of any model is a line to compare with, if the data states it.
     """
-    columns = trace.metrics
-    if columns is None:
-        return []
-    optimum = trace.trained.document.get("optimum", {}) if trace.trained is not None else {}
-    line = MetricLine("", columns)
-    return [metric_curve(metric, [line], optimum) for metric in trace.task_metrics]
+    line = MetricLine("", trained.metrics)
+    optimum = trained.document.get("optimum", {})
+    return [metric_curve(metric, [line], optimum) for metric in trained.task_metrics]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +211,8 @@ class MetricLine:
     columns: Mapping[str, NDArray]
     """Columns of metrics.parquet, by name."""
     others: Sequence[Mapping[str, NDArray]] = ()
-    """Columns of further runs with the same rounds, such as those of other seeds. The line is then
-    the mean of all, and has a band from the least to the largest."""
+    """Columns of further runs with the same rounds, such as runs of other seeds. The line is then
+    the mean of all runs, with a band from the least to the largest."""
 
 
 def metric_curve(
@@ -302,12 +279,10 @@ def participations_per_device(audit: Audit) -> Figure:
     )
 
 
-def gaps(audit: Audit) -> Figure | None:
+def gaps(audit: Audit) -> Figure:
     """Gaps between consecutive participations of a device, in at most 120 bins of whole rounds,
-    with min-sep marked; None if no device of the `audit` took part twice."""
+    with min-sep marked."""
     values = audit.patterns.gaps
-    if not values.size:
-        return None
     edges, counts = gap_bins(values)
     # Empty bins are left out, as a logarithmic axis has no place for them.
     is_seen = counts > 0
@@ -325,9 +300,7 @@ def gaps(audit: Audit) -> Figure | None:
     )
 
 
-def gap_bins(
-    values: NDArray[np.int64], most: int = MOST_BINS
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def gap_bins(values: Int64Array, most: int = MOST_BINS) -> tuple[Int64Array, Int64Array]:
     """Counts whole values in bins [edge, next edge) of equal whole width.
 
     Args:
@@ -337,8 +310,6 @@ def gap_bins(
     Returns:
         (edges [m + 1], counts [m]).
     """
-    if not values.size:
-        return np.array([0, 1]), np.array([0])
     low = int(values.min())
     high = int(values.max())
     # The width is rounded up, so that at most this many bins hold all values.
@@ -347,24 +318,11 @@ def gap_bins(
     return edges, np.histogram(values, bins=edges)[0]
 
 
-def epsilon_over_rounds(audit: Audit) -> Figure:
-    """Epsilon of the mechanism of the `audit`, over the number of released rounds."""
-    delta = audit.mechanisms[0].observed.delta
-    y = Axis(f"Epsilon at delta = {given(delta)}", decimals=4)
-    values = [entry.epsilon for entry in audit.ledger]
-    return _over_rounds(audit, "privacy", "Epsilon over rounds", y, values)
+def losses_over_rounds(audit: Audit) -> list[Figure]:
+    """Returns epsilon and rho of the first mechanism, over the number of released rounds.
 
-
-def rho_over_rounds(audit: Audit) -> Figure:
-    """rho of the mechanism of the `audit`, over the number of released rounds."""
-    y = Axis("rho (zCDP)", decimals=6)
-    values = [entry.rho for entry in audit.ledger]
-    return _over_rounds(audit, "rho", "rho over rounds", y, values)
-
-
-def _over_rounds(audit: Audit, name: str, title: str, y: Axis, values: list[float]) -> Figure:
-    """Privacy is lost with every round, so the value at the next computed round bounds those before
-    it."""
+    Privacy is lost with every round, so the value at a computed round bounds those before it.
+    """
     is_exact = all(entry.sensitivity_is_exact for entry in audit.ledger)
     kind = "Exact for the trace"
     if not is_exact:
@@ -375,27 +333,43 @@ def _over_rounds(audit: Audit, name: str, title: str, y: Axis, values: list[floa
     )
     ends = np.array([entry.rounds for entry in audit.ledger], np.float64)
     starts = np.concatenate([[0.0], ends])[:-1]
-    series = Series(title.split()[0], "steps", starts, np.array(values), ends)
-    return Figure(name, title, note, Axis("Rounds released"), y, (series,))
+    delta = given(audit.mechanisms[0].observed.delta)
+    epsilons = np.array([entry.epsilon for entry in audit.ledger])
+    rhos = np.array([entry.rho for entry in audit.ledger])
+    figures = []
+    for name, loss, values, axis in (
+        ("privacy", "Epsilon", epsilons, Axis(f"Epsilon at delta = {delta}", decimals=4)),
+        ("rho", "rho", rhos, Axis("rho (zCDP)", decimals=6)),
+    ):
+        series = Series(loss, "steps", starts, values, ends)
+        title = f"{loss} over rounds"
+        figures.append(Figure(name, title, note, Axis("Rounds released"), axis, (series,)))
+    return figures
 
 
-def device_privacy(audit: Audit) -> Figure:
-    """Largest rho of each share of the audit's devices, in steps of half a per cent.
+def spent_figure(
+    curves: Mapping[str, Sequence[float]], is_exact: bool, further_note: str = ""
+) -> Figure:
+    """Draws the privacy of each device of a run; guarantees are bounds for all devices.
 
-    Unlike the guarantees, it shows the privacy of each device of this run, not a bound for all.
+    Args:
+        curves: rho that the share i / n of the devices do not exceed, i = 1 .. n, by the name of
+            the line.
+        is_exact: False if the rho of some devices are upper bounds.
+        further_note: sentence on the lines, after a space.
     """
-    privacy = audit.device_privacy
-    # The page shows this figure only where there is noise, and then every device has a rho.
-    assert privacy is not None
-    rhos = np.array(privacy.curve)
-    shares = np.linspace(0.0, 100.0, rhos.size + 1)
-    kind = "" if privacy.is_exact else " Some devices' values are upper bounds."
+    rhos = {name: np.array(curve) for name, curve in curves.items()}
+    # All curves have the same shares.
+    shares = np.linspace(0.0, 100.0, len(next(iter(rhos.values()))) + 1)
+    kind = "" if is_exact else " Some devices' values are upper bounds."
     return Figure(
         "devices",
         "What the devices got",
         "Devices that took part, from the least rho to the largest: so many per cent of them have "
-        "at most this rho." + kind,
+        f"at most this rho.{further_note}{kind}",
         Axis("Devices (%)"),
-        Axis("rho (zCDP)", needs_log([rhos]), decimals=6),
-        (Series("rho", "steps", shares[:-1], rhos, shares[1:]),),
+        Axis("rho (zCDP)", needs_log(list(rhos.values())), decimals=6),
+        tuple(
+            Series(name, "steps", shares[:-1], values, shares[1:]) for name, values in rhos.items()
+        ),
     )

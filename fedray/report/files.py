@@ -2,16 +2,16 @@
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedray.audit.audit import Audit
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
+from fedray.base.result import DrawnResult
 from fedray.report.figure import (
     BAND_OPACITY,
     GREY,
@@ -25,19 +25,18 @@ from fedray.report.figure import (
     legend_lines,
     look,
 )
-from fedray.trace.imported import ImportedTrace
-from fedray.trace.reader import Trace
 
 MOST_POINTS_TO_AVOID = 5_000
 """Most points of a figure whose legend is placed where it hides the fewest."""
+OPTIONAL_COLUMNS = {"name", "until", "low", "high"}
+"""Columns of a figure's CSV that are left out if no row has them."""
 
 
-def write_figures(trace: Trace | ImportedTrace, audit: Audit, directory: str | Path) -> list[Path]:
-    """Writes NAME.svg and NAME.csv of every figure of a trace's page.
+def write_figures(result: DrawnResult, directory: str | Path) -> list[Path]:
+    """Writes NAME.svg and NAME.csv of every figure of a result's page.
 
     Args:
-        trace: the audited trace.
-        audit: its audit.
+        result: a trace, an audit, a trained run, or a result of a study.
         directory: folder of the files, made if it is missing.
 
     Returns:
@@ -45,24 +44,7 @@ def write_figures(trace: Trace | ImportedTrace, audit: Audit, directory: str | P
 
     Raises:
         InputError: a file cannot be written.
-    """
-    from fedray.report.figures import figures_of
-
-    return write_figure_files(figures_of(trace, audit), directory)
-
-
-def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[Path]:
-    """Writes NAME.svg and NAME.csv of figures.
-
-    Args:
-        figures: the figures.
-        directory: folder of the files, made if it is missing.
-
-    Returns:
-        Paths of the files.
-
-    Raises:
-        InputError: a file cannot be written.
+        MissingExtra: matplotlib is not installed.
     """
     place = Path(directory)
     try:
@@ -73,7 +55,7 @@ def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[
             f"figures {str(directory)!r} is no directory that can be made ({problem}); name another"
         ) from None
     written = []
-    for figure in figures:
+    for figure in result.figures():
         for suffix, content in ((".svg", figure_svg(figure)), (".csv", figure_csv(figure))):
             path = place / f"{figure.name}{suffix}"
             write_whole(path, content.encode(), f"figure {str(path)!r}", InputError)
@@ -88,47 +70,55 @@ def figure_csv(figure: Shown) -> str:
     mark. A plane has a row per cell: x, y, value. Numbers are read back as the same float64;
     unknown ones are empty.
     """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    headings = {
+        "series": "series",
+        "name": "name",
+        "x": figure.x.title,
+        "until": f"{figure.x.title}, until",
+        "y": figure.y.title,
+        "low": "from",
+        "high": "to",
+    }
+    rows = list(_point_rows(figure) if isinstance(figure, Figure) else [])
     if isinstance(figure, Plane):
-        writer.writerow([figure.x.title, figure.y.title, figure.z.title])
-        cells = {place: _plain(z) for place, z in figure.values.items()} | figure.marks
-        for (x, y), shown in sorted(cells.items()):
-            writer.writerow([_plain(x), _plain(y), shown])
-        return out.getvalue()
-    # A column is there if any series has it; for the others its cells are empty.
-    data = [each for each in figure.series if not each.is_reference]
-    has_until = any(each.until is not None for each in (*data, *figure.marks))
-    has_labels = any(each.labels for each in data)
-    has_ends = any(each.low is not None for each in data)
-    until = [f"{figure.x.title}, until"] if has_until else []
-    label = ["name"] if has_labels else []
-    ends = ["from", "to"] if has_ends else []
-    writer.writerow(["series", *label, figure.x.title, *until, figure.y.title, *ends])
-    no_end = [""] * has_until
-    no_label = [""] * has_labels
-    for each in data:
-        for point in range(each.x.size):
-            name = [each.labels[point]] if each.labels else no_label
-            x = _plain(each.x[point])
-            end = [_plain(each.until[point])] if each.until is not None else no_end
-            y = _plain(each.y[point])
-            around = _ends_of(each, point) if has_ends else []
-            writer.writerow([each.name, *name, x, *end, y, *around])
-    for mark in figure.marks:
-        at = _plain(mark.at)
-        end = "" if mark.until is None else _plain(mark.until)
-        # A mark on one axis has no value on the other.
-        cells = [at, *([end] * has_until), ""] if mark.axis == "x" else ["", *no_end, at]
-        rest = [""] * len(ends)
-        writer.writerow([f"mark: {mark.text}", *no_label, *cells, *rest])
+        headings = {"x": figure.x.title, "y": figure.y.title, "z": figure.z.title}
+        rows = list(_cell_rows(figure))
+    # A column that no row has is left out; in a column that some rows have, others are empty.
+    used = set(headings) - OPTIONAL_COLUMNS | {key for row in rows for key in row}
+    columns = [key for key in headings if key in used]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writerows([headings, *rows])
     return out.getvalue()
 
 
-def _ends_of(series: Series, point: int) -> list[str]:
-    if series.low is None or series.high is None:
-        return ["", ""]
-    return [_plain(series.low[point]), _plain(series.high[point])]
+def _cell_rows(plane: Plane) -> Iterator[dict[str, str]]:
+    cells = {place: _plain(z) for place, z in plane.values.items()} | plane.marks
+    for (x, y), shown in sorted(cells.items()):
+        yield {"x": _plain(x), "y": _plain(y), "z": shown}
+
+
+def _point_rows(figure: Figure) -> Iterator[dict[str, str]]:
+    data = [each for each in figure.series if not each.is_reference]
+    for each in data:
+        columns = {
+            "x": each.x,
+            "until": each.until,
+            "y": each.y,
+            "low": each.low,
+            "high": each.high,
+        }
+        known = {key: values for key, values in columns.items() if values is not None}
+        for point in range(each.x.size):
+            row = {key: _plain(values[point]) for key, values in known.items()}
+            name = {"name": each.labels[point]} if each.labels else {}
+            yield {"series": each.name, **name, **row}
+    for mark in figure.marks:
+        # A mark on one axis has no value on the other.
+        row = {"series": f"mark: {mark.text}", mark.axis: _plain(mark.at)}
+        if mark.until is not None and mark.axis == "x":
+            row["until"] = _plain(mark.until)
+        yield row
 
 
 def _plain(value: Any) -> str:

@@ -74,12 +74,18 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
     }
     notes = [f"The losses are the errors of {first.workload.rows} at equal privacy: compare these."]
     if first.noise_multiplier is not None:
+        # Calibrated to one epsilon, every mechanism has a noise multiplier of its own.
+        multipliers = {each.noise_multiplier for each in mechanisms.values()}
+        if len(multipliers) == 1:
+            title += f", noise multiplier {given(first.noise_multiplier)}"
+            notes.append(NOT_COMPARABLE)
+        else:
+            cells["noise multiplier"] = lambda row: exact(row[1].noise_multiplier or 0.0)
         cells |= {
             "rho": lambda row: fine(row[1].rho),
             "epsilon": lambda row: up(row[1].epsilon or 0.0),
         }
-        title += f", noise multiplier {given(first.noise_multiplier)}, delta {given(first.delta)}"
-        notes.append(NOT_COMPARABLE)
+        title += f", delta {given(first.delta)}"
     if first.sampling is not None:
         cells["sampled epsilon"] = lambda row: up(row[1].amplified_epsilon or 0.0)
         notes.append(f"A sampled epsilon holds {HYPOTHETICAL}.")

@@ -14,10 +14,11 @@ from typing import Any
 import jinja2
 import tomli_w
 
-from fedray.audit.audit import Audit, MechanismAudit
-from fedray.audit.statement import privacy_statement
+from fedray.audit.audit import Audit, MechanismAudit, audit_trace
+from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
+from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, fine, given
 from fedray.report import audits
 from fedray.report.figure import Figure, Shown
@@ -25,7 +26,6 @@ from fedray.report.files import figure_csv, plane_svg
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.report.traces import outcomes_table, parameters_table
-from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 PLOTLY_FILE = "plotly-basic.min.js"
@@ -34,36 +34,25 @@ MOST_SHADE = 50
 the dark scheme."""
 
 
-def write_report(trace: Trace | ImportedTrace, audit: Audit, out: str | Path) -> Path:
-    """Writes the page of an audit, complete or not at all.
+def write_report(result: DrawnResult, out: str | Path) -> Path:
+    """Writes the page of a result: one HTML file that loads nothing, complete or absent.
 
     Args:
-        trace: the audited trace.
-        audit: its audit.
-        out: the file.
+        result: an audit, a trained run, or a result of a study; a trace gets the page of its audit
+            with its own mechanism.
+        out: path of the file, which is replaced if it exists.
 
     Returns:
-        The file's path.
+        Absolute path of the file.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: `out` is a directory or cannot be written.
     """
-    return write_page(render(trace, audit), out)
+    return write_page(result.page(), out)
 
 
 def write_page(content: str, out: str | Path) -> Path:
-    """Writes a page, whole or not at all.
-
-    Args:
-        content: HTML.
-        out: the file.
-
-    Returns:
-        The file's absolute path.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """Writes the HTML of a page, as `write_report` does."""
     # An absolute path can be opened from anywhere once it is printed.
     path = Path(os.path.abspath(out))
     if not path.name or path.is_dir():
@@ -72,14 +61,19 @@ def write_page(content: str, out: str | Path) -> Path:
     return path
 
 
-def render(trace: Trace | ImportedTrace, audit: Audit) -> str:
-    """The page of a `trace` and its `audit` as text: one HTML document that loads nothing."""
-    from fedray.report.figures import figures_of
+def trace_page(trace: Trace) -> str:
+    """Returns the page of a run's audit."""
+    return audit_page(audit_trace(trace))
 
+
+def audit_page(audit: Audit) -> str:
+    """Returns the page of an audit and its trace."""
+    trace = audit.trace
+    # A log has no scenario, outcomes and seed.
     run = trace if isinstance(trace, Trace) else None
     return _render(
         "page.html.j2",
-        figures_of(trace, audit),
+        audit.figures(),
         title=run.scenario["name"] if run is not None else Path(trace.run["log"]).name,
         trace=trace,
         run=run,
@@ -92,18 +86,18 @@ def render(trace: Trace | ImportedTrace, audit: Audit) -> str:
         evidence=audits.evidence_table(audit.findings),
         mechanism=_mechanism_table(audit.mechanisms[0], run) if audit.mechanisms else None,
         mechanism_note=_mechanism_note(audit, run),
-        tables=_tables(trace, audit),
+        tables=_tables(audit),
         outcomes=outcomes_table(run.outcome_counts()) if run is not None else None,
         scenario_toml=tomli_w.dumps(run.scenario) if run is not None else None,
     )
 
 
-def _tables(trace: Trace | ImportedTrace, audit: Audit) -> list[Table]:
+def _tables(audit: Audit) -> list[Table]:
     tables = []
     has_noise = bool(audit.mechanisms) and audit.mechanisms[0].noise_multiplier is not None
     # A claim that does not hold is not stated.
     if has_noise and audit.claim_holds:
-        tables += privacy_statement(trace, audit).tables()
+        tables += privacy_statement(audit).tables()
     if audit.utility:
         tables.append(audits.utility_table(audit))
     if audit.mechanisms or audit.no_guarantee:

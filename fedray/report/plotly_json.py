@@ -6,8 +6,8 @@ from html import escape
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.base.parsing import finite_or_none
 from fedray.report.figure import (
     BAND_OPACITY,
@@ -115,7 +115,7 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     }
 
 
-def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> dict[str, Any]:
+def _line(x: Float64Array, y: Float64Array) -> dict[str, Any]:
     return {"type": "scatter", "mode": "lines", "x": _numbers(x), "y": _numbers(y)}
 
 

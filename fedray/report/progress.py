@@ -93,11 +93,11 @@ def study_progress(title: str, is_shown: bool) -> Iterator[Callable[[str], None]
     if not is_shown:
         yield lambda text: None
         return
-    pace = _Pace()
     if not console.is_terminal:
-        yield _StudyLines(title, pace)
+        yield _Lines(title)
         return
-    # Lines of a study hold paths and names, whose brackets are no markup.
+    pace = _Pace()
+    # Brackets in paths and names are not markup.
     columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
@@ -126,20 +126,6 @@ class _Pace:
             return text
         seconds = (1.0 - text.share) * (now - self._begun) / done
         return f"{text}  {'at most' if text.is_least else 'about'} {duration(seconds)} left"
-
-
-class _StudyLines:
-    """A line every fifteen seconds, for logs."""
-
-    def __init__(self, title: str, pace: _Pace) -> None:
-        self._title, self._pace = title, pace
-        self._last = time.monotonic()
-
-    def __call__(self, text: str) -> None:
-        told = self._pace.told(text)
-        if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
-            self._last = time.monotonic()
-            print(f"{self._title}: {told}", file=sys.stderr)
 
 
 SECONDS_BETWEEN_UPDATES = 0.25
@@ -354,7 +340,7 @@ def _width_of_columns(state: _State, width: int, elapsed_seconds: float) -> int:
 
 
 def _fitting(parts: list[str], width: int) -> list[str]:
-    """Returns as many of the first parts as fit whole in the width."""
+    """Returns the first parts that fit whole in the width."""
     while parts and len("  ".join(parts)) > width:
         parts = parts[:-1]
     return parts

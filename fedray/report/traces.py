@@ -69,7 +69,7 @@ def imported_tables(trace: ImportedTrace) -> list[Table]:
     if times is not None:
         form = run["times"]["form"] or run["times"]["rounds_file_form"]
         known = np.concatenate(times)
-        # Times of a trace count from its origin, and readers know those of their log.
+        # Times of a trace count from its origin; readers know the times of their log.
         known = run["times"]["origin"] + known[np.isfinite(known)]
         first, end = shown_range(known.min(), known.max())
         facts.append(("times", f"{form}; from {first} to {end}"))

@@ -2,37 +2,20 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tomli_w
 
 from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
-from fedray.report.figures import MetricLine, metric_curve
-from fedray.report.page import render_study, write_page
+from fedray.report.figures import held_out_metrics
+from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.trace.trained import LEFT_OUT, TrainedRun
 from fedray.wire.messages import Measured
 
 
-def write_training_report(trained: TrainedRun, out: str | Path) -> Path:
-    """Writes the page of a trained run, whole or not at all.
-
-    Args:
-        trained: the run.
-        out: the file.
-
-    Returns:
-        The file's path.
-
-    Raises:
-        InputError: if it cannot be written.
-    """
-    return write_page(render_trained(trained), out)
-
-
-def render_trained(
+def trained_page(
     trained: TrainedRun,
     figures: Sequence[Shown] = (),
     tables: Sequence[Table] = (),
@@ -85,11 +68,7 @@ def trained_figures(trained: TrainedRun) -> list[Shown]:
     """Every held-out metric, the loss on the devices, clipped updates, the clip norm where it
     changes, and devices left out; all over rounds."""
     columns = trained.metrics
-    optimum = trained.document.get("optimum", {})
-    figures: list[Shown] = [
-        metric_curve(metric, [MetricLine("", columns)], optimum) for metric in trained.task_metrics
-    ]
-    figures += [_train_loss(columns), _clipped_share(columns)]
+    figures = [*held_out_metrics(trained), _train_loss(columns), _clipped_share(columns)]
     further = (_clip_norm(columns), _left_out(columns))
     return [*figures, *(figure for figure in further if figure is not None)]
 

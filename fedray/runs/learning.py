@@ -39,7 +39,13 @@ from fedray.scenario import Scenario
 from fedray.scenario.scenario import TRAINED_TABLES
 from fedray.scenario.tasks import CustomTask
 from fedray.scenario.training import FedAvg
-from fedray.server.learning.training import Cohort, Loads, TrainingLoop, cohort_places
+from fedray.server.learning.training import (
+    Cohort,
+    Loads,
+    TrainingLoop,
+    cohort_places,
+    group_size,
+)
 from fedray.server.learning.workers import AggregatorWorker, start_aggregator
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
@@ -184,23 +190,27 @@ class DeviceTime:
     Args:
         scenario: the scenario.
 
-    group: devices that are timed at once.
+    group: devices that train at once; known once the time was measured.
     """
 
+    group: int
+
     def __init__(self, scenario: Scenario) -> None:
-        at_once = scenario.training.devices_at_once
-        size = MEASURED_DEVICES if at_once == "measured" else at_once
-        self.group = min(size, scenario.training.cohort_sample)
         self._scenario = scenario
         self._seconds: float | None = None
 
     def measured_by(self, trainers: Sequence[TrainerWorker]) -> float:
         """Seconds of a device, measured by the first trainer unless they are known."""
         if self._seconds is None:
+            training = self._scenario.training
+            parameters = trainers[0].initial_parameters().result()
+            at_once = training.devices_at_once
+            size = MEASURED_DEVICES if at_once == "measured" else at_once
+            timed = min(size, training.cohort_sample)
+            self.group = group_size(timed, parameters.size)
             # Spread over the population, because devices that joined together may be alike.
             last = self._scenario.population.devices - 1
-            device_ids = np.linspace(0, last, self.group).astype(np.uint64)
-            parameters = trainers[0].initial_parameters().result()
+            device_ids = np.linspace(0, last, timed).astype(np.uint64)
             order = TrainOrder(0, [device_ids])
             answer = trainers[0].seconds_per_device(order, parameters, self.group)
             self._seconds = answer.result()
@@ -616,8 +626,8 @@ def _estimate(
     """Returns the predicted time of a training with these trainers, measured on some devices."""
     sample = scenario.trained_devices
     accepted = scenario.rounds.report_goal
-    group = time_of_devices.group
     per_device = time_of_devices.measured_by(trainers)
+    group = time_of_devices.group
 
     def seconds(devices: int) -> float:
         # Groups are dealt evenly, so whoever has one more than others ends last.
@@ -646,7 +656,14 @@ def _loads_of(scenario: Scenario) -> Loads | None:
     is_custom = isinstance(scenario.training.task, CustomTask)
     if is_even or is_custom:
         return None
-    return source_of(scenario).examples_on
+    source = source_of(scenario)
+    most = client.max_examples
+
+    def examples_used(device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        held = source.examples_on(device_ids)
+        return held if most is None else np.minimum(held, most)
+
+    return examples_used
 
 
 def _live_partial(trace_directory: Path) -> Path:

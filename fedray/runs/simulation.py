@@ -73,7 +73,7 @@ def simulate(
 
     Args:
         scenario: scenario to simulate.
-        placement: where it runs; may change the wall clock, never the trace.
+        placement: workers and cluster; may change the wall clock, never the trace.
         out: a new directory for the trace; by default one under runs/.
         on_progress: called with the progress after every attempt at a round.
         on_start: called when the shards are there.

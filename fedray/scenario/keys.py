@@ -106,10 +106,16 @@ def key_of(name: str, table: type[BaseModel]) -> Key:
         default = "required"
     else:
         default = _default_text(field.get_default(call_default_factory=True))
-    # The underscore lets a key that is nothing but its unit, such as `minutes`, match as well.
-    unit = next((unit for end, unit in _UNITS.items() if f"_{name}".endswith(end)), "")
     meaning = " ".join(descriptions_of(table).get(name, "").split())
-    return Key(name, _type_text(field.annotation, tuple(field.metadata)), unit, default, meaning)
+    return Key(
+        name, type_text(field.annotation, tuple(field.metadata)), unit_of(name), default, meaning
+    )
+
+
+def unit_of(name: str) -> str:
+    """The unit that the end of a key says; empty if it says none."""
+    # The underscore lets a key that is nothing but its unit, such as `minutes`, match as well.
+    return next((unit for end, unit in _UNITS.items() if f"_{name}".endswith(end)), "")
 
 
 def _default_text(value: Any) -> str:
@@ -121,12 +127,12 @@ def _default_text(value: Any) -> str:
     return literal(value)
 
 
-def _type_text(annotation: Any, metadata: tuple[Any, ...]) -> str:
+def type_text(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     """The type in words, with the bounds that it or its field has."""
     # Bounds may stand at any level of an annotation, so they are collected on the way down.
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
-        return _type_text(inner, (*more, *metadata))
+        return type_text(inner, (*more, *metadata))
     classes = classes_in(annotation)
     is_list = get_origin(annotation) in (tuple, list)
     if get_origin(annotation) is dict:
@@ -137,13 +143,13 @@ def _type_text(annotation: Any, metadata: tuple[Any, ...]) -> str:
     is_union = get_origin(annotation) in (Union, types.UnionType)
     # A type that may be None reads like the type; the default says that it is left out.
     if is_union and len(parts) == 1:
-        return _type_text(parts[0], metadata)
+        return type_text(parts[0], metadata)
     if is_union or (classes and not is_list):
         # Kinds are listed elsewhere, so one word stands for all tables.
-        plain = [_type_text(each, metadata) for each in parts if not classes_in(each)]
+        plain = [type_text(each, metadata) for each in parts if not classes_in(each)]
         return " or ".join([*(["table"] if classes else []), *dict.fromkeys(plain)])
     if is_list:
-        return f"list of {_type_text(parts[0], ())}"
+        return f"list of {type_text(parts[0], ())}"
     bounds = [bound for each in metadata for bound in _bounds_of(each)]
     return " ".join([_TYPES.get(annotation, "text"), ", ".join(bounds)]).strip()
 

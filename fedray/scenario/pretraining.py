@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from fedray.base.table import Positive, Table
 from fedray.scenario.data import AnyData
-from fedray.scenario.training import BelowOne, Count
+from fedray.scenario.training import BelowOne, Count, momentum_is_of_sgd
 
 
 class Pretraining(Table):
@@ -34,10 +34,4 @@ class Pretraining(Table):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the order of the examples. The initial model is that of the scenario."""
 
-    @model_validator(mode="after")
-    def _momentum_is_of_sgd(self) -> "Pretraining":
-        if self.momentum and self.optimizer == "adam":
-            raise ValueError(
-                f"momentum={self.momentum:g}: adam has its own; leave it out, or take sgd"
-            )
-        return self
+    _momentum_is_of_sgd = model_validator(mode="after")(momentum_is_of_sgd)

@@ -639,7 +639,8 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
         tables = parse_toml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ScenarioError(
-            f"scenario {str(file)!r} does not exist; `fedray scenarios` lists those that ship"
+            f"scenario {str(file)!r} does not exist; name a file, or a scenario that ships, "
+            "such as quickstart"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(

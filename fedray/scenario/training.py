@@ -49,6 +49,16 @@ class LocalSteps(WorkTable):
     any case. Padding does not count. None: no cap. Refused if examples are not texts."""
 
 
+def momentum_is_of_sgd(table: Any) -> Any:
+    """Refuses a momentum beside adam, which would not read it."""
+    # A key that is never read would let a user believe in an effect that is not there.
+    if table.momentum and table.optimizer == "adam":
+        raise ValueError(
+            f"momentum={table.momentum:g}: adam has its own; leave it out, or take sgd"
+        )
+    return table
+
+
 class FedAvg(LocalSteps):
     """Local stochastic gradient descent (federated averaging, McMahan et al. 2017, Algorithm 1).
 
@@ -68,14 +78,7 @@ class FedAvg(LocalSteps):
     momentum: BelowOne = 0.0
     """Share of the previous local step that is kept; only for sgd."""
 
-    @model_validator(mode="after")
-    def _momentum_is_of_sgd(self) -> "FedAvg":
-        # A key that is never read would let a user believe in an effect that is not there.
-        if self.momentum and self.optimizer == "adam":
-            raise ValueError(
-                f"momentum={self.momentum:g}: adam has its own; leave it out, or take sgd"
-            )
-        return self
+    _momentum_is_of_sgd = model_validator(mode="after")(momentum_is_of_sgd)
 
 
 class FedProx(FedAvg):
@@ -247,9 +250,10 @@ class Training(Table):
     client: AnyWork = FedAvg()
     """Work of a device."""
     devices_at_once: Annotated[int, Field(gt=0, le=4096)] | Literal["measured"] = 16
-    """Devices that are trained as one batch of independent models. It may change the last bits of a
-    sum. "measured" takes the fastest of 1, 4, 16, 32 and 64, by trying them in the first round; the
-    trained run records which."""
+    """Most devices that are trained as one batch of independent models; fewer if they would have
+    more than 2^19 parameters together, since batches of large models are no faster on a CPU. It may
+    change the last bits of a sum. "measured" takes the fastest of 1, 4, 16, 32 and 64, by trying
+    them in the first round. The trained run records the number."""
     weighting: AnyWeighting = Field(
         default=MeanWeighting(),
         description="How much the update of a device counts, and by what a round's sum is divided: "

@@ -139,6 +139,7 @@ class Comparison(DrawnResult):
 
     TABLES: ClassVar[str] = "fedray.studies.compare_page:comparison_tables"
     FIGURES: ClassVar[str] = "fedray.studies.compare_page:comparison_figures"
+    PAGE: ClassVar[str] = "fedray.studies.compare_page:comparison_page"
 
     trace_digest: str
     """Digest of the trace that all of them were learned from."""
@@ -282,18 +283,19 @@ def compare_runs(
     """Compares trained runs of one trace.
 
     Args:
-        runs: two or more: opened, or directories of `train`, or traces with a trained run in them.
-        trace: that they were learned from, for epsilon; by default the one in which one of them
-            lies. Without a trace no epsilon is known.
-        delta: of epsilon, for all; by default that of the first run.
+        runs: at least two trained runs: opened, or directories of `train`, or of traces with a
+            trained run.
+        trace: source of epsilon, the trace that they were learned from; default: the trace that
+            contains one of them. Without a trace no epsilon is known.
+        delta: delta of every epsilon; default: that of the first run.
 
     Returns:
         The runs in groups, with means over seeds and paired differences.
 
     Raises:
-        InputError: they are fewer than two, or of different traces, tasks or metrics, or two of
-            them have the same settings and seed.
-        TraceError: one cannot be read.
+        InputError: fewer than two runs, runs of different traces, tasks or metrics, or two runs
+            with the same settings and seed.
+        TraceError: a run or the trace cannot be read.
     """
     opened = [run if isinstance(run, TrainedRun) else open_trained(run) for run in runs]
     if len(opened) < 2:

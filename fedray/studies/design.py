@@ -26,6 +26,9 @@ from fedray.mechanisms.optimize.objective import Objective, Progress, read_targe
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 
+_NO_DELTA = 1e-10
+"""Delta of figures without noise, which have no epsilon."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found(Document):
@@ -92,8 +95,6 @@ def read_request(
 
 def find_mechanism(
     request: MechanismRequest,
-    noise_multiplier: float | None,
-    delta: float,
     out: Path | None,
     has_cache: bool,
     on_progress: Progress,
@@ -102,8 +103,6 @@ def find_mechanism(
 
     Args:
         request: what is asked for.
-        noise_multiplier: z of mu, rho and epsilon; None for a mechanism without them.
-        delta: of epsilon.
         out: JSON file of the mechanism; None for no file.
         has_cache: whether to keep mechanisms, and to take those that were kept.
         on_progress: hears how far the optimisation is.
@@ -125,7 +124,7 @@ def find_mechanism(
         # The figures of the request's own participation come first.
         participations.sort(key=lambda participation: participation != request.participation)
         first, *others = (
-            mechanism_figures(strategy, participation, noise_multiplier, delta)
+            mechanism_figures(strategy, participation, None, _NO_DELTA)
             for participation in participations
         )
         # The file comes last, so that a mechanism whose figures fail leaves none.

@@ -5,24 +5,27 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
 
 from fedray.audit.participation import read_patterns
 from fedray.base.document import Document, InJson, Key, NotInJson
-from fedray.base.errors import FitFailed, InputError, Starved
+from fedray.base.errors import FitFailed, InputError, ScenarioError, Starved
 from fedray.base.result import Result
 from fedray.base.rounding import shown_min_sep
 from fedray.report.table import Table
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
+from fedray.scenario.overrides import apply_override, naming_overrides
 
 RANGES = {"population.reach": (0.01, 1.0), "rounds.max_checkins_per_hour": (0.01, 60.0)}
 """Keys that can be fitted, with their ranges. Both let more devices check in as they grow, so that
 min-sep does not fall."""
 MOST_RUNS = 16
+OBSERVED = ("population.devices", "participation.timer_hours", "rounds.count")
+"""Keys that say which run was observed; they have no defaults."""
 PUBLISHED_GOAL = 6500
 """Report goal of the published runs (Xu et al. 2023)."""
 
@@ -198,58 +201,43 @@ def fit_min_sep(
     return Fit(key, min_sep, best, tuple(runs))
 
 
-def scenario_to_fit(
-    file: Path | None,
-    devices: int | None,
-    timer_hours: float | None,
-    rounds: int | None,
-    report_goal: int | None,
-    overrides: Sequence[str] = (),
-) -> Scenario:
-    """Returns the scenario of a file, or one of defaults, with the given keys set.
+def scenario_to_fit(file: Path | None, overrides: Sequence[str] = ()) -> Scenario:
+    """Returns the scenario of a file, or one of defaults, with keys set.
 
     Args:
-        file: a scenario file; None for the defaults.
-        devices: population.devices.
-        timer_hours: participation.timer_hours.
-        rounds: rounds.count.
-        report_goal: rounds.report_goal; that of the published runs without a file.
-        overrides: further keys, as "table.key=value".
+        file: a scenario file; None for the defaults, which lack the keys of `OBSERVED`.
+        overrides: keys to set, as "table.key=value".
 
     Raises:
-        InputError: without a file, devices, timer_hours or rounds are missing; or the file's runs
-            end at a privacy budget.
+        InputError: without a file, a key of `OBSERVED` is not set; or the file's runs end at a
+            privacy budget.
     """
-    given = {
-        "population.devices": devices,
-        "participation.timer_hours": timer_hours,
-        "rounds.count": rounds,
-        "rounds.report_goal": report_goal,
-    }
-    settings = [f"{key}={value}" for key, value in given.items() if value is not None]
-    if file is not None:
-        scenario = Scenario.from_toml(file, [*settings, *overrides])
-        # A run of fewer rounds has another min-sep than the one that was observed.
-        if scenario.privacy.stop_at is not None:
-            raise InputError(
-                f"privacy.stop_at of {str(file)!r} may end runs before rounds.count="
-                f"{scenario.rounds.count}, all of which are needed here; leave it out"
-            )
-        return scenario
-    # A report goal has a published default; these three say what run was observed, and have none.
-    needed = {"devices": devices, "timer_hours": timer_hours, "rounds": rounds}
-    for name, value in needed.items():
-        if value is None:
-            raise InputError.of(name, None, "must be given, or a scenario file")
-    assert devices is not None
-    assert rounds is not None
-    tables = {
-        "population": {"devices": devices},
-        "rounds": {"count": rounds, "report_goal": report_goal or PUBLISHED_GOAL},
-        "participation": {"timer_hours": timer_hours},
+    if file is None:
+        return naming_overrides(_of_defaults, "scenario", overrides)
+    scenario = Scenario.from_toml(file, overrides)
+    # A run of fewer rounds has another min-sep than the one that was observed.
+    if scenario.privacy.stop_at is not None:
+        raise InputError(
+            f"privacy.stop_at of {str(file)!r} may end runs before rounds.count="
+            f"{scenario.rounds.count}, all of which are needed here; leave it out"
+        )
+    return scenario
+
+
+def _of_defaults(overrides: Sequence[str]) -> Scenario:
+    tables: dict[str, Any] = {
+        "rounds": {"report_goal": PUBLISHED_GOAL},
         "training": {"enabled": False},
     }
-    return Scenario.from_tables(tables).with_overrides(*overrides)
+    for each in overrides:
+        apply_override(tables, each)
+    for key in OBSERVED:
+        table, _, name = key.partition(".")
+        if name not in tables.get(table, {}):
+            raise ScenarioError(
+                f"{key} must be set, since no scenario is named; set it, or name a scenario"
+            )
+    return Scenario.from_tables(tables)
 
 
 def _between(below: FittedRun, above: FittedRun, target: int) -> float:

@@ -102,6 +102,7 @@ class OnDevices(DrawnResult):
 
     TABLES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_tables"
     FIGURES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_figures"
+    PAGE: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_page"
 
     trained: Annotated[TrainedRun, Keys("path trace_digest")]
     """The run whose final model it is."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedray.report.figure import Axis, Figure, Series, Shown
 from fedray.report.table import Table
-from fedray.report.trained_page import number_text, render_trained
+from fedray.report.trained_page import number_text, trained_page
 from fedray.studies.on_devices import QUANTILES, DeviceGroup, OnDevices
 from fedray.wire.messages import Metric
 
@@ -37,7 +37,7 @@ def on_devices_page(found: OnDevices) -> str:
     Args:
         found: what was measured.
     """
-    return render_trained(
+    return trained_page(
         found.trained,
         on_devices_figures(found),
         on_devices_tables(found),

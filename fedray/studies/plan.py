@@ -206,6 +206,7 @@ class Plan(DrawnResult):
 
     TABLES: ClassVar[str] = "fedray.studies.plan_page:plan_tables"
     FIGURES: ClassVar[str] = "fedray.studies.plan_page:plan_figures"
+    PAGE: ClassVar[str] = "fedray.studies.plan_page:plan_page"
 
     target: PlanTarget
     """What was asked for."""
@@ -721,7 +722,7 @@ _NOT_PLANNED = {
     "buffered": "min-sep then counts buffers and follows from rounds.buffer.concurrency, which a "
     "plan does not vary; compare runs with `fedray stress`",
     "upload-then-train": "min-sep is then that of rounds.uploads.schedule, so no simulation is "
-    "needed to find it; take `fedray calibrate`",
+    "needed to find it; take `fedray mechanism` with an epsilon",
 }
 """Why a mode of rounds is not planned, and what to do instead."""
 

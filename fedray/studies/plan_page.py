@@ -147,12 +147,12 @@ def _pace_words(minutes: float | None) -> str:
     )
 
 
-def plan_page(plan: Plan, command: str) -> str:
-    """The page of a plan as text.
+def plan_page(plan: Plan, command: str = "") -> str:
+    """Returns the page of a plan as text.
 
     Args:
-        plan: what was found.
-        command: the command line that found it, which the page shows.
+        plan: the plan.
+        command: command line that made it, which the page shows; empty for a call in Python.
     """
     target = plan.target
     scenario = plan.scenario
@@ -164,7 +164,8 @@ def plan_page(plan: Plan, command: str) -> str:
         f"{given(target.delta)}, {shown_noise(target.noise_per_report, 6)} of noise multiplier per "
         f"report. {' '.join(answer.notes)}"
     )
-    made = [("command", command), ("fedray", package_versions().get("fedray", "unknown"))]
+    called = [("command", command)] if command else []
+    made = [*called, ("fedray", package_versions().get("fedray", "unknown"))]
     tables = [*tables, Table.facts("How this page was made", made)]
     title = f"A plan for epsilon {given(target.epsilon)}"
     return render_study(title, note, plan_figures(plan), tables, plan.to_json(), OF_EVERY_AUDIT)

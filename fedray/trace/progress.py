@@ -179,8 +179,8 @@ class ProgressFile:
             if not self._has_warned:
                 self._has_warned = True
                 logging.getLogger("fedray").warning(
-                    "fedray: %s cannot be written (%s); the run goes on, but `fedray watch` and "
-                    "`fedray status` do not see how far it is",
+                    "fedray: %s cannot be written (%s); the run continues, but "
+                    "`fedray status` does not show its progress",
                     self._file,
                     error.strerror or error,
                 )

@@ -76,6 +76,7 @@ class Trace(DrawnResult):
 
     TABLES: ClassVar[str] = "fedray.report.traces:trace_tables"
     FIGURES: ClassVar[str] = "fedray.report.figures:trace_figures"
+    PAGE: ClassVar[str] = "fedray.report.page:trace_page"
 
     def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
         self.path = path

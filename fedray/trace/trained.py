@@ -185,6 +185,7 @@ class TrainedRun(DrawnResult):
 
     TABLES: ClassVar[str] = "fedray.report.traces:trained_tables"
     FIGURES: ClassVar[str] = "fedray.report.trained_page:trained_figures"
+    PAGE: ClassVar[str] = "fedray.report.trained_page:trained_page"
 
     path: Path
     """Directory of the trained run."""

@@ -1,1 +1,1 @@
-"""The runs under a directory, for `fedray watch` and `fedray status`."""
+"""The runs under a directory, for `fedray status`."""

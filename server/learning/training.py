@@ -26,6 +26,9 @@ from fedray.wire.protocols import Aggregator, Kept, Trainer
 SIZES = (1, 4, 16, 32, 64)
 """Sizes of groups that are tried where the scenario leaves the size open. The smallest is a loop
 over devices, which is the fastest for large models on a CPU."""
+MOST_PARAMETERS = 1 << 19
+"""Most parameters of a group's models together, unless the size was measured. Beyond 2 MiB, larger
+groups are no faster on a CPU, and smaller ones are shared more evenly among trainers."""
 Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
 """Returns the cost of training each device [G], in any unit."""
 
@@ -63,6 +66,8 @@ class _Group(NamedTuple):
 
     device_ids: NDArray[np.uint64]
     version: int
+    load: float
+    """Cost of training these devices, in the unit of `Loads`."""
 
 
 class TrainingLoop:
@@ -77,7 +82,8 @@ class TrainingLoop:
         scenario: the scenario.
         trainers: the pool of trainers.
         aggregator: the model's aggregator.
-        loads: cost of training devices, so that the trainers finish together; None if equal.
+        loads: cost of training devices, so that similar devices share a group and the trainers
+            finish together; None if equal. It must be a function of the scenario.
 
     metrics: one row per round so far.
     last_evaluation: the latest evaluation in these rows, or None.
@@ -105,8 +111,7 @@ class TrainingLoop:
         self.metrics: list[TrainingMetrics] = []
         self.last_evaluation: Evaluation | None = None
         self.evaluated = 0
-        at_once = scenario.training.devices_at_once
-        self.devices_at_once = 0 if at_once == "measured" else at_once
+        self.devices_at_once = 0
         self._evaluations: dict[int, Pending[Evaluation]] = {}
         self._aggregator_state: dict[str, NDArray] = {}
         """As it was last asked for; empty before. `_since` has the rounds after it."""
@@ -177,9 +182,15 @@ class TrainingLoop:
     def _catch_up(self) -> None:
         """Gives a new aggregator the last known state, and trains the rounds since again."""
         if self._aggregator_state:
+            parameters = self._aggregator_state["parameters"]
             answer = self._aggregator.load(self._aggregator_state)
         else:
-            answer = self._aggregator.start(self._trainers[0].initial_parameters().result())
+            parameters = self._trainers[0].initial_parameters().result()
+            answer = self._aggregator.start(parameters)
+        at_once = self._scenario.training.devices_at_once
+        # A resumed training keeps the size that it began with.
+        if at_once != "measured" and not self.devices_at_once:
+            self.devices_at_once = group_size(at_once, parameters.size)
         self._clip, newest = answer.result()
         # The state is from before the first round of `_since`; a version's number is how many
         # rounds it was trained on.
@@ -247,18 +258,18 @@ class TrainingLoop:
         self.metrics.append(TrainingMetrics(report, clip=clip))
 
     def _groups(self, round_index: int, cohort: Cohort) -> list[_Group]:
-        """The cohort, cut into groups: version by version, and in order of device in each."""
-        size = self.devices_at_once
+        """Returns the cohort's groups, version by version."""
         versions = cohort.versions
         if versions is None:
             versions = np.full(cohort.device_ids.size, round_index, np.uint32)
-        groups = []
+        groups: list[_Group] = []
         # Devices of different versions start from different parameters, so no group mixes them.
         for version in np.unique(versions).tolist():
             device_ids = cohort.device_ids[versions == version]
-            # Groups of one size, so that no trainer has a group of a few devices left over.
-            cut = np.array_split(device_ids, math.ceil(device_ids.size / size))
-            groups += [_Group(group, version) for group in cut]
+            loads = (self._loads or _equal)(device_ids)
+            for places in balanced_groups(loads, self.devices_at_once):
+                load = float(loads[places].sum())
+                groups.append(_Group(device_ids[places], version, load))
         return groups
 
     def _orders(self, round_index: int, groups: list[_Group]) -> Iterator[tuple[int, TrainOrder]]:
@@ -277,8 +288,7 @@ class TrainingLoop:
 
     def _shares(self, groups: list[_Group]) -> list[list[_Group]]:
         """The groups of each trainer that gets any."""
-        loads = self._loads or np.ones_like
-        costs = [float(loads(group.device_ids).sum()) for group in groups]
+        costs = [group.load for group in groups]
         shares = greedy_shares(costs, len(self._trainers))
         return [[groups[index] for index in share] for share in shares if share]
 
@@ -310,6 +320,37 @@ class TrainingLoop:
                 self.metrics[round_index], evaluation=self.last_evaluation
             )
         self._evaluations.clear()
+
+
+def _equal(device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    return np.ones(device_ids.size, np.int64)
+
+
+def group_size(devices_at_once: int, parameters: int) -> int:
+    """Returns the most devices of a group: `devices_at_once`, or fewer of a model this large."""
+    return max(1, min(devices_at_once, MOST_PARAMETERS // parameters))
+
+
+def balanced_groups(loads: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    """Returns places [<= size] of devices in groups, in descending order of their loads.
+
+    Devices of similar loads share a group, because they take their last steps at about the same
+    time. A group of more than twice the mean load is halved, because a single trainer computes it.
+    Equal loads make groups of equal size, in the order of the devices.
+
+    Args:
+        loads: cost of each device, [G].
+        size: most devices of a group.
+    """
+    groups = np.array_split(np.argsort(-loads, kind="stable"), math.ceil(loads.size / size))
+    most = 2 * loads.sum() / len(groups)
+
+    def halved(group: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        if group.size == 1 or loads[group].sum() <= most:
+            return [group]
+        return [part for half in np.array_split(group, 2) for part in halved(half)]
+
+    return [part for group in groups for part in halved(group)]
 
 
 def greedy_shares(costs: Sequence[float], workers: int) -> list[list[int]]:

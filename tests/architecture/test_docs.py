@@ -139,6 +139,7 @@ def parse(arguments: list[str]) -> None:
     from fedray.cli import app
 
     group: Any = get_command(app)
+    arguments = [each for each in arguments if each != "--quiet"]
     command = group.commands[arguments[0]]
     command.make_context(arguments[0], arguments[1:])
 

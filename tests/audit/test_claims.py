@@ -71,7 +71,7 @@ def test_every_statement_can_be_broken_and_holds_as_it_should_be_said(
     audit = audit_trace(trace, claim=claim.model_copy(update={key: BROKEN[key]}))
     finding = by_statement(audit)[key]
     assert finding.verdict is Verdict.BROKEN
-    assert write_evidence(trace, audit, tmp_path / "evidence.csv") > 0
+    assert write_evidence(audit, tmp_path / "evidence.csv") > 0
     corrected = audit_trace(trace, claim=claim.model_copy(update=tomllib.loads(finding.should_say)))
     assert by_statement(corrected)[key].verdict is Verdict.HOLDS
 
@@ -150,10 +150,10 @@ def test_a_finding_shows_what_the_trace_has_and_what_is_supported(
     assert alone > supported
     assert "min-sep 1 " not in "".join(each.explanation for each in audit.findings)
     given = ("--claim", str(tmp_path / "claim.toml"))
-    assert (
-        fedray_command("report", str(log.path), *given, "--out", str(tmp_path / "p.html"))[0] == 1
-    )
-    shown = fedray_command("audit", str(log.path), *given)[1] + (tmp_path / "p.html").read_text()
+    page = tmp_path / "p.html"
+    code, shown, _ = fedray_command("audit", str(log.path), *given, "--page", str(page))
+    assert code == 1
+    shown += page.read_text()
     assert up(own.rho) in shown
     assert not any(
         f"{alone:.{digits}f}" in shown or up(alone, digits) in shown for digits in (4, 6)
@@ -519,7 +519,7 @@ def test_exit_code_1_says_whether_a_claim_fails_or_cannot_be_checked(
         for claim in ("honest", "wrong"):
             file = str(tmp_path / f"{claim}.toml")
             told[name, claim] = fedray_command(
-                "audit", str(tmp_path / name), "--claim", file, "--json", "--quiet"
+                "--quiet", "audit", str(tmp_path / name), "--claim", file, "--json"
             )
     assert {each: code for each, (code, _, _) in told.items()} == {
         ("whole", "honest"): 0,
@@ -530,6 +530,8 @@ def test_exit_code_1_says_whether_a_claim_fails_or_cannot_be_checked(
     assert told["whole", "honest"][2] == ""
     assert told["whole", "wrong"][2].startswith("fedray: the claim does not pass: ")
     unchecked = told["unnamed", "honest"][2]
-    assert unchecked.startswith("fedray: the claim cannot be checked, and nothing of it is found ")
+    assert unchecked.startswith(
+        "fedray: the claim cannot be checked, and no statement of it is found "
+    )
     assert "left out rows that may be participations" in unchecked
     assert unchecked.count("\n") == 1

@@ -70,7 +70,7 @@ def test_every_breach_of_random_patterns_has_one_row(
         if wait < 3600 * hours
     ]
     for name in ("e.csv", "e.parquet", "e.pq"):
-        assert write_evidence(trace, audit, tmp_path / name) == len(expected)
+        assert write_evidence(audit, tmp_path / name) == len(expected)
         assert rows_of(tmp_path / name) == expected
     counts = {each.statement: each.broken_by for each in audit.findings if each.broken_by}
     # What an audit counts is what the file has; the extra rounds are one row.
@@ -92,7 +92,7 @@ def test_a_log_s_devices_are_hashed_or_named_and_rounds_have_their_numbers(tmp_p
         ("named.csv", True, "'=1+1"),
         ("named.parquet", True, "=1+1"),
     ):
-        assert write_evidence(trace, audit, tmp_path / name, show_devices=shows) == 1
+        assert write_evidence(audit, tmp_path / name, show_devices=shows) == 1
         statement, found, *rest = rows_of(tmp_path / name)[0]
         assert ((statement, *rest), found) == (expected, device)
 
@@ -102,7 +102,7 @@ def test_a_timer_of_a_log_is_held_against_its_times(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("d,r,t\n" + rows)
     trace = import_log(tmp_path / "log.csv", "d", "r", 3, tmp_path / "t", time_column="t")
     audit = audit_trace(trace, claim=claim_of(timer_hours=24.0))
-    write_evidence(trace, audit, tmp_path / "e.csv", show_devices=True)
+    write_evidence(audit, tmp_path / "e.csv", show_devices=True)
     assert rows_of(tmp_path / "e.csv") == [("timer_hours", "a", 0, 1, 0, 1, 6.0, 24.0)]
 
 
@@ -117,7 +117,7 @@ def test_a_wait_of_a_log_begins_at_the_last_row_of_a_contribution(tmp_path: Path
     finding = audit.findings[-1]
     assert (finding.verdict, finding.found) == (Verdict.BROKEN, 2.0)
     assert audit.mechanisms[0].enforced.sensitivity is None
-    write_evidence(trace, audit, tmp_path / "e.csv", show_devices=True)
+    write_evidence(audit, tmp_path / "e.csv", show_devices=True)
     assert rows_of(tmp_path / "e.csv") == [("timer_hours", "a", 0, 1, 0, 1, 2.0, 5.0)]
 
 
@@ -163,7 +163,7 @@ def check_timer_of_random_log(folder: Path, seed: int) -> bool:
     assert finding.found == (None if least is None else least / 3600)
     holds = least is None or least >= 3600 * hours
     assert (finding.verdict is Verdict.HOLDS) == holds
-    write_evidence(trace, audit, folder / "e.csv", show_devices=True)
+    write_evidence(audit, folder / "e.csv", show_devices=True)
     broken = {(row[1], row[2], row[3]): row[6] for row in rows_of(folder / "e.csv")}
     short = {pair: wait / 3600 for pair, wait in waits.items() if wait < 3600 * hours}
     # The file has consecutive participations; here no other pair is close.
@@ -180,7 +180,7 @@ def check_timer_of_random_log(folder: Path, seed: int) -> bool:
 def test_a_claim_that_holds_has_a_file_without_rows(trace_of, tmp_path: Path) -> None:
     trace = trace_of([[0, 2], [1]], 3)
     audit = audit_trace(trace, claim=claim_of(min_sep=2))
-    assert write_evidence(trace, audit, tmp_path / "e.csv") == 0
+    assert write_evidence(audit, tmp_path / "e.csv") == 0
     assert (tmp_path / "e.csv").read_text().replace('"', "").split("\n") == [
         COLUMNS.replace(" ", ","),
         "",
@@ -200,7 +200,7 @@ def test_what_cannot_be_written_is_refused_before_the_audit(trace_of, tmp_path: 
         (spent, "e.csv", "the claim states nothing of it"),
     ):
         with pytest.raises(InputError, match="evidence=") as caught:
-            write_evidence(trace, given, tmp_path / name)
+            write_evidence(given, tmp_path / name)
         assert says in str(caught.value)
     assert (tmp_path / "there.csv").read_text() == "mine"
     assert not (tmp_path / "e.csv").exists()
@@ -213,7 +213,7 @@ def test_the_command_writes_evidence(trace_of, tmp_path: Path, fedray_command) -
     audit = ("audit", str(trace.path), "--claim", str(claim))
     code, out, _ = fedray_command(*audit)
     assert code == 1
-    assert "--evidence FILE.csv writes all that break the claim" in out
+    assert "--evidence FILE.csv writes every participation that breaks the claim" in out
     code, out, _ = fedray_command(*audit, "--evidence", str(file))
     assert (code, len(rows_of(file))) == (1, 12)
     assert out.endswith(f"evidence {file}\n")

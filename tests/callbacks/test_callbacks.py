@@ -58,9 +58,9 @@ def limits(pairs: Pairs) -> tuple[int, int]:
 
 def audited(log: Path, folder: Path, fedray_command) -> tuple[int, int]:
     """The same by `fedray import` and `fedray audit`."""
-    columns = ["--device-column", "device", "--round-column", "round"]
+    columns = ["--column", "device=device", "--column", "round=round"]
     code, _, told = fedray_command(
-        "import", str(log), *columns, "--renumber", "--out", str(folder / "trace")
+        "import", str(log), *columns, "--rounds", "logged", "--out", str(folder / "trace")
     )
     assert code == 0, told
     code, printed, told = fedray_command("audit", str(folder / "trace"), "--json")

@@ -17,7 +17,7 @@ from fedray.clients.data.factory import source_of
 from fedray.clients.latency import LatencyModel, work_seconds
 from fedray.clients.population import zone_offsets_on
 from fedray.report.audits import audit_tables
-from fedray.report.page import render
+from fedray.report.page import audit_page
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -223,7 +223,7 @@ def test_a_run_counts_by_class_who_took_part_for_any_number_of_shards(
     assert document["classes"] == traces[0].run["classes"]
     (table,) = [each for each in audit_tables(audit) if each.title == "Classes of devices"]
     assert [row[0] for row in table.rows] == [row["name"] for row in document["classes"]]
-    page = render(traces[0], audit)
+    page = audit_page(audit)
     assert "Classes of devices" in page
     assert "eligible at once" in page
 

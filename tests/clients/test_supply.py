@@ -7,7 +7,7 @@ import pytest
 
 from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.supply import eligible_at_once
-from fedray.commands.runs import _say_supply
+from fedray.commands.run_start import say_supply
 
 
 @pytest.mark.slow
@@ -48,12 +48,12 @@ def test_the_command_says_before_a_run_how_many_are_eligible(small, capsys) -> N
         "population.reach=0.02",
         "rounds.over_selection=2.0",
     )
-    _say_supply(small(*always))
+    say_supply(small(*always))
     said = capsys.readouterr().err
     assert said.startswith("supply  ")
     assert "of 20,000 devices are eligible at once" in said
     assert said.endswith("a round selects 400\n")
-    _say_supply(small("population.reach=0.02"))
+    say_supply(small("population.reach=0.02"))
     assert capsys.readouterr().err.endswith(
         "a round selects 260; that many are never there at once\n"
     )

@@ -285,7 +285,7 @@ def test_what_is_wrong_with_a_task_is_one_line_before_anything_is_simulated(
     if code is not None:
         (tmp_path / "my_task.py").write_text(code)
     exit_code, out, err = fedray_command(
-        "run", str(path), "--in-process", "--out", str(tmp_path / "t")
+        "run", str(path), "--place", "backend=in-process", "--out", str(tmp_path / "t")
     )
     assert exit_code == 2, err
     assert out == ""
@@ -344,7 +344,14 @@ def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
     for folder in (trace.path, trace.trained.path):
         assert (folder / kept).read_text() == PLAIN
     (tmp_path / "my_task.py").unlink()
-    arguments = ("train", str(trace.path), "--in-process", "--set", "training.evaluate_every=1")
+    arguments = (
+        "train",
+        str(trace.path),
+        "--place",
+        "backend=in-process",
+        "--set",
+        "training.evaluate_every=1",
+    )
     code, out, err = fedray_command(*arguments, "--out", str(tmp_path / "m"))
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "--trust-code" in err

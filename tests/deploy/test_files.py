@@ -35,7 +35,7 @@ def arguments_of(command: str) -> list[str]:
 
 def test_the_job_runs_the_quickstart_on_the_cluster_it_is_given() -> None:
     job, claim = documents()
-    assert arguments_of(job["spec"]["entrypoint"])[:2] == ["--address", "auto"]
+    assert arguments_of(job["spec"]["entrypoint"])[:2] == ["--place", "address=auto"]
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     assert head["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     mounted = head["containers"][0]["volumeMounts"][0]["mountPath"]
@@ -141,7 +141,7 @@ def test_one_group_has_a_gpu_and_is_off_as_long_as_the_job_asks_for_none() -> No
         if "nvidia.com/gpu" in group["template"]["spec"]["containers"][0]["resources"]["limits"]
     ]
     assert [group["groupName"] for group in with_gpu] == ["aggregator"]
-    asks = "--aggregator-gpus" in job["spec"]["entrypoint"]
+    asks = "aggregator_gpus" in job["spec"]["entrypoint"]
     assert with_gpu[0]["replicas"] == int(asks)
     tolerated = with_gpu[0]["template"]["spec"]["tolerations"][0]
     assert (tolerated["key"], tolerated["operator"]) == ("nvidia.com/gpu", "Exists")
@@ -179,7 +179,7 @@ def test_the_cluster_file_and_the_job_command_can_be_read() -> None:
     assert cluster["max_workers"] == len(cluster["provider"]["worker_ips"])
     (command,) = [line for line in SHOWN if line.startswith("ray job submit")]
     assert "--working-dir ." in command
-    assert "--address" in arguments_of(command.partition(" -- ")[2])
+    assert "address=auto" in arguments_of(command.partition(" -- ")[2])
 
 
 @pytest.mark.parametrize("line", [line for line in SHOWN if line.startswith("ray ")])

@@ -150,7 +150,7 @@ def test_the_image_runs_the_quickstart_from_its_directory(image: Image) -> None:
     """As the job of rayjob.yaml does, but without a cluster, a model, and most devices."""
     small = "population.devices=20000 rounds.count=3 rounds.report_goal=100 training.enabled=false"
     options = " ".join(f"--set {value}" for value in small.split())
-    run = "python -m fedray run scenarios/quickstart.toml --in-process --quiet --out trace"
+    run = "python -m fedray --quiet run scenarios/quickstart.toml --place backend=in-process --out trace"
     image.run(f"{run} {options}")
     assert Trace.open(image.path("trace")).run["ended"] == "completed"
 

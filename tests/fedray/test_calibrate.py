@@ -36,11 +36,9 @@ def test_the_least_noise_multiplier_meets_its_target_and_a_little_less_does_not(
             assert getattr(found, name) <= most < getattr(less, name)
 
 
-def test_the_command_calibrates_and_the_figures_agree_with_the_mechanism_command(
-    tree: str, fedray_command
-) -> None:
+def test_figures_at_an_epsilon_are_those_of_its_noise_multiplier(tree: str, fedray_command) -> None:
     code, out, _ = fedray_command(
-        "calibrate", tree, *SETTING, "--epsilon", "4", "--delta", "1e-9", "--json"
+        "mechanism", tree, *SETTING, "--epsilon", "4", "--delta", "1e-9", "--json"
     )
     assert code == 0
     z = json.loads(out)["noise_multiplier"]
@@ -50,6 +48,19 @@ def test_the_command_calibrates_and_the_figures_agree_with_the_mechanism_command
     document = json.loads(out)
     assert 3.9999 < document["epsilon"] <= 4.0
     assert document["epsilon"] == gaussian_epsilon(document["sensitivity"] / z, 1e-9)
+
+
+def test_several_mechanisms_at_one_epsilon_have_a_noise_multiplier_each(
+    fedray_command,
+) -> None:
+    given = ("mechanism", "tree", "identity", *SETTING, "--epsilon", "4")
+    figures = json.loads(fedray_command(*given, "--json")[1])["mechanisms"]
+    assert all(3.9999 < each["epsilon"] <= 4.0 for each in figures.values())
+    code, out, _ = fedray_command(*given)
+    assert code == 0
+    for name, each in figures.items():
+        (line,) = (line for line in out.splitlines() if line.split()[:1] == [name])
+        assert f"{each['noise_multiplier']!r}" in line.split()
 
 
 def test_the_printed_noise_multiplier_meets_the_target() -> None:
@@ -90,7 +101,7 @@ def test_amplified_figures_are_hypothetical_and_refused_where_nothing_is_proven(
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     code, _, _ = fedray_command(
-        "calibrate",
+        "mechanism",
         str(tmp_path / "identity.json"),
         *SETTING,
         "--epsilon",
@@ -105,19 +116,19 @@ def test_amplified_figures_are_hypothetical_and_refused_where_nothing_is_proven(
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ([], "exactly one target"),
         (["--epsilon", "1", "--rho", "1"], "exactly one target"),
         (["--epsilon", "0"], "epsilon=0"),
         (["--rho", "-1"], "rho=-1"),
         (["--rho", "1", "--sampling", "0.1"], "no zCDP is proven"),
         (["--epsilon", "1", "--partitions", "3"], "give the sampling probability too"),
         (["--epsilon", "1", "--delta", "2"], "delta=2"),
+        (["--epsilon", "1", "--noise-multiplier", "3"], "leave one out"),
     ],
 )
 def test_impossible_targets_get_one_line(
     tree: str, fedray_command, options: list[str], expected: str
 ) -> None:
-    code, out, err = fedray_command("calibrate", tree, *SETTING, *options)
+    code, out, err = fedray_command("mechanism", tree, *SETTING, *options)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert expected in err
 
@@ -126,10 +137,10 @@ def test_a_directory_that_is_called_like_a_kind_does_not_hide_it(
     fedray_command, monkeypatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    expected = fedray_command("calibrate", "tree", *SETTING, "--rho", "1")
+    expected = fedray_command("mechanism", "tree", *SETTING, "--rho", "1")
     (tmp_path / "tree").mkdir()  # as `fedray train --out tree` makes
     assert expected[0] == 0
-    assert fedray_command("calibrate", "tree", *SETTING, "--rho", "1") == expected
+    assert fedray_command("mechanism", "tree", *SETTING, "--rho", "1") == expected
 
 
 SEPARATED = ("participation.timer_hours=0", "participation.round_separation=2")
@@ -137,21 +148,22 @@ SEPARATED = ("participation.timer_hours=0", "participation.round_separation=2")
 
 def test_the_command_calibrates_to_a_trace(trace_of, small, tree: str, fedray_command) -> None:
     path = str(trace_of([[0, 3], [1, 4], [2], [5]], 6, small(*SEPARATED)).path)
-    options = ("--trace", path, "--epsilon", "2", "--delta", "1e-8", "--quiet")
-    code, out, _ = fedray_command("calibrate", tree, *options, "--json")
+    options = (path, "--epsilon", "2", "--delta", "1e-8")
+    code, out, _ = fedray_command("calibrate", *options, "--mechanism", tree, "--json")
     assert code == 0
     document = json.loads(out)
     z = document["observed"]["noise_multiplier"]
-    noise = ("--noise-multiplier", str(z), "--delta", "1e-8", "--quiet", "--json")
+    noise = ("--noise-multiplier", str(z), "--delta", "1e-8", "--json")
     code, out, _ = fedray_command("audit", path, "--mechanism", tree, *noise)
     assert code == 0
     (observed,) = (each for each in json.loads(out)["guarantees"] if each["name"] == "observed")
     assert observed["epsilon"] == document["observed"]["epsilon"] <= 2.0
     # A kind is as good as its file.
-    assert json.loads(fedray_command("calibrate", "tree", *options, "--json")[1]) == document
+    kind = fedray_command("calibrate", *options, "--mechanism", "tree", "--json")[1]
+    assert json.loads(kind) == document
     assert fedray_command("audit", path, "--mechanism", "tree", *noise)[1] == out
     # The run's own mechanism is the default.
-    code, out, err = fedray_command("calibrate", *options)
+    code, out, err = fedray_command("--quiet", "calibrate", *options)
     assert (code, err) == (0, "")
     words = " ".join(out.split())
     assert words.startswith("Noise of blt for epsilon 2 at delta 1e-08, by ")
@@ -166,7 +178,7 @@ def test_a_trace_that_enforces_nothing_shows_the_observed_noise_alone(
 ) -> None:
     """The trace breaks its timer of 12 h."""
     path = str(trace_of([[0, 1], [2]], 3, small()).path)
-    code, out, _ = fedray_command("calibrate", "--trace", path, "--rho", "0.2", "--quiet")
+    code, out, _ = fedray_command("calibrate", path, "--rho", "0.2")
     assert code == 0
     assert "\n  observed " in out
     assert "\n  enforced " not in out
@@ -176,16 +188,16 @@ def test_a_trace_that_enforces_nothing_shows_the_observed_noise_alone(
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--trace", "TRACE"], "exactly one target"),
-        (["--trace", "TRACE", "--rho", "1", "--rounds", "6"], "--rounds 6 with --trace"),
-        (["--trace", "TRACE", "--rho", "1", "--sampling", "0.1"], "--sampling 0.1 with --trace"),
-        (["bisr", "--trace", "TRACE", "--rho", "1"], "`fedray optimize bisr`"),
-        (["blt", "--trace", "TRACE", "--rho", "1"], "fedray optimize blt"),
-        (["none.json", "--trace", "TRACE", "--rho", "1"], "'none.json' cannot be read"),
-        (["short.json", "--trace", "TRACE", "--rho", "1"], "is for 4 rounds, and the trace has 6"),
-        (["tree", "--trace", "MISSING", "--rho", "1"], "'MISSING' is not a directory"),
-        (["TRACE", "--rho", "1"], "or a trace as `--trace "),
-        (["--rho", "1"], "MECHANISM is missing"),
+        (["TRACE"], "exactly one target"),
+        (["TRACE", "--mechanism", "bisr", "--rho", "1"], "`fedray optimize bisr`"),
+        (["TRACE", "--mechanism", "blt", "--rho", "1"], "fedray optimize blt"),
+        (["TRACE", "--mechanism", "none.json", "--rho", "1"], "'none.json' cannot be read"),
+        (
+            ["TRACE", "--mechanism", "short.json", "--rho", "1"],
+            "is for 4 rounds, and the trace has 6",
+        ),
+        (["MISSING", "--mechanism", "tree", "--rho", "1"], "'MISSING' is not a directory"),
+        (["--rho", "1"], "Missing argument 'TRACE'"),
     ],
 )
 def test_what_cannot_be_calibrated_to_a_trace_gets_one_line(
@@ -195,7 +207,7 @@ def test_what_cannot_be_calibrated_to_a_trace_gets_one_line(
     write_strategy(TreeFull(rounds=4), tmp_path / "short.json")
     path = str(trace_of([[0, 3], [1, 4], [2], [5]], 6, small(*SEPARATED)).path)
     given = [path if each == "TRACE" else each for each in options]
-    code, out, err = fedray_command("calibrate", *given, "--quiet")
+    code, out, err = fedray_command("--quiet", "calibrate", *given)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert expected in err
 

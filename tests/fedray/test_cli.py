@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedray.base.errors import InputError
+from fedray.cli import GROUPS, REPRODUCE
 
 SMALL_RUN = [
     "--set",
@@ -46,7 +47,7 @@ def test_run_prints_one_json_object_and_writes_trace_and_report(
             "training.evaluate_every=2",
         ).to_toml()
     )
-    workers = ["--shards", "1", "--trainers", "1"]
+    workers = ["--place", "shards=1", "--place", "trainers=1"]
     code, out, _ = fedray_command(
         "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), *workers, "--json"
     )
@@ -90,13 +91,15 @@ def test_a_run_says_at_its_start_how_to_continue_it_if_its_process_vanishes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("s.toml").write_text(small().to_toml())
-    code, _, err = fedray_command("run", "s.toml", "--in-process")
+    code, _, err = fedray_command("run", "s.toml", "--place", "backend=in-process")
     assert code == 0
     [run] = Path("runs").iterdir()
     line = "resume  if this run is cut off: fedray {}"
     assert line.format(f"run --resume {run}") in err.splitlines()
     given = ["--set=training.cohort_sample=2"]
-    code, _, err = fedray_command("train", str(run), *given, "--out", "m", "--in-process")
+    code, _, err = fedray_command(
+        "train", str(run), *given, "--out", "m", "--place", "backend=in-process"
+    )
     assert code == 0, err
     continued = shlex.join(["train", str(run), *given, "--resume", "m"])
     assert line.format(continued) in err.splitlines()
@@ -108,12 +111,12 @@ def test_a_run_that_is_refused_or_quiet_does_not_say_how_to_continue_it(
     monkeypatch.chdir(tmp_path)
     Path("s.toml").write_text(small().to_toml())
     monkeypatch.setattr("fedray.runs.simulation.check_memory", _refused)
-    code, _, err = fedray_command("run", "s.toml", "--in-process")
+    code, _, err = fedray_command("run", "s.toml", "--place", "backend=in-process")
     assert (code, err.count("\n")) == (2, 1)
     assert not Path("runs").exists()
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    code, _, err = fedray_command("run", "s.toml", "--in-process", "--quiet")
+    code, _, err = fedray_command("--quiet", "run", "s.toml", "--place", "backend=in-process")
     assert (code, err) == (0, "")
 
 
@@ -163,7 +166,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
     code, out, _ = fedray_command("schema")
     assert code == 0
     assert json.loads(out)["title"] == "Scenario"
-    code, out, _ = fedray_command("scenarios")
+    code, out, _ = fedray_command("init", "--list")
     assert code == 0
     assert "quickstart.toml" in out
 
@@ -171,7 +174,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["run", "missing.toml"], "does not exist; `fedray scenarios` lists"),
+        (["run", "missing.toml"], "does not exist; name a file, or a scenario that ships"),
         (["run", "quikstart"], "is no file and none that ships; there are quickstart, "),
         (["stress", "timers"], "is no file and none of timer, "),
         (["run", "BAD.toml"], "is not valid TOML"),
@@ -185,7 +188,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
             "privacy.noise_multiplier = nan",
         ),
         (["run", "GOOD.toml", "--set", "privacy.clip_norm=-1"], "privacy.clip_norm = -1"),
-        (["run", "GOOD.toml", "--shards", "0"], "shards=0 must be at least 1"),
+        (["run", "GOOD.toml", "--place", "shards=0"], "--place shards=0 must be at least 1"),
         (["run", "GOOD.toml", "--out", "FULL"], "exists already"),
         (
             ["run", "GOOD.toml", "--set", "training.enabled=true", "--set", "training.task=chess"],
@@ -203,7 +206,10 @@ def test_schema_and_scenarios(fedray_command) -> None:
         ),
         (["run", "GOOD.toml", "--out", "."], "exists already"),
         (["run", "GOOD.toml", "--out", "x" * 300], "cannot be made"),
-        (["run", "GOOD.toml", "--address", "127.0.0.1:1", "--out", "new/t"], "cannot be joined"),
+        (
+            ["run", "GOOD.toml", "--place", "address=127.0.0.1:1", "--out", "new/t"],
+            "cannot be joined",
+        ),
         (["report", "TRACE", "--out", "."], "is a directory; name a file in it"),
         (["dance"], "No such command"),
         (["run"], "SCENARIO is missing"),
@@ -214,8 +220,8 @@ def test_schema_and_scenarios(fedray_command) -> None:
             "leave out --out, and --set unless SCENARIO is given",
         ),
         (
-            ["run", "GOOD.toml", "--checkpoint-seconds", "-1"],
-            "--checkpoint-seconds=-1.0 must not be negative",
+            ["run", "GOOD.toml", "--place", "checkpoint_seconds=-1"],
+            "--place checkpoint_seconds=-1.0 must not be negative",
         ),
         (
             ["run", "GOOD.toml", "--set", "availability.model=nope"],
@@ -250,15 +256,30 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
         (["reproduce", "gboard", "--out", "FULL"], "exists already"),
         (["reproduce", "gboard-privacy", "--figures", "f"], "No such option: --figures"),
-        (["fit", "--min-sep", "20"], "--population must be given, or a scenario file"),
+        (["run", "GOOD.toml", "--place", "shard=2"], "must be KEY=VALUE; keys are shards, "),
+        (["run", "GOOD.toml", "--place", "shards"], "must be KEY=VALUE"),
+        (["run", "GOOD.toml", "--place", "shards=1.000"], "shards=1.000 must be a whole number"),
+        (["run", "GOOD.toml", "--shards", "2"], "it is given by --place shards=VALUE"),
+        (["run", "GOOD.toml", "--in-process"], "it is given by --place backend=in-process"),
+        (["run", "GOOD.toml", "--quiet"], "goes before the command: fedray --quiet run"),
+        (["fit-min-sep", "--min-sep", "20"], "population.devices must be set"),
+        (["fit-min-sep", "GOOD.toml"], "Missing option '--min-sep'"),
+        (["status", ".", "--watch", "70000"], "--watch=70000 must be a port from 0 to 65535"),
+        (["status", ".", "--watch", "0", "--json"], "leave one out"),
         (
-            ["fit", "GOOD.toml", "--min-sep", "0"],
+            ["fit-min-sep", "GOOD.toml", "--min-sep", "0"],
             "--min-sep=0 must be at least 1 and less than the 12 rounds",
         ),
-        (["fit", "GOOD.toml", "--min-sep", "5", "--vary", "luck"], "is not one of reach, checkins"),
-        (["fit", "GOOD.toml", "--min-sep", "5", "--scale", "0.01"], "leaves a report goal of 2"),
         (
-            ["fit", "GOOD.toml", "--min-sep", "5", "--tolerance", "2"],
+            ["fit-min-sep", "GOOD.toml", "--min-sep", "5", "--vary", "luck"],
+            "is not one of reach, checkins",
+        ),
+        (
+            ["fit-min-sep", "GOOD.toml", "--min-sep", "5", "--scale", "0.01"],
+            "leaves a report goal of 2",
+        ),
+        (
+            ["fit-min-sep", "GOOD.toml", "--min-sep", "5", "--tolerance", "2"],
             "tolerance=2.0 must be between 0 and 1",
         ),
     ],
@@ -311,7 +332,7 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["scenarios"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["init", "--list"]])
 def test_light_commands_load_no_heavy_library(arguments: list[str]) -> None:
     heavy = ["ray", "torch", "jax", "dp_accounting", "matplotlib", "numba"]
     if "--help" in arguments:
@@ -325,17 +346,19 @@ def test_options_that_belong_together_are_listed_under_their_heading(fedray_comm
     assert headings[:3] == [
         "Arguments:",
         "Options:",
-        "Which rounds released a model (one of the three):",
+        "Rows that are participations:",
     ]
     listed = re.findall(r"^  (--[a-z-]+)", text.partition(headings[2])[2], re.M)
-    assert listed[:3] == ["--rounds", "--renumber", "--rounds-file"]
+    assert listed[:3] == ["--where", "--repeats", "--leave-out-invalid"]
 
 
 def test_the_help_says_of_every_command_what_it_does_in_whole_words(fedray_command) -> None:
     code, out, _ = fedray_command("--help")
     assert code == 0
-    assert "..." not in out.partition("Commands:")[2]
-    assert "Exit code 1 if nothing meets it." in out
+    commands = out.partition("Simulate and train:")[2]
+    assert "..." not in commands
+    assert "costs, paired differences." in commands
+    assert re.findall(r"^[A-Z].*(?=:$)", out, re.M) == ["Options", *GROUPS, REPRODUCE]
 
 
 @pytest.mark.slow
@@ -356,7 +379,7 @@ def test_an_untrained_run_in_one_process_loads_neither_ray_nor_torch_nor_an_opti
     small, tmp_path: Path
 ) -> None:
     (tmp_path / "s.toml").write_text(small("rounds.count=2").to_toml())
-    out = ["--out", str(tmp_path / "t"), "--in-process", "--json"]
+    out = ["--out", str(tmp_path / "t"), "--place", "backend=in-process", "--json"]
     assert_not_loaded(
         ["ray", "torch", "jax", "scipy.optimize", "dp_accounting", "matplotlib"],
         ["run", str(tmp_path / "s.toml"), *out],

@@ -22,10 +22,10 @@ SAME_AS_SHORT = ["-h", "--help"]
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_by_both_names_of_the_option(command: str) -> None:
-    told = [CliRunner().invoke(app, [command, option]) for option in SAME_AS_SHORT]
-    assert [each.exit_code for each in told] == [0, 0]
-    assert told[0].stdout == told[1].stdout
-    assert f"fedray {command}" in re.sub(r"\s+", " ", told[0].stdout.replace("root", "fedray"))
+    shown = [CliRunner().invoke(app, [command, option]) for option in SAME_AS_SHORT]
+    assert [each.exit_code for each in shown] == [0, 0]
+    assert shown[0].stdout == shown[1].stdout
+    assert f"fedray {command}" in re.sub(r"\s+", " ", shown[0].stdout.replace("root", "fedray"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -58,7 +58,7 @@ def test_a_key_that_is_given_as_an_option_is_told_how_to_be_set(
 
 def test_an_option_without_its_value_is_not_said_to_be_missing(fedray_command) -> None:
     assert "No such option" not in fedray_command("run", "quickstart", "--out")[2]
-    assert "requires an argument" in fedray_command("fit", "log.csv", "--seed")[2]
+    assert "requires an argument" in fedray_command("fit-log", "log.csv", "--seed")[2]
 
 
 def test_the_version_is_that_of_the_package(fedray_command) -> None:
@@ -160,7 +160,7 @@ def test_the_cache_lists_and_clears_mechanisms_with_their_matrices(
 
 
 SETTING = ["--rounds", "20", "--min-sep", "4", "--max-participations", "3"]
-LOG = ["--device-column", "dev", "--round-column", "round", "--renumber", "--out", "OUT"]
+LOG = ["--column", "device=dev", "--column", "round=round", "--rounds", "logged", "--out", "OUT"]
 
 
 @pytest.mark.parametrize(
@@ -176,14 +176,18 @@ LOG = ["--device-column", "dev", "--round-column", "round", "--renumber", "--out
         ["audit", "MISSING"],
         ["import", "MISSING.csv", *LOG],
         ["report", "MISSING"],
-        ["statement", "MISSING"],
+        ["audit", "MISSING", "--statement", "OUT"],
         pytest.param(["canary", "MISSING.toml"], marks=pytest.mark.slow),
         ["stress", "MISSING.toml"],
         ["plan", "MISSING.toml", "--epsilon", "3"],
         ["optimize", "blt", "--targets", "MISSING.json"],
         ["mechanism", "MISSING.json", *SETTING],
-        ["calibrate", "MISSING.json", "--epsilon", "3", *SETTING],
-        ["fit", "MISSING.toml", "--min-sep", "4"],
+        ["mechanism", "MISSING.json", "--epsilon", "3", *SETTING],
+        ["calibrate", "MISSING", "--epsilon", "3"],
+        ["fit-min-sep", "MISSING.toml", "--min-sep", "4"],
+        ["fit-log", "MISSING.csv"],
+        ["population", "MISSING.toml"],
+        ["population", "MISSING", "--kind", "flash"],
         ["reproduce", "learning", "--scenario", "MISSING.toml"],
     ],
     ids=lambda arguments: arguments[0],
@@ -203,15 +207,14 @@ def test_a_file_that_is_missing_is_named_in_one_line(
     [
         (["audit", "TRACE"], "mechanisms"),
         (["report", "TRACE"], "page"),
-        (["statement", "TRACE", "--out", "published"], ""),
         (["import", "log.csv", *LOG], "rows_read"),
         (["stress"], "sweeps"),
         (["optimize", "band-fhu", *SETTING], "rms_loss"),
         (["mechanism", "tree.json", *SETTING], "rms_loss"),
-        (["calibrate", "tree.json", "--epsilon", "3", *SETTING], "noise_multiplier"),
+        (["mechanism", "tree.json", "--epsilon", "3", *SETTING], "noise_multiplier"),
         (["reproduce", "gboard-privacy", "--rows", "en-GB"], "rows"),
         (["cache"], "entries"),
-        (["scenarios"], "scenarios"),
+        (["init", "--list"], "scenarios"),
         (["init"], "scenario_digest"),
         (["schema", "latency"], "parts"),
     ],

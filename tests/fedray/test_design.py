@@ -45,20 +45,21 @@ def test_every_kind_is_optimised_written_and_read_with_the_same_figures(
     fedray_command, kind: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "m.json"
-    code, text, _ = fedray_command(
-        "optimize", kind, *SETTING, "--out", str(out), "--json", "--noise-multiplier", "3"
-    )
+    code, text, _ = fedray_command("optimize", kind, *SETTING, "--out", str(out), "--json")
     assert code == 0
     found = json.loads(text)
     assert set(KEYS) <= found.keys()
+    code, text, _ = fedray_command("mechanism", str(out), *SETTING, "--json")
+    assert code == 0
+    again = json.loads(text)
+    assert {k: v for k, v in again.items() if k != "parameters"} == {
+        k: v for k, v in found.items() if k not in ("seconds", "parameters", "interrupted")
+    }
     code, text, _ = fedray_command(
         "mechanism", str(out), *SETTING, "--json", "--noise-multiplier", "3"
     )
     assert code == 0
-    again = json.loads(text)
-    assert {
-        k: v for k, v in again.items() if k not in ("seconds", "parameters", "interrupted")
-    } == {k: v for k, v in found.items() if k not in ("seconds", "parameters", "interrupted")}
+    found = json.loads(text)
     assert found["rho"] == pytest.approx(found["sensitivity"] ** 2 / 18)
     assert found["max_loss"] == pytest.approx(found["sensitivity"] * found["max_error"])
     assert reference.gaussian_delta(found["sensitivity"] / 3, found["epsilon"]) <= found["delta"]
@@ -197,11 +198,6 @@ def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> N
         (["banded", *SETTING, "--bands", "61"], "--bands=61 must be from 1 to `--rounds=60`"),
         (["banded", *SETTING, "--objective", "mean"], "must be max or rms"),
         (["tree", *SETTING, "--bands", "3"], "--bands=3 is not for tree"),
-        (
-            ["identity", *SETTING, "--noise-multiplier", "0"],
-            "--noise-multiplier=0.0 must be from 0.01",
-        ),
-        (["identity", *SETTING, "--delta", "2"], "delta=2.0 must be from"),
         (
             ["identity", *SETTING, "--out", "/nowhere/m.json"],
             "name a file in a directory that exists",

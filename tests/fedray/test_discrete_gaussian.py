@@ -14,7 +14,7 @@ from scipy import stats
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.noise import DeviceNoise
-from fedray.audit.statement import privacy_statement
+from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
 from fedray.clients.clipping import clip_whole
@@ -294,7 +294,7 @@ def test_the_audit_accounts_for_the_round_with_the_fewest_devices(trace_of, smal
     assert audit.ledger[-1].epsilon == used.observed.epsilon
     assert audit.device_privacy is not None
     assert audit.device_privacy.quantiles[-1].rho == pytest.approx(used.observed.rho)
-    lines = {line.what: line for line in privacy_statement(trace, audit).lines}
+    lines = {line.what: line for line in privacy_statement(audit).lines}
     assert "mu (Gaussian DP)" not in lines
     assert "Canonne, Kamath and Steinke 2020" in lines["(epsilon, delta)"].evidence
 

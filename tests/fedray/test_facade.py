@@ -28,7 +28,6 @@ from fedray.base.facade import homes
 from fedray.base.result import DrawnResult, Result
 from fedray.mechanisms import BLT, Matrix, Tree
 from fedray.report.audits import guarantees_table, participation_table
-from fedray.report.figures import figures_of
 from fedray.scenario import AlwaysOn, CustomAvailability, Population, Privacy, Rounds, Training
 from fedray.scenarios.reproduction import Reproduced
 from fedray.studies.plan import Candidate
@@ -352,7 +351,7 @@ def results(tmp_path_factory) -> dict[str, Any]:
         "Trace": trace,
         "ImportedTrace": imported,
         "Audit": audit,
-        "Statement": fedray.privacy_statement(trace, audit),
+        "Statement": fedray.privacy_statement(audit),
         "TrainedRun": trained,
         "SweepResult": fedray.SweepResult(sweep, cells),
         "Plan": plan,
@@ -394,7 +393,8 @@ def test_every_result_that_is_a_table_or_a_figure_is_one_in_notebooks() -> None:
     shown = {kind for kind in kinds if issubclass(kind, Result)}
     drawn = {kind for kind in kinds if issubclass(kind, DrawnResult)}
     assert len(shown) > len(drawn) > 7
-    places = [each.TABLES for each in shown] + [each.FIGURES for each in drawn]
+    places = [each.TABLES for each in shown]
+    places += [place for each in drawn for place in (each.FIGURES, each.PAGE)]
     assert all(callable(resolve_name(place)) for place in places)
 
 
@@ -427,8 +427,8 @@ def test_an_audit_in_a_notebook_has_the_tables_that_are_printed(results) -> None
 @pytest.mark.parametrize("name", ["Trace", "Audit"])
 def test_plots_are_the_figures_of_the_page_as_svg(results, name: str) -> None:
     drawing = results[name].plot()
-    page = {each.name for each in figures_of(results["Trace"], results["Audit"])}
-    assert set(drawing.svgs) < page
+    page = {each.name for each in results["Audit"].figures()}
+    assert set(drawing.svgs) <= page
     for svg in drawing.svgs.values():
         ElementTree.fromstring(svg)
     assert drawing._repr_html_().count("</svg>") == len(drawing.svgs) > 2
@@ -437,11 +437,34 @@ def test_plots_are_the_figures_of_the_page_as_svg(results, name: str) -> None:
     assert repr(one) == f"<Drawing of {next(iter(drawing.svgs))}>"
 
 
-@pytest.mark.slow
-def test_all_figures_of_a_page_are_those_of_its_trace_and_of_its_audit(results) -> None:
-    trace, audit = results["Trace"], results["Audit"]
-    names = [each.name for each in figures_of(trace, audit)]
-    assert names == [*trace.plot().svgs, *audit.plot().svgs]
+def test_figures_of_an_audit_begin_with_those_of_its_trace(results) -> None:
+    of_run = [each.name for each in results["Trace"].figures()]
+    of_audit = [each.name for each in results["Audit"].figures()]
+    assert of_audit[: len(of_run)] == of_run
+    assert {"participations", "rho"} <= set(of_audit[len(of_run) :])
+
+
+@pytest.mark.parametrize("name", ["Trace", "Audit", "Plan", "SweepResult", "Reproduced"])
+def test_one_function_writes_the_page_of_every_result_that_has_figures(
+    results, name: str, tmp_path: Path
+) -> None:
+    """Of trained runs and of what is made of them: tests/simulation/test_learning.py."""
+    page = fedray.write_report(results[name], str(tmp_path / "page.html"))
+    assert page == tmp_path / "page.html"
+    content = page.read_text()
+    assert content.startswith("<!doctype html>")
+    assert all(html.escape(each.title) in content for each in results[name].figures())
+
+
+def test_the_page_of_a_trace_is_that_of_its_audit(results) -> None:
+    assert results["Trace"].page() == fedray.audit_trace(results["Trace"]).page()
+
+
+@pytest.mark.parametrize("write", [fedray.write_report, fedray.write_figures])
+def test_a_value_without_a_page_is_refused_by_the_report_writers(write, tmp_path: Path) -> None:
+    with pytest.raises(fedray.InputError, match=r"result = .*should be an instance of DrawnResult"):
+        write("trace", tmp_path / "page")
+    assert not (tmp_path / "page").exists()
 
 
 def test_a_figure_that_a_result_does_not_have_is_refused(results) -> None:

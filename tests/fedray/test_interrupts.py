@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.cli import INTERRUPTED, _exit_code
+from fedray.commands.exit_codes import INTERRUPTED, exit_code
 from fedray.mechanisms.files import read_strategy
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism
@@ -53,11 +53,11 @@ def assert_interrupted(done: tuple[int, str, str], message: str) -> None:
 def test_an_import_leaves_nothing(fedray_command, interrupting, tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("dev,round\na,0\nb,1\n")
     interrupting(1)
-    arguments = ["--device-column", "dev", "--round-column", "round", "--renumber"]
+    arguments = ["--column", "device=dev", "--column", "round=round", "--rounds", "logged"]
     done = fedray_command(
         "import", str(tmp_path / "log.csv"), *arguments, "--out", str(tmp_path / "trace")
     )
-    assert_interrupted(done, "interrupted; what is written is written whole or not at all")
+    assert_interrupted(done, "interrupted; every file is either complete or not written")
     assert [file.name for file in tmp_path.iterdir()] == ["log.csv"]
 
 
@@ -65,8 +65,8 @@ def test_an_import_leaves_nothing(fedray_command, interrupting, tmp_path: Path) 
 def test_a_fit_is_one_line(fedray_command, interrupting, small, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(small().to_toml())
     interrupting(1)
-    done = fedray_command("fit", str(tmp_path / "s.toml"), "--min-sep", "4", "--scale", "1")
-    assert_interrupted(done, "interrupted; what is written is written whole or not at all")
+    done = fedray_command("fit-min-sep", str(tmp_path / "s.toml"), "--min-sep", "4", "--scale", "1")
+    assert_interrupted(done, "interrupted; every file is either complete or not written")
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_what_an_interruption_breaks_is_an_interruption(capsys) -> None:
         except KeyboardInterrupt:
             raise RuntimeError("no compiled object yet")  # noqa: B904
 
-    assert _exit_code(command) == INTERRUPTED
+    assert exit_code(command) == INTERRUPTED
     assert capsys.readouterr().err.count("\n") == 1
 
     def broken() -> None:
         raise RuntimeError("a mistake of ours")
 
     with pytest.raises(RuntimeError, match="of ours"):
-        _exit_code(broken)
+        exit_code(broken)
 
 
 STILL_TRAINING = """
@@ -180,7 +180,7 @@ def test_the_exit_code_is_130_whatever_is_interrupted(command: str, tmp_path: Pa
         timeout=120,
         check=False,
     )
-    said = "fedray: interrupted; what is written is written whole or not at all\n"
+    said = "fedray: interrupted; every file is either complete or not written\n"
     assert (done.returncode, done.stderr) == (INTERRUPTED, said)
 
 

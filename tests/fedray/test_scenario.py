@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from fedray.base.errors import ScenarioError
+from fedray.base.table import Table
 from fedray.scenario import Scenario
 from fedray.scenario.overrides import apply_override
+from fedray.scenario.pretraining import Pretraining
 from fedray.scenario.several_tasks import read_scenario
 from fedray.scenario.shipped import find_scenario, shipped_scenarios
+from fedray.scenario.training import FedAvg
 
 
 def test_toml_round_trip_keeps_every_value(small, tmp_path: Path) -> None:
@@ -235,3 +238,13 @@ def test_the_default_encoding_is_not_written_down(small) -> None:
     assert "encoding" not in scenario.to_tables()["privacy"]
     named = scenario.with_overrides("privacy.encoding.kind=fixed_point")
     assert (named, named.digest) == (scenario, scenario.digest)
+
+
+@pytest.mark.parametrize("table", [FedAvg, Pretraining])
+def test_a_momentum_beside_adam_is_refused_wherever_steps_are_taken(table: type[Table]) -> None:
+    data = {"data": {"kind": "language"}, "steps": 5} if table is Pretraining else {}
+    steps = {"learning_rate": 0.1, "optimizer": "adam", **data}
+    assert table.model_validate(steps)
+    with pytest.raises(ValueError, match=r"momentum=0\.5: adam has its own; leave it out, or take"):
+        table.model_validate({**steps, "momentum": 0.5})
+    assert table.model_validate({**steps, "momentum": 0.5, "optimizer": "sgd"})

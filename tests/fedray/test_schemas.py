@@ -126,4 +126,4 @@ def test_schema_tells_a_table_in_words_and_as_json(
 def test_an_unknown_table_is_refused_with_the_nearest_first(fedray_command) -> None:
     code, out, err = fedray_command("schema", "rouds")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "there are rounds, " in err
+    assert "is unknown; choose from rounds, " in err

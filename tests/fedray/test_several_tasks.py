@@ -144,7 +144,9 @@ def test_the_command_runs_audits_and_reports_several_tasks(
     file: Path, tmp_path: Path, fedray_command
 ) -> None:
     out = tmp_path / "t"
-    code, shown, _ = fedray_command("run", str(file), "--in-process", "--out", str(out), "--json")
+    code, shown, _ = fedray_command(
+        "run", str(file), "--place", "backend=in-process", "--out", str(out), "--json"
+    )
     assert code == 0
     document = json.loads(shown)
     assert list(document["tasks"]) == ["next-word", "suggestions"]
@@ -178,8 +180,9 @@ def test_the_command_runs_audits_and_reports_several_tasks(
     assert "over all tasks" in shown.lower()
     for command, told in (
         (["audit", str(out), "--noise-multiplier", "3"], "--noise-multiplier is about one trace"),
-        (["report", str(out), "--show-devices"], "--show-devices is about one trace"),
-        (["statement", str(out)], "has the traces of several tasks, and here one is meant"),
+        (["audit", str(out), "--show-devices"], "--show-devices is about one trace"),
+        (["audit", str(out), "--statement", "s"], "--statement is about one trace"),
+        (["calibrate", str(out), "--rho", "1"], "and here one is meant"),
         (["train", str(out)], "several tasks"),
         (["canary", str(file)], "has several tasks, and here one is meant"),
         (["run", "--resume", str(out)], "is whole, there is nothing to go on with"),

@@ -159,13 +159,14 @@ def test_hostile_npy_headers_get_one_line(fedray_command, tmp_path: Path, shape:
 
 
 def test_names_are_text_and_not_markup(capsys) -> None:
-    from fedray.commands.output import print_pieces, progress_line
+    from fedray.commands.output import print_pieces
+    from fedray.commands.progress import progress_line
     from fedray.report.table import Table
 
     print_pieces([Table.headed("[/red] :smile:", [["a"], ["[bold]x[/nothing]"]])])
     assert "[bold]x[/nothing]" in (out := capsys.readouterr().out)
     assert "[/red] :smile:" in out
-    with progress_line("[/red]", False) as status:
+    with progress_line("[/red]") as status:
         status("[/blue]")
 
 
@@ -233,7 +234,7 @@ def test_a_page_that_cannot_be_written_leaves_the_trace_and_its_figures(
     code, out, err = fedray_command("run", str(scenario), "--out", str(scenario.parent / "t"))
     assert code == 1
     assert "epsilon" in out
-    assert "is whole, but has no page" in err
+    assert "is complete but lacks a page" in err
     assert fedray_command("audit", str(scenario.parent / "t"))[0] == 0
 
 
@@ -315,7 +316,7 @@ def test_where_nothing_can_be_written_nothing_is_left_and_one_line_is_told(
     """/proc takes no files, not even of root's."""
     trace = trace_of([[0, 3], [1], [2, 4]], 5)
     (scenario.parent / "log.csv").write_text("dev,round\na,0\n")
-    columns = ["--device-column", "dev", "--round-column", "round", "--rounds", "1"]
+    columns = ["--column", "device=dev", "--column", "round=round", "--rounds", "1"]
     for arguments in (
         ["run", str(scenario), "--out", "/proc/t"],
         ["report", str(trace.path), "--out", "/proc/page.html"],

@@ -710,10 +710,10 @@ class Commands:
             [
                 "import",
                 str(folder / "log.csv"),
-                "--device-column",
+                "--column",
                 "?",
-                "--round-column",
-                "?",
+                "--column",
+                "round=round",
                 "--rounds",
                 "2",
                 "--out",

@@ -29,8 +29,8 @@ from fedray.audit.calibration import CalibratedGuarantee, calibrate_trace
 from fedray.audit.claims import Claim
 from fedray.audit.evidence import write_evidence
 from fedray.audit.participation import read_patterns
+from fedray.audit.privacy_statement import privacy_statement
 from fedray.audit.several_tasks import audit_tasks
-from fedray.audit.statement import privacy_statement
 from fedray.base.errors import InputError, ScenarioError, Starved
 from fedray.cli import _exit_code, app
 from fedray.imports.importer import import_log
@@ -328,7 +328,7 @@ class Simulations(Scenarios):
         audit = audit_trace(trace)
         self.note("audit")
         check_audit(audit)
-        check_document(privacy_statement(trace, audit).to_json())
+        check_document(privacy_statement(audit).to_json())
         if rng.random() < 0.1:
             page, events = str(out / "page.html"), str(out / "events.json")
             code, told = run_command(["audit", str(trace.path), "--page", page, "--events", events])
@@ -410,9 +410,9 @@ class Imports(Valid):
         audit = audit_trace(trace, claim=claim)
         self.note("audit")
         check_audit(audit)
-        check_document(privacy_statement(trace, audit).to_json())
+        check_document(privacy_statement(audit).to_json())
         with contextlib.suppress(InputError):  # a claim that states nothing of participation
-            write_evidence(trace, audit, out / rng.choice(["e.csv", "e.parquet"]))
+            write_evidence(audit, out / rng.choice(["e.csv", "e.parquet"]))
             self.note("evidence")
         target = drawn_target(rng)
         mechanism = rng.choice([Tree(), Identity()])
@@ -613,7 +613,7 @@ class Designs(Valid):
             rng.choice([None, 1, n]) if "bands" in options else None,
             rng.choice([None, "max", "rms"]),
         )
-        found = find_mechanism(request, 1.0, 1e-6, out / "found.json", False, lambda _: None)
+        found = find_mechanism(request, out / "found.json", False, lambda _: None)
         self.note("optimise")
         check_figures(found.figures)
         read = evaluate_mechanisms([out / "found.json"], n, participation.min_sep, participation.max_participations, 1.0, 1e-6)  # fmt: skip

@@ -3,7 +3,7 @@
 import pytest
 
 from fedray.audit.audit import Audit, audit_trace
-from fedray.report.page import render
+from fedray.report.page import audit_page
 from fedray.runs.pipeline import run_scenario
 from fedray.runtime.placement import Placement
 from fedray.trace.reader import Trace
@@ -30,4 +30,4 @@ def trained_audit(trained: Trace) -> Audit:
 
 @pytest.fixture(scope="session")
 def trained_page(trained: Trace, trained_audit: Audit) -> str:
-    return render(trained, trained_audit)
+    return audit_page(trained_audit)

@@ -12,10 +12,9 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
-from fedray.commands.reproductions import page_of
 from fedray.imports.importer import import_log
 from fedray.report.figure import Axis, Figure, Plane, Series, needs_log
-from fedray.report.page import render, render_study
+from fedray.report.page import audit_page, render_study
 from fedray.report.table import Table
 from fedray.scenarios.reproduction import Reproduced, agreement_figure
 
@@ -125,7 +124,7 @@ def of_import(request) -> str:
         "timer_hours": 24.0,
     }
     claim = Claim.model_validate({"mechanism": {"kind": "tree"}, "noise_multiplier": 2.0, **told})
-    return render(trace, audit_trace(trace, claim=claim, show_devices=True))
+    return audit_page(audit_trace(trace, claim=claim, show_devices=True))
 
 
 def of_study(request) -> str:
@@ -165,7 +164,7 @@ def of_reproduction(request) -> str:
     rhos = [(name, 1.0, 0.9) for name, *_ in min_seps]
     figures = [agreement_figure("a", "a", "", min_seps), agreement_figure("b", "b", "", rhos)]
     table = Table("t", ("run", "min-sep"), (("otf-1-AA", "92 / 101"),))
-    return page_of(Reproduced("r", {}, [table], ["n"], "v", drawn=figures))
+    return Reproduced("r", {}, [table], ["n"], "v", drawn=figures).page()
 
 
 def of_comparison(request) -> str:
@@ -209,13 +208,13 @@ def of_learning(request) -> str:
         for seed in (1, 2)
     }
     found = study.result(runs, (1, 2))
-    return page_of(reproduced(found, [found.to_json()]))
+    return reproduced(found, [found.to_json()]).page()
 
 
 def of_training(request) -> str:
-    from fedray.report.trained_page import render_trained
+    from fedray.report.trained_page import trained_page
 
-    return render_trained(request.getfixturevalue("trained").trained)
+    return trained_page(request.getfixturevalue("trained").trained)
 
 
 def of_devices(request) -> str:

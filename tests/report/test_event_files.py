@@ -37,7 +37,15 @@ def test_event_files_have_every_round_and_every_evaluation(
     trace: Trace, tmp_path: Path, fedray_command
 ) -> None:
     folder, out = tmp_path / "events", tmp_path / "m"
-    arguments = ["--in-process", "--out", str(out), "--tensorboard", str(folder), "--json"]
+    arguments = [
+        "--place",
+        "backend=in-process",
+        "--out",
+        str(out),
+        "--tensorboard",
+        str(folder),
+        "--json",
+    ]
     code, _, err = fedray_command("train", str(trace.path), *arguments)
     assert code == 0, err
     metrics = TrainedRun.open(out).metrics
@@ -58,7 +66,14 @@ def test_event_files_have_every_round_and_every_evaluation(
 def test_a_run_writes_them_too(small, tmp_path: Path, fedray_command) -> None:
     (tmp_path / "s.toml").write_text(small(*TRAINED, "rounds.count=3").to_toml())
     folder = tmp_path / "events"
-    arguments = ["--in-process", "--out", str(tmp_path / "t"), "--tensorboard", str(folder)]
+    arguments = [
+        "--place",
+        "backend=in-process",
+        "--out",
+        str(tmp_path / "t"),
+        "--tensorboard",
+        str(folder),
+    ]
     code, out, err = fedray_command("run", str(tmp_path / "s.toml"), *arguments, "--json")
     assert code == 0, err
     last = json.loads(out)["training"]["last_metrics"]

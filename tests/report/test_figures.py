@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,14 +20,13 @@ from fedray.report.figure import Axis, Figure, Mark, Plane, Series, log_ticks, n
 from fedray.report.figures import (
     eligible_by_hour,
     eligible_devices,
-    epsilon_over_rounds,
-    figures_of,
     gap_bins,
+    losses_over_rounds,
     round_durations,
 )
-from fedray.report.files import figure_csv, figure_svg, write_figure_files, write_figures
+from fedray.report.files import figure_csv, figure_svg, write_figures
 from fedray.report.plotly_json import plotly_figure
-from fedray.scenarios.reproduction import agreement_figure
+from fedray.scenarios.reproduction import Reproduced, agreement_figure
 
 NAMES = [
     "eligible",
@@ -41,6 +40,11 @@ NAMES = [
     "rho",
     "devices",
 ]
+
+
+def reproduced(figures: list[Any]) -> Reproduced:
+    """A result that has these figures."""
+    return Reproduced("t", {}, [], [], "v", drawn=figures)
 
 
 def trace_of_rounds(started_hours: list[float], eligible: list[int]) -> Any:
@@ -119,7 +123,7 @@ def test_round_durations_add_up_to_the_run(trained) -> None:
 def test_what_devices_got_is_shown_in_200_steps_and_never_below_the_truth(
     trained, trained_audit
 ) -> None:
-    (figure,) = [each for each in figures_of(trained, trained_audit) if each.name == "devices"]
+    (figure,) = [each for each in trained_audit.figures() if each.name == "devices"]
     series = figure.series[0]
     assert series.x.size == CURVE_STEPS == 200
     assert series.y[-1] == pytest.approx(trained_audit.mechanisms[0].rho)
@@ -138,7 +142,7 @@ def test_every_figure_of_a_run_is_on_its_page_with_the_audit_s_data(
         assert sum(figures["gaps"]["data"][0]["y"]) == trained_audit.patterns.gaps.size
     assert figures["privacy"]["data"][0]["y"][-1] == trained_audit.mechanisms[0].epsilon
     assert {each["csv"] for each in figures.values()} == {
-        figure_csv(each) for each in figures_of(trained, trained_audit)
+        figure_csv(each) for each in trained_audit.figures()
     }
 
 
@@ -149,9 +153,10 @@ def test_epsilon_over_rounds_is_called_exact_only_if_every_entry_is() -> None:
             for rounds, flag in enumerate(flags)
         ]
         mechanism = SimpleNamespace(observed=SimpleNamespace(delta=1e-10))
-        return epsilon_over_rounds(
-            cast(Any, SimpleNamespace(ledger=ledger, mechanisms=[mechanism]))
-        )
+        audit: Any = SimpleNamespace(ledger=ledger, mechanisms=[mechanism])
+        epsilon, rho = losses_over_rounds(audit)
+        assert (epsilon.name, rho.name, epsilon.note) == ("privacy", "rho", rho.note)
+        return epsilon
 
     assert figure([True, True]).note.startswith("Exact for the trace")
     assert "exact" not in figure([True, False]).note.lower()
@@ -182,7 +187,7 @@ def test_an_axis_is_logarithmic_where_values_differ_by_more_than_a_factor_of_fiv
     assert figure.log_ticks("y") == [1, 10, 100, 1000, 10000]  # its axis goes down to one
 
 
-@given(st.lists(st.integers(1, 5000), max_size=60))
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=60))
 def test_gap_bins_hold_every_gap_once(values: list[int]) -> None:
     edges, counts = gap_bins(np.array(values, np.int64))
     assert counts.sum() == len(values)
@@ -195,8 +200,8 @@ def test_gap_bins_hold_every_gap_once(values: list[int]) -> None:
 def test_every_figure_is_written_as_svg_and_csv_with_the_same_data_and_the_same_bytes_again(
     trained, trained_audit, tmp_path: Path
 ) -> None:
-    written = write_figures(trained, trained_audit, tmp_path / "a" / "b")
-    figures = figures_of(trained, trained_audit)
+    written = write_figures(trained_audit, tmp_path / "a" / "b")
+    figures = trained_audit.figures()
     assert [path.name for path in written] == [
         f"{each.name}{suffix}" for each in figures for suffix in (".svg", ".csv")
     ]
@@ -205,7 +210,7 @@ def test_every_figure_is_written_as_svg_and_csv_with_the_same_data_and_the_same_
         rows = list(csv.reader((tmp_path / "a" / "b" / f"{each.name}.csv").open()))
         values = [float(row[-1]) for row in rows[1:] if not row[0].startswith("mark")]
         assert values == [float(y) for series in each.series for y in series.y]
-    again = write_figure_files(figures[:1], tmp_path / "c")
+    again = write_figures(reproduced(figures[:1]), tmp_path / "c")
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written[:2]]
 
 
@@ -283,7 +288,7 @@ def test_a_plane_has_its_files_too(tmp_path: Path) -> None:
         Axis("epsilon", decimals=4),
         {(1.0, 2.0): 3.00001, (2.0, 2.0): 6.0},
     )
-    svg, table = write_figure_files([plane], tmp_path / "f")
+    svg, table = write_figures(reproduced([plane]), tmp_path / "f")
     assert "3.0001" in svg.read_text()
     assert table.read_text() == "x,y,epsilon\n1,2,3.00001\n2,2,6\n"
 
@@ -309,5 +314,5 @@ def test_a_directory_that_cannot_be_made_is_refused_in_one_line(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="name another") as caught:
-        write_figures(trained, trained_audit, tmp_path / "file")
+        write_figures(trained_audit, tmp_path / "file")
     assert "\n" not in str(caught.value)

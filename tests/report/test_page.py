@@ -19,7 +19,7 @@ from fedray.base.errors import InputError
 from fedray.imports.importer import import_log
 from fedray.mechanisms.registry import Tree
 from fedray.report.figure import Axis, Plane
-from fedray.report.page import render, render_study, write_report
+from fedray.report.page import audit_page, render_study, write_report
 from fedray.report.table import Table
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
@@ -92,7 +92,7 @@ def test_the_figures_of_a_real_page_are_never_below_the_audit_s(
 
 def test_no_min_sep_is_said_where_nobody_takes_part_twice(trace_of) -> None:
     trace = trace_of([[0], [1], [2]], 3)
-    page = render(trace, audit_trace(trace))
+    page = audit_page(audit_trace(trace))
     assert "none (k = 1)" in words(page)
     assert "nobody took part twice" in words(page)
 
@@ -102,7 +102,7 @@ def test_a_claim_s_two_verdicts_come_first_and_its_findings_are_coloured_by_thei
 ) -> None:
     trace = trace_of([[0, 2], [1, 4], [3]], 5)
     claim = Claim(mechanism=Tree(), noise_multiplier=4.0, min_sep=3, epsilon=100.0)
-    page = render(trace, audit_trace(trace, claim=claim))
+    page = audit_page(audit_trace(trace, claim=claim))
     places = [
         page.index(each)
         for each in (
@@ -122,7 +122,7 @@ def test_left_out_rows_stand_above_every_figure_and_assumptions_below(
     trained, trained_audit
 ) -> None:
     left_out = (LeftOut("without a round", 1234, "x"),)
-    page = render(trained, dataclasses.replace(trained_audit, left_out=left_out))
+    page = audit_page(dataclasses.replace(trained_audit, left_out=left_out))
     assert (
         page.index("1,234 rows without a round")
         < page.index('<article class="guarantee')
@@ -143,13 +143,13 @@ def test_the_mechanism_is_shown_with_its_parameters_and_whose_it_is(
             assert repr(each) in words(trained_page)
     assert "The mechanism of the run." in words(trained_page)
     claim = Claim(mechanism=Tree(), noise_multiplier=4.0, rho=1.0)
-    claimed = words(render(trained, audit_trace(trained, claim=claim)))
+    claimed = words(audit_page(audit_trace(trained, claim=claim)))
     assert "The mechanism of the run." not in claimed
     assert "Claimed; what was run is in the scenario below." in claimed
 
 
 def test_a_trace_without_a_mechanism_still_shows_its_participation(trained, trained_audit) -> None:
-    page = render(trained, dataclasses.replace(trained_audit, mechanisms=()))
+    page = audit_page(dataclasses.replace(trained_audit, mechanisms=()))
     assert f"{trained_audit.participations:,}" in page
     assert "ε" not in words(page)
 
@@ -215,12 +215,12 @@ def test_the_page_says_whether_digests_were_checked_as_the_terminal_does(trained
     ):
         opened = Trace.open(trained.path, verify=verify)
         assert expected in opened.integrity
-        assert opened.integrity in render(opened, audit_trace(opened))
+        assert opened.integrity in audit_page(audit_trace(opened))
 
 
 def test_a_page_without_training_says_nothing_of_a_model(small, tmp_path: Path, script) -> None:
     trace = simulate(small(), Placement(1, "in-process"), tmp_path / "t")
-    page = render(trace, audit_trace(trace))
+    page = audit_page(audit_trace(trace))
     assert not {"accuracy", "loss"} & set(script(page, "figure-data"))
     assert "really trained" not in page
 
@@ -233,7 +233,7 @@ def test_an_unwritable_page_is_refused_and_leaves_nothing(
     trained, trained_audit, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match="cannot be written"):
-        write_report(trained, trained_audit, tmp_path / "missing" / "page.html")
+        write_report(trained_audit, tmp_path / "missing" / "page.html")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -244,7 +244,7 @@ def test_a_page_of_an_imported_log_with_a_broken_claim(tmp_path: Path, script) -
         {"mechanism": {"kind": "tree"}, "noise_multiplier": 2.0, "min_sep": 2, "rho": 0.1}
     )
     audit = audit_trace(trace, claim=claim, show_devices=True)
-    page = render(trace, audit)
+    page = audit_page(audit)
     assert script(page, "audit-data") == json.loads(json.dumps(audit.to_json_in_full()))
     assert list(script(page, "figure-data")) == [
         "participations",

@@ -10,7 +10,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
 from fedray.report.audits import guarantees_table
 from fedray.report.mechanisms import mechanisms_table
-from fedray.report.page import render, render_study
+from fedray.report.page import audit_page, render_study
 from fedray.report.table import Table
 from fedray.report.terminal import audit_text
 from fedray.studies.canary import check_aggregator
@@ -88,7 +88,7 @@ def test_an_audit_has_the_same_rows_in_terminal_page_and_notebook(
     assert table in pieces
     names = [name for name, *_ in table.rows]
     assert names == ["observed", "observed limits", "enforced"] + ["claimed"] * has_claim
-    for shown in (render(trace, audit), audit._repr_html_()):
+    for shown in (audit_page(audit), audit._repr_html_()):
         assert all(f">{cell}</td>" in shown for row in table.rows for cell in row)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 import fedray
-from fedray.report.trained_page import render_trained, trained_figures
+from fedray.report.trained_page import trained_figures, trained_page
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_it_draws_metrics_clipped_updates_and_devices_left_out(made) -> None:
 
 
 def test_the_page_has_the_mechanism_the_scenario_and_the_figures_as_json(made, script) -> None:
-    page = render_trained(made)
+    page = trained_page(made)
     assert "Mechanism: blt" in page
     assert "&lt;i&gt;x&lt;/i&gt;" in page
     assert "<i>x</i>" not in page
@@ -38,14 +38,7 @@ def test_report_of_a_trained_run_writes_its_page(made, fedray_command, tmp_path)
     assert fedray.TrainedRun.open(made.path).verify() is None  # the page harms nothing
 
 
-@pytest.mark.parametrize("flag", [["--delta", "1e-6"], ["--show-devices"], ["--claim", "c.toml"]])
-def test_options_of_audits_are_refused_for_a_trained_run(flag, made, fedray_command) -> None:
-    code, out, err = fedray_command("report", str(made.path), *flag)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"is a trained run, and {flag[0]} is about the audit" in err
-
-
 def test_a_metric_that_is_not_finite_is_null_in_json(trace_of, trained_of) -> None:
     diverged = trained_of("model", trace_of([[0, 2], [1, 3]], 4), {"accuracy": float("nan")})
     assert diverged.to_json()["last_metrics"]["evaluation_accuracy"] is None
-    assert "held-out accuracy" in render_trained(diverged)
+    assert "held-out accuracy" in trained_page(diverged)

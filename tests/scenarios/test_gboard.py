@@ -61,9 +61,9 @@ def test_k_tells_between_how_many_days_a_published_run_took_and_so_its_pace() ->
 def test_a_row_is_fitted_as_long_as_its_scenario_has_the_reach_that_was_fitted_on_it() -> None:
     """A twentieth of the rounds, a hundredth of the devices; another reach was fitted on nothing."""
     small = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
-    here = Placement(backend="in-process")
+    here = Placement(1, "in-process")
     found = [
-        next(gboard.run("nwp-pt-PT", shards=1, overrides=[*small, *more], placement=here))
+        next(gboard.run("nwp-pt-PT", overrides=[*small, *more], placement=here))
         for more in ([], ["population.reach=0.5"])
     ]
     assert [each.to_json()[0]["is_fitted"] for each in found] == [True, False]

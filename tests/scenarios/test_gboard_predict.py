@@ -223,7 +223,7 @@ def test_the_command_predicts_published_rows_and_those_of_a_user(
     monkeypatch.setattr(small_runs, "outcome_of", lawful)
     file = tmp_path / "mine.csv"
     file.write_text(f"{HEADING}\n{ROW}\n")
-    given = ("--in-process", "--seeds", "1", "--rows", str(file))
+    given = ("--place", "backend=in-process", "--seeds", "1", "--rows", str(file))
     code, out, err = fedray_command(
         "reproduce", "gboard-predict", *given, "--out", str(tmp_path / "o"), "--json"
     )
@@ -258,7 +258,9 @@ def test_the_command_varies_every_setting(fedray_command, monkeypatch) -> None:
         return lawful(scenario)
 
     monkeypatch.setattr(small_runs, "outcome_of", seen)
-    code, out, err = fedray_command("reproduce", "gboard-sensitivity", "--in-process", "--json")
+    code, out, err = fedray_command(
+        "reproduce", "gboard-sensitivity", "--place", "backend=in-process", "--json"
+    )
     assert code == 0, err
     document = json.loads(out)
     settings = len(gboard_sensitivity.SETTINGS) + 1
@@ -275,7 +277,7 @@ def test_the_command_varies_every_setting(fedray_command, monkeypatch) -> None:
     "given",
     [
         ("gboard-privacy", "--set", "seed=1"),
-        ("gboard-predict", "--shards", "2"),
+        ("gboard-privacy", "--place", "shards=2"),
         ("gboard-sensitivity", "--seeds", "3"),
         ("gboard-predict", "--seeds", "0"),
         ("gboard-predict", "--scale", "2"),

@@ -172,7 +172,9 @@ def test_the_shipped_recipes_ask_for_every_mechanism_at_one_privacy() -> None:
 )
 def test_bad_usage_is_refused_before_anything_runs(fedray_command, arguments, message) -> None:
     given = [word for key in SMALL for word in ("--set", key)]
-    code, _, err = fedray_command("reproduce", "learning", "--in-process", *given, *arguments)
+    code, _, err = fedray_command(
+        "reproduce", "learning", "--place", "backend=in-process", *given, *arguments
+    )
     assert code == 2
     assert message in err
 
@@ -232,7 +234,14 @@ def test_the_command_prints_what_it_keeps(kept, fedray_command, script, tmp_path
     figures."""
     shutil.copytree(kept[1], tmp_path / "quickstart")
     (tmp_path / "s.toml").write_text(small().to_toml())
-    given = ["reproduce", "learning", "--in-process", "--scenario", str(tmp_path / "s.toml")]
+    given = [
+        "reproduce",
+        "learning",
+        "--place",
+        "backend=in-process",
+        "--scenario",
+        str(tmp_path / "s.toml"),
+    ]
     given += ["--seeds", "2", "--out", str(tmp_path)]
     code, out, _ = fedray_command(*given, "--json")
     assert code == 0

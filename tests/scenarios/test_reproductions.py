@@ -11,8 +11,8 @@ from json_documents import DOCUMENTS
 from lawful_runs import lawful
 from small_roles import written_roles
 
-from fedray.commands import reproductions
-from fedray.commands.reproductions import SHARED
+from fedray.commands import reproduce
+from fedray.commands.reproduce import GIVEN, MADE
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
 from fedray.scenarios import small_runs
@@ -48,7 +48,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", reproductions.reproductions())
+@pytest.mark.parametrize("name", reproduce.reproductions())
 def test_a_reproduction_has_tables_figures_a_verdict_and_json(
     name: str, monkeypatch, tmp_path: Path
 ) -> None:
@@ -57,23 +57,26 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
     given = dict(EXAMPLES[name])
     if "data" in given:
         given["data"] = written_roles(tmp_path)
-    for result in reproductions.reproductions()[name].run(**given):
+    for result in reproduce.reproductions()[name].run(**given):
         assert result.agrees
         assert result.verdict.endswith((".", "%"))
         assert result.tables()
         for table in result.tables():
             assert {len(row) for row in table.rows} == {len(table.columns)}
-        assert bool(result.figures()) == reproductions.reproductions()[name].has_figures
+        assert bool(result.figures()) == reproduce.reproductions()[name].has_figures
         document = json.loads(json.dumps(result.document, allow_nan=False))
         assert found_keys(document, *DOCUMENTS[f"fedray reproduce {name}"].types)
         assert result.title in repr(result)
 
 
 def test_every_option_of_a_reproduction_has_a_help_and_a_default() -> None:
-    for name, each in reproductions.reproductions().items():
+    for name, each in reproduce.reproductions().items():
         for parameter in inspect.signature(each.run, eval_str=True).parameters.values():
             assert parameter.default is not inspect.Parameter.empty, (name, parameter)
-            assert parameter.name in SHARED or parameter.annotation.__metadata__, (name, parameter)
+            assert parameter.name in {*GIVEN, *MADE} or parameter.annotation.__metadata__, (
+                name,
+                parameter,
+            )
 
 
 def _thrice(
@@ -99,11 +102,11 @@ def _thrice(
 def own(monkeypatch, fedray_command) -> Any:
     """The command with one more reproduction."""
     known = {
-        **reproductions.reproductions(),
+        **reproduce.reproductions(),
         "own": Reproduction("Twice two is four.", _thrice, has_figures=True),
     }
-    monkeypatch.setattr("fedray.cli.reproductions", lambda: known)
-    monkeypatch.setattr(reproductions, "reproductions", lambda: known)
+    monkeypatch.setattr("fedray.commands.group.reproductions", lambda: known)
+    monkeypatch.setattr(reproduce, "reproductions", lambda: known)
     return lambda *arguments: fedray_command("reproduce", *arguments)
 
 

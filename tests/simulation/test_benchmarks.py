@@ -47,6 +47,11 @@ def test_the_quickstart_benchmark_runs() -> None:
             "memory: blt",
         ),
         (
+            "benchmarks/bench_uneven.py",
+            ["zipf", "even", "--small", "--rounds", "1"],
+            "one by one",
+        ),
+        (
             "benchmarks/compare_optima.py",
             ["--first", "1", "--steps", "5"],
             "largest excess of our loss",

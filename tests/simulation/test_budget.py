@@ -222,7 +222,14 @@ def test_the_command_tells_of_the_end_and_does_not_fail(
     """In the terminal, as JSON and on the page; and so does an audit, later."""
     scenario = small(*OVERRIDES, "privacy.stop_at.rho=0.03")
     (tmp_path / "s.toml").write_text(scenario.to_toml())
-    run = ("run", str(tmp_path / "s.toml"), "--in-process", "--out", str(tmp_path / "t"))
+    run = (
+        "run",
+        str(tmp_path / "s.toml"),
+        "--place",
+        "backend=in-process",
+        "--out",
+        str(tmp_path / "t"),
+    )
     code, out, err = fedray_command(*run)
     assert code == 0, err
     assert "ended     stopped: round" in out

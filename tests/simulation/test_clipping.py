@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedray.audit.audit import audit_trace
-from fedray.audit.statement import privacy_statement
-from fedray.report.trained_page import _clip_norm, render_trained, trained_figures
+from fedray.audit.privacy_statement import privacy_statement
+from fedray.report.trained_page import _clip_norm, trained_figures, trained_page
 from fedray.runs.learning import train
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
@@ -78,7 +78,7 @@ def test_the_page_draws_the_norms_where_they_change(trained: TrainedRun) -> None
     clip_norm, estimate = figure.series
     assert clip_norm.y.tolist() == trained.metrics["clip_norm"].tolist()
     assert estimate.y.tolist() == trained.metrics["counted_norm"].tolist()
-    page = render_trained(trained)
+    page = trained_page(trained)
     assert "clipping learning rate" in page
     assert "Updates are clipped to the estimate" in page
 
@@ -110,7 +110,7 @@ def test_an_audit_says_what_the_counts_cost(trace: Trace, fedray_command) -> Non
     # The sums have 7.10970...
     noise = {each[0]: each[-2] for each in lines if each[0:1] in (["sum"], ["count"], ["together"])}
     assert noise == {"sum": "7.1097", "count": "40", "together": "7"}
-    lines = {each.what: each.says for each in privacy_statement(trace, audit).lines}
+    lines = {each.what: each.says for each in privacy_statement(audit).lines}
     assert lines["Clip norm"] == "0.05 at first; then it follows a quantile of the updates' norms"
 
 

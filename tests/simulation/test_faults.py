@@ -327,7 +327,7 @@ def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sig
     (tmp_path / "s.toml").write_text(small(*OVERRIDES, "training.enabled=false").to_toml())
     command = [sys.executable, "-m", "fedray", "run"]
     process = start(
-        [sys.executable, "-c", ELSEWHERE, str(ROOT), "run", "s.toml", "--out", str(tmp_path / "t"), "--checkpoint-seconds", "0", "--json", "--ray", "--shards", "2"],
+        [sys.executable, "-c", ELSEWHERE, str(ROOT), "run", "s.toml", "--out", str(tmp_path / "t"), "--place", "checkpoint_seconds=0", "--json", "--place", "backend=ray", "--place", "shards=2"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )  # fmt: skip
@@ -370,7 +370,7 @@ def test_a_run_whose_ray_was_killed_can_be_resumed(
     """Ray ends the driver, or the driver hangs and is killed too, or it does not notice and finishes."""
     (tmp_path / "s.toml").write_text(small(*OVERRIDES).to_toml())
     process = start(
-        [sys.executable, "-m", "fedray", "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--checkpoint-seconds", "0", "--ray"],
+        [sys.executable, "-m", "fedray", "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--place", "checkpoint_seconds=0", "--place", "backend=ray"],
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     wait_for_checkpoint(process, tmp_path)

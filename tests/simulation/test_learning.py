@@ -15,6 +15,7 @@ from fedray.runs.learning import cohorts, predicted_seconds, resolved, train
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
+from fedray.server.learning import training
 from fedray.server.learning.training import cohort_places
 from fedray.trace.reader import Trace
 from fedray.wire.messages import Progress, TrainingEstimate, TrainingProgress
@@ -245,6 +246,52 @@ def test_threads_train_the_same_model(trace: Trace, reference, small, tmp_path: 
     assert np.allclose(one.parameters(), reference.parameters(), atol=1e-5)
 
 
+@pytest.mark.slow
+def test_uneven_devices_train_the_same_model_on_any_trainers_and_after_a_resume(
+    trace: Trace, small, tmp_path: Path
+) -> None:
+    scenario = small(
+        *TRAINED,
+        "training.devices_at_once=4",
+        "training.client={epochs=1.0, max_examples=40}",
+    )
+    one = train(trace, scenario, Placement(backend="in-process", trainers=1), tmp_path / "1")
+    five = train(trace, scenario, Placement(backend="in-process", trainers=5), tmp_path / "5")
+
+    def interrupt(progress: Progress) -> None:
+        if getattr(progress, "trained", 0) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(trace, scenario, HERE, tmp_path / "r", interrupt)
+    resumed = train(trace, scenario, HERE, tmp_path / "r", is_resumed=True)
+    loop = scenario.with_overrides("training.devices_at_once=1")
+    one_by_one = train(trace, loop, HERE, tmp_path / "l")
+    assert np.array_equal(one.parameters(), five.parameters())
+    assert np.array_equal(one.parameters(), resumed.parameters())
+    assert np.array_equal(one.metrics["train_loss"], five.metrics["train_loss"])
+    assert np.allclose(one.parameters(), one_by_one.parameters(), atol=1e-5)
+    assert np.array_equal(one.metrics["trained"], one_by_one.metrics["trained"])
+
+
+def test_groups_of_a_large_model_are_smaller_and_their_size_is_recorded(
+    trace: Trace, reference, small, tmp_path: Path, monkeypatch
+) -> None:
+    """A resumed training keeps its size."""
+    monkeypatch.setattr(training, "MOST_PARAMETERS", 3 * reference.parameters().size)
+
+    def interrupt(progress: Progress) -> None:
+        if getattr(progress, "trained", 0) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(trace, None, HERE, tmp_path / "m", interrupt)
+    monkeypatch.undo()
+    resumed = train(trace, None, HERE, tmp_path / "m", is_resumed=True)
+    assert (reference.document["devices_at_once"], resumed.document["devices_at_once"]) == (16, 3)
+    assert np.allclose(resumed.parameters(), reference.parameters(), atol=1e-5)
+
+
 def test_the_size_of_groups_can_be_measured(reference, small, tmp_path: Path) -> None:
     """It is one that the 20 devices fill when two trainers share them, and it is recorded."""
     scenario = small(*TRAINED, "training.devices_at_once=measured")
@@ -330,8 +377,11 @@ def test_the_command_accounts_for_the_noise_that_the_training_s_devices_add(
             ["TRACE", "--set", "rounds.count=9"],
             "only the tables data, training and privacy may differ",
         ),
-        (["TRACE", "--in-process", "--address", "auto"], "drop the address to run in-process"),
-        (["TRACE", "--trainers", "0"], "trainers=0 must be at least 1"),
+        (
+            ["TRACE", "--place", "backend=in-process", "--place", "address=auto"],
+            "drop the address to run in-process",
+        ),
+        (["TRACE", "--place", "trainers=0"], "trainers=0 must be at least 1"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

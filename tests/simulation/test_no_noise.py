@@ -11,7 +11,7 @@ import fedray
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.base.errors import InputError, ScenarioError
 from fedray.mechanisms import Identity
-from fedray.report.page import render
+from fedray.report.page import audit_page
 from fedray.report.terminal import audit_text
 from fedray.runs.learning import train
 from fedray.runs.simulation import simulate
@@ -111,7 +111,7 @@ def test_tasks_that_share_devices_need_noise(small) -> None:
 
 def test_no_figure_of_privacy_is_shown_of_a_run_without_noise(silent, script) -> None:
     audit = fedray.audit_trace(silent)
-    page, text, document = render(silent, audit), text_of(audit), audit.to_json_in_full()
+    page, text, document = audit_page(audit), text_of(audit), audit.to_json_in_full()
     assert document["no_guarantee"] == NO_GUARANTEE
     assert (document["mechanisms"], document["guarantees"]) == ([], [])
     assert not document["ledger"]
@@ -139,7 +139,7 @@ def test_a_private_mechanism_can_still_be_calibrated_to_the_trace_of_a_run_witho
 
 def test_there_is_no_statement_of_a_run_without_noise(silent) -> None:
     with pytest.raises(InputError, match=f"{NO_GUARANTEE}, so there is no privacy to state"):
-        fedray.privacy_statement(silent, fedray.audit_trace(silent))
+        fedray.privacy_statement(fedray.audit_trace(silent))
 
 
 def test_no_claim_holds_however_large_and_the_reason_is_the_noise(

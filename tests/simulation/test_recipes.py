@@ -33,7 +33,7 @@ def test_a_recipe_runs_to_its_audit_and_report(
     keys = [word for key in (*small, *overrides) for word in ("--set", key)]
     scenario = str(ROOT / "scenarios" / f"{name}.toml")
     code, out, err = fedray_command(
-        "run", scenario, *keys, "--in-process", "--out", str(tmp_path / "t")
+        "run", scenario, *keys, "--place", "backend=in-process", "--out", str(tmp_path / "t")
     )
     assert code == 0, err
     assert "guarantee" in out
@@ -56,7 +56,9 @@ def test_the_documented_comparison_of_every_kind_runs(
         "--set rounds.count=9 --set rounds.report_goal=40 --set population.devices=4000 "
         "--set participation.timer_hours=12 "
     )
-    tiny = "--set training.cohort_sample=8 --set training.evaluate_every=9 --in-process "
+    tiny = (
+        "--set training.cohort_sample=8 --set training.evaluate_every=9 --place backend=in-process "
+    )
     monkeypatch.chdir(tmp_path)
     compared = None
     for command in filter(None, map(str.strip, commands)):

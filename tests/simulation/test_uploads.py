@@ -23,7 +23,7 @@ from fedray.mechanisms.accounting.pld import pld_epsilon
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Tree
 from fedray.mechanisms.strategy import Strategy
-from fedray.report.page import render
+from fedray.report.page import audit_page
 from fedray.runs.learning import train
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import resume, simulate
@@ -354,14 +354,15 @@ def test_noise_for_poisson_samples_is_calibrated_by_the_options_that_the_refusal
     path = str(poisson.path)
     # No rho is proven of samples, so an epsilon must be asked for instead.
     code, out, err = fedray_command(
-        "calibrate", "identity", "--trace", path, "--rho", "0.2", "--quiet"
+        "--quiet", "calibrate", path, "--mechanism", "identity", "--rho", "0.2"
     )
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "to an epsilon" in err
-    named = re.findall(r"--[a-z-]+=[0-9.]*[0-9]", err)
+    found = re.findall(r"(sampling|rounds|min-sep|max participations) ([0-9.]*[0-9])", err)
+    named = [f"--{name.replace(' ', '-')}={value}" for name, value in found]
     assert len(named) == 4
     code, out, _ = fedray_command(
-        "calibrate", "identity", *named, "--epsilon", "2", "--delta", "1e-6", "--json"
+        "mechanism", "identity", *named, "--epsilon", "2", "--delta", "1e-6", "--json"
     )
     assert code == 0
     z = json.loads(out)["noise_multiplier"]
@@ -376,11 +377,11 @@ def test_noise_for_poisson_samples_is_calibrated_by_the_options_that_the_refusal
 
 def test_a_page_has_the_guarantee_of_samples_beside_the_others(poisson: Trace) -> None:
     """Its epsilon is composed numerically, which bounds it; its sensitivity is exact."""
-    page = render(poisson, audited(poisson, Identity()))
+    page = audit_page(audited(poisson, Identity()))
     card = page.split('<article class="guarantee sampled may">')[1].split("</article>")[0]
     assert "an upper bound</p>" in card
     assert "rho (zCDP)" not in card
-    refused = render(poisson, audited(poisson, Tree()))
+    refused = audit_page(audited(poisson, Tree()))
     card = refused.split('<article class="guarantee sampled">')[1].split("</article>")[0]
     assert "not known" in card
     assert "No DP guarantee may rest on this." in card

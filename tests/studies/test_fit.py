@@ -58,7 +58,7 @@ def test_what_no_value_gives_is_said(small) -> None:
 def test_fit_prints_what_it_found(fedray_command, small, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(small(*SUPPLY_LIMITED).to_toml())
     arguments = [
-        "fit",
+        "fit-min-sep",
         str(tmp_path / "s.toml"),
         "--min-sep",
         "60",
@@ -76,22 +76,29 @@ def test_fit_prints_what_it_found(fedray_command, small, tmp_path: Path) -> None
     assert document["best"] in document["runs"]
 
 
-def test_rounds_between_are_fitted_as_their_gap(fedray_command, monkeypatch) -> None:
-    """The command hands the gap on, by either option, and takes one of them."""
+def test_without_a_scenario_the_observed_run_is_set_key_by_key(fedray_command, monkeypatch) -> None:
     asked = []
 
     def fit_min_sep(scenario, min_sep, *others, **options):
-        asked.append(min_sep)
+        asked.append((scenario, min_sep))
         raise FitFailed("enough")
 
     monkeypatch.setattr("fedray.studies.fit.fit_min_sep", fit_min_sep)
-    setting = ("--population", "60000", "--timer", "24", "--rounds", "140")
-    for option in (("--min-sep", "61"), ("--rounds-between", "60")):
-        assert fedray_command("fit", *setting, *option)[0] == 1
-    assert asked == [61, 61]
-    for options in ((), ("--min-sep", "61", "--rounds-between", "60")):
-        code, _, stderr = fedray_command("fit", *setting, *options)
+    observed = ("population.devices=60000", "participation.timer_hours=24", "rounds.count=140")
+    sets = [f"--set={each}" for each in observed]
+    assert fedray_command("fit-min-sep", "--min-sep", "61", *sets)[0] == 1
+    ((scenario, min_sep),) = asked
+    assert min_sep == 61
+    assert (scenario.population.devices, scenario.rounds.count) == (60_000, 140)
+    assert (scenario.participation.timer_hours, scenario.rounds.report_goal) == (24.0, 6500)
+    for left_out in observed:
+        some = [f"--set={each}" for each in observed if each != left_out]
+        code, _, stderr = fedray_command("fit-min-sep", "--min-sep", "61", *some)
         assert (code, stderr.count("\n")) == (2, 1)
+        assert f"{left_out.partition('=')[0]} must be set, since no scenario is named" in stderr
+    code, _, stderr = fedray_command("fit-min-sep", "--min-sep", "61", *sets, "--set", "seed=x")
+    assert (code, stderr.count("\n")) == (2, 1)
+    assert "--set 'seed=x'" in stderr
 
 
 def test_a_run_in_which_nobody_comes_twice_has_no_min_sep() -> None:

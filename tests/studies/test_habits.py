@@ -410,9 +410,9 @@ def test_the_command_fits_a_log_and_its_tables_make_a_scenario(
 
     layout = Layout("intervals", 8, 0)
     log = write_log(tmp_path / "log.csv", Simulator(layout, 150, 1).records(HabitAvailability()))
-    named = ["--device-column", "name", "--start-column", "since", "--end-column", "until"]
+    named = ["--column", "device=name", "--column", "start=since", "--column", "end=until"]
     files = ["--out", str(tmp_path / "h.toml"), "--page", str(tmp_path / "h.html")]
-    app(["fit", str(log), *named, *files, "--json"], standalone_mode=False)
+    app(["fit-log", str(log), *named, *files, "--json"], standalone_mode=False)
     document = json.loads(capsys.readouterr().out)
     assert document["devices"] > 140
     toml = (tmp_path / "h.toml").read_text()
@@ -428,13 +428,10 @@ def test_the_command_fits_a_log_and_its_tables_make_a_scenario(
     assert "Hours of the day" in page
     assert "eligible 24 h later, if eligible" in page
     for bad, problem in (
-        ([str(log), "--rounds", "5"], "for an observed min-sep"),
-        ([str(log), "--min-sep", "5", "--days", "3"], "only a log has these"),
+        ([str(log), "--column", "rank=x"], "roles are device, start, end, time, round"),
         ([str(log), *named, "--utc-offset", "west"], "neither a number of hours nor unknown"),
         ([str(log), *named, "--set", "rounds.count=4"], "not a key of availability"),
         ([str(log), *named, "--set", 'availability.model="always_on"'], "cannot be fitted"),
-        ([], "give what was observed"),
-        ([str(tmp_path / "s.toml")], "is a scenario; give what was observed"),
     ):
         with pytest.raises(InputError, match=problem):
-            app(["fit", *bad], standalone_mode=False)
+            app(["fit-log", *bad], standalone_mode=False)

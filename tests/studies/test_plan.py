@@ -200,8 +200,7 @@ def test_a_planner_s_commands_end_with_a_claim_that_holds(
     [
         (("SCENARIO",), 1e-7),
         (("SCENARIO", "--set", "privacy.delta=1e-6"), 1e-6),
-        (("SCENARIO", "--delta", "1e-5"), 1e-5),
-        (("--population", "20000", "--rounds", "40"), 1e-10),
+        (("--set=population.devices=20000", "--set=rounds.count=40"), 1e-10),
     ],
 )
 def test_a_plan_is_for_the_scenario_s_delta_unless_another_is_given(
@@ -433,7 +432,6 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
 def test_a_plan_s_pace_is_its_scenario_s(
     fedray_command, monkeypatch, small, tmp_path: Path
 ) -> None:
-    """Ten rounds a day are 144 minutes apart; one word for the population, a scenario file in its place."""
     asked = []
 
     def make_plan(scenario, *others, **options):
@@ -445,12 +443,9 @@ def test_a_plan_s_pace_is_its_scenario_s(
         "plan",
         "--epsilon",
         "3",
-        "--population",
-        "100000",
-        "--rounds",
-        "10",
-        "--rounds-per-day",
-        "10",
+        "--set=population.devices=100000",
+        "--set=rounds.count=10",
+        "--set=rounds.min_minutes_between=144",
     )
     (tmp_path / "s.toml").write_text(small().to_toml())
     fedray_command("plan", str(tmp_path / "s.toml"), "--epsilon", "3")
@@ -459,19 +454,17 @@ def test_a_plan_s_pace_is_its_scenario_s(
 
 
 def test_a_plan_that_makes_no_sense_gets_one_line(fedray_command, tmp_path: Path) -> None:
-    setting = ("--population", "100000", "--rounds", "10")
+    setting = ("--set=population.devices=100000", "--set=rounds.count=10")
     policies = 'participation.policies=[{kind="timer"}]'
     for arguments, expected in (
         (("--epsilon", "0", *setting), "epsilon=0.0 must be positive"),
         (("--epsilon", "1", *setting, "--timers", "a,b"), "numbers of hours"),
-        (("--epsilon", "1", "--rounds", "10"), "--population and --rounds must be given"),
+        (("--epsilon", "1", "--set=rounds.count=10"), "population.devices must be set"),
+        (("--epsilon", "1", "--population", "10"), "--set population.devices=VALUE"),
+        (("--epsilon", "1", "--delta", "1e-5"), "--set privacy.delta=VALUE"),
         (("--epsilon", "1", *setting, "--buffers", "11"), "buffers=11 must be from 1 to 10"),
         (("--epsilon", "1", *setting, "--scale", "2"), "scale=2.0 must be"),
         (("--epsilon", "1", *setting, "--seeds", "1"), "seeds=1 must be from 2 to 100"),
-        (
-            ("--epsilon", "1", *setting, "--rounds-per-day", "0"),
-            "--rounds-per-day=0.0 must be above 0",
-        ),
         (
             ("--epsilon", "1", *setting, "--set", policies),
             "participation.policies is given, but a plan chooses the timer",

@@ -111,7 +111,7 @@ def test_the_command_and_the_page_warn_of_a_real_one(tmp_path: Path, fedray_comm
         noise = ("--set", "privacy.noise_multiplier=0.1")
         code, out, _ = fedray_command(
             *("run", "small", *options, *rates, *noise, "--out", str(tmp_path / name)),
-            *("--in-process", "--quiet"),
+            *("--place", "backend=in-process"),
         )
         assert code == 0
         assert ("WARNING   The training diverged: the loss" in out) == is_told

@@ -192,8 +192,8 @@ def test_an_import_is_audited_like_our_own_trace(trace_of, tmp_path: Path) -> No
 
 
 MALFORMED = {
-    "no such device column": ("a,round\nx,1\n", "--device-column='dev' is not a column"),
-    "no such round column": ("dev,b\nx,1\n", "--round-column='round' is not a column"),
+    "no such device column": ("a,round\nx,1\n", "--column device='dev' is not a column"),
+    "no such round column": ("dev,b\nx,1\n", "--column round='round' is not a column"),
     "negative round": (
         "dev,round\nx,1\ny,-3\n",
         "1 row with a negative round (such as device 'y', round '-3')",
@@ -222,7 +222,7 @@ MALFORMED = {
     "empty file": ("", "Empty CSV file"),
     "two columns of one name": (
         "dev,dev,round\nx,y,1\n",
-        "--device-column='dev' is the name of 2 columns",
+        "--column device='dev' is the name of 2 columns",
     ),
     "ragged": ("dev,round\nx,1\ny,2,3\n", "Expected 2 columns, got 3"),
     "ragged later": ("dev,round\n" + "x,1\n" * 10 + "y\n", "Expected 2 columns, got 1"),
@@ -239,10 +239,10 @@ def test_malformed_logs_get_one_clear_line_and_leave_nothing(
     code, stdout, stderr = fedray_command(
         "import",
         str(log),
-        "--device-column",
-        "dev",
-        "--round-column",
-        "round",
+        "--column",
+        "device=dev",
+        "--column",
+        "round=round",
         "--rounds",
         "5",
         "--out",
@@ -258,11 +258,12 @@ def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_com
     log = tmp_path / "log.csv"
     log.write_text("dev,round\nx,1\nx,1\n,2\ny,3\ny,-1\ny,-2\n")
     arguments = (
-        "--device-column",
-        "dev",
-        "--round-column",
-        "round",
-        "--renumber",
+        "--column",
+        "device=dev",
+        "--column",
+        "round=round",
+        "--rounds",
+        "logged",
         "--out",
         str(tmp_path / "t"),
     )

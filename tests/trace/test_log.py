@@ -76,21 +76,37 @@ def test_rounds_without_a_participation_are_refused_with_both_remedies(
     gaps, tmp_path: Path, fedray_command
 ) -> None:
     path, _ = gaps
-    columns = ("--device-column", "dev", "--round-column", "round", "--out", str(tmp_path / "t"))
+    columns = ("--column", "device=dev", "--column", "round=round", "--out", str(tmp_path / "t"))
     code, _, stderr = fedray_command("import", str(path), *columns, "--rounds", "61")
     assert code == 2
     assert (
         f"has no participation in {61 - ATTEMPTS.size} of the rounds 0 .. 60 (such as 0, " in stderr
     )
-    assert "--renumber" in stderr
-    assert "--rounds-file='released.csv'" in stderr
+    assert "`--rounds=logged`" in stderr
+    assert "`--rounds='released.csv'`" in stderr
     assert not (tmp_path / "t").exists()
     code, _, stderr = fedray_command("import", str(path), *columns)
-    assert code == 2
-    assert (
-        "`--rounds=N` for all of 0 .. N-1, `--renumber` for all that occur in the log, or `--rounds-file=FILE`"
-        in stderr
-    )
+    assert (code, stderr) == (2, "fedray: Missing option '--rounds'; see --help\n")
+    for rounds, expected in (
+        ("1.000", "must be a whole number, in digits only, such as 1000"),
+        ("loged", "--rounds='loged' must be N, logged, or a file that exists"),
+        ("0", "--rounds=0 must be from 1"),
+    ):
+        code, _, stderr = fedray_command("import", str(path), *columns, "--rounds", rounds)
+        assert (code, stderr.count("\n")) == (2, 1)
+        assert expected in stderr
+    for more, expected in (
+        (("--column", "time"), "must be ROLE=NAME; roles are device, round, time"),
+        (("--column", "start=t"), "must be ROLE=NAME; roles are device, round, time"),
+        (("--column", "round=r"), "--column round=... is given twice"),
+        (("--time-format", "minutes"), "is neither one of s, ms, us, ns nor a format"),
+        (("--time-format", "ms"), "--time-format='milliseconds' tells how times are written"),
+    ):
+        code, _, stderr = fedray_command("import", str(path), *columns, "--rounds", "9", *more)
+        assert (code, stderr.count("\n")) == (2, 1)
+        assert expected in stderr
+    code, _, stderr = fedray_command("import", str(path), *columns[2:], "--rounds", "logged")
+    assert (code, stderr) == (2, "fedray: --column device=NAME must be given\n")
 
 
 @pytest.mark.parametrize("by", ["ranks", "plain", "csv", "csv with times", "parquet"])
@@ -270,7 +286,7 @@ def test_repeated_rows_are_refused_until_somebody_says_what_they_are(
         for text in once.assumptions
     )
     code, _, stderr = fedray_command(
-        "import", str(tmp_path / "log.csv"), "--device-column", "dev", "--round-column", "round", "--rounds", "4", "--out",
+        "import", str(tmp_path / "log.csv"), "--column", "device=dev", "--column", "round=round", "--rounds", "4", "--out",
         str(tmp_path / "u"),
     )  # fmt: skip
     assert code == 2
@@ -718,7 +734,7 @@ def test_changed_times_and_numbers_of_rounds_are_noticed(log, what: str) -> None
 def test_a_header_that_is_not_utf8_is_one_line(tmp_path: Path, fedray_command) -> None:
     (tmp_path / "log.csv").write_bytes("dev,größe,round\na,1,0\n".encode("latin-1"))
     code, _, stderr = fedray_command(
-        "import", str(tmp_path / "log.csv"), "--device-column", "dev", "--round-column", "round", "--rounds", "1", "--out",
+        "import", str(tmp_path / "log.csv"), "--column", "device=dev", "--column", "round=round", "--rounds", "1", "--out",
         str(tmp_path / "t"),
     )  # fmt: skip
     assert (code, stderr.count("\n")) == (2, 1)

@@ -442,12 +442,12 @@ def test_the_commands_write_what_they_say(tmp_path: Path, capsys) -> None:
     shown = capsys.readouterr().out
     replayed_by = 'replayed by availability.model = "replay", recorded_devices = 400'
     assert replayed_by in " ".join(shown.split())
-    again = ["sessions", str(tmp_path / "trace"), "--out", str(tmp_path / "f.json")]
+    again = ["population", str(tmp_path / "trace"), "--sessions", str(tmp_path / "f.json")]
     app([*again, "--kind", "fedscale"], standalone_mode=False)
     assert "3 of 2 devices in 2 days" in capsys.readouterr().out
     for bad, problem in (
-        ([*again, "--kind", "flower"], "none of flash, fedscale"),
-        ([*again, "--kind", "fedscale", "--idle", "locked"], "is for FLASH"),
+        ([*again, "--kind", "flower"], "none of scenario, flash, flash-locked, fedscale"),
+        ([*again, "--kind", "fedscale", "--days", "2"], "--days is for a scenario"),
         ([*again, "--kind", "flash"], "no JSON"),
         ([*population, "--format", "xml"], "is none of parquet, csv, json, fedscale"),
         ([*population, "--devices", "401"], "must be from 1 to 400"),

@@ -312,6 +312,6 @@ def test_status_prints_a_table_or_json(tmp_path: Path, small, fedray_command) ->
     assert json.loads(out)["entries"][0]["privacy"]["limit"] == {"rho": 0.5}
     (tmp_path / "empty").mkdir()
     assert "no runs" in fedray_command("status", str(tmp_path / "empty"))[1]
-    for command in ("status", "watch"):
-        code, out, err = fedray_command(command, str(tmp_path / "none"))
+    for options in ((), ("--watch", "0")):
+        code, out, err = fedray_command("status", str(tmp_path / "none"), *options)
         assert (code, out, err.count("\n")) == (2, "", 1)

@@ -180,7 +180,7 @@ def test_two_trained_runs_of_a_trace_are_compared(
 def test_the_command_says_where_the_page_is_and_ends_quietly(
     directory: Path, start, number: int
 ) -> None:
-    command = [sys.executable, "-m", "fedray", "watch", str(directory)]
+    command = [sys.executable, "-m", "fedray", "status", str(directory), "--watch", "0"]
     run = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     line = run.stdout.readline()
     port = int(line.partition("http://127.0.0.1:")[2].partition("/")[0])

@@ -1,4 +1,4 @@
-"""A browser shows the page of `fedray watch` without an error: a real run from its start to its end, and a new server."""
+"""A browser shows the page of `fedray status --watch` without an error: a real run from its start to its end, and a new server."""
 
 import html
 import json
@@ -151,7 +151,7 @@ def test_runs_of_one_trace_are_chosen_and_the_page_says_so_when_nobody_answers(
     page = tmp_path / "page.html"
     page.write_text(f"{render_watch(listing, 'nonce')}<script>{CHOOSE}</script>")
     done = shown(f"file://{page}", tmp_path / "profile", is_quiet=False)
-    assert "No answer from fedray watch: start it again on the same port" in texts(done)
+    assert "No answer from fedray: start it again on the same port" in texts(done)
     found = re.search(r'data-found="([^"]*)"', done)
     assert found is not None
     # Whether one is checked, another trace's run is disabled, and nothing can be compared; what

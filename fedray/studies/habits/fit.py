@@ -110,6 +110,7 @@ class HabitFit(DrawnResult):
 
     TABLES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_tables"
     FIGURES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_figures"
+    PAGE: ClassVar[str] = "fedray.studies.habits.page:habit_fit_page"
 
     layout: Annotated[Layout, Keys("kind days")]
     """How the log was kept."""

@@ -12,19 +12,19 @@ from fedray.studies.habits.fit import NORMAL_95, HabitFit, Held, Statistic
 from fedray.studies.habits.statistics import Summary
 
 
-def habit_fit_page(fit: HabitFit, command: str) -> str:
+def habit_fit_page(fit: HabitFit, command: str = "") -> str:
     """Returns the page of a fit as text.
 
     Args:
         fit: the fit.
-        command: the command line that made it, which the page shows.
+        command: command line that made it, which the page shows; empty for a call in Python.
     """
-    made = Table.facts("How this page was made", [("command", command)])
+    made = [Table.facts("How this page was made", [("command", command)])] if command else []
     return render_study(
         "Habits of a log's devices",
         fit_sentence(fit),
         habit_fit_figures(fit),
-        [*habit_fit_tables(fit), made],
+        [*habit_fit_tables(fit), *made],
         fit.to_json(),
         scenario_toml=tomli_w.dumps(fit.to_tables()),
     )

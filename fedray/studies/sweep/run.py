@@ -88,6 +88,7 @@ class SweepResult(DrawnResult):
 
     TABLES: ClassVar[str] = "fedray.studies.sweep.page:sweep_tables"
     FIGURES: ClassVar[str] = "fedray.studies.sweep.page:sweep_figures"
+    PAGE: ClassVar[str] = "fedray.studies.sweep.page:sweep_page"
 
     sweep: NotInJson[Sweep]
     """What was asked for."""

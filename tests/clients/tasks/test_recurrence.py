@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedray.clients.tasks import recurrence
-from fedray.clients.tasks.recurrence import recur
+from fedray.clients.tasks.recurrence import recur, recur_step_by_step
 
 DEVICES, STEPS, BATCH, UNITS, STATE = 3, 5, 2, 4, 3
 
@@ -38,25 +38,18 @@ def test_with_four_gates_it_is_torchs_lstm_for_each_device() -> None:
         torch.testing.assert_close(gradients[1][device].T[order], layer.weight_hh_l0.grad)
 
 
-def _coupled(inputs: torch.Tensor, recurrent: torch.Tensor, projection: torch.Tensor):
-    """The definition: forget gate f, input gate 1 - f, a state that is projected before it recurs."""
-    state, cell, states = inputs.new_zeros(DEVICES, BATCH, STATE), inputs.new_zeros(()), []
-    for now in inputs.unbind(1):
-        emit, keep, candidate = (now + state @ recurrent).split(UNITS, dim=2)
-        keep = keep.sigmoid()
-        cell = keep * cell + (1 - keep) * candidate.tanh()
-        state = (emit.sigmoid() * cell.tanh()) @ projection
-        states.append(state)
-    return torch.stack(states, dim=1)
-
-
-def test_with_three_gates_and_a_projection_it_is_its_definition() -> None:
-    parts = [
-        _normal(DEVICES, STEPS, BATCH, 3 * UNITS),
-        _normal(DEVICES, STATE, 3 * UNITS),
-        _normal(DEVICES, UNITS, STATE),
-    ]
-    states, expected = recur(*parts), _coupled(*parts)
+@pytest.mark.compiles
+@pytest.mark.parametrize("gates", [3, 4])
+@pytest.mark.parametrize("is_projected", [False, True])
+def test_the_compiled_recurrence_is_its_definition(gates: int, is_projected: bool) -> None:
+    state = STATE if is_projected else UNITS
+    parts = [_normal(DEVICES, STEPS, BATCH, gates * UNITS), _normal(DEVICES, state, gates * UNITS)]
+    if is_projected:
+        parts.append(_normal(DEVICES, UNITS, STATE))
+    inputs, recurrent, *projection = parts
+    projected = projection[0] if projection else None
+    states = recur(inputs, recurrent, projected)
+    expected = recur_step_by_step(inputs, recurrent, projected)
     torch.testing.assert_close(states, expected)
     weights = _normal(*states.shape).detach()
     gradients = torch.autograd.grad((states * weights).sum(), parts)

@@ -71,7 +71,7 @@ class Statement(Result):
         return "\n".join(lines) + "\n"
 
 
-def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
+def privacy_statement(audit: Audit) -> Statement:
     """Returns the statement of an audited trace, for the first mechanism of the audit.
 
     The figures are the enforced guarantee's, if a guarantee may rest on it. Else they belong to the
@@ -79,10 +79,11 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
     guarantee, whichever is known first, and the lines say which.
 
     Raises:
-        InputError: no statement is possible: mechanism or noise multiplier is unknown, the log is
-            not
-            complete, or the claim has another mechanism or more noise than the run had.
+        InputError: no statement is possible: mechanism or noise multiplier is unknown, no noise
+            was added, the log is not complete, or the claim has another mechanism or more noise
+            than the run had.
     """
+    trace = audit.trace
     if audit.no_guarantee:
         raise InputError(
             f"trace {str(trace.path)!r}: {audit.no_guarantee}, so there is no privacy to state; "

@@ -7,13 +7,13 @@ import pytest
 
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import Claim
-from fedray.audit.statement import UNSEEN, Line, privacy_statement
+from fedray.audit.privacy_statement import UNSEEN, Line, privacy_statement
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.imports.importer import import_log
 from fedray.mechanisms.registry import Tree
 from fedray.report.audits import guarantees_table
-from fedray.report.page import render
+from fedray.report.page import audit_page
 from fedray.report.terminal import audit_text
 from fedray.trace.imported import ImportedTrace
 
@@ -68,7 +68,7 @@ def log(tmp_path: Path) -> ImportedTrace:
 
 def test_a_statement_follows_the_checklist_and_states_what_was_enforced(trace) -> None:
     audit = audit_trace(trace)
-    lines = {line.what: line for line in privacy_statement(trace, audit).lines}
+    lines = {line.what: line for line in privacy_statement(audit).lines}
     assert list(lines) == CHECKLIST
     enforced = audit.mechanisms[0].enforced
     assert lines["rho (zCDP)"].says == up(enforced.rho, 6)
@@ -82,7 +82,7 @@ def test_a_statement_follows_the_checklist_and_states_what_was_enforced(trace) -
 
 def lines_of(trace, **given) -> dict[str, Line]:
     """The lines of a trace's statement by name; the first of each name."""
-    lines = privacy_statement(trace, audit_trace(trace, **given)).lines
+    lines = privacy_statement(audit_trace(trace, **given)).lines
     return {line.what: line for line in reversed(lines)}
 
 
@@ -167,7 +167,7 @@ def test_a_statement_says_that_noise_is_measured_by_the_inflated_norm(trace_of, 
     audits = [audit_trace(trace) for trace in traces]
     (plain, secure), (_, noise) = (
         [
-            {line.what: line.says for line in privacy_statement(trace, audit).lines}[what]
+            {line.what: line.says for line in privacy_statement(audit).lines}[what]
             for trace, audit in zip(traces, audits, strict=True)
         ]
         for what in ("(epsilon, delta)", "Noise multiplier")
@@ -190,15 +190,13 @@ def test_a_statement_says_that_noise_is_measured_by_the_inflated_norm(trace_of, 
 
 
 def test_what_a_trace_cannot_show_is_said(trace) -> None:
-    lines = {line.what: line for line in privacy_statement(trace, audit_trace(trace)).lines}
+    lines = {line.what: line for line in privacy_statement(audit_trace(trace)).lines}
     assert lines["Tuning"].evidence == UNSEEN
 
 
 def test_a_claim_about_a_log_is_stated_as_claimed(log) -> None:
     claim = Claim(mechanism=Tree(), noise_multiplier=7.0, min_sep=3, epsilon=20.0)
-    lines = {
-        line.what: line for line in privacy_statement(log, audit_trace(log, claim=claim)).lines
-    }
+    lines = {line.what: line for line in privacy_statement(audit_trace(log, claim=claim)).lines}
     assert UNSEEN in lines["Participation (claimed)"].evidence
     assert lines["Clip norm"].says == "not known"
     assert (
@@ -228,9 +226,7 @@ def test_a_claimed_timer_does_not_replace_stronger_limits_that_are_claimed(tmp_p
     with_timer = audits[1].mechanisms[0]
     assert with_timer.enforced.min_sep == 1
     assert not with_timer.enforced.may_rest_on
-    stated = [
-        {line.what: line.says for line in privacy_statement(log, each).lines} for each in audits
-    ]
+    stated = [{line.what: line.says for line in privacy_statement(each).lines} for each in audits]
     assert "Participation (claimed)" in stated[1]
     assert stated[1]["(epsilon, delta)"] == stated[0]["(epsilon, delta)"]
 
@@ -261,13 +257,13 @@ def test_stated_limits_stand_beside_tighter_ones_that_follow(
     assert stated == ("claimed", *expected, *enforced[3:])
     assert all(each in str(audit) for each in expected)
     assert all(each in audit._repr_html_() for each in expected)
-    lines = {line.what: line.says for line in privacy_statement(log, audit).lines}
+    lines = {line.what: line.says for line in privacy_statement(audit).lines}
     says = lines["Participation (claimed)"]
     assert says.startswith("min-sep 3 and at most 3 participations (it is claimed that min_sep = 2")
     text = 'mechanism = "tree"\nnoise_multiplier = 7.0\nmin_sep = 2\nmax_participations = 4\n'
     (tmp_path / "claim.toml").write_text(text + "timer_hours = 60.0\n")
-    given = ("--claim", str(tmp_path / "claim.toml"), "--out", str(tmp_path / "page.html"))
-    assert fedray_command("report", str(log.path), *given)[0] == 0
+    given = ("--claim", str(tmp_path / "claim.toml"), "--page", str(tmp_path / "page.html"))
+    assert fedray_command("audit", str(log.path), *given)[0] == 0
     page = (tmp_path / "page.html").read_text()
     # In the table, and in the card of the claimed guarantee.
     assert [page.count(f">{each}<") for each in expected] == [2, 2]
@@ -277,7 +273,7 @@ def test_limits_that_the_log_breaks_are_never_stated(log) -> None:
     claim = Claim(mechanism=Tree(), noise_multiplier=7.0, min_sep=5, epsilon=20.0)
     audit = audit_trace(log, claim=claim)
     assert audit.mechanisms[0].claimed.sensitivity is None
-    lines = {line.what for line in privacy_statement(log, audit).lines}
+    lines = {line.what for line in privacy_statement(audit).lines}
     assert "Participation (observed)" in lines
 
 
@@ -286,7 +282,7 @@ def test_there_is_nothing_to_state_without_a_mechanism(log) -> None:
     assert audit.max_participations == 3
     assert audit.mechanisms == ()
     with pytest.raises(InputError, match="no privacy to state"):
-        privacy_statement(log, audit)
+        privacy_statement(audit)
 
 
 def test_without_a_noise_multiplier_there_is_no_epsilon(log) -> None:
@@ -310,15 +306,16 @@ def test_the_command_writes_markdown_and_json(trace, tmp_path: Path, fedray_comm
         'mechanism = {kind = "tree"}\nnoise_multiplier = 7.0\nepsilon = 0.01\n'
     )
     code, out, _ = fedray_command(
-        "statement",
+        "audit",
         str(trace.path),
         "--claim",
         str(tmp_path / "claim.toml"),
-        "--out",
+        "--statement",
         str(tmp_path),
     )
     assert code == 1  # the claim does not hold
-    assert "epsilon does not hold" in out
+    assert f"statement {tmp_path}\n" in out
+    assert "epsilon does not hold" in (tmp_path / "statement.md").read_text()
     assert (
         json.loads((tmp_path / "statement.json").read_text())["lines"][0]["what"]
         == "Unit of privacy"
@@ -331,26 +328,30 @@ def test_the_command_writes_markdown_and_json(trace, tmp_path: Path, fedray_comm
     assert all(line.replace("\\|", "").count("|") == 4 for line in rows)
     (tmp_path / "other.toml").write_text('mechanism = {kind = "tree"}\nnoise_multiplier = 100.0\n')
     code, _, err = fedray_command(
-        "statement",
+        "audit",
         str(trace.path),
         "--claim",
         str(tmp_path / "other.toml"),
-        "--out",
+        "--statement",
         str(tmp_path),
     )
     assert (code, "noise_multiplier is not that of the run" in err) == (2, True)
     code, _, err = fedray_command(
-        "statement", str(trace.path), "--out", str(tmp_path / "other.toml")
+        "audit", str(trace.path), "--statement", str(tmp_path / "other.toml")
     )
-    assert (code, "is no directory that can be made" in err) == (2, True)
+    assert (code, "other.toml' cannot be made" in err) == (2, True)
+    code, _, err = fedray_command(
+        "audit", str(trace.path), "--statement", str(tmp_path), "--show-devices"
+    )
+    assert (code, err.count("leave out --show-devices")) == (2, 1)
 
 
 def test_the_directory_of_a_statement_is_made(trace, tmp_path: Path, fedray_command) -> None:
     code, out, _ = fedray_command(
-        "statement", str(trace.path), "--out", str(tmp_path / "new" / "deep")
+        "audit", str(trace.path), "--statement", str(tmp_path / "new" / "deep"), "--json"
     )
     assert code == 0
-    assert str(tmp_path / "new" / "deep" / "statement.md") in out
+    assert json.loads(out)["statement"] == str(tmp_path / "new" / "deep")
     assert (
         (tmp_path / "new" / "deep" / "statement.md").read_text().startswith("# Privacy statement")
     )
@@ -365,7 +366,7 @@ def test_the_statement_of_a_log_says_what_was_told_and_what_was_found(tmp_path: 
         where=["outcome=yes"], repeats="once",
     )  # fmt: skip
     audit = audit_trace(trace, 7.0, mechanism=Tree())
-    lines = privacy_statement(trace, audit).lines
+    lines = privacy_statement(audit).lines
     by_what = {line.what: line.evidence for line in lines}
     assert by_what["Unit of privacy"] == "told to the import: the columns that name a device"
     assert by_what["What is released"] == by_what["Rounds"]
@@ -389,7 +390,7 @@ def test_the_statement_of_a_log_says_what_was_told_and_what_was_found(tmp_path: 
 
 
 def test_the_statement_of_a_run_rests_on_its_scenario_and_its_trace(trace) -> None:
-    lines = privacy_statement(trace, audit_trace(trace)).lines
+    lines = privacy_statement(audit_trace(trace)).lines
     assumed = {line.says: line.evidence for line in lines if line.what.startswith("Not covered")}
     assert {evidence for says, evidence in assumed.items() if says.startswith("Enforced: ")} == {
         "the scenario's rules, and the recorded times of the rounds"
@@ -401,13 +402,13 @@ def test_the_statement_of_a_run_rests_on_its_scenario_and_its_trace(trace) -> No
 
 def test_noise_that_was_given_is_not_said_to_be_that_of_the_run(trace) -> None:
     def evidence(audit: Audit) -> dict[str, str]:
-        return {line.what: line.evidence for line in privacy_statement(trace, audit).lines}
+        return {line.what: line.evidence for line in privacy_statement(audit).lines}
 
     own, other = evidence(audit_trace(trace)), evidence(audit_trace(trace, 20.0))
     assert own["Noise multiplier"] == other["Mechanism"] == "the scenario that was run"
     assert other["Noise multiplier"] == "given to the audit; that of the run was 7"
-    assert "The mechanism of the run." in render(trace, audit_trace(trace))
-    assert "The mechanism of the run." not in render(trace, audit_trace(trace, 20.0))
+    assert "The mechanism of the run." in audit_page(audit_trace(trace))
+    assert "The mechanism of the run." not in audit_page(audit_trace(trace, 20.0))
 
 
 def test_all_rows_that_the_import_left_out_are_in_the_statement(tmp_path: Path) -> None:
@@ -415,19 +416,16 @@ def test_all_rows_that_the_import_left_out_are_in_the_statement(tmp_path: Path) 
     trace = import_log(
         tmp_path / "log.csv", "device", "round", 2, tmp_path / "log", where=["outcome=yes"]
     )
-    found = privacy_statement(trace, audit_trace(trace, 7.0, mechanism=Tree()))
+    found = privacy_statement(audit_trace(trace, 7.0, mechanism=Tree()))
     says = [line.says for line in found.lines if line.what == "Left out of the log"]
     assert says == ["rows that do not meet the conditions of the import: 1"]
 
 
-def test_a_statement_has_no_words_of_python(trace_of, small, tmp_path, fedray_command) -> None:
-    """Neither False nor [], and no digits that only floats make; and quiet it says where it is."""
+def test_a_statement_has_no_words_of_python(trace_of, small) -> None:
+    """Neither False nor [], and no digits that only floats make."""
     plain = small("privacy.mechanism={kind='tree'}", "privacy.noise_multiplier=1.4000000000000001")
     trace = trace_of([[0]], 1, plain)
-    says = {line.what: line.says for line in privacy_statement(trace, audit_trace(trace)).lines}
+    says = {line.what: line.says for line in privacy_statement(audit_trace(trace)).lines}
     assert says["Mechanism"].endswith("; restarts = none; completion = no")
     assert says["Noise multiplier"] == "1.4, times the clip norm"
     assert says["What is released"] == "the model after each of 1 round"
-    out = tmp_path / "out"
-    _, told, _ = fedray_command("statement", str(trace.path), "--out", str(out), "--quiet")
-    assert told.split() == ["statement", str(out / "statement.md"), str(out / "statement.json")]

@@ -1,0 +1,109 @@
+"""`fedray audit`: audit a trace, or check a claim."""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedray.base.errors import InputError
+from fedray.commands.audit_files import (
+    check_evidence,
+    write_evidence_file,
+    write_statement,
+)
+from fedray.commands.auditing import audited, exit_by_claim
+from fedray.commands.output import print_files, print_json, print_pieces, write_shown
+from fedray.commands.progress import progress_line
+
+
+def audit(
+    trace: Path,
+    *,
+    claim: Path | None = None,
+    mechanism: list[Path] | None = None,
+    noise_multiplier: float | None = None,
+    delta: float | None = None,
+    page: Path | None = None,
+    figures: Path | None = None,
+    statement: Path | None = None,
+    events: Path | None = None,
+    evidence: Path | None = None,
+    show_devices: bool = False,
+    verify: bool | None = None,
+    as_json: bool = False,
+) -> None:
+    """Audit a trace: the observed, enforced and claimed guarantee; or check a claim.
+
+    With --claim the exit code is 1 unless every statement that can be checked holds, and at least
+    one can be checked; a claimed rho or epsilon must be checked. A log does not show how noise was
+    added, so mechanism and noise multiplier are then taken from the claim. For a run of several
+    tasks, each trace is audited, and the privacy that devices spent over all tasks.
+
+    A statement gives the enforced guarantee if it is known, else the claimed one, else the observed
+    one.
+
+    Guarantee to audit:
+        claim (TOML): claim to check; docs/audits.md lists its keys
+        mechanism (FILE|KIND): mechanism instead of the run's; tree, tree-full, identity; repeatable
+        noise_multiplier (Z): noise multiplier instead of the run's
+        delta (D): delta of epsilon instead of the run's; a log has 1e-10
+    Files to write:
+        page (FILE): HTML page of the audit
+        figures (DIR): folder for every figure of the page, as SVG and CSV
+        statement (DIR): folder for a privacy statement to publish, as Markdown and JSON
+        events (FILE): released models as events, with rho and epsilon of two accountants
+        evidence (FILE): every participation that breaks the claim, as .csv or .parquet
+    Args:
+        show_devices: name the devices of a log, instead of a keyed hash
+    """
+    from fedray.commands.audit_tasks import audit_run_of_tasks
+    from fedray.trace.several_tasks import is_of_tasks
+
+    if is_of_tasks(trace):
+        about_one = {
+            "--claim": claim,
+            "--mechanism": mechanism,
+            "--noise-multiplier": noise_multiplier,
+            "--statement": statement,
+            "--events": events,
+            "--evidence": evidence,
+            "--show-devices": show_devices,
+        }
+        audit_run_of_tasks(trace, about_one, delta, page, figures, verify, as_json)
+        return
+    if statement is not None and show_devices:
+        raise InputError("--statement is for publication; leave out --show-devices")
+    check_evidence(evidence, claim)
+    with progress_line("auditing"):
+        opened, result = audited(
+            trace, claim, mechanism, noise_multiplier, delta, show_devices, verify
+        )
+    written = {}
+    # The only file that may be refused is written first.
+    if statement is not None:
+        written["statement"] = write_statement(result, statement)
+    written |= write_shown(result, page, figures)
+    if events is not None:
+        written["events"] = str(result.write_events(events))
+    if evidence is not None:
+        written["evidence"] = write_evidence_file(result, evidence, show_devices)
+    if as_json:
+        document = result.to_json_in_full() if claim is not None else result.to_json()
+        # By default, columns that are not read are not checked.
+        checked = {"integrity": opened.integrity, "digest_verified": verify is True}
+        print_json({**document, **checked, **written})
+    else:
+        _print_text(opened, result, "evidence" in written, verify is True)
+        print_files(written)
+    exit_by_claim(result)
+
+
+def _print_text(trace: Any, audit: Any, has_evidence: bool, is_verified: bool) -> None:
+    from fedray.report.table import bullets
+    from fedray.report.terminal import audit_text
+
+    print_pieces([*audit_text(audit), *bullets([trace.integrity])])
+    if not has_evidence and any(each.evidence_note for each in audit.findings):
+        typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
+    if is_verified:
+        typer.echo(f"every column has its recorded digest; the trace is {audit.digest}")

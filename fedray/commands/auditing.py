@@ -1,0 +1,75 @@
+"""Steps of the commands that audit a trace or show its page."""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedray.base.errors import one_line
+
+
+def open_checked(trace: Path, verify: bool | None) -> Any:
+    """Opens a trace, and checks its digests as `--verify` asks.
+
+    Args:
+        trace: directory of the trace.
+        verify: True checks all digests now, None those of columns that are read, False none.
+    """
+    from fedray.trace.imported import open_trace
+
+    opened = open_trace(trace, verify=verify is not False)
+    if verify:
+        opened.verify()
+    return opened
+
+
+def open_tasks(directory: Path, delta: float | None, verify: bool | None) -> tuple[Any, Any]:
+    """Opens and audits a run of several tasks; returns both."""
+    from fedray.audit.several_tasks import audit_tasks
+    from fedray.trace.several_tasks import TasksRun
+
+    opened = TasksRun.open(directory, verify is not False)
+    if verify:
+        opened.verify()
+    return opened, audit_tasks(opened, delta)
+
+
+def audited(
+    trace: Path,
+    claim: Path | None,
+    mechanisms: list[Path] | None,
+    noise_multiplier: float | None,
+    delta: float | None,
+    show_devices: bool,
+    verify: bool | None,
+) -> tuple[Any, Any]:
+    """Opens and audits a trace as the options of `fedray audit` say; returns both."""
+    from fedray.audit.audit import audit_trace
+    from fedray.audit.claims import read_claim
+    from fedray.studies.design import mechanism_over
+
+    opened = open_checked(trace, verify)
+    # A kind such as tree is built for the number of rounds of this trace.
+    strategies = [mechanism_over(each, opened.committed_rounds) for each in mechanisms or ()]
+    claimed = read_claim(claim) if claim is not None else None
+    result = audit_trace(opened, noise_multiplier, delta, strategies, claimed, show_devices)
+    return opened, result
+
+
+def exit_by_claim(audit: Any) -> None:
+    """Ends the command with 1 unless the claim passes, on which scripts rely.
+
+    The line on stderr distinguishes a broken claim from one that cannot be checked.
+    """
+    from fedray.audit.findings import Verdict
+
+    if audit.claim_holds:
+        return
+    # A broken claim needs another reaction than one that lacks evidence.
+    outcome = "does not pass"
+    if {each.verdict for each in audit.findings} <= {Verdict.HOLDS, Verdict.UNCHECKED}:
+        outcome = "cannot be checked, and no statement of it is found broken"
+    found = f"{audit.claim_sentence}. {audit.incompleteness}"
+    line = f"fedray: the claim {outcome}: {found}"
+    typer.echo(one_line(line), err=True)
+    raise typer.Exit(1)

@@ -1,0 +1,42 @@
+"""`fedray calibrate`: the least noise multiplier for a recorded trace."""
+
+from pathlib import Path
+
+from fedray.commands.output import print_json, print_pieces
+from fedray.commands.progress import progress_line
+
+
+def calibrate(
+    trace: Path,
+    *,
+    mechanism: Path | None = None,
+    epsilon: float | None = None,
+    rho: float | None = None,
+    delta: float | None = None,
+    as_json: bool = False,
+) -> None:
+    """Compute the least noise multiplier with which a trace has at most an epsilon or rho.
+
+    There are two: one for the participation that the run's rules enforce, on which a guarantee may
+    rest, and one for the observed participation. `fedray mechanism --epsilon` does the same for a
+    given setting.
+
+    Args:
+        mechanism (FILE|KIND): mechanism instead of the run's; tree, tree-full or identity
+        epsilon (E): largest epsilon allowed
+        rho (R): largest rho (zCDP) allowed, instead of epsilon
+    """
+    from fedray.audit.calibration import calibrate_trace
+    from fedray.report.terminal import calibration_text
+    from fedray.studies.design import mechanism_over
+    from fedray.trace.imported import open_trace
+
+    opened = open_trace(trace)
+    # A kind such as tree is built for the number of rounds of this trace.
+    strategy = None if mechanism is None else mechanism_over(mechanism, opened.committed_rounds)
+    with progress_line("auditing"):
+        found = calibrate_trace(opened, epsilon=epsilon, rho=rho, delta=delta, mechanism=strategy)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_pieces(calibration_text(found))

@@ -1,0 +1,46 @@
+"""`fedray canary`: check the aggregator's noise by experiment."""
+
+from pathlib import Path
+
+import typer
+
+from fedray.base.errors import InputError
+from fedray.commands.auditing import open_checked
+from fedray.commands.output import print_result
+from fedray.commands.progress import progress_line
+
+
+def canary(
+    scenario: Path,
+    *,
+    trace: Path | None = None,
+    coordinates: int | None = None,
+    overrides: list[str] | None = None,
+    verify: bool | None = None,
+    trust_code: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Check by experiment that the aggregator adds the claimed noise.
+
+    Devices with known updates (canaries) take part in rounds of the real aggregator. Exit code 1 if
+    the noise is not as claimed.
+
+    Args:
+        trace (TRACE): trace with the participations; default: a simulated one
+        coordinates (D): model parameters, half of them canaries; default: 8192, or 256 with device
+            noise
+    """
+    from fedray.scenario import Scenario
+    from fedray.studies.canary import run_canary
+
+    if verify is not None and trace is None:
+        raise InputError("--verify and --no-verify need --trace TRACE; leave them out")
+    # A mistake in the scenario is found before a large trace is opened.
+    value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
+    opened = open_checked(trace, verify) if trace is not None else None
+    with progress_line("running canaries") as show:
+        result = run_canary(value, opened, coordinates, on_progress=show)
+    print_result(result, as_json)
+    # Scripts see by the exit code that the noise is not as claimed.
+    if result.problems:
+        raise typer.Exit(1)

@@ -1,0 +1,99 @@
+"""Command lines from functions: parameters are arguments and options, docstrings are the help.
+
+Positional parameters are arguments, and keyword-only ones are options. A section of the docstring
+describes them, as "name (METAVAR): text"; options of sections other than "Args" are listed under
+that heading. `SHARED` describes the parameters that several commands have.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+
+from fedray.commands.described_options import Described, parsed
+from fedray.commands.shared import FLAGS, SHARED
+
+
+def declared(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function for typer, with declarations in place of the annotations.
+
+    Args:
+        function: function of a command, whose parameters are all described.
+    """
+    body, own = parsed(inspect.getdoc(function) or "")
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    return command_of(function, body, parameters, own)
+
+
+def command_of(
+    function: Callable[..., Any],
+    text: str,
+    parameters: Iterable[inspect.Parameter],
+    described: Mapping[str, Described],
+) -> Callable[..., Any]:
+    """Returns a function for typer.
+
+    Args:
+        function: function that the command calls with its parameters by name.
+        text: help of the command.
+        parameters: arguments, which are positional, and options, which are keyword-only.
+        described: their descriptions, in addition to `SHARED`.
+    """
+    known = {**parsed(SHARED)[1], **described}
+    declarations = [
+        each.replace(kind=each.KEYWORD_ONLY, annotation=_declaration(each, known[each.name]))
+        for each in parameters
+    ]
+
+    # A new function per command, because typer keeps its declarations on it.
+    def command(**given: Any) -> Any:
+        return function(**given)
+
+    # Typer reads either of these, depending on its release.
+    command.__signature__ = inspect.Signature(declarations)  # pyright: ignore[reportFunctionMemberAccess]
+    command.__annotations__ = {each.name: each.annotation for each in declarations}
+    command.__doc__ = text
+    return command
+
+
+def _declaration(parameter: inspect.Parameter, described: Described) -> Any:
+    kind, complete = parameter.annotation, None
+    # The metadata of a parameter is the function that completes it in a shell.
+    if get_origin(kind) is Annotated:
+        kind, complete = get_args(kind)
+    more: dict[str, Any] = {
+        "help": described.text,
+        "metavar": described.metavar,
+        "rich_help_panel": described.heading,
+        "autocompletion": complete,
+    }
+    name = parameter.name
+    if name == "scenario":
+        more |= {"callback": _found_scenarios, "autocompletion": _shipped_names}
+    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+        is_required = parameter.default is inspect.Parameter.empty
+        usual = name.upper() if is_required else f"[{name.upper()}]"
+        more["metavar"] = described.metavar or usual
+        return Annotated[kind, typer.Argument(show_default=parameter.default is not None, **more)]
+    # Underscores of Python become dashes, as in other programs.
+    flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
+    # A flag that is not given may mean a default of its own, so it can be given either way.
+    if kind == bool | None and "/" not in flag:
+        flag = f"{flag}/--no-{flag[2:]}"
+    is_shown = parameter.default not in (None, inspect.Parameter.empty)
+    return Annotated[kind, typer.Option(flag, show_default=is_shown, **more)]
+
+
+def _found_scenarios(names: Any) -> Any:
+    from fedray.scenario.shipped import find_scenario
+
+    if isinstance(names, list | tuple):
+        return [find_scenario(each) for each in names]
+    return None if names is None else find_scenario(names)
+
+
+def _shipped_names(begun: str) -> list[str]:
+    from fedray.scenario.shipped import shipped_scenario_files
+
+    return [name for name in shipped_scenario_files() if name.startswith(begun)]

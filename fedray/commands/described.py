@@ -1,0 +1,109 @@
+"""Keys of scenario tables and of placements, and columns of traces, by name."""
+
+from dataclasses import dataclass, fields
+from typing import Any, get_type_hints
+
+from fedray.base.descriptions import descriptions_of
+from fedray.base.document import Document, InPlace
+from fedray.base.errors import InputError
+from fedray.base.mistakes import nearest_first
+from fedray.runtime.placement import Placement
+from fedray.scenario.keys import Key, tables_of, type_text, unit_of
+from fedray.scenario.literals import literal
+from fedray.trace.columns import MEANINGS, Column, columns_of
+
+PLACEMENT = "placement"
+"""Name of the keys of `--place`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRow(Document):
+    """A key of a table, or a column of a trace."""
+
+    column: InPlace[Column | Key]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPart(Document):
+    """A table of a scenario, one kind of it, or a file of a trace."""
+
+    name: str
+    """The table, or the file of a trace."""
+    kind: str
+    """Such as "kind = blt"; empty if all tables of this path have the same keys."""
+    rows: list[SchemaRow]
+    """Its keys or columns, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema(Document):
+    """The keys of a table, or the columns of a file."""
+
+    table: str
+    """The name that was given."""
+    parts: list[SchemaPart]
+    """One, or one for each kind of the table."""
+
+
+def known_names() -> list[str]:
+    """Names that can be described."""
+    paths = [each.path or "scenario" for each in tables_of()]
+    # A table of several kinds occurs once for each of them.
+    return list(dict.fromkeys([*paths, *MEANINGS, PLACEMENT]))
+
+
+def described(name: str) -> Schema:
+    """Describes a table, a file of a trace, or the placement.
+
+    Args:
+        name: name of it. The last part of a table's path is enough if it is clear.
+
+    Raises:
+        InputError: the name is unknown, or means several tables.
+    """
+    # File names have a suffix, so they never collide with tables.
+    if name in MEANINGS:
+        return _schema(name, name, columns_of(name))
+    if name == PLACEMENT:
+        return _schema(name, name, _placement_keys())
+    path = _path_of(name)
+    parts = [
+        SchemaPart(each.path or "scenario", each.kind, [SchemaRow(key) for key in each.keys])
+        for each in tables_of()
+        if each.path == path
+    ]
+    return Schema(name, parts)
+
+
+def _schema(name: str, part: str, rows: list[Any]) -> Schema:
+    return Schema(name, [SchemaPart(part, "", [SchemaRow(each) for each in rows])])
+
+
+def _path_of(name: str) -> str:
+    # The scenario itself is the table without a path.
+    wanted = "" if name == "scenario" else name
+    paths = {each.path for each in tables_of()}
+    if wanted in paths:
+        return wanted
+    same_end = [path for path in paths if path.endswith(f".{wanted}")]
+    least = min((path.count(".") for path in same_end), default=0)
+    # A short name means the table that is least deep, as other tables copy parts of it.
+    shallow = [path for path in same_end if path.count(".") == least]
+    if len(shallow) != 1:
+        known = ", ".join(nearest_first(name, known_names()))
+        raise InputError(f"table {name!r} is unknown; choose from {known}")
+    return shallow[0]
+
+
+def _placement_keys() -> list[Key]:
+    types, meanings = get_type_hints(Placement), descriptions_of(Placement)
+    return [
+        Key(
+            each.name,
+            type_text(types[each.name]),
+            unit_of(each.name),
+            "left out" if each.default is None else literal(each.default),
+            " ".join(meanings[each.name].split()),
+        )
+        for each in fields(Placement)
+    ]

@@ -1,0 +1,102 @@
+"""`fedray fit-log`: fit the habits of devices to a log."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import typer
+
+from fedray.base.errors import InputError
+from fedray.commands.log_options import (
+    columns_of,
+    time_form,
+)
+from fedray.commands.output import print_result, write_shown
+from fedray.commands.progress import progress_line
+
+_ROLES = ("device", "start", "end", "time", "round")
+UNKNOWN = "unknown"
+"""Value of `--utc-offset` that makes the offset a fitted parameter."""
+
+
+def fit_log(
+    log: Path,
+    *,
+    column: list[str] | None = None,
+    timer: float | None = None,
+    days: float | None = None,
+    time_format: str | None = None,
+    file_format: str | None = None,
+    delimiter: str | None = None,
+    utc_offset: str = "0",
+    seed: int = 1,
+    overrides: list[str] | None = None,
+    out: Path | None = None,
+    page: Path | None = None,
+    figures: Path | None = None,
+    as_json: bool = False,
+) -> None:
+    """Fit the habits of devices to a log, with 95 % intervals.
+
+    The log has intervals of eligibility (columns device, start, end), check-ins (device, time) or,
+    with --timer, participations (device, time or round); without times, --days is required.
+    Numbers that are not Unix times count from the midnight before a Monday. The habits are found by
+    simulated moments.
+
+    Example: fedray fit-log log.csv --column start=since --column end=until --out habits.toml
+
+    Args:
+        column (ROLE=NAME): column of the log, such as device=client_id; repeatable
+        timer (HOURS): timer of the devices; the log is then one of participations
+        days (DAYS): time of all rounds together, for a log without times
+        seed (N): seed of the simulated devices
+        overrides (KEY=VALUE): key of the table availability to set; repeatable
+        out (FILE): TOML file of the fitted tables, for a scenario
+        page (FILE): HTML page of measured and simulated habits
+    Form of the log:
+        utc_offset (HOURS|unknown): local time of devices minus the log's clock; unknown: fitted
+        delimiter (C): character between columns of CSV, or tab; default: a comma
+    """
+    import tomli_w
+
+    from fedray.base.atomic import write_whole
+    from fedray.imports.log_records import RecordColumns
+    from fedray.report.page import write_page
+    from fedray.studies.habits.fit import fit_habits
+    from fedray.studies.habits.page import habit_fit_page
+    from fedray.studies.habits.parameters import base_table
+    from fedray.studies.habits.read import read_observed_log
+
+    named = {role: names[0] for role, names in columns_of(column, _ROLES).items() if names}
+    form = {"delimiter": delimiter, "file_format": file_format, **time_form(time_format)}
+    columns = RecordColumns(**named, **form)
+    # Mistakes in the options are reported before the log is read, which may take long.
+    base = base_table(overrides or [])
+    is_fitted = utc_offset == UNKNOWN
+    offset = 0.0 if is_fitted else _hours(utc_offset)
+    with progress_line("fitting") as show:
+        show("reading the log")
+        observed = read_observed_log(
+            log, columns, utc_offset_hours=offset, timer_hours=timer, days=days
+        )
+        fit = fit_habits(observed, base, seed=seed, fits_offset=is_fitted, on_progress=show)
+    toml = tomli_w.dumps(fit.to_tables())
+    if out is not None:
+        write_whole(out, toml.encode(), f"out={str(out)!r}", InputError)
+    # The page says which command made it, so that it can be made again.
+    command = shlex.join(["fedray", *sys.argv[1:]])
+    if page is not None:
+        write_page(habit_fit_page(fit, command), page)
+    write_shown(fit, None, figures)
+    print_result(fit, as_json, times=observed.form)
+    if not as_json:
+        typer.echo(toml)
+
+
+def _hours(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        rule = "is neither a number of hours nor unknown"
+        remedy = "give local time minus the log's clock"
+        raise InputError.of("utc_offset", text, rule, remedy) from None

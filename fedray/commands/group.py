@@ -1,0 +1,110 @@
+"""The group of commands, and what every command does: help, checks, names in errors."""
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from fedray.base.errors import FedrayError, InputError
+from fedray.commands.flags import as_key, as_placement, in_flags, with_set
+from fedray.commands.numbers import check_numbers
+from fedray.commands.reproduce import reproductions, subcommand_of
+
+# Some releases of typer carry their own click, so its classes are reached through typer.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+ClickError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+class Interrupted(Exception):
+    """An interruption, with the way to continue if it is known; typer drops the text of one."""
+
+
+class Commands(TyperGroup):
+    """The commands under their headings. An unknown option is answered with its new place."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            # The class may be that of typer's own click, so it is known by its name.
+            if type(error).__name__ != "NoSuchOption":
+                raise
+            option = getattr(error, "option_name", "")
+            hint = self._hint(option, ctx.invoked_subcommand)
+            if hint is None:
+                raise
+            raise InputError(hint) from None
+
+    def _hint(self, option: str, name: str) -> str | None:
+        names = {each.name for each in self.commands[name].params}
+        if option == "--quiet":
+            return f"No such option: --quiet; it goes before the command: fedray --quiet {name}"
+        # Options of earlier habit get the way to give them now.
+        hint = as_placement(option) if "place" in names else None
+        return hint or (as_key(option) if "overrides" in names else None)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            heading = getattr(command, "rich_help_panel", None) or "Commands"
+            sections.setdefault(heading, []).append((name, command.get_short_help_str(200)))
+        _write_sections(formatter, sections)
+
+
+class Command(TyperCommand):
+    """A command whose options are listed under headings, and whose errors name its options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Shell completion parses incomplete commands.
+        if self.callback is not None and not ctx.resilient_parsing:
+            check_numbers(args, self.callback, self.params)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FedrayError as error:
+            typed = ctx.params.get("overrides") or ()
+            # The same error object, since its type decides the exit code.
+            error.args = (with_set(in_flags(error, self.params), typed),)
+            if isinstance(error, InputError):
+                error.problems = tuple(with_set(each, typed) for each in error.problems)
+            raise
+        except KeyboardInterrupt as interrupt:
+            hint = FedrayError(str(interrupt))
+            raise Interrupted(in_flags(hint, self.params)) from None
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is not None:
+                heading = getattr(param, "rich_help_panel", None)
+                heading = heading or f"{param.param_type_name.title()}s"
+                sections.setdefault(heading, []).append(record)
+        _write_sections(formatter, sections)
+
+
+class Reproductions(Commands):
+    """The subcommands of `reproduce`, each of which is a module that is imported on demand."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(reproductions())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in reproductions():
+            ctx.fail(f"unknown reproduction {cmd_name!r}; choose from {', '.join(reproductions())}")
+        if cmd_name not in self.commands:
+            # An app of one command is that command.
+            app = typer.Typer(add_completion=False, rich_markup_mode=None)
+            function = subcommand_of(cmd_name)
+            app.command(cmd_name, cls=Command, short_help=function.__doc__)(function)
+            self.commands[cmd_name] = typer.main.get_command(app)
+        return self.commands[cmd_name]
+
+
+def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) -> None:
+    for heading, records in sections.items():
+        if records:
+            with formatter.section(heading):
+                formatter.write_dl(records)

@@ -1,0 +1,104 @@
+"""`fedray import`: import the log of another system as a trace."""
+
+from pathlib import Path
+from typing import Any
+
+from fedray.base.errors import InputError
+from fedray.commands.log_options import (
+    columns_of,
+    time_form,
+)
+from fedray.commands.numbers import WRITTEN_NUMBER, whole_number_rule
+from fedray.commands.output import print_json, print_pieces
+from fedray.commands.progress import progress_line
+
+LOGGED = "logged"
+"""Value of `--rounds` for all rounds that occur in the log."""
+
+
+def import_(
+    log: Path,
+    *,
+    column: list[str],
+    rounds: str,
+    out: Path,
+    where: list[str] | None = None,
+    repeats: str = "refuse",
+    leave_out_invalid: bool = False,
+    time_format: str | None = None,
+    time_zone: str | None = None,
+    file_format: str | None = None,
+    delimiter: str | None = None,
+    memory: int = 576,
+    as_json: bool = False,
+) -> None:
+    """Import a log of participations as a trace, to be audited.
+
+    The log has a row per device and round, in any order. A participation is a contribution to a
+    model that was released, so --rounds must say which rounds released one. Min-sep counts those: a
+    round that was abandoned but is counted makes participations look further apart.
+
+    Columns are device, round and time. Several device columns protect each combination, such as a
+    device in a month. Values of one --where column are alternatives; all columns must match. A file
+    of rounds has one per line, or CSV or Parquet with a column round, and perhaps time; rows in
+    other rounds are left out.
+
+    Example: fedray import log.csv --column device=id --column round=attempt --rounds released.csv
+    --where outcome=accepted --out trace
+
+    Args:
+        column (ROLE=NAME): column of the log, such as device=client_id; repeatable
+        rounds (N|logged|FILE): rounds that released a model: 0 to N-1, all in the log, or a list
+        out (DIR): new directory for the trace
+        memory (MiB): memory of the sort; more goes to disk
+    Rows that are participations:
+        where (COLUMN=VALUE): only rows with this value; repeatable
+        repeats (refuse|once|each): further rows of a device in a round: one contribution, or more
+        leave_out_invalid: leave out rows without device or round; claims are then unchecked
+    Form of the log:
+        time_zone (ZONE): zone of times without an offset; default: UTC
+        delimiter (C): character between columns of CSV, or tab; default: a comma
+    """
+    from fedray.imports.importer import import_log
+
+    # Times are optional: without them, the audit cannot check a timer.
+    columns = columns_of(column, ("device", "round", "time"), required=("device", "round"))
+    with progress_line("importing") as show:
+        trace = import_log(
+            log,
+            columns["device"],
+            columns["round"][0],
+            out=out,
+            file_format=file_format,
+            repeats=repeats,
+            time_column=next(iter(columns["time"]), None),
+            time_zone=time_zone,
+            where=where or (),
+            delimiter=delimiter,
+            leave_out_invalid=leave_out_invalid,
+            memory_mebibytes=memory,
+            on_progress=show,
+            **_released(rounds),
+            **time_form(time_format),
+        )
+    if as_json:
+        # Parts are files of the trace, which only its reader needs.
+        print_json({name: value for name, value in trace.run.items() if name != "parts"})
+        return
+    print_pieces(trace.tables())
+
+
+def _released(rounds: str) -> dict[str, Any]:
+    """Arguments of the import that say which rounds released a model."""
+    # A file of this name is given as ./logged.
+    if rounds == LOGGED:
+        return {"rounds": None, "renumber": True}
+    try:
+        return {"rounds": int(rounds)}
+    except ValueError:
+        file = Path(rounds)
+    if not file.exists():
+        is_number = WRITTEN_NUMBER.fullmatch(rounds)
+        rule = whole_number_rule(rounds) if is_number else f"N, {LOGGED}, or a file that exists"
+        raise InputError.of("rounds", rounds, f"must be {rule}") from None
+    return {"rounds": None, "rounds_file": file}

@@ -1,0 +1,66 @@
+"""`fedray mechanism`: loss, sensitivity and privacy of mechanisms at a setting."""
+
+from pathlib import Path
+from typing import Any
+
+from fedray.base.errors import InputError
+from fedray.commands.output import print_json, print_pieces, print_result
+
+
+def mechanism(
+    mechanisms: list[Path],
+    *,
+    rounds: int | None = None,
+    min_sep: int | None = None,
+    max_participations: int | None = None,
+    noise_multiplier: float | None = None,
+    epsilon: float | None = None,
+    rho: float | None = None,
+    delta: float = 1e-10,
+    sampling: float | None = None,
+    partitions: int | None = None,
+    as_json: bool = False,
+) -> None:
+    """Compute loss and sensitivity of mechanisms at a setting, and their privacy with noise.
+
+    --rounds, --min-sep and --max-participations are required. Several mechanisms are one table:
+    compare their losses, each of which is the noise on the prefix sums at equal privacy. A
+    mechanism is a JSON file of `fedray optimize --out`, a matrix as .npy, or a kind that follows
+    from the setting.
+
+    Args:
+        mechanisms (MECHANISM): file, or tree, tree-full, identity, band-fhu or bisr
+    Privacy, by one of the first three:
+        noise_multiplier (Z): noise multiplier, for rho and epsilon
+        epsilon (E): largest epsilon allowed, for the least noise multiplier
+        rho (R): largest rho (zCDP) allowed, for the least noise multiplier
+        delta (D): delta of epsilon
+        sampling (P): hypothetical probability that a device is drawn in its turn
+        partitions (M): parts of the population that take turns, with sampling; default: 1
+    """
+    from fedray.report.mechanisms import mechanisms_table
+    from fedray.studies.design import calibrate_mechanism, evaluate_mechanisms
+
+    setting = (rounds, min_sep, max_participations)
+    if epsilon is None and rho is None:
+        found = evaluate_mechanisms(
+            mechanisms, *setting, noise_multiplier, delta, sampling, partitions
+        )
+    else:
+        # A target determines the noise multiplier, so both could contradict each other.
+        if noise_multiplier is not None:
+            raise InputError(
+                "--noise-multiplier with --epsilon or --rho, which compute it; leave one out"
+            )
+        found: dict[str, Any] = {}
+        for each in mechanisms:
+            found[str(each)] = calibrate_mechanism(
+                each, *setting, delta, epsilon, rho, sampling, partitions
+            )
+    # One mechanism has all its figures; several share a table of the comparable ones.
+    if len(found) == 1:
+        print_result(next(iter(found.values())), as_json)
+    elif as_json:
+        print_json({"mechanisms": {name: figures.to_json() for name, figures in found.items()}})
+    else:
+        print_pieces([mechanisms_table(found)])

@@ -1,0 +1,102 @@
+"""`fedray optimize`: optimize or build a mechanism."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import typer
+
+from fedray.commands.output import print_json, print_pieces
+from fedray.commands.progress import progress_line
+
+
+def _kinds(begun: str) -> list[str]:
+    from fedray.mechanisms.optimize.design import KINDS
+
+    return [kind for kind in KINDS if kind.startswith(begun)]
+
+
+def optimize(
+    kind: Annotated[str, _kinds],
+    *,
+    rounds: int | None = None,
+    min_sep: int | None = None,
+    max_participations: int | None = None,
+    targets: Path | None = None,
+    buffers: int | None = None,
+    bands: int | None = None,
+    objective: str | None = None,
+    out: Path | None = None,
+    has_cache: bool = True,
+    as_json: bool = False,
+) -> None:
+    """Optimize a mechanism for a setting or for weighted outcomes, or build one.
+
+    A setting is --rounds, --min-sep and --max-participations; an outcome also has a weight.
+    Ctrl-C ends the search with the best mechanism so far, which is written and validated as any
+    other; it is not the optimum, and is not cached. `fedray mechanism` gives its privacy.
+
+    Args:
+        kind: blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full or identity
+        targets (FILE): JSON list of weighted outcomes for a blt
+        buffers (D): buffers of a blt; default: 4
+        bands (B): bands; default: min-sep, or those of least loss for band-fhu and bisr
+        objective (max|rms): loss to minimize; default: max for a blt, else rms
+        out (FILE): mechanism as JSON, with a matrix as .npy beside it
+    """
+    from fedray.studies.design import find_mechanism, read_request
+
+    request = read_request(
+        kind, rounds, min_sep, max_participations, buffers, bands, objective, targets
+    )
+    started = time.perf_counter()
+    with progress_line(f"optimizing {kind}") as show, _Search(show) as search:
+        found = find_mechanism(request, out, has_cache, search)
+    if as_json:
+        seconds = round(time.perf_counter() - started, 3)
+        document = {**found.to_json(), "seconds": seconds, "interrupted": search.is_interrupted}
+        print_json(document)
+    else:
+        for figures in (found.figures, *found.others):
+            print_pieces(figures.tables())
+        if out is not None:
+            typer.echo(f"mechanism  {out}")
+    # The mechanism is printed and written by now; the exit code reports the interruption.
+    if search.is_interrupted:
+        raise KeyboardInterrupt("interrupted; the mechanism is the best that was found so far")
+
+
+class _Search:
+    """Listener of a search, which ends with its best result so far at the first interrupt.
+
+    The search ends at its next line of progress. A second interrupt does not wait for that.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self.is_interrupted = False
+        self._show = show
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # A background job of a shell ignores SIGINT, and must continue to.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._interrupt)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _interrupt(self, number: int, frame: Any) -> None:
+        self.is_interrupted = True
+        # The next interrupt ends the process, as in every other command.
+        self.__exit__()
+
+    def __call__(self, line: str) -> None:
+        self._show(line)
+        if self.is_interrupted:
+            # The optimizers end with the best result so far.
+            raise StopIteration

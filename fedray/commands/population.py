@@ -1,0 +1,71 @@
+"""`fedray population`: when devices are eligible, as figures and as sessions."""
+
+from pathlib import Path
+from typing import Any
+
+from fedray.base.errors import InputError
+from fedray.commands.output import print_json, print_pieces
+from fedray.report.table import Table
+
+
+def population(
+    source: str,
+    *,
+    kind: str = "scenario",
+    sessions: Path | None = None,
+    file_format: str | None = None,
+    devices: int | None = None,
+    days: int | None = None,
+    overrides: list[str] | None = None,
+    as_json: bool = False,
+) -> None:
+    """Show how many devices are eligible at once, and write their sessions.
+
+    Sessions replay as `availability.model = "replay"`. The format json is for Flower and APPFL,
+    fedscale for FedScale. Kinds of published traces are flash (user_behavior_tiny.json, whose
+    devices are idle with the screen off), flash-locked (idle while locked) and fedscale (the pickle
+    client_behave_trace, from which no code is run).
+
+    Example: fedray population quickstart --sessions sessions.parquet --devices 10000
+
+    Args:
+        source: scenario file or name; or a published trace, with --kind
+        kind (scenario|flash|flash-locked|fedscale): kind of SOURCE
+        sessions (FILE): file of sessions to write: device, start and end in seconds
+        file_format (parquet|csv|json|fedscale): format of that file; default: by suffix
+        devices (N): number of devices to write; default: all, at most 100,000
+        days (D): simulated days to write; default: 28
+    """
+    from fedray.commands.sessions import PUBLISHED, of_scenario, of_trace
+
+    if kind == "scenario":
+        found = of_scenario(source, overrides or (), sessions, file_format, devices, days)
+    elif kind in PUBLISHED:
+        # A published trace is read as it is: nothing of it is drawn or simulated.
+        given = {"--devices": devices, "--days": days, "--set": overrides}
+        for flag, value in given.items():
+            if value is not None:
+                raise InputError(f"{flag} is for a scenario, and SOURCE is not one; leave it out")
+        found = of_trace(Path(source), kind, sessions, file_format)
+    else:
+        raise InputError.of("kind", kind, f"is none of scenario, {', '.join(PUBLISHED)}")
+    if as_json:
+        print_json(found.to_json())
+        return
+    print_pieces([Table.facts("", _facts(found))])
+
+
+def _facts(found: Any) -> list[tuple[str, str]]:
+    facts = [("devices", f"{found.devices:,}")]
+    supply, file = found.eligible_at_once, found.file
+    if supply is not None:
+        hours = f"{supply.least:,} to {supply.most:,}"
+        text = f"{supply.mean:,}, {hours} over the first week"
+        facts.append(("eligible at once", text))
+    if file is not None:
+        content = f"{file.sessions:,} of {file.devices:,} devices in {file.days} days"
+        facts += [("sessions", content), ("file", f"{file.path} ({file.format})")]
+        if file.format in ("parquet", "csv"):
+            keys = f'availability.model = "replay", recorded_devices = {file.devices}'
+            facts.append(("replayed by", keys))
+    return facts

@@ -1,0 +1,103 @@
+"""`fedray run`: simulate a scenario, train its model, audit its trace."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedray.base.errors import CheckpointError, InputError
+from fedray.commands.placing import placement_of
+from fedray.commands.progress import IS_QUIET, progress_of_run
+from fedray.commands.run_results import print_run, print_run_of_tasks
+from fedray.commands.run_start import say_compiling, say_supply
+
+
+def run(
+    scenario: Path | None = None,
+    *,
+    out: Path | None = None,
+    overrides: list[str] | None = None,
+    resume: Path | None = None,
+    place: list[str] | None = None,
+    trust_code: bool = False,
+    tensorboard: Path | None = None,
+    as_json: bool = False,
+) -> None:
+    """Simulate a scenario, train its model, write its trace, and audit it.
+
+    An interrupted run that continues knows its scenario.
+
+    Args:
+        out (DIR): new directory for the trace; default: one under runs/
+    """
+    # Imports are inside the commands, so that those without Ray and torch start at once.
+    from fedray.scenario import SeveralTasks
+    from fedray.scenario.several_tasks import read_scenario
+    from fedray.trace.several_tasks import TasksRun
+
+    placement = placement_of(place)
+    value = None
+    if scenario is not None:
+        value = read_scenario(scenario, overrides or (), trust_code=trust_code)
+    if tensorboard is not None and isinstance(value, SeveralTasks):
+        raise InputError(
+            "--tensorboard would write the curves of several tasks over one another; leave it out, "
+            "and write those of one task by `fedray train DIR/NAME --tensorboard`"
+        )
+    if resume is not None and (out is not None or (value is None and overrides)):
+        raise InputError(
+            "--resume continues a run as it was started; leave out --out, and --set unless "
+            "SCENARIO is given too"
+        )
+    name = value.name if value is not None else ""
+    command = "fedray run --resume"
+    with (
+        progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
+        contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
+    ):
+        if resume is not None:
+            trace = _continued(resume, placement, value, listen, trust_code)
+        else:
+            trace = _started(value, placement, directory, listen)
+    show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
+    show(trace, as_json)
+
+
+def _started(value: Any, placement: Any, directory: Path, listen: Callable[[Any], None]) -> Any:
+    from fedray.runs.pipeline import run_scenario, run_tasks
+    from fedray.runs.sustainable import check_sustainable
+    from fedray.scenario import SeveralTasks
+
+    if value is None:
+        raise InputError(
+            "SCENARIO is missing; name a file, or a scenario that `fedray init --list` shows, or "
+            "give --resume DIR"
+        )
+    # A run that cannot finish is refused before any message about compiling.
+    check_sustainable(value)
+    on_start = None
+    if not IS_QUIET.get():
+        say_compiling()
+        # A user who reads that the population is too small can end the run early.
+        on_start = partial(say_supply, value)
+    start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
+    return start(value, placement, directory, listen, on_start)
+
+
+def _continued(
+    directory: Path, placement: Any, value: Any, listen: Callable[[Any], None], trust_code: bool
+) -> Any:
+    from fedray.runs.pipeline import is_unfinished_run_of_tasks, resume_run, resume_tasks
+    from fedray.scenario import SeveralTasks
+
+    # The directory says how many tasks were run, because the scenario may be left out.
+    has_tasks = is_unfinished_run_of_tasks(directory)
+    if value is not None and has_tasks != isinstance(value, SeveralTasks):
+        raise CheckpointError(
+            f"{str(directory)!r} was started with another scenario: only one of the two has "
+            "several tasks; leave the scenario out"
+        )
+    resumed: Any = resume_tasks if has_tasks else resume_run
+    return resumed(directory, placement, value, listen, trust_code=trust_code)

@@ -1,0 +1,43 @@
+"""Messages at the start of a run: compilation, and the supply of devices."""
+
+from typing import Any
+
+import typer
+
+
+def say_compiling() -> None:
+    """Prints why the first run of a version of the code starts late."""
+    from fedray.clients.availability.habit import is_compiled
+
+    if not is_compiled():
+        typer.echo("compiling  once for this version of the code; it takes a minute", err=True)
+
+
+def say_supply(scenario: Any) -> None:
+    """Prints how many devices are eligible at once, and how many the rounds want at once.
+
+    Args:
+        scenario: a scenario of one task or several.
+    """
+    from fedray.clients.availability.supply import eligible_at_once
+    from fedray.scenario.several_tasks import tasks_of
+
+    tasks = [task.scenario for task in tasks_of(scenario)]
+    # Population and availability are common to all tasks.
+    first = tasks[0]
+    supply = eligible_at_once(first)
+    target = sum(task.rounds.wanted_at_once for task in tasks)
+    # Tasks compete for the same devices, so their demands add up.
+    if len(tasks) > 1:
+        demand = f"{len(tasks)} tasks together want {target:,} at once"
+    elif first.rounds.buffer is None:
+        demand = f"a round selects {target:,}"
+    else:
+        demand = f"at most {target:,} train at once"
+    line = (
+        f"supply  {supply.mean:,} of {first.population.devices:,} devices are eligible at once, "
+        f"{supply.least:,} to {supply.most:,} over the first week, timers aside; {demand}"
+    )
+    if supply.most < target:
+        line += "; that many are never there at once"
+    typer.echo(line, err=True)

@@ -1,0 +1,37 @@
+"""Parameters that several commands have: their descriptions, and their names as options."""
+
+SHARED = """\
+Args:
+    as_json: print one JSON object on stdout, and nothing else
+    delta (D): delta of epsilon; default: that of the run, else 1e-10
+    delimiter (C): character between columns of CSV, or tab; default: a comma
+    figures (DIR): folder for every figure as SVG and CSV
+    has_cache: keep and reuse results under ~/.cache/fedray
+    log: CSV or Parquet file, or a directory of them
+    max_participations (K): max participations k: most rounds of a device
+    min_sep (B): min-sep b: least difference of two rounds of a device
+    overrides (KEY=VALUE): key of the scenario to set, such as seed=7; repeatable
+    page (FILE): HTML page to write
+    place (KEY=VALUE): where it runs, such as shards=4 (see `fedray schema placement`); repeatable
+    resume (DIR): directory of an interrupted run to continue
+    rounds (N): rounds n
+    scenario: scenario file, or a name that `fedray init --list` shows
+    tensorboard (DIR): folder for TensorBoard's event files
+    trace: trace, a directory of `fedray run` or `fedray import`
+    trust_code: run custom code that came with a trace or an interrupted run
+    verify: check every digest, or none; default: of what is read
+Form of the log:
+    file_format (csv|parquet): format of the files; default: by suffix
+    time_format (FORMAT|UNIT): format of times such as '%d.%m.%Y', or unit of numbers: s, ms, us, ns
+"""
+"""Descriptions of parameters that several commands have, which a docstring may replace."""
+FLAGS = {
+    "as_json": "--json",
+    "file_format": "--format",
+    "has_all_keys": "--all",
+    "has_cache": "--cache/--no-cache",
+    "is_list": "--list",
+    "overrides": "--set",
+    "unused_for": "--delete-unused-for",
+}
+"""Options whose name is not that of their parameter."""

@@ -1,0 +1,97 @@
+"""`fedray stress`: sweep settings, and compare mechanisms in each."""
+
+import contextlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedray.base.document import Document
+from fedray.commands.output import print_json, print_result, refuse_existing, write_shown
+from fedray.commands.placing import placement_of
+from fedray.commands.progress import progress_line
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedSweep:
+    """A sweep that ships with fedray."""
+
+    name: str
+    """Argument of `fedray stress`."""
+    description: str
+    """One sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedSweeps(Document):
+    """All sweeps that ship with fedray."""
+
+    sweeps: list[ShippedSweep]
+    """The sweeps that ship with fedray."""
+
+
+def _names(begun: str) -> list[str]:
+    from fedray.studies.sweep.sweep import shipped_sweeps
+
+    return [name for name in shipped_sweeps() if name.startswith(begun)]
+
+
+def stress(
+    sweep: Annotated[str | None, _names] = None,
+    *,
+    out: Path | None = None,
+    figures: Path | None = None,
+    place: list[str] | None = None,
+    has_cache: bool = True,
+    as_json: bool = False,
+) -> None:
+    """Sweep settings or simulated runs, and compare how well mechanisms do in each.
+
+    An interrupted sweep continues when it is run again. Without SWEEP, list the sweeps that ship.
+
+    Args:
+        sweep: sweep that ships, or a TOML file
+        out (DIR): new directory for results.parquet, results.json and report.html
+    """
+    from fedray.studies.sweep.sweep import find_sweep
+
+    if sweep is None:
+        _print_shipped(as_json)
+        return
+    value, scenario = find_sweep(sweep)
+    placement = placement_of(place)
+    # An output that exists is refused now, because the sweep takes long.
+    refuse_existing(out)
+    # Modules that load slowly are imported once the request is known to be possible.
+    from fedray.studies.sweep.run import run_sweep, write_results
+
+    title = f"sweeping {value.name}"
+    with progress_line(title) as show, contextlib.redirect_stdout(sys.stderr):
+        result = run_sweep(value, scenario, placement, has_cache, show)
+    # Warnings go to stderr, so that stdout has only JSON.
+    for warning in result.warnings:
+        typer.echo(f"fedray: warning: {warning}", err=True)
+    if out is not None:
+        write_results(result, out, result.page())
+    write_shown(result, None, figures)
+    print_result(result, as_json)
+    if out is not None and not as_json:
+        typer.echo(f"report  {out / 'report.html'}\ntable   {out / 'results.parquet'}")
+
+
+def _print_shipped(as_json: bool) -> None:
+    from fedray.studies.sweep.sweep import Sweep, shipped_sweeps
+
+    found = ShippedSweeps(
+        [
+            ShippedSweep(name, Sweep.from_toml(path)[0].description)
+            for name, path in shipped_sweeps().items()
+        ]
+    )
+    if as_json:
+        print_json(found.to_json())
+        return
+    for each in found.sweeps:
+        typer.echo(f"{each.name}  {each.description}")

@@ -1,0 +1,92 @@
+"""`fedray train`: train a model on a trace."""
+
+import contextlib
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedray.base.errors import InputError
+from fedray.commands.output import print_json, print_pieces
+from fedray.commands.placing import placement_of
+from fedray.commands.progress import progress_of_run
+
+
+def train(
+    trace: Path,
+    scenario: Path | None = None,
+    *,
+    overrides: list[str] | None = None,
+    out: Path | None = None,
+    resume: Path | None = None,
+    place: list[str] | None = None,
+    trust_code: bool = False,
+    tensorboard: Path | None = None,
+    as_json: bool = False,
+) -> None:
+    """Train a model on a trace: another mechanism, task or seed, with the same participations.
+
+    Two trainings on one trace are paired: they differ only in the keys that were set.
+
+    Args:
+        scenario: scenario with the tables data, training and privacy; default: that of the trace
+        out (DIR): new directory for the model; default: one under runs/
+        resume (DIR): directory of an interrupted training to continue
+    """
+    from fedray.runs.learning import scenario_of
+    from fedray.runs.learning import train as train_on
+    from fedray.scenario import Scenario
+    from fedray.trace.imported import open_trace
+
+    if resume is not None and out is not None:
+        raise InputError("--resume continues a training in its own directory; leave out --out")
+    placement = placement_of(place)
+    opened = open_trace(trace)
+    # A file that is named in the command is trusted; code that came with the trace is not.
+    if scenario is not None:
+        value = Scenario.from_toml(scenario, overrides or (), trust_code=True)
+    else:
+        value = scenario_of(opened).with_overrides(*(overrides or ()))
+    # The hint repeats all that decides the result, so that it can be pasted.
+    sets = [f"--set={each}" for each in overrides or ()]
+    named = [str(scenario)] if scenario is not None else []
+    command = shlex.join(["fedray", "train", str(trace), *named, *sets, "--resume"])
+    name = f"{value.name}-training"
+    with (
+        progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
+        contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
+    ):
+        trained = train_on(
+            opened,
+            value,
+            placement,
+            directory,
+            listen,
+            is_resumed=resume is not None,
+            trust_code=trust_code,
+        )
+    _print_trained(opened, value.privacy, trained, as_json)
+
+
+def _print_trained(trace: Any, privacy: Any, trained: Any, as_json: bool) -> None:
+    from fedray.audit.audit import audit_trace
+    from fedray.report.audits import guarantees_table
+    from fedray.report.terminal import training_text
+
+    # The mechanism of the training, which may be another one than that of the run.
+    audit = audit_trace(
+        trace,
+        privacy.noise_multiplier,
+        privacy.delta,
+        privacy.mechanism,
+        encoding=privacy.encoding,
+    )
+    if as_json:
+        print_json({**trained.to_json(), "audit": audit.to_json()})
+        return
+    title = f"Trained on {trace.path}"
+    print_pieces([*training_text(title, trained), guarantees_table(audit)])
+    typer.echo(f"`fedray audit {trace.path}` shows the assumptions of these guarantees.")
+    typer.echo(f"model   {trained.path}")
