@@ -25,6 +25,8 @@ from fedray.mechanisms.optimize.design import (
 from fedray.mechanisms.optimize.objective import Objective, Progress, read_targets
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.workload import PREFIX, Workload
+from fedray.studies.workloads import read_workload
 
 _NO_DELTA = 1e-10
 """Delta of figures without noise, which have no epsilon."""
@@ -54,6 +56,7 @@ def read_request(
     bands: int | None,
     objective: str | None,
     targets: Path | None,
+    workload: str = "prefix",
 ) -> MechanismRequest:
     """Makes a request of what the options of `fedray optimize` ask for.
 
@@ -83,6 +86,7 @@ def read_request(
             outcomes = read_targets(targets)
             # A request needs one setting even where outcomes are weighted: the weightiest.
             participation = max(outcomes, key=lambda target: target.weight).participation
+        lengths = [each.participation.rounds for each in outcomes] or [participation.rounds]
         return MechanismRequest(
             cast(Kind, kind),
             participation,
@@ -90,6 +94,7 @@ def read_request(
             bands,
             cast(Objective | None, objective),
             outcomes,
+            read_workload(workload, max(lengths)),
         )
 
 
@@ -124,7 +129,7 @@ def find_mechanism(
         # The figures of the request's own participation come first.
         participations.sort(key=lambda participation: participation != request.participation)
         first, *others = (
-            mechanism_figures(strategy, participation, None, _NO_DELTA)
+            mechanism_figures(strategy, participation, None, _NO_DELTA, workload=request.workload)
             for participation in participations
         )
         # The file comes last, so that a mechanism whose figures fail leaves none.
@@ -142,6 +147,7 @@ def evaluate_mechanisms(
     delta: float,
     probability: float | None = None,
     partitions: int | None = None,
+    workload: str = "prefix",
 ) -> dict[str, Figures]:
     """Computes all figures of mechanisms at one setting; with a sampling probability also amplified
     ones.
@@ -155,6 +161,7 @@ def evaluate_mechanisms(
         delta: of epsilon.
         probability: with which each device is sampled in its turn; None for no sampling.
         partitions: parts of the population that take turns; None for one.
+        workload: workload of the losses, such as "momentum=0.9,decay=0.95" or "schedule=run.toml".
 
     Returns:
         The figures of each, by what was given for it.
@@ -170,12 +177,13 @@ def evaluate_mechanisms(
                 f"sampling={probability:g} amplifies an epsilon, which needs a noise multiplier; "
                 "give one"
             )
-        strategies = {str(each): _strategy(each, participation) for each in given}
+        matrix = read_workload(workload, participation.rounds)
+        strategies = {str(each): _strategy(each, participation, matrix) for each in given}
         found = {}
         for name, strategy in strategies.items():
             try:
                 found[name] = mechanism_figures(
-                    strategy, participation, noise_multiplier, delta, sampling
+                    strategy, participation, noise_multiplier, delta, sampling, matrix
                 )
             except InputError as error:
                 raise InputError(f"mechanism {name!r}: {error}") from None
@@ -192,6 +200,7 @@ def calibrate_mechanism(
     rho: float | None,
     probability: float | None = None,
     partitions: int | None = None,
+    workload: str = "prefix",
 ) -> Figures:
     """Computes all figures of a mechanism at the least noise multiplier that gives epsilon or rho.
 
@@ -212,13 +221,15 @@ def calibrate_mechanism(
     with _inputs():
         participation = _participation(rounds, min_sep, max_participations)
         sampling = _sampling(participation.rounds, probability, partitions)
+        matrix = read_workload(workload, participation.rounds)
         return calibrated_figures(
-            _strategy(given, participation),
+            _strategy(given, participation, matrix),
             participation,
             delta,
             epsilon=epsilon,
             rho=rho,
             sampling=sampling,
+            workload=matrix,
         )
 
 
@@ -250,14 +261,16 @@ def mechanism_over(given: Path, rounds: int) -> Strategy:
         return found
 
 
-def _strategy(given: Path, participation: MinSep) -> Strategy:
+def _strategy(given: Path, participation: MinSep, workload: Workload = PREFIX) -> Strategy:
     """The mechanism of a file, or of a kind that a setting determines."""
     kind = str(given)
     # A path of one word without a suffix may be meant for a kind; files of `--out` have a suffix.
     if given.is_file() or given.suffix or given.name != kind:
         return read_strategy(given)
     if kind in FOLLOWING_KINDS:
-        return optimize_mechanism(MechanismRequest(cast(Kind, kind), participation))
+        return optimize_mechanism(
+            MechanismRequest(cast(Kind, kind), participation, workload=workload)
+        )
     if kind in KINDS:
         raise ValueError(
             f"mechanism {kind!r} is a kind that is optimised for a setting; make one with "
