@@ -213,6 +213,7 @@ def calibrated_figures(
     epsilon: float | None = None,
     rho: float | None = None,
     sampling: PoissonSampling | None = None,
+    workload: Workload | str = PREFIX,
 ) -> Figures:
     """Returns the figures at the least noise multiplier that meets a target, rounded up by a
     relative 1e-7 at most.
@@ -224,6 +225,7 @@ def calibrated_figures(
         epsilon: target at delta. Give this or rho.
         rho: zCDP target.
         sampling: if given, epsilon is the amplified one, assuming that devices are sampled so.
+        workload: workload of the errors, or its text.
 
     Raises:
         InputError: a setting is impossible, both or neither target is given, or rho with sampling,
@@ -246,4 +248,4 @@ def calibrated_figures(
 
         # With sampling epsilon has no closed form, so that the noise multiplier is searched for.
         z = least_noise_multiplier(amplified_epsilon, epsilon)
-    return mechanism_figures(strategy, participation, z, delta, sampling=sampling)
+    return mechanism_figures(strategy, participation, z, delta, sampling, workload)

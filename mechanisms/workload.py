@@ -55,6 +55,11 @@ class Workload:
         return ",".join(parts) or "prefix"
 
     @property
+    def rows(self) -> str:
+        """Name, in tables, of the vectors that have the errors."""
+        return "prefix sums" if self.is_prefix else f"the workload {self}"
+
+    @property
     def is_prefix(self) -> bool:
         """Whether A x are the prefix sums of x."""
         return self == PREFIX

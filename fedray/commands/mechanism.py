@@ -19,17 +19,20 @@ def mechanism(
     delta: float = 1e-10,
     sampling: float | None = None,
     partitions: int | None = None,
+    workload: str = "prefix",
     as_json: bool = False,
 ) -> None:
     """Compute loss and sensitivity of mechanisms at a setting, and their privacy with noise.
 
     --rounds, --min-sep and --max-participations are required. Several mechanisms are one table:
-    compare their losses, each of which is the noise on the prefix sums at equal privacy. A
-    mechanism is a JSON file of `fedray optimize --out`, a matrix as .npy, or a kind that follows
-    from the setting.
+    compare their losses, each of which is the noise at equal privacy, of prefix sums or of another
+    workload. A mechanism is a JSON file of `fedray optimize --out`, a matrix as .npy, or a kind
+    that follows from the setting.
 
     Args:
         mechanisms (MECHANISM): file, or tree, tree-full, identity, band-fhu or bisr
+        workload (W): prefix, or parts joined by commas: momentum=0.9, decay=0.95,
+            schedule=SCENARIO.toml
     Privacy, by one of the first three:
         noise_multiplier (Z): noise multiplier, for rho and epsilon
         epsilon (E): largest epsilon allowed, for the least noise multiplier
@@ -44,7 +47,7 @@ def mechanism(
     setting = (rounds, min_sep, max_participations)
     if epsilon is None and rho is None:
         found = evaluate_mechanisms(
-            mechanisms, *setting, noise_multiplier, delta, sampling, partitions
+            mechanisms, *setting, noise_multiplier, delta, sampling, partitions, workload
         )
     else:
         # A target determines the noise multiplier, so both could contradict each other.
@@ -55,7 +58,7 @@ def mechanism(
         found: dict[str, Any] = {}
         for each in mechanisms:
             found[str(each)] = calibrate_mechanism(
-                each, *setting, delta, epsilon, rho, sampling, partitions
+                each, *setting, delta, epsilon, rho, sampling, partitions, workload
             )
     # One mechanism has all its figures; several share a table of the comparable ones.
     if len(found) == 1:

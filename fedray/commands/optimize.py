@@ -28,6 +28,7 @@ def optimize(
     buffers: int | None = None,
     bands: int | None = None,
     objective: str | None = None,
+    workload: str = "prefix",
     out: Path | None = None,
     has_cache: bool = True,
     as_json: bool = False,
@@ -44,12 +45,14 @@ def optimize(
         buffers (D): buffers of a blt; default: 4
         bands (B): bands; default: min-sep, or those of least loss for band-fhu and bisr
         objective (max|rms): loss to minimize; default: max for a blt, else rms
+        workload (W): prefix, or parts joined by commas: momentum=0.9, decay=0.95,
+            schedule=SCENARIO.toml
         out (FILE): mechanism as JSON, with a matrix as .npy beside it
     """
     from fedray.studies.design import find_mechanism, read_request
 
     request = read_request(
-        kind, rounds, min_sep, max_participations, buffers, bands, objective, targets
+        kind, rounds, min_sep, max_participations, buffers, bands, objective, targets, workload
     )
     started = time.perf_counter()
     with progress_line(f"optimizing {kind}") as show, _Search(show) as search:

@@ -25,18 +25,15 @@ def figures_tables(figures: Figures) -> list[Table]:
         ("sensitivity", f"{fine(sensitivity.value)} ({how})"),
         ("by", sensitivity.theorem),
         ("a worst pattern of rounds", in_words(list(sensitivity.worst_pattern), MOST_SHOWN)),
-        (f"error of {_rows(figures)}, max / rms", f"{found.max_error:.6f} / {found.rms_error:.6f}"),
+        (
+            f"error of {figures.workload.rows}, max / rms",
+            f"{found.max_error:.6f} / {found.rms_error:.6f}",
+        ),
         ("MaxLoss / RmsLoss", f"{found.max_loss:.6f} / {found.rms_loss:.6f}"),
         *_privacy_facts(figures),
     ]
     facts += [(name, in_words(each, MOST_SHOWN)) for name, each in figures.parameters().items()]
     return [Table.facts("", facts)]
-
-
-def _rows(figures: Figures) -> str:
-    """Names what the errors are of."""
-    is_prefix = figures.workload.is_prefix
-    return "prefix sums" if is_prefix else f"the workload {figures.workload}"
 
 
 def _privacy_facts(figures: Figures) -> list[tuple[str, str]]:
@@ -75,7 +72,7 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
         "MaxLoss": lambda row: f"{row[1].loss.max_loss:.6f}",
         "RmsLoss": lambda row: f"{row[1].loss.rms_loss:.6f}",
     }
-    notes = [f"The losses are the errors of {_rows(first)} at equal privacy: compare these."]
+    notes = [f"The losses are the errors of {first.workload.rows} at equal privacy: compare these."]
     if first.noise_multiplier is not None:
         # Calibrated to one epsilon, every mechanism has a noise multiplier of its own.
         multipliers = {each.noise_multiplier for each in mechanisms.values()}

@@ -24,6 +24,8 @@ from fedray.mechanisms.optimize.design import (
 from fedray.mechanisms.optimize.objective import Objective, Progress, read_targets
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.workload import PREFIX, Workload
+from fedray.studies.workloads import read_workload
 
 _NO_DELTA = 1e-10
 """Delta of figures without noise, which have no epsilon."""
@@ -51,6 +53,7 @@ def read_request(
     bands: int | None,
     objective: str | None,
     targets: Path | None,
+    workload: str = "prefix",
 ) -> MechanismRequest:
     """Makes a request from the options of `fedray optimize`.
 
@@ -69,6 +72,7 @@ def read_request(
             outcomes = read_targets(targets)
             # A request needs one setting even if outcomes are weighted: the weightiest.
             participation = max(outcomes, key=lambda target: target.weight).participation
+        lengths = [each.participation.rounds for each in outcomes] or [participation.rounds]
         return MechanismRequest(
             cast(Kind, kind),
             participation,
@@ -76,6 +80,7 @@ def read_request(
             bands,
             cast(Objective | None, objective),
             outcomes,
+            read_workload(workload, max(lengths)),
         )
 
 
@@ -106,7 +111,7 @@ def find_mechanism(
         # The figures of the request's own participation come first.
         participations.sort(key=lambda participation: participation != request.participation)
         first, *others = (
-            mechanism_figures(strategy, participation, None, _NO_DELTA)
+            mechanism_figures(strategy, participation, None, _NO_DELTA, workload=request.workload)
             for participation in participations
         )
         # The file comes last, so that a mechanism whose figures fail leaves none.
@@ -124,6 +129,7 @@ def evaluate_mechanisms(
     delta: float,
     probability: float | None = None,
     partitions: int | None = None,
+    workload: str = "prefix",
 ) -> dict[str, Figures]:
     """Returns all figures of mechanisms at one setting, by mechanism as given: files (JSON or .npy)
     or kinds in FOLLOWING_KINDS.
@@ -132,6 +138,7 @@ def evaluate_mechanisms(
         noise_multiplier: z of mu, rho and epsilon; None for figures without them.
         probability: probability that a device is sampled in its turn, for amplified figures.
         partitions: parts of the population that take turns; None for one.
+        workload: workload of the losses, such as "momentum=0.9,decay=0.95" or "schedule=run.toml".
 
     Raises:
         InputError: the setting is impossible, or nothing is proven for it.
@@ -144,13 +151,14 @@ def evaluate_mechanisms(
                 f"sampling={probability:g} amplifies an epsilon, which needs a noise multiplier; "
                 "give one"
             )
+        matrix = read_workload(workload, participation.rounds)
         # All are read before any is evaluated, so that a wrong name costs no time.
-        strategies = {str(each): _strategy(each, participation) for each in given}
+        strategies = {str(each): _strategy(each, participation, matrix) for each in given}
         found = {}
         for name, strategy in strategies.items():
             setting = participation, noise_multiplier, delta, sampling
             try:
-                found[name] = mechanism_figures(strategy, *setting)
+                found[name] = mechanism_figures(strategy, *setting, matrix)
             except InputError as error:
                 raise InputError(f"mechanism {name!r}: {error}") from None
         return found
@@ -166,6 +174,7 @@ def calibrate_mechanism(
     rho: float | None,
     probability: float | None = None,
     partitions: int | None = None,
+    workload: str = "prefix",
 ) -> Figures:
     """Computes all figures of a mechanism at the least noise multiplier for an epsilon or a rho.
 
@@ -174,9 +183,12 @@ def calibrate_mechanism(
     with _inputs():
         participation = _participation(rounds, min_sep, max_participations)
         sampling = _sampling(participation.rounds, probability, partitions)
-        strategy = _strategy(given, participation)
+        matrix = read_workload(workload, participation.rounds)
+        strategy = _strategy(given, participation, matrix)
         target = {"epsilon": epsilon, "rho": rho}
-        return calibrated_figures(strategy, participation, delta, **target, sampling=sampling)
+        return calibrated_figures(
+            strategy, participation, delta, **target, sampling=sampling, workload=matrix
+        )
 
 
 def mechanism_over(given: Path, rounds: int) -> Strategy:
@@ -204,13 +216,16 @@ def mechanism_over(given: Path, rounds: int) -> Strategy:
         return found
 
 
-def _strategy(given: Path, participation: MinSep) -> Strategy:
+def _strategy(given: Path, participation: MinSep, workload: Workload = PREFIX) -> Strategy:
+    """Returns the mechanism of a file, or of a kind that a setting determines."""
     kind = str(given)
     # A path of one word without a suffix may be meant for a kind; files of `--out` have a suffix.
     if given.is_file() or given.suffix or given.name != kind:
         return read_strategy(given)
     if kind in FOLLOWING_KINDS:
-        return optimize_mechanism(MechanismRequest(cast(Kind, kind), participation))
+        return optimize_mechanism(
+            MechanismRequest(cast(Kind, kind), participation, workload=workload)
+        )
     if kind in KINDS:
         raise ValueError(
             f"mechanism {kind!r} is a kind that is optimised for a setting; make one with "

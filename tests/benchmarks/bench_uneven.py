@@ -45,7 +45,6 @@ from fedray.server.learning.training import Cohort, TrainingLoop
 from fedray.server.learning.workers import start_aggregator
 from fedray.wire.messages import TrainOrder, TrainReport
 
-SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "shakespeare.parquet"
 HERE = Placement(backend="in-process")
 ZIPF = '''
 import numpy as np
@@ -276,7 +275,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", default=list(CASES), help=", ".join(CASES))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--plays", type=Path, default=SHAKESPEARE, help="file of the plays")
+    parser.add_argument(
+        "--plays",
+        type=Path,
+        default="shakespeare.parquet",
+        help="file of `fedray data shakespeare`",
+    )
     parser.add_argument("--small", action="store_true", help="small sizes: that it runs")
     chosen = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}")

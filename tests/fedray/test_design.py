@@ -10,10 +10,13 @@ import pytest
 from fedray.audit.audit import audit_trace
 from fedray.base.errors import ScenarioError
 from fedray.mechanisms import reference
+from fedray.mechanisms.figures import mechanism_figures
 from fedray.mechanisms.files import read_strategy, write_strategy
 from fedray.mechanisms.optimize.design import KINDS
-from fedray.mechanisms.registry import Banded, Identity, Matrix, Toeplitz
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Banded, Identity, Matrix, Toeplitz, Tree
 from fedray.mechanisms.triangular import lower_factor
+from fedray.mechanisms.workload import Workload
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -105,6 +108,40 @@ def test_several_mechanisms_have_the_figures_that_each_has_alone(
     for name, figures in several.items():
         (line,) = (each for each in out.splitlines() if each.split()[:1] == [name])
         assert line.split()[-2:] == [f"{figures[key]:.6f}" for key in ("max_loss", "rms_loss")]
+
+
+def test_figures_and_optima_of_a_workload(fedray_command, tmp_path: Path) -> None:
+    """Optimised for momentum, it beats the optimum for prefix sums at momentum, and only there."""
+    momentum = ("--workload", "momentum=0.9")
+    errors = {}
+    for name, workload in (("usual.json", ()), ("own.json", momentum)):
+        out = str(tmp_path / name)
+        options = ("--bands", "6", *workload, "--out", out, "--json", "--no-cache")
+        code, text, _ = fedray_command("optimize", "banded-toeplitz", *SETTING, *options)
+        assert code == 0
+        assert json.loads(text).get("workload") == (workload[1] if workload else None)
+        for measured in ((), momentum):
+            text = fedray_command("mechanism", out, *SETTING, *measured, "--json")[1]
+            errors[name, measured] = json.loads(text)["rms_loss"]
+    assert errors["own.json", momentum] < errors["usual.json", momentum]
+    assert errors["usual.json", ()] < errors["own.json", ()]
+
+
+def test_a_schedule_is_that_of_a_scenario_file(fedray_command, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    server = '[training.server.schedule]\nshape = "cosine"\n'
+    rounds = "[population]\ndevices = 1000\n[rounds]\ncount = 60\nreport_goal = 100\n"
+    file.write_text(rounds + server)
+    options = ("--workload", f"schedule={file}", "--json")
+    code, text, _ = fedray_command("mechanism", "tree", *SETTING, *options)
+    assert code == 0
+    schedule = Scenario.from_toml(file).training.server.schedule
+    workload = Workload(rates=tuple(schedule.factor(index, 60) for index in range(60)))
+    expected = mechanism_figures(Tree(), MinSep(60, 12, 4), None, 1e-10, workload=workload)
+    assert json.loads(text)["rms_loss"] == expected.loss.rms_loss
+    code, _, err = fedray_command("mechanism", "tree", *SETTING, "--workload", "schedule")
+    assert code == 2
+    assert "--workload='schedule' needs the rates of a scenario" in err
 
 
 @pytest.mark.parametrize(
