@@ -359,7 +359,7 @@ def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Pa
         ("device,start,end\na,1,2\n", {}, {}, "no unit; say what"),
         ("device,start\na,1\n", {}, {}, "end_column='end' is not a column of log"),
         ("device,start,end\na,,2\n", {"time_unit": "seconds"}, {}, "empty cell"),
-        ("device,start,end\na,3,2\n", {"time_unit": "seconds"}, {}, "starts before it ends"),
+        ("device,start,end\na,3,2\n", {"time_unit": "seconds"}, {}, "must start before it ends"),
         ("device,start,end\n", {"time_unit": "seconds"}, {}, "no rows"),
         ("device,start,end\na,1,2\n", {"time_unit": "seconds"}, {}, "no whole day"),
         ("device,round\na,1\n", {"round": "round"}, {}, "give the hours"),
@@ -368,7 +368,7 @@ def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Pa
             "device,round\na,x\n",
             {"round": "round"},
             {"timer_hours": 24.0, "days": 3.0},
-            "no whole numbers",
+            "not whole numbers",
         ),
         (
             "device,round\na,1\n",

@@ -223,7 +223,7 @@ def test_flash_devices_are_eligible_while_charging_on_wifi_and_idle(tmp_path: Pa
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("[1]", "no object of users"),
+        ("[1]", "not an object of users"),
         ("{", "no JSON"),
         ('{"a": {"model": "x"}}', "no text 'messages'"),
         ('{"a": {"messages": "yesterday\\tscreen_off"}}', "has the line"),
