@@ -37,6 +37,7 @@ class ClockChanges(NamedTuple):
         return cls(
             key=stream_key(scenario.seed, Stream.CLOCK),
             mean_seconds=math.inf if per_day is None else 86_400.0 / per_day,
+            # The size is None if clocks are never set.
             size_seconds=3600.0 * (participation.clock_change_hours or 0.0),
         )
 

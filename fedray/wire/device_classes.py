@@ -52,6 +52,7 @@ def class_of(key, edges, device):
 @njit(cache=True, nogil=True)
 def classes_on(classes: DeviceClasses, device_ids: UInt64Array) -> UInt8Array:
     """Returns the positions [N] of the classes of devices [N]."""
+    # A population has at most 100 classes, so a byte is enough.
     found = np.empty(device_ids.size, np.uint8)
     for asked in range(device_ids.size):
         found[asked] = class_of(classes.key, classes.edges, device_ids[asked])
@@ -79,6 +80,7 @@ def counts_by_class(
     is_gap = np.ones(gaps.size, np.bool_)
     is_gap[first[1:] - 1] = False
     gap_class = np.repeat(own_class, counts)[1:][is_gap]
+    # The largest integer never wins a minimum, so it marks classes without a gap.
     no_gap = np.iinfo(np.int64).max
     least = np.full(size, no_gap)
     most = np.zeros(size, np.int64)

@@ -73,6 +73,7 @@ def last_loss_before(
 @njit(cache=True, nogil=True)
 def _losses_around(losses, device_ids, times):
     """Returns the last loss of each device up to a time and the first loss after it, [S] each."""
+    # Infinity stands for devices without an earlier loss.
     before = np.full(device_ids.size, -np.inf)
     after = np.empty(device_ids.size)
     for asked in range(device_ids.size):

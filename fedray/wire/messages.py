@@ -27,6 +27,7 @@ from fedray.scenario.clipping import Clip
 class Outcome(IntEnum):
     """Fate of a selected device; its number is the code in the trace's column `outcome`."""
 
+    # Traces store these numbers, so they must never change.
     ACCEPTED = 0
     """The report arrived in time; in a committed round this is a participation."""
     LATE = 1
@@ -131,6 +132,7 @@ class Settlement:
         # message in memory, so rows are copied when they are stored.
         bounds = np.array([first_device, end_device], dtype=np.uint64)
         begin, end = np.searchsorted(self.device_ids, bounds)
+        # A single shard holds all devices, so it needs no views.
         if end - begin == self.device_ids.size:
             return self
         one_value = ("attempt", "round_index", "task")
@@ -208,6 +210,7 @@ class CheckIns:
     @classmethod
     def merged(cls, parts: Sequence["CheckIns"]) -> "CheckIns":
         """Merges the lists of neighbouring ranges of devices, given in order of device."""
+        # A single shard has sorted its list already.
         if len(parts) == 1:
             return parts[0]
         times = np.concatenate([part.times for part in parts])
@@ -477,6 +480,7 @@ class TrainingMetrics:
     @property
     def clipped_share(self) -> float:
         """Share of the round's devices whose update was scaled down; 0 without devices."""
+        # A Poisson sample may have no devices.
         return self.report.clipped / max(1, self.report.devices)
 
 
@@ -524,6 +528,7 @@ class ClassCounts(NamedTuple):
 
     def __add__(self, other: "ClassCounts") -> "ClassCounts":  # pyright: ignore[reportIncompatibleMethodOverride]
         """Adds the counts of two disjoint sets of devices."""
+        # The sum of plain tuples would be their concatenation.
         nearer = np.minimum(self.least_gap, other.least_gap)
         either = np.maximum(self.least_gap, other.least_gap)
         return ClassCounts(

@@ -356,7 +356,7 @@ def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Pa
 @pytest.mark.parametrize(
     ("content", "columns", "options", "problem"),
     [
-        ("device,start,end\na,1,2\n", {}, {}, "no unit; say what"),
+        ("device,start,end\na,1,2\n", {}, {}, "in any unit; give"),
         ("device,start\na,1\n", {}, {}, "end_column='end' is not a column of log"),
         ("device,start,end\na,,2\n", {"time_unit": "seconds"}, {}, "empty cell"),
         ("device,start,end\na,3,2\n", {"time_unit": "seconds"}, {}, "must start before it ends"),

@@ -88,7 +88,7 @@ def test_rounds_without_a_participation_are_refused_with_both_remedies(
     code, _, stderr = fedray_command("import", str(path), *columns)
     assert code == 2
     assert (
-        "`--rounds=N` for all of 0 .. N-1, `--renumber` for all that occur in the log, or `--rounds-file=FILE`"
+        "`--rounds=N` for 0 .. N-1, `--renumber` for all that occur in the log, or `--rounds-file=FILE`"
         in stderr
     )
 
@@ -172,7 +172,10 @@ BAD_LISTS = {
     "negative": ("-3\n4\n", "has round -3"),
     "empty": ("", "Empty CSV file"),
     "no rows": ("round\n", "lists no round"),
-    "no column": ("a,b\n1,2\n", "has the columns a, b; call that of the rounds 'round' or 'round'"),
+    "no column": (
+        "a,b\n1,2\n",
+        "has the columns a, b; name the column of rounds 'round' or 'round'",
+    ),
     "missing": ("round,x\n1,2\n,3\n", "has 1 lines without a round"),
     "huge": ("99999999999999999999\n", "has rounds that are not integers"),
 }
@@ -203,14 +206,17 @@ def test_rounds_may_be_out_of_order_of_number_if_times_say_so(log, tmp_path: Pat
             "rounds=3 is not the 2 rounds with participations",
         ),
         ({"rounds": 0}, "rounds=0 must be from 1"),
-        ({"renumber": True, "rounds_file": True}, "give one of them"),
+        ({"renumber": True, "rounds_file": True}, "give only one of them"),
         ({"rounds": 3, "rounds_file": True}, "rounds=3 is not the 2 rounds"),
         ({"rounds_file": "nowhere"}, "nowhere' does not exist"),
         ({"renumber": True, "repeats": "twice"}, "repeats='twice' is none of refuse, once, each"),
         ({"renumber": True, "where": ["dev"]}, "where='dev' must be COLUMN=VALUE"),
         ({"renumber": True, "where": ["x=1"]}, "where='x' is not a column"),
         ({"renumber": True, "delimiter": "ab"}, "delimiter='ab' must be one character"),
-        ({"renumber": True, "time_zone": "UTC"}, "time_zone='UTC' tells how times are written"),
+        (
+            {"renumber": True, "time_zone": "UTC"},
+            "time_zone='UTC' describes times, but there are none",
+        ),
         (
             {"renumber": True, "delimiter": ";"},
             "it has dev,round; its first line has no ';', but delimiter=',' would split it",
@@ -491,8 +497,8 @@ def test_local_times_are_those_of_their_zone(log) -> None:
         ("Europe/Berlin", "2025-10-26T02:30", "1 time such as '2025-10-26 02:30:00' (device 'a',"),
         ("Europe/Berlin", "2026-03-29T02:30", "showed twice or never, because they were changed;"),
         ("Europe/Berlim", "2026-03-29T12:30", "time_zone='Europe/Berlim' is not known"),
-        ("Europe/Berlin", "2026-03-29T12:30Z", "ISO 8601 with an offset from UTC; time_zone="),
-        ("Europe/Berlin", "1772366400", "numbers, which count from a moment; time_zone="),
+        ("Europe/Berlin", "2026-03-29T12:30Z", "ISO 8601 with an offset from UTC, but time_zone="),
+        ("Europe/Berlin", "1772366400", "numbers, which count from a moment, but time_zone="),
     ],
 )
 def test_local_times_in_doubt_are_refused(log, zone: str, value: str, expected: str) -> None:
@@ -619,7 +625,7 @@ def test_a_condition_without_a_row_names_a_few_values_of_however_many_there_are(
             300,
             where=["os=x", "os=y"],
         )
-    assert "has 'v0', 'v1', 'v2', 'v3', 'v4', ..., and 'x' or 'y' is wanted" in str(refused.value)
+    assert "has 'v0', 'v1', 'v2', 'v3', 'v4', ..., but 'x' or 'y' is wanted" in str(refused.value)
     assert len(str(refused.value)) < 400
 
 
