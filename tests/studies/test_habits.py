@@ -349,7 +349,7 @@ def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Pa
     columns = RecordColumns(delimiter="tab", time_format="%d.%m.%Y %H:%M")
     expected, found = read_log_records(iso, RecordColumns()), read_log_records(other, columns)
     assert (found.start, found.end) == (expected.start, expected.end)
-    with pytest.raises(InputError, match="delimiter='tab' would part it"):
+    with pytest.raises(InputError, match="delimiter='tab' would split it"):
         read_log_records(other, RecordColumns())
 
 
