@@ -1,13 +1,13 @@
-"""Sessions of FedScale's pickle of clients, read in a process of its own.
+"""Reads the sessions in FedScale's pickle of clients, in a separate process.
 
     python -I -S fedscale_pickle.py BYTES SECONDS < PICKLE
 
-A pickle is a program for the machine of `pickle.Unpickler`. Everything that could run other code
-goes through `find_class`, which is refused here. A short pickle may still ask for unbounded time
-(the hash of nested tuples), memory or stack, so `fedray.imports.foreign_sessions` runs this file as
-a script and the system limits both. It imports only the standard library, and prints the number of
-clients and three columns (device, start and end of each session) as doubles; or, with exit code 1,
-why the pickle is refused.
+A pickle is a program for the machine of `pickle.Unpickler`. It can run other code only through
+`find_class`, which is refused here. A short pickle may still need unbounded time (the hash of
+nested tuples), memory or stack, so `fedray.imports.foreign_sessions` runs this file as a script and
+the system limits both. It imports only the standard library, and prints the number of clients and
+three columns (device, start and end of each session) as doubles, or the reason for a refusal with
+exit code 1.
 """
 
 import contextlib
@@ -32,18 +32,18 @@ def sessions_of(clients: Any) -> "tuple[array[float], array[float], array[float]
     """Returns device, start and end of every session; devices are numbered in the order of ids.
 
     Args:
-        clients: dict of clients, by their ids.
+        clients: dict of clients by id.
 
     Raises:
-        ValueError: it is not, or a client has no such sessions.
+        ValueError: `clients` is not such a dict, or a client has no valid sessions.
     """
     if type(clients) is not dict or not clients:
         raise ValueError("it is not a dict of clients")
-    # isinstance would take True for a number.
+    # isinstance would accept True as a number.
     if not all(type(client) in (int, str) for client in clients):
         raise ValueError("its keys are not the ids of clients")
     device, start, end = array("d"), array("d"), array("d")
-    # Numbers and text cannot be compared, so all numbers come first.
+    # Numbers and strings cannot be compared, so all numbers come first.
     ids = sorted(clients, key=lambda client: (type(client) is str, client))
     for number, client in enumerate(ids):
         starts = _numbers(client, clients[client], "active")
@@ -54,7 +54,7 @@ def sessions_of(clients: Any) -> "tuple[array[float], array[float], array[float]
             raise ValueError(
                 f"client {_shown(client)} has sessions that do not end after they start"
             )
-        # A session that ends when it starts has no duration.
+        # Sessions without a duration are dropped.
         lasting = [(a, b) for a, b in zip(starts, ends, strict=True) if b > a]
         device.extend([number] * len(lasting))
         start.extend(a for a, _ in lasting)
@@ -65,7 +65,7 @@ def sessions_of(clients: Any) -> "tuple[array[float], array[float], array[float]
 def _numbers(client: int | str, record: Any, name: str) -> "array[float]":
     values = record.get(name) if type(record) is dict else None
     if isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values):
-        # A whole number may be larger than any float.
+        # An integer may be larger than any float.
         with contextlib.suppress(OverflowError):
             return array("d", values)
     raise ValueError(f"client {_shown(client)} has no list {name!r} of numbers")
@@ -78,7 +78,7 @@ def _shown(client: int | str) -> str:
 def _limit(memory: int, seconds: int) -> None:
     limits = (
         (resource.RLIMIT_CPU, seconds),
-        # A crash is an answer here, and its core file would be as large as the memory.
+        # A crash is an expected answer, and its core file would be as large as the memory.
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_AS, memory),
     )
@@ -109,7 +109,7 @@ def _main() -> int:
         sys.stdout.flush()
         return 0
     except MemoryError:
-        print("it asks for too much memory", file=sys.stderr)
+        print("it needs too much memory", file=sys.stderr)
     except ValueError as error:
         print(error, file=sys.stderr)
     sys.stderr.flush()

@@ -1,10 +1,10 @@
-"""Reads published traces of devices as sessions: FLASH (JSON) and FedScale (a pickle).
+"""Reads sessions from published device traces: FLASH (JSON) and FedScale (a pickle).
 
 **FLASH** (Yang et al. 2021, "Characterizing Impacts of Heterogeneity in Federated Learning upon
 Large-Scale Smartphone Data"; PKU-Chengxu/FLASH, `user_behavior_tiny.json`): a JSON object of users,
 each with `messages`, a line "2020-01-30 00:09:32<tab>state" per change of state. A device is
 eligible while it charges, is on wifi and is idle. FLASH leaves the definition of idle to its users;
-its own code takes a locked screen (models/timer.py).
+its own code uses a locked screen (models/timer.py).
 
 **FedScale** (Lai et al. 2022; SymbioticLab/FedScale, `client_behave_trace`): a pickled dict of
 clients, each with `active` and `inactive`, the seconds at which its sessions start and end.
@@ -29,7 +29,7 @@ from fedray.base.regular_file import read_regular_file
 from fedray.imports.sessions import Sessions, joined_sessions
 
 Idle = Literal["screen-off", "locked"]
-"""Definition of an idle device of FLASH: its screen is off, or it is locked."""
+"""Definition of an idle device in FLASH: its screen is off, or it is locked."""
 _STATES = {
     "battery_charged_on": ("charging", True),
     "battery_charged_off": ("charging", False),
@@ -44,41 +44,41 @@ _STATES = {
     "screen_lock": ("locked", True),
     "screen_unlock": ("locked", False),
 }
-"""State that each message of FLASH changes, and its new value."""
+"""The state that each message of FLASH changes, and its new value."""
 _IGNORED = ("battery_low", "battery_okay", "phone_off", "phone_on")
 MOST_BYTES = 2 << 30
-"""Largest file, since it is read whole."""
+"""Largest size of a file, which is read whole."""
 _PICKLE_MEMORY = 1 << 30
-"""Bytes for a pickle's reader, in addition to sixteen times the size of the file."""
+"""Memory for the reader of a pickle, in addition to sixteen times the size of the file, bytes."""
 _PICKLE_SECONDS = 10
-"""Seconds of computing, in addition to two for each MiB of the file."""
+"""CPU time for the reader of a pickle, in addition to two seconds per MiB of the file, seconds."""
 _DAY = 86_400.0
 
 
 def read_flash(file: Path, idle: str = "screen-off") -> Sessions:
     """Reads the sessions of FLASH's devices, numbered in the file's order.
 
-    Times have no zone and count as local times, from the midnight before the first message.
+    Times have no zone and are read as local times, from the midnight before the first session.
 
     Args:
         file: the JSON file.
         idle: "screen-off" or "locked".
 
     Raises:
-        InputError: the file is of another kind, or has a message that cannot be read.
+        InputError: the file has another format, or a message that cannot be read.
     """
     if idle not in get_args(Idle):
         raise InputError.of("idle", idle, f"is none of {', '.join(get_args(Idle))}")
     try:
         users = json.loads(_content(file))
     except (ValueError, RecursionError) as error:
-        raise _refused(file, f"it is no JSON ({error})") from None
+        raise _refused(file, f"it is not JSON ({error})") from None
     if not isinstance(users, dict) or not users:
-        raise _refused(file, "it is no object of users")
+        raise _refused(file, "it is not an object of users")
     parts: list[tuple[int, float, float]] = []
     for device, (user, record) in enumerate(users.items()):
         messages = record.get("messages") if isinstance(record, dict) else None
-        # Some users have a list of lines instead of one text.
+        # Some users have a list of lines instead of one string.
         if isinstance(messages, list) and all(isinstance(each, str) for each in messages):
             messages = "\n".join(messages)
         if not isinstance(messages, str):
@@ -86,8 +86,8 @@ def read_flash(file: Path, idle: str = "screen-off") -> Sessions:
         for start, end in _flash_sessions(file, user, messages, idle):
             parts.append((device, start, end))
     if not parts:
-        raise _refused(file, "none of its users is ever charging, on wifi and idle")
-    # Numbers of devices are exact as float64 far beyond the size of any file.
+        raise _refused(file, "no user is ever charging, on wifi and idle at once")
+    # Device numbers are exact as float64 far beyond the size of any file.
     device, start, end = np.array(parts).T
     return _sessions(len(users), device.astype(np.int64), start, end)
 
@@ -95,7 +95,7 @@ def read_flash(file: Path, idle: str = "screen-off") -> Sessions:
 def read_fedscale(file: Path) -> Sessions:
     """Reads the sessions of FedScale's clients, numbered in the order of their ids.
 
-    Overlapping sessions of a client are joined, since it is active in either.
+    Overlapping sessions of a client are joined, since it is active in both.
 
     Args:
         file: the pickle.
@@ -106,21 +106,21 @@ def read_fedscale(file: Path) -> Sessions:
     values = np.frombuffer(_read_apart(file), np.float64)
     device, start, end = values[1:].reshape(3, -1)
     if not device.size:
-        raise _refused(file, "none of its clients is ever active")
+        raise _refused(file, "no client is ever active")
     return _sessions(int(values[0]), device.astype(np.int64), start, end)
 
 
 def _read_apart(file: Path) -> bytes:
-    """Output of fedscale_pickle.py for a file."""
+    """Returns the output of fedscale_pickle.py for a file."""
     content = _content(file)
-    # Values take up to sixteen times their bytes in the pickle; two seconds read several MiB.
+    # Values need up to sixteen times their bytes in the pickle; two seconds read several MiB.
     memory = _PICKLE_MEMORY + 16 * len(content)
     seconds = _PICKLE_SECONDS + (len(content) >> 19)
     script = str(Path(__file__).with_name("fedscale_pickle.py"))
-    # -I and -S: neither the working directory nor a site's own code is imported.
+    # -I and -S prevent imports from the working directory and of site-specific code.
     command = [sys.executable, "-I", "-S", script, str(memory), str(seconds)]
     try:
-        # The limit counts time on a CPU, which a busy machine may stretch.
+        # The process limits its CPU time, which may take longer on a busy machine.
         run = subprocess.run(command, input=content, capture_output=True, timeout=10 * seconds)
     except subprocess.TimeoutExpired:
         raise _refused(file, f"reading it takes more than {10 * seconds} s") from None
@@ -136,11 +136,11 @@ def _read_apart(file: Path) -> bytes:
 
 
 def _flash_sessions(file: Path, user: str, messages: str, idle: str) -> list[tuple[float, float]]:
-    """Sessions of one user, in seconds since 1970 by its own clock."""
+    """Returns the sessions of one user, in seconds since 1970 by its own clock."""
     changes = list(_flash_changes(file, user, messages))
-    # FLASH's messages of one second are in the order in which they were sent; a sort keeps it.
+    # Messages of one second are in the order in which they were sent, which a stable sort keeps.
     changes.sort(key=lambda change: change[0])
-    # Nothing is on until a message says so.
+    # All states are off until a message turns them on.
     state = dict.fromkeys(("charging", "wifi", idle), False)
     found: list[tuple[float, float]] = []
     since = None
@@ -156,7 +156,7 @@ def _flash_sessions(file: Path, user: str, messages: str, idle: str) -> list[tup
         elif since is not None:
             found.append((since, time))
             since = None
-    # A device that is eligible at the end is known to be so only until the last message.
+    # A device that is eligible at the end is known to be eligible only until the last message.
     if since is not None and changes[-1][0] > since:
         found.append((since, changes[-1][0]))
     return found
@@ -168,7 +168,7 @@ def _flash_changes(file: Path, user: str, messages: str) -> Iterator[tuple[float
             continue
         moment, _, message = (part.strip() for part in line.strip().partition("\t"))
         try:
-            # Without a zone: taken as UTC, so that no clock change of this machine moves it.
+            # Times are read as UTC, so that this machine's clock changes do not move them.
             time = datetime.strptime(moment, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
         except ValueError:
             raise _refused(file, f"user {shown(user)} has the line {shown(line)}") from None

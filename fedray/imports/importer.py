@@ -1,11 +1,10 @@
-"""Makes a trace of a log in any order and of any size: pyarrow reads it, DuckDB ranks and sorts it.
+"""Makes a trace from a log of any order and size: pyarrow reads it, DuckDB ranks and sorts it.
 
 The first pass over the log (`log.py`) checks every row and stages (device, round, time) on disk.
 DuckDB ranks the rounds and sorts the rows, on disk if memory is short. The pass over the sorted
 rows numbers the devices, finds repeated rows, and writes the parts. No step holds more than its
-batches. Nothing that a figure rests on is guessed: which rounds released a model
-(`log_rounds.py`), the meaning of times (`log_times.py`) and of repeated rows are stated, or the log
-is refused.
+batches. No figure depends on a guess: unless it is stated which rounds released a model
+(`log_rounds.py`), and what times (`log_times.py`) and repeated rows mean, the log is refused.
 """
 
 import contextlib
@@ -54,21 +53,21 @@ from fedray.trace.writer import TraceWriter
 
 PART_ROWS = 1 << 22
 LEAST_MEMORY, USUAL_MEMORY = 64, 576
-"""MiB, of the sort. 10 million rows need 680; with 576 they take as long, and a whole import peaks
-at 1.04 GB instead of 1.16."""
+"""Memory of the sort, MiB. 10 million rows need 680; with 576 they take as long, and a whole import
+peaks at 1.04 GB instead of 1.16."""
 MOST_TABLED = 1 << 16
-"""Largest range of round numbers whose places are looked up in a table, made for each batch."""
+"""Largest range of round numbers whose positions are looked up in a table, made for each batch."""
 MEMORY_PER_THREAD = 128
-"""MiB; with less, threads of the sort would not get their minimum."""
+"""Memory per thread of the sort, MiB; with less, threads would not get their minimum."""
 REPEATS = ("refuse", "once", "each")
 REPEATED = "the same device in the same round again"
 _SORTING = "sorting"
-"""Directory for rows that memory does not hold."""
+"""Directory for rows that do not fit in memory."""
 _ROUNDS = (
     "SELECT round, min({time}) AS first, max({time}) AS last FROM staged"
     " GROUP BY round ORDER BY round"
 )
-# Rows that are equal in all columns are the same, so the log's order does not matter.
+# Rows that are equal in all columns are interchangeable, so the log's order does not matter.
 _SORTED = "FROM staged ORDER BY ALL"
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
@@ -98,37 +97,37 @@ def import_log(
     """Imports a CSV or Parquet file, or a directory of them, as the trace `out`.
 
     One of three arguments states which rounds released a model; a log that contradicts it is
-    refused. rounds: the log's rounds 0 .. rounds-1 all did; each must occur. renumber: all rounds
-    that occur in the log did, in order of their numbers, and no others. rounds_file: a list in
-    order of release (a number per line, or CSV or Parquet, perhaps with a column of times); rows in
-    other rounds released nothing, and are left out and reported.
+    refused. rounds: all of the log's rounds 0 .. rounds-1; each must occur. renumber: all rounds
+    that occur in the log, in order of their numbers, and no others. rounds_file: those in a list in
+    order of release (a number per line, or CSV or Parquet, optionally with a column of times); rows
+    in other rounds are left out and reported.
 
     Args:
         log: the file or directory.
-        device_column: column of whole numbers, strings or bytes (strings in CSV); with several
-            columns, each combination is a device.
-        round_column: column of whole numbers.
-        file_format: csv or parquet; by the suffix if None.
+        device_column: column of integers, strings or bytes (strings in CSV); with several columns,
+            each combination is a device.
+        round_column: column of integers.
+        file_format: csv or parquet; None to use the suffix.
         repeats: meaning of further rows of one device in one round. "refuse": unknown, so the log
             is refused. "once": records of one contribution. "each": separate contributions.
         time_column: column of ISO 8601 text, timestamps or Unix numbers (`log_times.py`).
         time_unit: unit of numbers that are not Unix times.
         time_format: format of other text, in directives of strptime, such as "%d.%m.%Y %H:%M".
         time_zone: zone of times without an offset from UTC, such as "Europe/Berlin"; UTC if None.
-        where: conditions "COLUMN=VALUE" of rows that are participations; several of one column mean
-            any of them.
+        where: conditions "COLUMN=VALUE" for rows that are participations; several for one column
+            mean any of them.
         delimiter: character between columns of CSV; a comma if None.
         leave_out_invalid: whether to leave out and report rows without a device or a round, instead
-            of refusing the log. Claims are then unchecked, as such rows may be participations.
-        memory_mebibytes: memory of the sort; more goes to disk.
+            of refusing the log. Claims are then unchecked, because such rows may be participations.
+        memory_mebibytes: memory of the sort; beyond that it uses the disk.
         on_progress: receives lines of progress.
 
     Returns:
         The trace, opened and checked.
 
     Raises:
-        InputError: the log or an argument cannot be the record of a run; nothing is left behind.
-        RunFailed: the disk is full or fails, or memory is too small.
+        InputError: the log or an argument cannot describe a run; nothing is left behind.
+        RunFailed: the disk is full or fails, or there is too little memory.
     """
     if not LEAST_MEMORY <= memory_mebibytes <= 1 << 20:
         rule = f"must be from {LEAST_MEMORY} to {1 << 20} MiB"
@@ -139,10 +138,10 @@ def import_log(
     stray = next((name for name, value in times.items() if value is not None), None)
     # A rounds file may have times if the log has none.
     if stray is not None and time_column is None and rounds_file is None:
-        rule = "tells how times are written, and there are none"
-        remedy = "name their column by time_column, or leave it out"
+        rule = "describes times, but there are none"
+        remedy = "give their column as time_column, or leave it out"
         raise InputError.of(stray, times[stray], rule, remedy)
-    # Before the work, and not after it.
+    # The name is checked before any work is done.
     check_name(Path(out))
     layout = LogLayout(
         devices=(device_column,) if isinstance(device_column, str) else tuple(device_column),
@@ -159,11 +158,11 @@ def import_log(
     numbering = Numbering(rounds, renumber, released)
     source = Log(Path(log), layout, numbering, on_progress)
     with TraceWriter(out) as writer, _writing(Path(out)):
-        # In the directory in the making, so that a failure removes it too.
+        # The file is in the partial directory, so that a failure removes it too.
         staged = writer.partial / "staged.parquet"
         source.stage(staged)
         _check_staged(source, leave_out_invalid)
-        # DuckDB may need all the memory that reading took.
+        # DuckDB may need all the memory that reading used.
         pa.default_memory_pool().release_unused()
         time = "NULL::DOUBLE" if time_column is None else "time"
         seen = _queried(_ROUNDS.format(time=time), staged, memory_mebibytes)
@@ -174,7 +173,7 @@ def import_log(
             parts.add(batch)
             line = f"{parts.rows:,} of {source.staged_rows:,} rows sorted"
             on_progress(PartDone(line, parts.rows, source.staged_rows))
-        # Neither belongs to the trace, and both may be as large as the log.
+        # Neither is part of the trace, and both may be as large as the log.
         staged.unlink()
         shutil.rmtree(writer.partial / _SORTING, ignore_errors=True)
         entries = parts.finish()
@@ -186,7 +185,7 @@ def import_log(
                 "give `repeats='once'` if they are repeated records of one contribution, or "
                 "`repeats='each'` if a device contributed more than once to a round"
             )
-        # Examples are hashed under this digest, so the names must be written first.
+        # This digest is the key of hashed examples, so the names must be written first.
         devices_digest = file_digest(writer.partial / DEVICES_FILE)
         left_out = _left_out(source, parts, repeats, devices_digest)
         n = log_rounds.numbers.size
@@ -227,29 +226,30 @@ def _released(file: Path, layout: LogLayout) -> ReleasedRounds:
 
 
 def _check_staged(source: Log, leave_out_invalid: bool) -> None:
-    """Raises InputError for rows that are not participations and may not be left out."""
+    """Raises InputError if there are rows that are not participations and may not be left out."""
     source.check_conditions()
     name = f"log {str(source.path)!r}"
-    # Rows beyond the stated rounds are participations, so leaving them out would hide some.
+    # Rows beyond the stated rounds are participations, so they must not be left out.
     if source.left_out and (source.out_of_range or not leave_out_invalid):
         reasons = "; ".join(
             f"{counted(each.rows, 'row')} {each.reason} (such as {each})"
             for each in source.left_out.values()
         )
         remedy = (
-            "correct the log; or leave them out, reported, by leave_out_invalid=True, and what "
-            "rests on the trace is unchecked, since they may be participations"
+            "correct the log; or leave them out with leave_out_invalid=True, but then no claim can "
+            "be checked, because they may be participations"
         )
         if source.out_of_range:
             remedy = (
-                f"those beyond are participations too: correct the number of rounds, or {REMEDY}"
+                "rows beyond the given rounds are participations too: correct the number of "
+                f"rounds, or {REMEDY}"
             )
         raise InputError(f"{name} has rows that cannot be used: {reasons}; {remedy}")
     if not source.staged_rows:
         raise InputError(
             f"{name} has no participation ({source.rows:,} rows, {source.unreleased_rows:,} of "
-            "them in rounds that the rounds file does not have); nothing was released that could "
-            "be audited"
+            "them in rounds that the rounds file does not have), so there is nothing to audit; "
+            "give a log with participations"
         )
 
 
@@ -266,7 +266,7 @@ def _left_out(source: Log, parts: "_Parts", repeats: str, devices_digest: str) -
 
 
 def _times(source: Log, origin: float) -> dict[str, Any] | None:
-    """The entry of run.json on times; None if neither log nor rounds file has any."""
+    """Returns the entry of run.json on times; None if log and rounds file have no times."""
     released = source.numbering.released
     listed_form = (released.form or None) if released is not None else None
     form = source.times.form if source.times is not None else None
@@ -284,16 +284,16 @@ def _times(source: Log, origin: float) -> dict[str, Any] | None:
 def _writing(directory: Path) -> Iterator[None]:
     try:
         yield
-    # Errors of reading the log are of other types by now.
+    # Errors of reading the log have other types by now.
     except OSError as error:
         raise RunFailed(
             f"writing the trace {shown_path(directory)} failed ({error.strerror or error}); free "
-            "space there and import again"
+            "disk space there and import again"
         ) from None
 
 
 def _queried(query: str, staged: Path, memory_mebibytes: int) -> Iterator[pa.RecordBatch]:
-    """Yields DuckDB's answer to a query of the view `staged`; rows beyond memory go to disk."""
+    """Yields DuckDB's answer to a query of the view `staged`; excess rows go to disk."""
     # The import takes a tenth of a second.
     import duckdb
 
@@ -306,36 +306,36 @@ def _queried(query: str, staged: Path, memory_mebibytes: int) -> Iterator[pa.Rec
     }
     try:
         with connected(settings) as connection:
-            # DuckDB takes names of files for patterns.
+            # DuckDB would read file names as patterns.
             connection.read_parquet(glob.escape(str(staged))).create_view("staged")
             yield from connection.sql(query).to_arrow_reader(BATCH_ROWS)
     except (duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
-        # DuckDB turns the user's Ctrl-C into an error of its own.
+        # DuckDB turns the user's Ctrl-C into its own error.
         if isinstance(error, duckdb.InterruptException) or "interrupted" in str(error).lower():
             raise KeyboardInterrupt from None
         raise RunFailed(
-            f"sorting in {shown_path(folder)} failed ({first_line(error)}); free disk space "
-            f"there, or give more than memory_mebibytes={memory_mebibytes}"
+            f"sorting in {shown_path(folder)} failed ({first_line(error)}); free disk space there, "
+            f"or raise memory_mebibytes={memory_mebibytes}"
         ) from None
 
 
 class _LogRounds:
-    """Our rounds: their numbers in the log, and their times.
+    """The rounds of the trace: their numbers in the log, and their times.
 
     Args:
-        seen: staged round, first and last time of the rounds that occur, sorted.
-        source: the log. Raises InputError if it contradicts the stated rounds.
+        seen: staged round, first and last time of each round that occurs, sorted.
+        source: the log; InputError is raised if it contradicts the stated rounds.
     """
 
     def __init__(self, seen: pa.Table, source: Log) -> None:
         staged = seen["round"].to_numpy()
         self.numbers = source.numbering.log_rounds(staged, str(source.path))
-        """[n]; the log's numbers of rounds 0 .. n-1."""
+        """The log's numbers of rounds 0 .. n-1, [n]."""
         self._has_places = source.numbering.released is not None
         n = self.numbers.size
         self.empty = n - staged.size
-        """Rounds without a participation in this log; they released a model too, and count."""
-        # Rounds of a rounds file may lack participations, so their places have gaps.
+        """Number of rounds without a participation in this log, which released a model too."""
+        # Rounds of a rounds file may lack participations, so their positions have gaps.
         places = self.places(staged)
         # First and last times of participations, and listed times; NaN if unknown.
         times = np.full((3, n), np.nan)
@@ -346,20 +346,20 @@ class _LogRounds:
             times[2] = released.seconds
         first = float(np.fmin.reduce(times, axis=None))
         self.origin = 0.0 if np.isnan(first) else first
-        """The first time of log and rounds file, from which the trace counts."""
+        """First time in the log or the rounds file, which is time 0 of the trace."""
         first_times, last_times, _ = self._times = times - self.origin
         # Comparisons with NaN are false, so rounds without times are never out of order.
         self.out_of_order = int((last_times[1:] < first_times[:-1]).sum())
-        """Rounds that ended before the round before them began."""
+        """Number of rounds that ended before the previous round began."""
 
     def places(self, staged: Int64Array) -> UInt32Array:
-        """Our numbers of staged rounds [N]."""
+        """Returns the round numbers in the trace of staged round numbers [N]."""
         if self._has_places:
             return staged.astype(np.uint32)
         first, last = self.numbers[[0, -1]]
         if last - first >= MOST_TABLED:
             return np.searchsorted(self.numbers, staged).astype(np.uint32)
-        # Ten times as fast as searching.
+        # The table is ten times as fast as searching.
         table = np.empty(last - first + 1, np.uint32)
         table[self.numbers - first] = np.arange(self.numbers.size)
         return table[staged - first]
@@ -381,7 +381,7 @@ class _Parts:
         writer: the trace.
         kind: type of the devices' names.
         log_rounds: the rounds.
-        repeats: one of REPEATS. With "each", further rows of one device in one round stay. With
+        repeats: one of REPEATS. With "each", further rows of a device in a round are kept. With
             "once", they become one participation with the first and the last of their times.
     """
 
@@ -399,18 +399,18 @@ class _Parts:
         self._last: tuple[pa.Scalar, int] | None = None
         """Name and round of the last row."""
         self._pending: list[tuple[NDArray, ...]] = []
-        """Columns of rows that are not written yet; no batch of them is empty."""
+        """Batches of columns that are not written yet; none of them is empty."""
         self._pending_rows = 0
         self._first_device = 0
         self._schema = IMPORTED_SCHEMA
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Takes the next rows [B]."""
+        """Adds the next rows [B]."""
         if not batch.num_rows:
             return
         names = batch.column(0)
         rounds = self._log_rounds.places(batch.column(1).to_numpy())
-        # Rows come sorted, so a new device, and a repeated row, is known by the row before.
+        # Rows are sorted, so comparing with the row before reveals new devices and repeated rows.
         is_new = np.ones(len(names), np.bool_)
         is_new[1:] = _COMPUTE.not_equal(names[1:], names[:-1])
         is_again = np.zeros(len(names), np.bool_)
@@ -424,7 +424,7 @@ class _Parts:
             number = int(self._log_rounds.numbers[rounds[place]])
             self.repeated = self.repeated or Unused(REPEATED, 0, names[place], str(number))
             self.repeated.rows += int(is_again.sum())
-        # Devices are numbered in order of their names: the first row of each raises the number.
+        # Devices are numbered in order of their names; the first row of each increments the number.
         ids = self.devices - 1 + np.cumsum(is_new)
         self.devices = int(ids[-1]) + 1
         self.rows += len(names)
@@ -450,13 +450,13 @@ class _Parts:
         return self._entries
 
     def _joined(self, columns: list[NDArray], first: Int64Array) -> list[NDArray]:
-        """One row for each participation, whose first rows are at the places `first`."""
+        """Returns one row per participation, whose first rows are at the positions `first`."""
         joined = [column[first] for column in columns]
         if self._schema is REPEATED_SCHEMA:
             # Times sort last, so the row before the next participation has the latest.
             ends = np.append(first, columns[0].size)
             latest = columns[-1][ends - 1]
-            # The batch may begin with further rows of the participation before it.
+            # The batch may begin with further rows of the previous batch's last participation.
             if ends[0] > 0:
                 self._pending[-1][-1][-1] = latest[0]
             joined.append(latest[1:])
@@ -465,15 +465,15 @@ class _Parts:
     def _write_parts(self, is_last: bool) -> None:
         """Writes parts of whole devices, of at most PART_ROWS rows if a device has no more.
 
-        Their edges do not depend on the batches.
+        Where parts end does not depend on the batches.
         """
         pending = list(zip(*self._pending, strict=True))
         self._pending = []
-        # Column by column, each freed as it is joined: else every row would be held twice.
+        # Each column is freed when it is joined, so that not all rows are in memory twice.
         columns = [np.concatenate(pending.pop(0)) for _ in range(len(pending))]
         while columns[0].size > PART_ROWS:
             ids = columns[0]
-            # The device at the edge goes into the next part whole, unless it is the only one.
+            # The device at the edge goes into the next part as a whole, unless it is the only one.
             end = int(np.searchsorted(ids, ids[PART_ROWS]))
             end = end or int(np.searchsorted(ids, ids[0], side="right"))
             # This device may have further rows in the next batch.
@@ -495,7 +495,7 @@ class _Parts:
             self._writer.partial / name,
             compression="zstd",
             use_dictionary=False,
-            # Sorted ids differ by little, which takes a bit or two each.
+            # Sorted ids differ so little that they need a bit or two each.
             column_encoding={"device_id": "DELTA_BINARY_PACKED", "round": "PLAIN"},
             write_page_checksum=True,
         )
@@ -516,7 +516,7 @@ class _Parts:
 
 
 class _Names:
-    """Writes names of devices in row groups of NAMES_PER_GROUP, whose places follow from ids."""
+    """Writes names in row groups of NAMES_PER_GROUP, so that positions follow from ids."""
 
     def __init__(self, file: Path, kind: pa.DataType) -> None:
         self._pending = pa.chunked_array([], kind)
@@ -539,7 +539,7 @@ class _Names:
         self._writer.close()
 
     def _write_group(self) -> None:
-        # One chunk, because the bytes of a file depend on the chunks, and its digest on them.
+        # One chunk, because the bytes of the file, and so its digest, depend on the chunks.
         group = self._pending[:NAMES_PER_GROUP].combine_chunks()
         self._writer.write_table(pa.table({"device": group}), NAMES_PER_GROUP)
         self._pending = self._pending[NAMES_PER_GROUP:]

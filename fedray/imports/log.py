@@ -1,4 +1,4 @@
-"""A log of participations, read batch by batch: rows checked, devices named, times converted."""
+"""Reads a log of participations batch by batch: checks rows, names devices and converts times."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from fedray.trace.files import first_line
 from fedray.trace.imported import AS_THEY_ARE, LeftOut, hashed_name
 
 MOST_MET = 5
-"""Most values of a condition's column that a message names."""
+"""Largest number of values of a condition's column in a message."""
 LONGEST_EXACT = 2**53
-"""Whole numbers beyond are not exact as float64."""
+"""Larger integers are not exact as float64."""
 UNRELEASED = "in rounds that released nothing, by the rounds file"
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
@@ -32,7 +32,7 @@ _COMPUTE: Any = pc
 class LogLayout:
     """Format and columns of a log, as arguments of `import_log`.
 
-    Raises InputError for a column that is named twice and for a wrong condition.
+    Raises InputError for a column that is named twice, or a malformed condition.
     """
 
     devices: tuple[str, ...]
@@ -54,8 +54,8 @@ class LogLayout:
         for column, count in Counter(chosen).items():
             if count > 1:
                 raise InputError(
-                    f"column {column!r} is named twice among those of device, round and time; "
-                    "name others"
+                    f"column {column!r} is given twice for device, round and time; give different "
+                    "columns"
                 )
         for each in self.where:
             column, equals, _ = each.partition("=")
@@ -67,14 +67,14 @@ class LogLayout:
         """Allowed values by column; participations have one of them in every column."""
         found: dict[str, list[str]] = {}
         for each in self.where:
-            # The first equals sign counts, so that a value may have more of them.
+            # Only the first equals sign separates, so that a value may contain others.
             column, _, value = each.partition("=")
             found.setdefault(column, []).append(value)
         return found
 
     @property
     def columns(self) -> dict[str, str]:
-        """All columns that are read, each with the first argument that names it."""
+        """All columns to read, each with the first argument that names it."""
         named = dict.fromkeys(self.conditions, "where")
         if self.time is not None:
             named[self.time] = "time_column"
@@ -84,13 +84,13 @@ class LogLayout:
         return {column: named[column] for column in (*self.devices, *named)}
 
     def time_reader(self, where: str) -> TimeReader:
-        """A reader of a column that messages call `where`. Raises InputError."""
+        """Returns a reader of a column of times, which messages call `where`. Raises InputError."""
         return TimeReader(where, self.time_unit, self.time_format, self.time_zone)
 
 
 @dataclass(slots=True)
 class Unused:
-    """Rows of a log that are not participations, for one reason, and the first of them."""
+    """Rows of a log that are not participations for one reason, with the first of them."""
 
     reason: str
     rows: int
@@ -103,7 +103,7 @@ class Unused:
         return row_text(self.device, self.round)
 
     def recorded(self, devices_digest: str, may_be_participation: bool = True) -> LeftOut:
-        """The entry of run.json; others may read it, so the device is hashed with this salt."""
+        """Returns the entry of run.json, which others may read, so the device is hashed."""
         device = self.device.as_py()
         name = "missing" if device is None else hashed_name(device, devices_digest)
         example = f"device {name}, round {self.round}"
@@ -115,9 +115,9 @@ class Log:
 
     Args:
         path: a file, or a directory of files of one format.
-        layout: its format and columns.
-        numbering: says which round numbers are valid.
-        on_progress: receives the number of rows read.
+        layout: format and columns of the log.
+        numbering: relation of round numbers, which determines the valid ones.
+        on_progress: function that is called with the number of rows read.
 
     Raises:
         InputError: the files or columns are missing, or have a type that cannot be read.
@@ -135,13 +135,13 @@ class Log:
         self.numbering = numbering
         self.rows = self.filtered_rows = self.staged_rows = 0
         self.left_out: dict[str, Unused] = {}
-        """Rows that may be participations but lack something, by reason."""
+        """Rows that may be participations but are incomplete, by reason."""
         self.out_of_range = self.unreleased_rows = 0
-        """Rows in rounds beyond the stated number, or absent from the rounds file."""
+        """Rows in rounds beyond the stated number, and in rounds that the rounds file lacks."""
         self.unreleased_rounds = np.empty(0, np.int64)
-        """Distinct numbers of the rounds that are absent from the rounds file, sorted."""
+        """Distinct numbers of rounds that the rounds file lacks, sorted."""
         self.times: TimeReader | None = None
-        # One reader serves all files, because all must have one form of times.
+        # One reader serves all files, because all must have the same form of times.
         if layout.time is not None:
             self.times = layout.time_reader(f"column {layout.time!r} of log {shown_path(path)}")
         self._on_progress = on_progress
@@ -179,30 +179,30 @@ class Log:
             ) from None
 
     def check_conditions(self) -> None:
-        """Raises InputError with some values of the columns if the conditions leave no row."""
+        """Raises InputError, with some values of the columns, if no row meets the conditions."""
         if not self.rows or self.filtered_rows < self.rows:
             return
         met = []
         for column, wanted in self.layout.conditions.items():
             found = list(map(repr, self._met[column]))
             some = ", ".join(found[:MOST_MET])
-            # One value too many shows that there are others.
+            # One value more than the limit shows that there are others.
             some += ", ..." if len(found) > MOST_MET else ""
             wish = " or ".join(map(repr, wanted))
-            met.append(f"column {column!r} has {some}, and {wish} is wanted")
+            met.append(f"column {column!r} has {some}, but {wish} is wanted")
         raise InputError(
-            f"where={shown(list(self.layout.where))} leaves none of the {self.rows:,} rows of log "
-            f"{shown_path(self.path)}: {'; '.join(met)}; values must be equal to the letter, and "
-            "all columns must match in one row"
+            f"where={shown(list(self.layout.where))} matches none of the {self.rows:,} rows of log "
+            f"{shown_path(self.path)}: {'; '.join(met)}; values must match exactly, and all "
+            "columns must match in the same row"
         )
 
     def _where(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that meet the conditions, whose values are compared as text."""
+        """Returns the rows that meet the conditions, with values compared as text."""
         taken = np.ones(batch.num_rows, np.bool_)
         for column, values in self.layout.conditions.items():
-            # Null counts as empty text, so that COLUMN= asks for rows without a value.
+            # Null counts as empty text, so that COLUMN= selects rows without a value.
             text = batch.column(column).cast(pa.string()).fill_null("")
-            # One more than a message names, so that it knows whether there are others.
+            # One more than a message shows, so that it can say whether there are others.
             if len(self._met[column]) <= MOST_MET:
                 some = text.unique()[: MOST_MET + 1].to_pylist()
                 self._met[column] |= dict.fromkeys(value[:60] for value in some)
@@ -229,7 +229,7 @@ class Log:
         checks = {
             "without a device": _is_missing(devices),
             "without a round": np.asarray(rounds.is_null()),
-            "with a round that is no whole number": np.asarray(whole.is_null()),
+            "with a round that is not an integer": np.asarray(whole.is_null()),
             "with a negative round": numbers < 0,
             beyond: numbers >= limit,
         }
@@ -243,14 +243,14 @@ class Log:
             example = Unused(reason, 0, devices[first], shown_value(rounds[first]))
             self.left_out.setdefault(reason, example).rows += places.size
             self.out_of_range += places.size if reason == beyond else 0
-        # Rows in these rounds are reported by round, because the log is not wrong about them.
+        # Rows in these rounds are counted separately, because the log may have them.
         staged = self.numbering.staged(numbers)
         is_unreleased = is_left & (staged < 0)
         if is_unreleased.any():
             self.unreleased_rows += int(is_unreleased.sum())
             found = np.unique(numbers[is_unreleased])
             self.unreleased_rounds = np.union1d(self.unreleased_rounds, found)
-        # Times of other rows are not read, so a wrong time there refuses nothing.
+        # Times of other rows are not read, so wrong times there are harmless.
         places = np.flatnonzero(is_left & ~is_unreleased)
         columns = [_taken(devices, places), pa.array(staged[places])]
         if self.times is not None:
@@ -264,15 +264,17 @@ class Log:
         return pa.record_batch(columns, schema=self.schema)
 
     def _devices(self, batch: pa.RecordBatch) -> pa.Array:
-        """The device of each row: its value, or several joined by "|", escaped by a backslash."""
+        """Returns each row's device: a value, or several joined by "|" and escaped by a
+        backslash."""
         kind = self.schema.field("device").type
         found = [batch.column(name).cast(kind) for name in self.layout.devices]
         for each in found:
-            # Text that is not UTF-8 would be sorted wrongly, which would split a device in two.
+            # Text that is not UTF-8 would be sorted wrongly, which could split a device in two.
             each.validate(full=True)
         if len(found) == 1:
             return found[0]
-        # Escapes keep ("a|b", "c") and ("a", "b|c") apart; with a missing part all is missing.
+        # Escapes keep ("a|b", "c") and ("a", "b|c") apart; with a missing part the device is
+        # missing.
         escaped = []
         missing = pa.scalar(None, kind)
         for each in found:
@@ -287,7 +289,7 @@ class Log:
         if len(kinds) == 1:
             return kinds[0]
         if pa.binary() in kinds:
-            rule = "must be whole numbers or strings, not bytes"
+            rule = "must be integers or strings, not bytes"
             raise InputError.of("device_column", names, rule, "write bytes as hexadecimal text")
         return pa.string()
 
@@ -302,18 +304,18 @@ def _device_kind(name: str, kind: pa.DataType) -> pa.DataType:
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     if is_bytes or pa.types.is_fixed_size_binary(kind):
         return pa.binary()
-    remedy = "devices are whole numbers, strings or bytes"
+    remedy = "devices must be integers, strings or bytes"
     raise InputError.of("device_column", name, f"is of type {kind}", remedy)
 
 
 def _check_round_type(name: str, kind: pa.DataType) -> None:
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     if not is_number and not _is_text(kind):
-        raise InputError.of("round_column", name, f"is of type {kind}", "rounds are whole numbers")
+        raise InputError.of("round_column", name, f"is of type {kind}", "rounds must be integers")
 
 
 def _whole_numbers(rounds: pa.Array) -> pa.Array:
-    """The rounds [N] as int64, at most 2^62; null if a value is not a whole number."""
+    """Returns rounds [N] as int64, at most 2^62; null if a value is not an integer."""
     kind = rounds.type
     nothing = pa.scalar(None, kind)
     if _is_text(kind):
@@ -335,12 +337,12 @@ def _whole_numbers(rounds: pa.Array) -> pa.Array:
 
 
 def row_text(device: pa.Scalar, round_text: str) -> str:
-    """Names a row in messages."""
+    """Returns a row's device and round, for messages."""
     return f"device {shown_value(device)}, round {round_text}"
 
 
 def shown_value(value: pa.Scalar) -> str:
-    """A value of a log for messages, cut to 60 characters; bytes in hexadecimal."""
+    """Returns a value of a log for messages, cut to 60 characters; bytes in hexadecimal."""
     plain = value.as_py()
     if plain is None:
         return "missing"
@@ -354,14 +356,14 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _taken(column: pa.Array, places: Int64Array) -> pa.Array:
-    # Most logs lose no row here, and a copy of text takes as long as reading it.
+    # Most logs lose no row here, and copying text takes as long as reading it.
     return column if places.size == len(column) else column.take(pa.array(places))
 
 
 def _is_missing(column: pa.Array) -> BoolArray:
-    """[N]; whether values are null or empty."""
+    """Returns whether values [N] are null or empty."""
     if pa.types.is_integer(column.type):
         return np.asarray(column.is_null())
-    # An empty name would join all devices without a name into one.
+    # An empty name would merge all devices without a name into one.
     is_empty = _COMPUTE.equal(_COMPUTE.binary_length(column), 0)
     return np.asarray(_COMPUTE.fill_null(is_empty, True))

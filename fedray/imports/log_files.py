@@ -1,4 +1,4 @@
-"""Files of a log: CSV or Parquet, one or a directory of them, read batch by batch.
+"""Reads the files of a log, CSV or Parquet, batch by batch.
 
 CSV is read as text. Only an empty cell is missing, since a device may be called NA or null.
 """
@@ -17,10 +17,10 @@ from fedray.trace.files import first_line
 
 BATCH_ROWS = 1 << 20
 BLOCK_BYTES = 16 << 20
-"""Bytes of CSV read at once; no value may be longer."""
+"""Number of bytes of CSV that are read at once; no value may be longer."""
 DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError)
-"""Errors of pyarrow for files that cannot be read."""
-# pyarrow decompresses CSV by the suffix.
+"""Errors that pyarrow raises for files that cannot be read."""
+# pyarrow decompresses CSV according to the suffix.
 _FORMATS = {
     ".csv": "csv",
     ".gz": "csv",
@@ -37,9 +37,9 @@ class LogFiles:
     """The columns of a log that an import reads.
 
     Args:
-        path: a file, or a directory of files of one format, read in order of their names.
+        path: a file, or a directory of files of one format, which are read in order of their names.
         columns: names of the columns, each with the argument that gives it.
-        file_format: csv or parquet; by the suffix if None.
+        file_format: csv or parquet; None to use the suffix.
         delimiter: character between columns of CSV; a comma if None.
 
     Raises:
@@ -59,16 +59,16 @@ class LogFiles:
         self._is_csv = _format_of(self._files[0], file_format) == "csv"
         if delimiter is not None and not self._is_csv:
             raise InputError.of(
-                "delimiter", delimiter, f"is for CSV, and {self._shown} is Parquet", "leave it out"
+                "delimiter", delimiter, f"is for CSV, but {self._shown} is Parquet", "leave it out"
             )
         with self._readable():
             schema = self._schema(self._files[0])
             self._check_names(schema.names, columns)
         self.types = _types(schema, columns)
-        """Types of the columns in every file; dictionaries are decoded."""
+        """Types of the columns in all files; for dictionaries, those of the values."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows in order. Raises InputError if a file is damaged or differs in types."""
+        """Yields the rows in order. Raises InputError for damaged files and for differing types."""
         names = list(self.types)
         for file in self._files:
             with self._readable():
@@ -78,7 +78,7 @@ class LogFiles:
                 with open_parquet(file) as parquet:
                     self._check_types(file, parquet.schema_arrow)
                     for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=names):
-                        # Files keep the order of their own columns.
+                        # Each file may have another order of columns.
                         columns = [_decoded(batch.column(name)) for name in names]
                         yield pa.record_batch(columns, names)
 
@@ -96,20 +96,20 @@ class LogFiles:
                 rule = f"is the name of {count} columns of {self._shown}"
                 raise InputError.of(argument, column, rule, "rename one of them")
             if not count:
-                # The usual cause is another character between columns, which makes them one.
+                # The usual cause is another separator, with which all columns appear as one.
                 hint = _separator_hint(self._files[0], self._separator) if self._is_csv else ""
                 remedy = f"it has {', '.join(names[:20])[:400]}{hint}"
                 rule = f"is not a column of {self._shown}"
                 raise InputError.of(argument, column, rule, remedy)
 
     def _check_types(self, file: Path, schema: pa.Schema) -> None:
-        # Text "0012" and number 12 would be two devices.
+        # The string "0012" and the number 12 would be two devices.
         found = _types(schema, self.types)
         if found != self.types:
             first = shown_path(self._files[0])
             raise InputError(
-                f"log {shown_path(file)} has the columns {_shown_types(found)}, and {first} has "
-                f"{_shown_types(self.types)}; bring all files to one form"
+                f"log {shown_path(file)} has the columns {_shown_types(found)}, but {first} has "
+                f"{_shown_types(self.types)}; convert all files to the same types"
             )
 
     @contextlib.contextmanager
@@ -124,11 +124,11 @@ class LogFiles:
 def open_csv(
     file: Path, columns: Sequence[str], separator: str, header: Sequence[str] = ()
 ) -> arrow_csv.CSVStreamingReader:
-    """Opens a CSV file, whose compression follows from its suffix, to be read block by block.
+    """Opens a CSV file, compressed according to its suffix, for reading block by block.
 
     Args:
-        file: its path.
-        columns: names of the columns to read, as text; all, of guessed types, if empty.
+        file: path of the file.
+        columns: names of the columns to read, as text; if empty, all are read with guessed types.
         separator: character between columns.
         header: names of all columns, if the first line does not have them.
 
@@ -139,7 +139,7 @@ def open_csv(
         return arrow_csv.open_csv(
             file,
             read_options=arrow_csv.ReadOptions(block_size=BLOCK_BYTES, column_names=header),
-            # Quoted text may have line breaks.
+            # Quoted text may contain line breaks.
             parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
                 column_types=dict.fromkeys(columns, pa.string()),
@@ -157,7 +157,7 @@ def open_csv(
 
 def csv_names(file: Path, separator: str) -> list[str]:
     """Returns the names in the first line of a CSV file. Raises InputError."""
-    # Without names of columns pyarrow reads one block and guesses types, which are not used.
+    # Without column names pyarrow reads one block and guesses types, which are not used.
     schema = open_csv(file, [], separator).schema
     try:
         # pyarrow decodes the names only here.
@@ -165,14 +165,14 @@ def csv_names(file: Path, separator: str) -> list[str]:
     except UnicodeError as error:
         raise InputError(
             f"{shown_path(file)} cannot be read: its first line is not UTF-8 "
-            f"({first_line(error)}); convert it, as by iconv"
+            f"({first_line(error)}); convert it to UTF-8, for example with iconv"
         ) from None
 
 
 def open_parquet(file: Path) -> pq.ParquetFile:
     """Opens a Parquet file. Raises InputError."""
     try:
-        # Without this the whole file would be read ahead.
+        # With pre-buffering the whole file would be read ahead.
         return pq.ParquetFile(file, pre_buffer=False)
     except DAMAGE as error:
         raise InputError(
@@ -183,19 +183,19 @@ def open_parquet(file: Path) -> pq.ParquetFile:
 def separator_of(delimiter: str | None) -> str:
     """Returns the character that a `delimiter` names. Raises InputError."""
     separator = _DELIMITERS.get(delimiter or ",", delimiter or ",")
-    # pyarrow takes one byte, which must be neither a quote nor the end of a line.
+    # pyarrow accepts one byte, which must not be a quote or end a line.
     if len(separator) != 1 or separator in '"\r\n' or not separator.isascii():
         raise InputError.of("delimiter", delimiter, "must be one character, such as ';' or tab")
     return separator
 
 
 def shown_path(path: Path) -> str:
-    """A path in quotes, for messages; bytes that are not UTF-8 are escaped."""
+    """Returns a path in quotes, for messages; bytes that are not UTF-8 are escaped."""
     return repr(str(path))
 
 
 def _types(schema: pa.Schema, names: Iterable[str]) -> dict[str, pa.DataType]:
-    """Types of the named columns that a schema has; of a dictionary, the type of its values."""
+    """Returns the types of the named columns in a schema; for a dictionary, its values' type."""
     kinds = {name: schema.field(name).type for name in names if name in schema.names}
     for name, kind in kinds.items():
         if pa.types.is_dictionary(kind):
@@ -212,7 +212,7 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def _separator_hint(file: Path, separator: str) -> str:
-    """Names another separator if only that one occurs in the first line of a CSV file."""
+    """Returns a hint if only another separator occurs in the first line of a CSV file."""
     try:
         with pa.input_stream(str(file)) as stream:
             first = stream.read(1 << 12).split(b"\n")[0].decode("utf-8", "replace")
@@ -222,7 +222,7 @@ def _separator_hint(file: Path, separator: str) -> str:
     if separator in first or found not in first:
         return ""
     name = "tab" if found == "\t" else found
-    return f"; its first line has no {separator!r}, but delimiter={name!r} would part it"
+    return f"; its first line has no {separator!r}, but delimiter={name!r} would split it"
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -230,16 +230,16 @@ def _files_of(path: Path) -> list[Path]:
     if path.is_file():
         return [_utf8(path)]
     if not path.is_dir():
-        raise InputError(f"{shown} is not there; name a CSV or Parquet file, or a directory")
+        raise InputError(f"{shown} does not exist; give a CSV or Parquet file, or a directory")
     # Other files are ignored, such as marks of a complete export.
     named = [file for file in path.rglob("*") if file.suffix.lower() in _FORMATS]
-    # Only regular files: a pipe would wait for a writer.
+    # Only regular files count, because reading a pipe would wait for a writer.
     found = sorted(file for file in named if file.is_file())
     formats = Counter(_FORMATS[file.suffix.lower()] for file in found)
     if not found:
-        raise InputError(f"{shown} holds no .csv or .parquet file; name another directory")
+        raise InputError(f"{shown} has no .csv or .parquet file; give another directory")
     if len(formats) > 1:
-        raise InputError(f"{shown} holds both CSV and Parquet files; keep those of one format")
+        raise InputError(f"{shown} has both CSV and Parquet files; keep only those of one format")
     return [_utf8(file) for file in found]
 
 
@@ -248,7 +248,7 @@ def _utf8(file: Path) -> Path:
         str(file).encode()
     except UnicodeEncodeError:
         raise InputError(
-            f"log {shown_path(file)} has a name that is not UTF-8, and cannot be opened; rename it"
+            f"log {shown_path(file)} has a name that is not UTF-8 and cannot be opened; rename it"
         ) from None
     return file
 
@@ -257,7 +257,7 @@ def _format_of(file: Path, given: str | None) -> str:
     found = given or _FORMATS.get(file.suffix.lower())
     if found not in ("csv", "parquet"):
         raise InputError(
-            f"the suffix of log {shown_path(file)} does not say its format; give "
+            f"the suffix of log {shown_path(file)} does not determine its format; give "
             "`file_format='csv'` or `file_format='parquet'`"
         )
     return found

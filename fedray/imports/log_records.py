@@ -1,4 +1,4 @@
-"""A log of when devices were eligible, or did something: columns of CSV or Parquet, read whole."""
+"""Reads a whole log of the times at which devices were eligible or active, as CSV or Parquet."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,30 +16,30 @@ from fedray.trace.files import first_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
-    """The columns of a log: the device, and either intervals, moments or rounds."""
+    """Columns of a log: the device, and either intervals, moments or rounds."""
 
     device: str = "device"
-    """Column of the device: whole numbers or text."""
+    """Column of the device: integers or text."""
     start: str = "start"
     """Column of the start of an interval."""
     end: str = "end"
     """Column of the end of an interval."""
     time: str | None = None
-    """Column of moments; the log then has no intervals."""
+    """Column of moments, for a log without intervals."""
     round: str | None = None
-    """Column of rounds; the log then has neither intervals nor moments."""
+    """Column of rounds, for a log with neither intervals nor moments."""
     time_unit: str | None = None
-    """Unit of times that are numbers; None if they are Unix times."""
+    """Unit of numeric times; None if they are Unix times."""
     time_format: str | None = None
-    """Format of times that are text, in directives of strptime; None for ISO 8601."""
+    """Format of text times, in directives of strptime; None for ISO 8601."""
     delimiter: str | None = None
     """Character between columns of CSV; None for a comma."""
     file_format: str | None = None
-    """csv or parquet; by the suffix if None."""
+    """csv or parquet; None to use the suffix."""
 
     @property
     def values(self) -> dict[str, str]:
-        """The columns beside the device's, each with the argument that names it."""
+        """Columns other than the device's, each with the argument that names it."""
         if self.round is not None:
             return {self.round: "round_column"}
         if self.time is not None:
@@ -50,11 +50,11 @@ class RecordColumns:
 class LogRecords(NamedTuple):
     """The rows [R] of a log.
 
-    device: [R]; numbers from 0, in order of first mention.
-    start: [R]; seconds since 1970 or as the log counts, or round numbers.
-    end: [R]; the same; equal to the starts if rows are moments or rounds.
+    device: [R]; device numbers from 0, in order of first occurrence.
+    start: [R]; seconds since 1970 or since the log's own origin, or round numbers.
+    end: [R]; in the same unit; equal to the starts if rows are moments or rounds.
     form: form of the times, in words.
-    is_unix: whether the first time lies in the years 2000 to 2100, counted from 1970.
+    is_unix: whether the first time, as seconds since 1970, is within the years 2000 to 2100.
     """
 
     device: Int64Array
@@ -73,23 +73,23 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
 
     Raises:
         InputError: the log cannot be read, lacks a column, or has an empty cell or an interval that
-            does not start before it ends.
+        does not start before it ends.
     """
     name = f"log {shown_path(path)}"
     arguments = {columns.device: "device_column", **columns.values}
-    # Columns are keys here, so a column that is named twice makes them fewer.
+    # Columns are keys here, so a column that is given twice makes them fewer.
     if len(arguments) <= len(columns.values):
-        raise InputError(f"column {columns.device!r} is named twice; name others")
+        raise InputError(f"column {columns.device!r} is given twice; give different columns")
     files = LogFiles(path, arguments, columns.file_format, columns.delimiter)
     table = pa.Table.from_batches(files.batches(), pa.schema(files.types))
-    # Before times are read, which need a first row.
+    # This is checked before times are read, which need a first row.
     if not table.num_rows:
-        raise InputError(f"{name} has no rows; name one that has")
+        raise InputError(f"{name} has no rows; name a log that is not empty")
     if any(column.null_count for column in table.columns):
         raise InputError(
             f"{name} has rows with an empty cell; every row needs {', '.join(arguments)}"
         )
-    # As text, devices of any type are numbered alike: a dictionary counts in order of mention.
+    # A dictionary of text numbers devices of any type in order of first occurrence.
     devices = _cast(table[columns.device], pa.string(), columns.device, name)
     codes = devices.combine_chunks().dictionary_encode().indices
     device = codes.to_numpy().astype(np.int64)
@@ -104,22 +104,22 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
             times.append(_seconds(reader, table[column]))
             form = form or reader.form
     start, end = times[0], times[-1]
-    # Written so, a time that is NaN is wrong too.
+    # In this form a NaN counts as wrong too.
     wrong = np.flatnonzero(~(start < end))
     if len(times) == 2 and wrong.size:
         first = wrong[0]
         raise InputError(
             f"{name}: row {first + 1} starts at {start[first]:g} and ends at {end[first]:g}; an "
-            "interval starts before it ends, correct it"
+            "interval must start before it ends; correct the row"
         )
-    # Rounds, and numbers that count from any moment, have no date.
+    # Rounds, and numbers that count from an unknown moment, have no date.
     is_unix = columns.round is None and EARLIEST <= float(start.min()) <= LATEST
     return LogRecords(device, start, end, form, is_unix)
 
 
 def _seconds(reader: TimeReader, column: pa.ChunkedArray) -> Float64Array:
     parts, rows = [], 0
-    # The reader takes one array, and a joined one could exceed 2 GB of text.
+    # The reader needs one array, and a joined one could exceed 2 GB of text.
     for chunk in column.chunks:
         parts.append(reader.seconds(chunk, lambda place, rows=rows: f"row {rows + place + 1}"))
         rows += len(chunk)
@@ -132,6 +132,6 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str, log: str) -> pa
     except pa.ArrowException as error:
         expected = "whole numbers" if kind == pa.int64() else "whole numbers or text"
         raise InputError(
-            f"column {name!r} of {log} has values that are no {expected} ({first_line(error)}); "
+            f"column {name!r} of {log} has values that are not {expected} ({first_line(error)}); "
             "correct them"
         ) from None

@@ -1,8 +1,8 @@
-"""Round numbers of a log and ours, 0 .. n-1 in order of release: equal, ranks, or places in a list.
+"""Relates a log's round numbers to the trace's, 0 .. n-1 in order of release.
 
-A log's numbers often have gaps: attempts that were abandoned, runs that were restarted. Min-sep
-counts released models, so a gap that is taken for a release makes two participations look further
-apart than they were.
+The trace's numbers are equal to the log's, their ranks, or positions in a list. A log's numbers
+often have gaps, from abandoned attempts or restarted runs. Min-sep counts released models, so a gap
+that is mistaken for a release makes participations look further apart than they were.
 """
 
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ from fedray.trace.imported import AS_THEY_ARE, BY_LIST, BY_RANK
 
 MOST_ROUNDS = 2**32 - 1
 LARGEST_NUMBER = 10**18
-"""Largest number of a round in a log."""
+"""Upper limit of round numbers in a log."""
 MOST_SHOWN = 5
 REMEDY = (
-    "number the rounds that occur by `renumber=True`, or list those that released a model by "
-    "`rounds_file='released.csv'`"
+    "number the rounds that occur with `renumber=True`, or list the rounds that released a model "
+    "with `rounds_file='released.csv'`"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRounds:
-    """Rounds that released a model, from a file; all others released nothing."""
+    """Rounds that released a model, read from a file; all other rounds released nothing."""
 
     numbers: Int64Array
-    """The log's numbers of the rounds, [n], distinct, in order of release."""
+    """Numbers of the rounds in the log, [n], distinct, in order of release."""
     seconds: Float64Array | None
     """Time of each release, [n], not decreasing; None if the file has no times."""
     form: str
@@ -42,15 +42,15 @@ class ReleasedRounds:
 
 
 class Numbering:
-    """The relation between a log's round numbers and ours.
+    """The relation between a log's round numbers and the trace's.
 
     Args:
         rounds: number of rounds that released a model, if known.
-        has_ranks: whether our numbers are ranks of the numbers that occur.
-        released: the rounds of a rounds file, if there is one.
+        has_ranks: whether the trace's numbers are ranks of the numbers that occur.
+        released: rounds of the rounds file; None without one.
 
     Raises:
-        InputError: the arguments contradict each other, or say nothing.
+        InputError: the arguments contradict each other, or do not determine the rounds.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Numbering:
             raise InputError.of("rounds", rounds, rule, "it counts rounds that released a model")
         if has_ranks and released is not None:
             raise InputError(
-                "`renumber=True` and `rounds_file=FILE` both say which rounds released a model; "
-                "give one of them"
+                "`renumber=True` and `rounds_file=FILE` both state which rounds released a model; "
+                "give only one of them"
             )
         if rounds is None and not has_ranks and released is None:
             raise InputError(
-                "say which rounds released a model: `rounds=N` for all of 0 .. N-1, "
+                "it is not given which rounds released a model; use `rounds=N` for 0 .. N-1, "
                 "`renumber=True` for all that occur in the log, or `rounds_file=FILE` for a list"
             )
         if released is not None and rounds not in (None, released.numbers.size):
@@ -79,7 +79,7 @@ class Numbering:
             self.how = BY_LIST
         self.released = released
         self.limit = LARGEST_NUMBER
-        """Rows with this round number or a larger one are refused."""
+        """Rows with this round number or a higher one are refused."""
         if rounds is not None and self.how == AS_THEY_ARE:
             self.limit = rounds
         self._rounds = rounds
@@ -89,20 +89,20 @@ class Numbering:
             self._sorted = released.numbers[self._order]
 
     def staged(self, numbers: Int64Array) -> Int64Array:
-        """Returns values in the order of our rounds, for a log's rounds [N]; -1 if not released.
+        """Returns values in the order of the trace's rounds for log rounds [N]; -1 if not released.
 
-        They are places in the rounds file if there is one, else the log's numbers: ranks are known
-        only after the last row.
+        They are positions in the rounds file if there is one, otherwise the log's numbers, because
+        ranks are known only after the last row.
         """
         if self.released is None:
             return numbers
-        # The minimum is for numbers above all that are listed, which have no place.
+        # Numbers above all listed ones have no position, hence the minimum.
         places = np.searchsorted(self._sorted, numbers)
         places = np.minimum(places, self._sorted.size - 1)
         return np.where(self._sorted[places] == numbers, self._order[places], -1)
 
     def log_rounds(self, seen: Int64Array, log: str) -> Int64Array:
-        """Returns the log's numbers of our rounds 0 .. n-1, [n].
+        """Returns the log's numbers of the trace's rounds 0 .. n-1, [n].
 
         Args:
             seen: distinct staged values, sorted.
@@ -117,24 +117,24 @@ class Numbering:
         if missing and self.how == BY_RANK:
             rule = f"is not the {seen.size:,} rounds with participations in log {log!r}"
             remedy = (
-                "leave the number out, or list the rounds that released a model by "
+                "leave the number out, or list the rounds that released a model with "
                 "`rounds_file=FILE`"
             )
             raise InputError.of("rounds", self._rounds, rule, remedy)
         if missing:
-            # Among these, MOST_SHOWN numbers are missing, or all missing ones.
+            # These numbers include the first MOST_SHOWN missing ones, or all of them.
             first = np.arange(min(self.limit, seen.size + MOST_SHOWN))
             some = listed(np.setdiff1d(first, seen), missing)
             raise InputError(
                 f"log {log!r} has no participation in {missing:,} of the rounds 0 .. "
-                f"{self.limit - 1} (such as {some}): if those released nothing, participations "
-                f"look further apart than they are; {REMEDY}"
+                f"{self.limit - 1} (such as {some}): if these rounds released nothing, "
+                f"participations would look further apart than they are; {REMEDY}"
             )
         return seen
 
 
 def listed(some: Int64Array, count: int) -> str:
-    """The first of some numbers, for messages; and how many there are in all, if more."""
+    """Returns the first few of some numbers, for messages, and their total if there are more."""
     shown = ", ".join(map(str, some[:MOST_SHOWN].tolist()))
     return f"{shown}, ... {count:,} in all" if count > MOST_SHOWN else shown
 
@@ -145,30 +145,30 @@ def read_rounds_file(
     """Reads a list of rounds in order of release: one per line, or a CSV or Parquet file.
 
     Args:
-        file: its path. The rounds are in `round_column`, `round`, or its only column; the times, if
-            any, in `time_column` or `time`.
+        file: path of the file. Rounds are in `round_column`, `round` or the only column, and times,
+            if any, in `time_column` or `time`.
         separator: character between columns of CSV.
-        round_column: the log's column of the round.
-        time_column: the log's column of times; None if it has none.
+        round_column: column of rounds in the log.
+        time_column: column of times in the log; None if it has no times.
         times: reader of the times.
 
     Raises:
-        InputError: the file cannot be read, or its rounds are not distinct whole numbers in order.
+        InputError: the file cannot be read, or its rounds are not distinct integers in order.
     """
     if not file.is_file():
-        remedy = "name a file that lists the rounds that released a model"
-        raise InputError.of("rounds_file", str(file), "is not there", remedy)
+        remedy = "give a file that lists the rounds that released a model"
+        raise InputError.of("rounds_file", str(file), "does not exist", remedy)
     try:
         table = _table(file, separator)
     except DAMAGE as error:
         raise _refused(file, f"cannot be read ({first_line(error)})", "correct it") from None
     names = table.column_names
-    # The log's own name comes first, then the usual one, then the only one.
+    # The log's own name has precedence, then the usual one, then the only column.
     candidates = [name for name in (round_column, "round") if name in names]
     candidates += names if len(names) == 1 else []
     if not candidates:
         rule = f"has the columns {', '.join(names[:20])}"
-        raise _refused(file, rule, f"call that of the rounds {round_column!r} or 'round'")
+        raise _refused(file, rule, f"name the column of rounds {round_column!r} or 'round'")
     numbers = _whole(table.column(candidates[0]).combine_chunks(), file)
     time_names = [name for name in (time_column, "time") if name in names]
     time_names = [name for name in time_names if name != candidates[0]]
@@ -186,18 +186,18 @@ def _table(file: Path, separator: str) -> pa.Table:
             return parquet.read()
     with file.open("rb") as lines:
         first = next((line.strip() for line in lines if line.strip()), b"")
-    # No column is called by digits, so a first line of digits begins a plain list.
+    # Column names are not digits, so a first line of digits begins a plain list.
     if first.removeprefix(b"-").isdigit():
         return open_csv(file, ["round"], separator, header=["round"]).read_all()
     names = csv_names(file, separator)
     _check_distinct(names, file)
-    # As text: pyarrow would guess the types, and lose the offsets of times.
+    # Columns are read as text, because pyarrow would guess types and lose the offsets of times.
     return open_csv(file, names, separator).read_all()
 
 
 def _check_distinct(names: list[str], file: Path) -> None:
     if len(set(names)) < len(names):
-        raise _refused(file, "has two columns of one name", "rename one of them")
+        raise _refused(file, "has two columns with the same name", "rename one of them")
 
 
 def _whole(column: pa.Array, file: Path) -> Int64Array:
@@ -207,22 +207,22 @@ def _whole(column: pa.Array, file: Path) -> Int64Array:
             column = pc.utf8_trim_whitespace(column)  # pyright: ignore[reportAttributeAccessIssue]
         numbers = column.cast(pa.int64())
     except pa.ArrowException as error:
-        rule = f"has rounds that are no whole numbers ({first_line(error)})"
+        rule = f"has rounds that are not integers ({first_line(error)})"
         raise _refused(file, rule, "correct them") from None
     if not len(numbers):
-        raise _refused(file, "lists no round", "nothing was released that could be audited")
+        raise _refused(file, "lists no round", "list the rounds that released a model")
     if numbers.null_count:
         raise _refused(file, f"has {numbers.null_count:,} lines without a round", "correct them")
     found = np.asarray(numbers)
     wrong = found[(found < 0) | (found >= LARGEST_NUMBER)]
     if wrong.size:
-        remedy = "rounds are numbers from 0 to 10^18, correct it"
+        remedy = "rounds must be from 0 to 10^18; correct it"
         raise _refused(file, f"has round {wrong[0]}", remedy)
     return found
 
 
 def _check_order(numbers: Int64Array, seconds: Float64Array | None, file: Path) -> None:
-    """Rounds in the wrong order would give a wrong min-sep: numbers increase, or else times do."""
+    """Checks that numbers, or else times, increase: a wrong order gives a wrong min-sep."""
     distinct, counts = np.unique(numbers, return_counts=True)
     if distinct.size < numbers.size:
         rule = f"lists round {distinct[counts.argmax()]} more than once"
@@ -233,7 +233,7 @@ def _check_order(numbers: Int64Array, seconds: Float64Array | None, file: Path) 
         before, after = numbers[falls[0] : falls[0] + 2]
         remedy = "sort the file by time"
         if seconds is None:
-            remedy = "sort it in order of release, or add a column 'time' that shows it"
+            remedy = "sort it in order of release, or add a column 'time' with the times of release"
         rule = f"must list rounds in order of release, but {after} comes after {before}"
         raise _refused(file, rule, remedy)
 

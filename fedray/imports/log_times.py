@@ -1,6 +1,6 @@
 """Times of logs, converted to seconds: ISO 8601 text, Parquet's timestamps, or Unix numbers.
 
-The first rows with a time decide the form; every other row must have it. Nothing is guessed:
+The first rows with a time determine the form, which all other rows must have. Nothing is guessed:
 
 * Text with an offset from UTC ("2026-03-01T12:00:00Z", "2026-03-01 12:00:00+02:00", "2026-03-01
   12:00:00 UTC") is exact.
@@ -31,13 +31,13 @@ from fedray.trace.files import first_line
 
 Floats = Float64Array
 RowName = Callable[[int], str]
-"""Gives the name of a row for messages, by its place."""
+"""Returns the name of a row for messages, from its position."""
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
 EARLIEST, LATEST = 946_684_800.0, 4_102_444_800.0
-"""2000 and 2100: Unix numbers without a given unit must lie between."""
+"""The years 2000 and 2100, between which Unix numbers without a given unit must be."""
 ACCEPTED = (
-    "Accepted are ISO 8601 text such as 2026-03-01T12:00:00Z, timestamps, Unix numbers "
-    "such as 1772366400, and other text by its format, as by `time_format='%d.%m.%Y %H:%M'`"
+    "Accepted are ISO 8601 text such as 2026-03-01T12:00:00Z, timestamps, Unix numbers such as "
+    "1772366400, and other text with its format, such as `time_format='%d.%m.%Y %H:%M'`"
 )
 _ISO_8601 = r"^\d{4}-\d{2}-\d{2}[ T]\d"
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
@@ -54,11 +54,11 @@ class TimeReader:
     Args:
         where: name of the column in messages.
         unit: unit of numbers, one of UNITS; None if unknown.
-        text_format: format of text, in directives of strptime; None for ISO 8601.
+        text_format: format of text times, in directives of strptime; None for ISO 8601.
         zone: time zone of times without an offset; None for UTC.
 
     Raises:
-        InputError: unit, format or zone are unknown, or contradict each other.
+        InputError: unit, format or zone is unknown, or they contradict each other.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TimeReader:
         if unit is not None and unit not in UNITS:
             raise InputError.of("time_unit", unit, f"is none of {', '.join(UNITS)}")
         if unit is not None and text_format is not None:
-            rule = f"is for numbers, and `time_format={text_format!r}` for text"
+            rule = f"is for numbers, but `time_format={text_format!r}` is for text"
             raise InputError.of("time_unit", unit, rule, "leave one out")
         self._where = where
         self._parser = None if text_format is None else _TextParser(text_format)
@@ -91,8 +91,8 @@ class TimeReader:
         """Returns the times of a column [N] in seconds since 1970-01-01 UTC, or as numbers count.
 
         Args:
-            column: the values; the first column read decides the form for all later ones.
-            row_name: gives the name of a row for messages.
+            column: the values; the first column read determines the form for all later ones.
+            row_name: function that returns the name of a row for messages.
 
         Raises:
             InputError: a value is missing, not of the form, or ambiguous.
@@ -103,27 +103,27 @@ class TimeReader:
         if column.null_count:
             place = int(np.flatnonzero(column.is_null())[0])
             raise self._error(
-                f"rows without a time ({row_name(place)}); correct them, or leave the times out: "
-                f"timers are then not checked. {ACCEPTED}"
+                f"rows without a time ({row_name(place)}); correct them, or leave the times out, "
+                f"so that timers are not checked. {ACCEPTED}"
             )
         kind = column.type
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         if self._parser is not None and not is_text:
             given = f"`time_format={self._parser.text_format!r}`"
             raise InputError(
-                f"{self._where} is of type {kind}, and {given} is for text; leave it out"
+                f"{self._where} is of type {kind}, but {given} is for text; leave it out"
             )
         if self._parser is not None:
             return self._of_format(column, self._parser)
         if pa.types.is_timestamp(kind):
             return self._of_timestamps(column, "timestamps")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            # Unsafe casts round: nanoseconds since 1970 need more digits than float64 has.
+            # Unsafe casts round, because nanoseconds since 1970 need more digits than float64 has.
             numbers = column.cast(pa.float64(), safe=False)
             return self._of_numbers(np.asarray(numbers))
         if is_text:
             return self._of_text(_COMPUTE.utf8_trim_whitespace(column))
-        raise InputError(f"{self._where} is of type {kind}, which has no times. {ACCEPTED}")
+        raise InputError(f"{self._where} is of type {kind}, which is not a time. {ACCEPTED}")
 
     def _of_text(self, text: pa.Array) -> Floats:
         if self.form.startswith(_NUMBERS) or (not self.form and _is_number(text[0].as_py())):
@@ -132,23 +132,23 @@ class TimeReader:
             except pa.ArrowException as error:
                 raise self._doubt(first_line(error)) from None
             return self._of_numbers(np.asarray(numbers))
-        # pyarrow would take a date for its midnight, up to a day away from the truth.
+        # pyarrow would read a date as its midnight, up to a day away from the truth.
         is_short = _COMPUTE.less_equal(_COMPUTE.binary_length(text), len("2026-03-01"))
         if some := self._some(text, is_short):
             raise self._doubt(
-                f"{some}, which is a date without a time of day, or no time; correct or remove "
+                f"{some}, which is a date without a time of day, or not a time; correct or remove "
                 "such rows"
             )
-        # pyarrow knows the letter Z, and not the word UTC.
+        # pyarrow knows the letter Z, but not the word UTC.
         text = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
         problem = ""
-        # Once rows had an offset, or had none, all others must be alike.
+        # After the first rows, all others must have an offset too, or must not.
         kinds = (_WITH_OFFSET, _WITHOUT) if self._text_type is None else (self._text_type,)
         for kind in kinds:
             try:
                 found = text.cast(kind)
             except pa.ArrowException as error:
-                # The rest is advice on functions of pyarrow.
+                # The rest of the message is advice on functions of pyarrow.
                 problem = first_line(error).split(" If these")[0].rstrip(".")
                 continue
             self._text_type = kind
@@ -162,20 +162,24 @@ class TimeReader:
         given = f"`time_format={parser.text_format!r}`"
         found = parser.parsed(text)
         if some := self._some(text, found.is_null()):
-            raise self._error(f"{some}, which is not of {given}; correct the format or the rows")
+            raise self._error(
+                f"{some}, which does not match {given}; correct the format or the rows"
+            )
         what = f"text of the form {parser.text_format!r}"
         seconds = self._of_timestamps(found, what)
         if some := self._some(text, (seconds < EARLIEST) | (seconds > LATEST)):
             raise self._error(
-                f"{some}, which {given} takes as a year before 2000 or after 2100; "
-                "%y is a year of two digits, and %Y one of four"
+                f"{some}, which {given} reads as a year before 2000 or after 2100; use %y for "
+                "years of two digits, and %Y for four"
             )
         return seconds
 
     def _of_timestamps(self, column: pa.Array, what: str) -> Floats:
         if self._has_given_unit:
             given = f"`time_unit={self._unit!r}`"
-            raise self._error(f"{what}, whose unit is known; {given} is for numbers, leave it out")
+            raise self._error(
+                f"{what}, whose unit is known, but {given} is for numbers; leave it out"
+            )
         if self._zone is not None:
             if column.type.tz:
                 raise self._without_zone(f"{what} with an offset from UTC")
@@ -189,12 +193,12 @@ class TimeReader:
         return ticks / _TICKS[column.type.unit]
 
     def _of_zone(self, column: pa.Array, zone: str) -> pa.Array:
-        """The times in UTC of local times [N]."""
+        """Returns local times [N] in UTC."""
         first, last = _located(column, zone)
         if some := self._some(column, _COMPUTE.not_equal(first, last), "time"):
             raise self._error(
                 f"{some}, which clocks of {zone} showed twice or never, because they were changed; "
-                "write the times with their offset from UTC, or leave them out"
+                "give their offset from UTC, or leave them out"
             )
         return first
 
@@ -203,11 +207,13 @@ class TimeReader:
             raise self._doubt("a number that is not finite")
         if self._zone is not None:
             raise self._without_zone("numbers, which count from a moment")
-        remedy = "say what the numbers are, as by `time_unit='seconds'`"
+        remedy = "give their unit, such as `time_unit='seconds'`"
         if self._unit is None:
             units = [unit for unit in UNITS if EARLIEST <= values[0] / UNITS[unit] <= LATEST]
             if not units:
-                problem = f"{values[0]:.15g}, which is a Unix time of 2000 to 2100 in no unit"
+                problem = (
+                    f"{values[0]:.15g}, which is not a Unix time from 2000 to 2100 in any unit"
+                )
                 raise self._doubt(f"{problem}; {remedy}")
             self._unit = units[0]
         seconds = values / UNITS[self._unit]
@@ -217,12 +223,12 @@ class TimeReader:
         self.form = f"{_NUMBERS}, Unix {self._unit}"
         outside = values[(seconds < EARLIEST) | (seconds > LATEST)]
         if outside.size:
-            problem = f"{outside[0]:.15g} beside Unix {self._unit}"
+            problem = f"{outside[0]:.15g} among Unix {self._unit}"
             raise self._doubt(f"{problem}; correct it, or {remedy}")
         return seconds
 
     def _some(self, values: pa.Array, is_wrong: pa.Array | NDArray, noun: str = "value") -> str:
-        """Number of wrong values, and the first one with its row; empty text if all are right."""
+        """Returns the number of wrong values, and the first with its row; "" if all are right."""
         wrong = np.flatnonzero(is_wrong)
         if not wrong.size:
             return ""
@@ -234,15 +240,15 @@ class TimeReader:
         return InputError(f"{self._where} has {problem}")
 
     def _doubt(self, problem: str) -> InputError:
-        return self._error(f"times that cannot be told for certain: {problem}. {ACCEPTED}")
+        return self._error(f"times that cannot be read with certainty: {problem}. {ACCEPTED}")
 
     def _without_zone(self, what: str) -> InputError:
         given = f"time_zone={self._zone!r}"
-        return self._error(f"{what}; {given} is for times without one, leave it out")
+        return self._error(f"{what}, but {given} is for times without one; leave it out")
 
 
 class _TextParser:
-    """Reads text of one format by DuckDB; pyarrow takes the 31st of February for a day in March.
+    """Reads text in one format with DuckDB, because pyarrow accepts the 31st of February.
 
     Raises InputError for a format without a date and a time of day.
     """
@@ -252,9 +258,9 @@ class _TextParser:
         import duckdb
 
         self.text_format = text_format
-        # Times belong to rows by their places, and a single thread keeps the order of rows.
+        # Times are matched to rows by position, and a single thread keeps the order of rows.
         self._connection = connected({"threads": 1})
-        # A moment written in the format must be read as the same hour of the same day.
+        # A time that is written in the format must be read back as the same hour of the same day.
         moment = pa.array([datetime.datetime(2026, 11, 23, 13)], pa.timestamp("us"))
         try:
             found = self._queried("try_strptime(strftime(value, $1), $1)", moment)
@@ -262,13 +268,13 @@ class _TextParser:
         except (duckdb.Error, UnicodeError) as error:
             rule = f"cannot be read ({first_line(error)})"
             raise InputError.of("time_format", text_format, rule, _FORMAT_EXAMPLE) from None
-        # Counts of microseconds are compared, because with %z there is a zone that was not written.
+        # Microseconds are compared, because with %z the result has a zone that was not written.
         if found.cast(pa.int64()) != moment.cast(pa.int64()):
             rule = "does not name a date with a time of day"
             raise InputError.of("time_format", text_format, rule, _FORMAT_EXAMPLE)
 
     def parsed(self, text: pa.Array) -> pa.Array:
-        """The timestamps of text [N]; null if it is not of the format."""
+        """Returns the timestamps of text [N]; null if it does not match the format."""
         return self._queried("try_strptime(value, $1)", text)
 
     def _queried(self, expression: str, values: pa.Array) -> pa.Array:
@@ -278,7 +284,7 @@ class _TextParser:
 
 
 def _located(column: pa.Array, zone: str) -> tuple[pa.Array, pa.Array]:
-    """The earliest and the latest moments at which clocks of a zone show local times [N]."""
+    """Returns the earliest and latest moments at which clocks of a zone show local times [N]."""
     try:
         first, last = (
             _COMPUTE.assume_timezone(column, zone, ambiguous=choice, nonexistent=choice)
@@ -286,18 +292,20 @@ def _located(column: pa.Array, zone: str) -> tuple[pa.Array, pa.Array]:
         )
     except (pa.ArrowException, UnicodeEncodeError) as error:
         rule = f"is not known ({first_line(error)})"
-        raise InputError.of("time_zone", zone, rule, "name one such as 'Europe/Berlin'") from None
+        raise InputError.of(
+            "time_zone", zone, rule, "give a zone such as 'Europe/Berlin'"
+        ) from None
     return first, last
 
 
 def shown_range(first: float, last: float) -> tuple[str, str]:
-    """Formats two times: ISO 8601 in UTC if both lie within 2000 to 2100, else seconds.
+    """Formats two times: ISO 8601 in UTC if both are between 2000 and 2100, otherwise seconds.
 
-    Both have the decimals that the longer one needs, six at most.
+    Both have the decimals that the longer one needs, at most six.
     """
     if not EARLIEST <= first <= last <= LATEST:
         return f"{first:.15g} s", f"{last:.15g} s"
-    # Whole microseconds are taken, because a conversion of floats would round.
+    # Whole microseconds are converted, because a conversion of floats would round.
     microseconds = np.array([round(1e6 * each) for each in (first, last)], "datetime64[us]")
     shown_times = microseconds
     for unit in ("s", "ms"):

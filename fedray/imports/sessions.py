@@ -1,12 +1,12 @@
-"""Files of intervals in which devices were eligible, written block by block for any population.
+"""Writes files of intervals in which devices were eligible, block by block for any population.
 
 `replay` reads the columns device, start and end. The other forms are for other tools:
 
-* `json`: `{"finish_time": T, "devices": {"0": [[start, end], ...], ...}}`, for programs that choose
-  clients by their own code, as with Flower and APPFL, which have no format for this.
-* `fedscale`: the dict that FedScale reads as `device_avail_file`, as JSON in place of its pickle:
+* `json`: `{"finish_time": T, "devices": {"0": [[start, end], ...], ...}}`, for programs that select
+  clients in their own code, as with Flower and APPFL, which have no format for this.
+* `fedscale`: the dict that FedScale reads as `device_avail_file`, as JSON instead of a pickle:
   `{"0": {"duration": ..., "inactive": [...], "finish_time": T, "active": [...], "model": ""}}`.
-  FedScale takes a device as active at t if active[i] <= t modulo finish_time <= inactive[i]
+  For FedScale a device is active at t if active[i] <= t modulo finish_time <= inactive[i]
   (SymbioticLab/FedScale, fedscale/cloud/internal/client_metadata.py).
 """
 
@@ -25,7 +25,7 @@ from fedray.trace.row_file import ROW_SUFFIXES, new_row_file, write_rows
 SessionForm = Literal["parquet", "csv", "json", "fedscale"]
 SUFFIXES: dict[str, SessionForm] = {**ROW_SUFFIXES, ".json": "json"}
 JOINED_SECONDS = 1.0
-"""Largest gap between sessions that are joined."""
+"""Largest gap between sessions that are joined, seconds."""
 _SCHEMA = pa.schema(
     [
         pa.field("device", pa.int64(), nullable=False),
@@ -56,7 +56,7 @@ def form_of(file: Path, form: str | None) -> SessionForm:
         found = SUFFIXES.get(file.suffix.lower())
         if found is None:
             rule = f"has a suffix that is none of {', '.join(SUFFIXES)}"
-            raise InputError.of("sessions", str(file), rule, "name the file so, or say its format")
+            raise InputError.of("sessions", str(file), rule, "rename the file, or give its format")
         return found
     # The loop shows the type checker that the result is one of the forms.
     for each in get_args(SessionForm):
@@ -68,13 +68,13 @@ def form_of(file: Path, form: str | None) -> SessionForm:
 def write_sessions(
     blocks: Iterable[Sessions], file: Path, form: SessionForm, finish_seconds: float
 ) -> int:
-    """Writes a complete file of sessions, or none.
+    """Writes a complete file of sessions, or no file.
 
     Args:
         blocks: sessions of blocks of devices, in order.
         file: path of the file, which is replaced.
         form: form of the file.
-        finish_seconds: period after which tools that repeat the sessions begin again.
+        finish_seconds: period after which tools repeat the sessions.
 
     Returns:
         Number of sessions.
@@ -104,13 +104,13 @@ def joined_sessions(
     """
     order = np.lexsort((start, device))
     device, start, end = device[order], start[order], end[order]
-    # Devices follow each other on one line, with room between, so that one maximum does for all.
+    # Devices are placed one after another on one axis, with gaps, so that one maximum serves all.
     room = float(end.max(initial=0.0) - start.min(initial=0.0)) + 2.0 * JOINED_SECONDS
     latest = np.maximum.accumulate(end + room * device)
     is_new = np.ones(device.size, np.bool_)
     is_new[1:] = start[1:] + room * device[1:] > latest[:-1] + JOINED_SECONDS
     first = np.flatnonzero(is_new)
-    # A session may contain the next ones, so the end is the latest of all that are joined.
+    # A session may contain the next ones, so the end is the latest of all joined ones.
     return device[first], start[first], np.maximum.reduceat(end, first)
 
 
@@ -125,7 +125,7 @@ def _write_json(
     total = 0
     head = "{"
     if form == "json":
-        # Devices are streamed, so the keys of the whole file come before them.
+        # Devices are streamed, so the other keys come before them.
         head = f'{{"finish_time": {json.dumps(finish_seconds)}, "devices": {{'
     between = "\n"
     stream.write(head)
@@ -139,7 +139,7 @@ def _write_json(
             if value is None:
                 continue
             stream.write(f'{between}"{device}": {json.dumps(value)}')
-            # JSON has no comma after the last entry, and it is not known yet which one that is.
+            # JSON has no comma after the last entry, so a comma is written before each later one.
             between = ",\n"
     stream.write("}\n" if form == "fedscale" else "}}\n")
     return total
@@ -148,9 +148,10 @@ def _write_json(
 def _fedscale_client(
     start: Float64Array, end: Float64Array, finish_seconds: float
 ) -> dict[str, object] | None:
-    """FedScale's record of one client; None without a session, as FedScale reads the first."""
-    # FedScale moves to the next session, and from the last one to the first, when it is asked at a
-    # time after `inactive` and before finish_time. A session that ends later would never be left.
+    """Returns FedScale's record of a client; None without a session, since FedScale reads the
+    first."""
+    # FedScale moves to the next session, and from the last one to the first, if it is called at a
+    # time after `inactive` and before finish_time. It would never leave a session that ends later.
     last = finish_seconds - 2.0
     is_inside = start < last
     start, end = start[is_inside], np.minimum(end[is_inside], last)

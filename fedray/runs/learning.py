@@ -1,8 +1,8 @@
-"""Training of a model on a trace, under a noise mechanism.
+"""Training of a model on a trace, with a noise mechanism.
 
-Participation does not depend on training. So a model is trained on a trace: the accepted devices of
-round t are the cohort of step t. `train` reads a finished trace; `LiveTraining` gets the rounds of
-a simulation as they are committed, and gives the same model, bit for bit.
+Participation does not depend on training, so a model can be trained on a trace: the accepted
+devices of round t are the cohort of step t. `train` reads a finished trace. `LiveTraining` receives
+the rounds of a simulation as they are committed, and trains the same model, bit for bit.
 
     TRAINED.partial/
       unfinished.json                 the scenario and the trace
@@ -61,10 +61,9 @@ from fedray.wire.messages import (
 )
 
 TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
-"""Keys of a scenario on which no trace depends, but for the budget `privacy.stop_at`. (`name` and
-`description` are for people.)"""
+"""Keys of a scenario on which traces do not depend, except for the budget `privacy.stop_at`."""
 MEASURED_DEVICES = 4
-"""Devices that are timed at once where the size of groups is found in the first round."""
+"""Number of devices that are timed at once if the size of groups is measured in the first round."""
 
 
 def train(
@@ -83,20 +82,20 @@ def train(
     `privacy`.
 
     Args:
-        trace: trace of `simulate`; the devices of a log hold no data.
+        trace: trace of `simulate`; the devices of a log have no data.
         scenario: source of data, training and mechanism; by default the trace's own. Its other
             tables must equal the trace's.
-        placement: workers and cluster; only changes the wall clock, except for the kind of
-            aggregator_gpus.
+        placement: workers and cluster, which only affect the duration, except that a GPU for the
+            aggregator changes its noise.
         out: a new directory; by default one under runs/.
-        on_progress: called with the progress after every round.
+        on_progress: function that is called with the progress after every round.
         is_resumed: whether to continue from the last checkpoint of a training with this `out`.
         trust_code: whether the code of a custom task that came with the trace may be run.
 
     Raises:
         InputError: the scenario has another population, `out` cannot be used, or the code is not
             trusted.
-        CheckpointError: `out` holds no unfinished training of this kind.
+        CheckpointError: `out` has no unfinished training of this scenario.
         AggregatorLost, TrainerLost: a worker was lost too often.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
@@ -104,7 +103,7 @@ def train(
     # Code that came with a trace may come from a stranger.
     if not trust_code:
         value.demand_trust_of_training()
-    # The trace of a log has no scenario, and was refused for it.
+    # The trace of a log has no scenario, so it was refused above.
     assert isinstance(opened, Trace)
     directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
     # Unread data is read here once, so that its progress is shown.
@@ -120,7 +119,7 @@ def train(
             opened, value, here, directory, None, is_resumed, on_progress, time_of_devices
         )
     except (FedrayError, KeyboardInterrupt) as error:
-        # A mistake of the caller ends nothing that could be gone on with as it was.
+        # After an InputError, resuming with the same arguments would fail again.
         if isinstance(error, InputError) or not has_checkpoint(partial):
             raise
         raise with_resume_hint(error, directory) from None
@@ -137,8 +136,8 @@ def scenario_of(trace: Trace | ImportedTrace) -> Scenario:
     """
     if isinstance(trace, ImportedTrace):
         raise InputError(
-            f"trace {str(trace.path)!r} was imported from a log, whose devices hold no data here; "
-            "train on the trace of a simulation"
+            f"trace {str(trace.path)!r} was imported from a log, so its devices have no data to "
+            "train on; use the trace of a simulation"
         )
     return Scenario.from_tables(
         trace.scenario, source=str(trace.path), directory=trace.path, is_recorded=True
@@ -159,18 +158,18 @@ def finish_training(
         trace: trace of the run.
         placement: workers and cluster.
         on_progress: called with the progress.
-        scenario: scenario at the start of the run. Its code is the user's own.
+        scenario: scenario that the run was started with, whose code is the user's own.
         trust_code: whether the code of a custom task that came with the trace may be run.
 
     Raises:
         InputError: the code is not trusted.
         FedrayError: see `train`.
     """
-    # A live training is made beside the trace, and moves into it when it is done.
+    # A live training is written next to the trace, and moved into it at the end.
     partial = _live_partial(trace.path)
     is_resumed = has_checkpoint(partial)
     value = _scenario_to_train(trace, None)
-    # Whoever gives the same scenario has its code already, and runs it knowingly.
+    # A caller who gives the same scenario already has its code and trusts it.
     is_given = scenario is not None and scenario.digest == value.digest
     if not (trust_code or is_given):
         value.demand_trust_of_training()
@@ -183,9 +182,7 @@ def finish_training(
 
 
 class DeviceTime:
-    """Training time of a device of a scenario, measured at most once.
-
-    A placement decided here is on this machine, so the user sees the reason too.
+    """Training time per device of a scenario, measured at most once.
 
     Args:
         scenario: the scenario.
@@ -200,7 +197,7 @@ class DeviceTime:
         self._seconds: float | None = None
 
     def measured_by(self, trainers: Sequence[TrainerWorker]) -> float:
-        """Seconds of a device, measured by the first trainer unless they are known."""
+        """Returns the seconds per device, measured by the first trainer unless they are known."""
         if self._seconds is None:
             training = self._scenario.training
             parameters = trainers[0].initial_parameters().result()
@@ -225,7 +222,7 @@ def resolved(
     Args:
         placement: the user's placement.
         scenario: scenario to simulate, train, or both.
-        seconds_here: returns the time in this process; only called if it decides.
+        seconds_here: function that returns the time in this process; called only if needed.
     """
     if not scenario.training.enabled or trains_as_fast_here(scenario):
         return placement.resolved()
@@ -233,12 +230,12 @@ def resolved(
 
 
 def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = None) -> float:
-    """Returns the seconds of a training in this process, over all rounds, by training some of its
-    devices here. No result depends on it.
+    """Returns the predicted seconds of a training in this process, by training some of its devices
+    here. No result depends on them.
 
     Args:
         scenario: the scenario.
-        time_of_devices: times of the scenario, which keeps the measurement; None to discard it.
+        time_of_devices: object that keeps the measurement; None to discard it.
     """
     here = Placement(backend="in-process")
     trainers = start_trainers(scenario.for_trainers(), here, cpus=1)
@@ -253,7 +250,7 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
     """Yields (round, its cohort, sorted by id) for all committed rounds, in order.
 
-    The trace is read part by part; only the cohorts are held.
+    The trace is read part by part, and only the cohorts are kept in memory.
 
     Args:
         trace: trace of the rounds.
@@ -267,19 +264,19 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
     # the count of its accepted devices passes p.
     of_rounds = [cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)]
     sizes = [each.size for each in of_rounds]
-    # A trace without a round has nothing to join, for which the empty array is there.
+    # A trace without a round has nothing to join, hence the empty array.
     places = np.concatenate([np.empty(0, np.int64), *of_rounds])
     rounds_of = np.repeat(np.arange(accepted.size), sizes)
     chosen = np.zeros(places.size, np.uint64)
     versions = np.zeros(places.size, np.uint32) if trace.is_buffered else None
     seen = np.zeros(accepted.size, np.int64)
-    """Accepted devices of each round in the parts before."""
+    """Number of accepted devices of each round in earlier parts."""
     for part in trace.accepted():
         # Within a part, rows of a round come in order of device, as places count them.
         in_order = np.argsort(part.rounds, kind="stable")
         counts = np.bincount(part.rounds, minlength=accepted.size)
         starts = np.cumsum(counts) - counts
-        # A negative place lies in an earlier part, and one that is too large in a later one.
+        # A negative position is in an earlier part, and one that is too large in a later one.
         within = places - seen[rounds_of]
         is_here = (within >= 0) & (within < counts[rounds_of])
         found = in_order[(starts[rounds_of] + within)[is_here]]
@@ -295,18 +292,18 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
 
 
 class LiveTraining:
-    """Trains the rounds of a simulation in progress, in a thread of its own.
+    """Context that trains the rounds of a simulation in progress, in its own thread.
 
-    A context. `add` takes committed rounds; `finish` waits until all are trained.
+    `add` queues committed rounds; `finish` waits until all are trained.
 
     Args:
         scenario: scenario of simulation and training.
-        placement: where it runs.
-        trace_directory: future directory of the trace; the trained run will be in it.
-        is_resumed: whether the simulation continues from a checkpoint. The training then continues
-            from its own, if there is one.
+        placement: workers and cluster.
+        trace_directory: future directory of the trace, which will contain the trained run.
+        is_resumed: whether the simulation continues from a checkpoint; the training then continues
+            from its own, if it has one.
         on_progress: called with the progress, from the thread.
-        time_of_devices: times of the scenario, if measured for the placement.
+        time_of_devices: measured training time, if known from the choice of placement.
     """
 
     def __init__(
@@ -323,7 +320,7 @@ class LiveTraining:
         partial = _live_partial(self._trace_directory)
         self._partial = partial
         self._stack = contextlib.ExitStack()
-        # Nothing is made yet: that begins when the context is entered.
+        # Nothing is made before the context is entered.
         self._made_within = _training(
             scenario,
             placement,
@@ -337,12 +334,12 @@ class LiveTraining:
         self._rounds = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._is_over = False
-        # A daemon thread does not keep alive a process that is being ended.
+        # A daemon thread does not keep an ending process alive.
         self._thread = threading.Thread(target=self._work, name="training", daemon=True)
 
     def __enter__(self) -> Self:
         if has_checkpoint(self._partial) and not self._is_trace_kept:
-            # Its process was killed before the simulation had a checkpoint.
+            # The process was killed before the simulation had a checkpoint.
             directory = self._trace_directory / TRAINING
             with TrainedRunWriter(directory, is_resumed=True, partial=self._partial) as orphan:
                 orphan.discard()
@@ -356,7 +353,7 @@ class LiveTraining:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Rounds still in the queue are not trained, after success or failure.
+        # Rounds that are still queued are not trained.
         self._is_over = True
         self._rounds.put(None)
         self._thread.join()
@@ -366,7 +363,7 @@ class LiveTraining:
 
     @property
     def _is_trace_kept(self) -> bool:
-        """Whether there is a trace, or a checkpoint of one: without it no training can continue."""
+        """Whether there is a trace or a checkpoint of one, which continuing a training needs."""
         trace_partial = partial_directory(self._trace_directory)
         return self._trace_directory.exists() or has_checkpoint(trace_partial)
 
@@ -376,10 +373,10 @@ class LiveTraining:
         accepted_device_ids: UInt64Array,
         versions: UInt32Array,
     ) -> None:
-        """Takes a committed round, which is trained in the thread.
+        """Queues a committed round, which is trained in the thread.
 
         Args:
-            round_index: rounds come in order.
+            round_index: number of the round; rounds must be added in order.
             accepted_device_ids: [A], sorted.
             versions: model version of each [A]; empty unless rounds are buffered.
 
@@ -389,13 +386,13 @@ class LiveTraining:
         self._raise()
         places = cohort_places(self._scenario, round_index, accepted_device_ids.size)
         is_buffered = self._scenario.rounds.buffer is not None
-        # Only in buffered rounds may devices have an older model than the newest.
+        # Only in buffered rounds can devices have an older model than the newest.
         of_cohort = versions[places] if is_buffered else None
         cohort = Cohort(accepted_device_ids[places], of_cohort, accepted_device_ids.size)
         self._rounds.put((round_index, cohort))
 
     def finish(self, trace: Trace) -> TrainedRun:
-        """Waits until every round is trained, and puts the trained run into the trace.
+        """Waits until every round is trained, and moves the trained run into the trace.
 
         Args:
             trace: the complete trace.
@@ -404,7 +401,7 @@ class LiveTraining:
             FedrayError: error of the thread.
         """
         self._rounds.put(None)
-        # In short steps, so that an interrupt is heard.
+        # Short timeouts let an interrupt through.
         while self._thread.is_alive():
             self._thread.join(timeout=0.2)
         self._raise()
@@ -424,7 +421,7 @@ class LiveTraining:
 
 
 class _Training:
-    """One training: its loop, its checkpoints, and the directory that is made."""
+    """A training: its loop, its checkpoints and its directory."""
 
     def __init__(
         self,
@@ -450,22 +447,22 @@ class _Training:
             self._loop.load(state)
         self._description = trainers[0].describe().result()
         rounds_left = scenario.rounds.count - self._loop.next_round
-        # An estimate trains some devices, so it is only made if a listener wants it.
+        # An estimate trains some devices, so it is made only for a listener.
         if on_progress is not None and rounds_left:
             on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
-        # The time of the estimate is not that of the training.
+        # The time for the estimate does not count as training.
         self._begun = time.monotonic()
         self._last_checkpoint = self._begun
         writer.progress.begin("training", self._loop.next_round, scenario.rounds.count)
         self._seconds_of_rounds: list[float] = []
-        """Seconds of each round since this began or resumed."""
+        """Seconds of each round since the training began or was resumed."""
 
     def train(self, round_index: int, cohort: Cohort) -> None:
-        """Trains a round, unless that was done before the last checkpoint."""
+        """Trains a round, unless it was trained before the last checkpoint."""
         # A resumed simulation reports all of its rounds again, from the first.
         if round_index < self._loop.next_round:
             return
-        # A live training also waits for its rounds, so its whole time would not do.
+        # A live training also waits for rounds, so each round is timed by itself.
         before = time.monotonic()
         self._loop.train(round_index, cohort)
         self._seconds_of_rounds.append(time.monotonic() - before)
@@ -484,7 +481,7 @@ class _Training:
         self.writer.progress.tell(loop.next_round, lambda: self._facts(progress))
 
     def _facts(self, progress: TrainingProgress) -> dict[str, Any]:
-        """Returns the figures of a training's progress file beside its rounds."""
+        """Returns further figures for the progress file of a training."""
         evaluation = progress.evaluation
         measures = {} if evaluation is None else evaluation.metrics
         return {
@@ -497,7 +494,7 @@ class _Training:
     def finish(self, trace: Trace) -> TrainedRun:
         """Writes the trained run."""
         model = self._loop.finish()
-        # Evaluations that were under way, the last one included, are in by now.
+        # All evaluations, the last one included, are complete now.
         self._tell()
         workers = [*self._trainers, self._aggregator]
         document = {
@@ -521,7 +518,7 @@ class _Training:
         return TrainedRun.open(path)
 
     def _seconds_per_round(self) -> float | None:
-        """Returns the median, since the first round compiles; None without any round."""
+        """Returns the median, because the first round includes compilation; None without rounds."""
         seconds = self._seconds_of_rounds
         return round(statistics.median(seconds), 6) if seconds else None
 
@@ -565,7 +562,7 @@ def _training(
     on_progress: ProgressListener | None,
     time_of_devices: DeviceTime,
 ) -> Iterator[_Training]:
-    """Within: the workers are there, and the directory is being made."""
+    """Starts the workers of a training and makes its directory, for a block."""
     is_of_run = partial is not None
     partial = partial or partial_directory(Path(os.path.abspath(directory)))
     state: dict[str, NDArray] = {}
@@ -576,32 +573,32 @@ def _training(
             raise CheckpointError(
                 f"{str(partial)!r} is a training of another scenario (digest "
                 f"{str(document.get('scenario_digest'))[:12]}) than this one "
-                f"({scenario.digest[:12]}); give the one it was started with"
+                f"({scenario.digest[:12]}); give the scenario that it was started with"
             )
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(
             TrainedRunWriter(directory, is_resumed=is_resumed, partial=partial)
         )
-        # A resumed training has its files and its identity in the directory.
+        # A resumed training already has its files and its identity in the directory.
         if not is_resumed:
             run = write_unfinished(partial, scenario.to_document())
             for table in scenario.training_files:
                 writer.save_content(table.content_name, table.content)
             mechanism = scenario.privacy.mechanism
-            # The matrix of a run's own mechanism is in its trace already.
+            # A run's trace already has the matrix of its mechanism.
             if isinstance(mechanism, MatrixFile) and not is_of_run:
                 writer.save_content(mechanism.content_name, mechanism.content)
         checkpoints = Checkpoints(partial, run)
         if is_resumed:
             state = checkpoints.newest()
         cpus = stack.enter_context(cluster(placement))
-        # The last context on the stack is closed first: workers before their cluster.
+        # The stack closes in reverse order: workers before their cluster.
         aggregator = start_aggregator(scenario.for_aggregator(), placement)
         stack.callback(aggregator.worker.close)
         trainers = start_trainers(scenario.for_trainers(), placement, cpus)
         for trainer in trainers:
             stack.callback(trainer.worker.close)
-        # The code of a user may fail at once, and the shipped code is tested.
+        # A user's code may fail at once; shipped code is tested.
         if scenario.training_files:
             _rehearse(trainers[0])
         yield _Training(
@@ -630,7 +627,7 @@ def _estimate(
     group = time_of_devices.group
 
     def seconds(devices: int) -> float:
-        # Groups are dealt evenly, so whoever has one more than others ends last.
+        # Groups are dealt evenly, so a trainer with one more than others ends last.
         groups = math.ceil(devices / group)
         groups_of_the_busiest = math.ceil(groups / len(trainers))
         devices_of_the_busiest = min(devices, groups_of_the_busiest * group)
@@ -640,19 +637,19 @@ def _estimate(
 
 
 def _rehearse(trainer: TrainerWorker) -> None:
-    """Raises ScenarioError if a user's code fails at once, before anything long is begun."""
+    """Raises ScenarioError if a user's code fails at once, before the training begins."""
     parameters = trainer.initial_parameters().result()
     trainer.evaluate(parameters).result()
-    # Every population has the device 0.
+    # Every population has a device 0.
     trainer.train(TrainOrder(0, [np.zeros(1, np.uint64)]), parameters).result()
 
 
 def _loads_of(scenario: Scenario) -> Loads | None:
     """Returns the costs of devices if their training times differ, or None."""
     client = scenario.training.client
-    # Steps by number take every device as long, epochs and one gradient of all examples do not.
+    # A fixed number of steps takes equally long on all devices; epochs and full gradients do not.
     is_even = isinstance(client, FedAvg) and client.epochs is None
-    # A user's task may bring its data, which is not opened here.
+    # A user's task may have its own data, which is not opened here.
     is_custom = isinstance(scenario.training.task, CustomTask)
     if is_even or is_custom:
         return None
@@ -667,47 +664,47 @@ def _loads_of(scenario: Scenario) -> Loads | None:
 
 
 def _live_partial(trace_directory: Path) -> Path:
-    """Returns the directory of a model while its trace may be incomplete: beside the trace."""
+    """Returns the directory of a training whose trace may be incomplete, next to the trace."""
     return partial_directory(trace_directory.with_name(f"{trace_directory.name}.training"))
 
 
 def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Scenario:
-    """The trace's own scenario, with the tables that may differ as they are given."""
+    """Returns the trace's own scenario, with those tables replaced that may differ."""
     kept = scenario_of(trace)
     given = kept if scenario is None else scenario
-    # Tables with every default are compared, so that a missing key counts as its default.
+    # Tables are compared with all defaults, so that a missing key counts as its default.
     before = kept.to_tables()
     after = given.to_tables()
     for table in after.keys() | before.keys():
         if table in TRAINING_KEYS or before.get(table) == after.get(table):
             continue
-        # One key that differs says more than two whole tables.
+        # A single key that differs is more helpful than two whole tables.
         key, was, now = _first_difference(table, before.get(table), after.get(table))
         raise InputError.of(
             key,
             now,
             f"but the trace was simulated with {shown(was)}",
-            "only the tables data, training and privacy may differ: leave the others as they "
-            "are, or simulate anew",
+            "only the tables data, training and privacy may differ; leave the others unchanged, "
+            "or simulate again",
         )
-    # These keys of `privacy` decide who takes part, so they belong to the trace.
+    # These keys of `privacy` affect who takes part, so they belong to the trace.
     for key in ("stop_at", "at_limit"):
         was, now = (getattr(each.privacy, key) for each in (kept, given))
         if was != now:
             raise InputError(
                 f"privacy.{key}={_as_table(now)} but the trace was simulated with "
-                f"{_as_table(was)}; a budget ends a simulation or excludes its devices, and a "
-                "training takes the rounds of its trace: leave it as it is, or simulate anew"
+                f"{_as_table(was)}, and a training uses the rounds of its trace, which the budget "
+                "determined; leave it unchanged, or simulate again"
             )
     # With training enabled, the training tables are validated too.
     trained = given.with_overrides("training.enabled=true")
     trained_tables = {name: getattr(trained, name) for name in TRAINED_TABLES}
-    # Whatever decides who takes part stays that of the trace.
+    # Everything that affects participation stays that of the trace.
     return kept.model_copy(update=trained_tables)
 
 
 def _as_table(value: Table | str | None) -> str:
-    """A value of a scenario as its file has it."""
+    """Returns a value of a scenario as it is written in its file."""
     return shown(value.model_dump(exclude_none=True) if isinstance(value, Table) else value)
 
 

@@ -1,5 +1,5 @@
-"""A run: simulation and learning in step. While round t + 1 is simulated, round t is trained. The
-models of several tasks are trained after the simulation, one after the other."""
+"""Runs: simulation and training at the same time. While round t + 1 is simulated, round t is
+trained. The models of several tasks are trained one by one after the simulation."""
 
 import contextlib
 import dataclasses
@@ -39,11 +39,11 @@ def run_scenario(
 ) -> Trace:
     """Simulates a scenario and, if its training is enabled, trains its model at the same time.
 
-    The trace is that of `simulate`, and holds the trained run that `train` would give.
+    The trace is that of `simulate`, and contains the trained run that `train` would return.
 
     Args:
         scenario: scenario to run.
-        placement: workers and cluster; may change only the wall clock.
+        placement: workers and cluster, which affect only the duration.
         out: a new directory for the trace; by default one under runs/.
         on_progress: called with the progress of simulation and training.
         on_start: called when the shards are ready.
@@ -51,13 +51,13 @@ def run_scenario(
     Raises:
         FedrayError: see `simulate` and `train`. After a checkpoint, `resume_run` continues.
     """
-    # Reading the data may take minutes, so this check comes first.
+    # Reading the data may take minutes, so this is checked first.
     check_sustainable(scenario)
-    # To decide the placement, devices may be trained, which need their data.
+    # Choosing the placement may train devices, which need their data.
     build_index(scenario, on_progress)
     time_of_devices = DeviceTime(scenario)
     placement = _resolved(scenario, placement, time_of_devices)
-    # Too little memory is reported before a directory is made.
+    # A lack of memory is reported before a directory is made.
     simulation.check_memory(scenario, placement)
     directory = Path(out) if out is not None else new_directory(scenario.name)
     if not scenario.training.enabled:
@@ -77,12 +77,12 @@ def resume_run(
     *,
     trust_code: bool = False,
 ) -> Trace:
-    """Continues a run from its last checkpoint: simulation, training, or both.
+    """Continues a run from its last checkpoint: simulation, training or both.
 
     Args:
         directory: `out` of the run.
         placement: workers and cluster from now on.
-        scenario: scenario of the run; may be left out.
+        scenario: scenario of the run; None to use the recorded one.
         on_progress: called with the progress of simulation and training.
         trust_code: see `resume`.
 
@@ -90,7 +90,7 @@ def resume_run(
         CheckpointError: the directory holds no unfinished run.
         FedrayError: see `run_scenario`.
     """
-    # The trace is whole, so only the training can be left.
+    # The trace is complete, so only the training can be left.
     if (Path(directory) / RUN_FILE).exists():
         trace = Trace.open(directory)
         _finish_training(trace, placement or Placement(), on_progress, scenario, trust_code)
@@ -121,7 +121,7 @@ def run_tasks(
 
     Args:
         several: scenario with its tasks.
-        placement: workers and cluster; may change only the wall clock.
+        placement: workers and cluster, which affect only the duration.
         out: a new directory for the traces; by default one under runs/.
         on_progress: called with the progress of simulation and trainings.
         on_start: called when the shards are ready.
@@ -130,7 +130,7 @@ def run_tasks(
         FedrayError: see `simulate_tasks` and `fedray.train`. `resume_tasks` continues.
     """
     check_sustainable(several)
-    # Errors in data are reported before the simulation, and not after it.
+    # Errors in data are reported before the simulation, not after it.
     for task in several.tasks:
         build_index(task.scenario, on_progress)
     found = simulate_tasks(several, placement, out, on_progress, on_start)
@@ -146,14 +146,14 @@ def resume_tasks(
     trust_code: bool = False,
 ) -> TasksRun:
     """Continues a run of several tasks from its last checkpoint: simulation, then trainings. The
-    traces are those of an undisturbed run.
+    traces are those of an uninterrupted run.
 
     Args:
         directory: `out` of the run.
-        placement: workers and cluster from now on; may differ from those before.
-        several: scenario of the run; may be left out.
+        placement: workers and cluster from now on; they may differ from earlier ones.
+        several: scenario of the run; None to use the recorded one.
         on_progress: called with the progress.
-        trust_code: whether code that lies in the directory may be run if `several` is not given.
+        trust_code: whether code in the directory may be run if `several` is not given.
 
     Raises:
         CheckpointError: the directory holds no unfinished run, or one of another scenario.
@@ -174,7 +174,7 @@ def resume_tasks(
 
 
 def is_unfinished_run_of_tasks(directory: str | Path) -> bool:
-    """Whether a run that can be resumed is one of several tasks.
+    """Whether an unfinished run is one of several tasks.
 
     Args:
         directory: `out` of the run.
@@ -187,7 +187,7 @@ def is_unfinished_run_of_tasks(directory: str | Path) -> bool:
     if (Path(directory) / RUN_FILE).exists():
         return False
     _, document, _ = read_unfinished(Path(directory).absolute())
-    # A run of one task has its tables at the top, and no table of this name.
+    # A run of one task has its tables at the top level, and no table of this name.
     return "tasks" in document["scenario"]
 
 
@@ -200,13 +200,13 @@ def _resolved(
 
 
 def _predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime) -> float:
-    """Predicted seconds of a simulation and its training, one after the other, in this process."""
-    # This also holds for buffered rounds: over_selection then has its default, and stands for the
+    """Returns the predicted seconds of a simulation and then its training, in this process."""
+    # This also holds for buffered rounds, whose over_selection has its default and stands for
     # drop-outs.
     selected = scenario.rounds.count * scenario.rounds.selection_target
     # Measured: 60 rounds of the quickstart, 8,450 devices selected in each, take 3 CPU seconds.
     simulated = 2.0 + 5e-6 * selected + 5e-7 * scenario.device_ids
-    # If the answer is known already, no device needs to be trained to find it.
+    # If this already decides, no device needs to be trained.
     if simulated >= RAY_START_SECONDS:
         return simulated
     return simulated + learning.predicted_seconds(scenario, time_of_devices)
@@ -219,7 +219,7 @@ def _finish_training(
     scenario: Scenario | None,
     trust_code: bool,
 ) -> None:
-    """Trains the model of a run whose trace is whole already."""
+    """Trains the model of a run whose trace is already complete."""
     is_trained = trace.scenario.get("training", {}).get("enabled", False)
     if not is_trained or (trace.path / TRAINING).exists():
         raise _nothing_left(trace.path)
@@ -236,9 +236,9 @@ def _live(
     time_of_devices: DeviceTime,
     is_resumed: bool = False,
 ) -> Iterator[tuple[LiveTraining, Placement]]:
-    """Starts a cluster and a training in it; yields them and the placement of other workers."""
+    """Starts a cluster and a training in it; yields the training and other workers' placement."""
     with _hint(directory), cluster(placement):
-        # Whoever starts workers within finds the cluster that is up; an address would be refused.
+        # Inside, workers use the running cluster; an address would be refused.
         inside = dataclasses.replace(placement, address=None)
         training = LiveTraining(
             scenario, inside, directory, is_resumed, on_progress, time_of_devices
@@ -249,23 +249,23 @@ def _live(
 
 @contextlib.contextmanager
 def _hint(directory: Path) -> Iterator[None]:
-    """Adds to an error that is raised after the trace is whole how to resume the training."""
+    """Adds to an error after the trace is complete how to resume the training."""
     try:
         yield
     except (FedrayError, KeyboardInterrupt) as error:
-        # Until the trace is whole, the simulation says how to resume.
+        # Until the trace is complete, the simulation's own errors say how to resume.
         if isinstance(error, InputError) or not (directory / RUN_FILE).exists():
             raise
         raise with_resume_hint(error, directory) from None
 
 
 def _untrained(found: TasksRun) -> list[str]:
-    """The tasks whose model is still to be trained."""
+    """Returns the tasks whose models are still to be trained."""
     return [
         name
         for name, trace in found.traces.items()
         if trace.scenario["training"]["enabled"]
-        # Nothing can be learned from a task without a round.
+        # A task without a committed round has nothing to train on.
         and trace.committed_rounds
         and not (trace.path / TRAINING).exists()
     ]
@@ -279,8 +279,8 @@ def _trained(
     *,
     trust_code: bool = False,
 ) -> TasksRun:
-    """Trains the models of all tasks that are still to be trained; the run as it is then."""
-    # Whoever gives the scenarios has their code, which needs no further trust.
+    """Trains the models of all tasks that are still to be trained; returns the run with them."""
+    # A caller who gives the scenarios already has and trusts their code.
     given = {task.name: task.scenario for task in several.tasks} if several is not None else {}
     here = placement or Placement()
     for name in _untrained(found):
@@ -293,7 +293,4 @@ def _trained(
 
 
 def _nothing_left(path: Path) -> CheckpointError:
-    return CheckpointError(
-        f"{str(path)!r} is whole, there is nothing to go on with; name the out of a run that was "
-        "interrupted"
-    )
+    return CheckpointError(f"{str(path)!r} is complete; give the `out` of an interrupted run")

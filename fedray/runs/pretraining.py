@@ -1,4 +1,4 @@
-"""Pretraining: the model that a private training starts from, learned from public data."""
+"""Pretraining on public data of the model that a private training starts from."""
 
 import hashlib
 import json
@@ -27,13 +27,13 @@ class Pretrained(Document):
     """A model that was trained on public data."""
 
     path: Annotated[Path, Key("file")]
-    """Its safetensors file, for `training.initial.file`."""
+    """Safetensors file of the model, for `training.initial.file`."""
     sha256: str
     """Digest of the file."""
     examples: int
-    """Examples that were there to be trained on."""
+    """Number of examples available for training."""
     steps: tuple[Step, ...]
-    """The evaluations: before the first step, and up to the last."""
+    """Evaluations, from before the first step to the last."""
 
     def __repr__(self) -> str:
         return f"<Pretrained {self.path.name}: {self.steps[-1].number:,} steps>"
@@ -47,34 +47,33 @@ def pretrain(
     *,
     trust_code: bool = False,
 ) -> Pretrained:
-    """Trains a scenario's model on public data, in this process, and writes it into a file.
+    """Trains a scenario's model on public data, in this process, and writes it to a file.
 
-    Nothing is clipped and no noise is added, so the data must be such that nothing of it needs
-    protection. The result is a function of the scenario's task, seed and initial model, of the
-    pretraining, and of the data.
+    Nothing is clipped and no noise is added, so the data must not need protection. The result is a
+    function of the scenario's task, seed and initial model, of the pretraining, and of the data.
 
     Args:
-        scenario: has the task, its initial model, and how many held-out clients and examples it
-            is evaluated on. Its data says what an example is, and is not trained on.
-        pretraining: the public data and the steps.
-        out: the file, which is written at the end, whole; it must not be there before.
-        on_progress: hears how far the training is, at every evaluation.
+        scenario: scenario with the task, its initial model, and the numbers of held-out clients and
+            examples for evaluations. Its data defines what an example is, and is not trained on.
+        pretraining: public data and training steps.
+        out: new file, which is written as a whole at the end.
+        on_progress: function that is called with a line of progress at every evaluation.
         trust_code: whether code that the tables find by its digest may be run.
 
     Raises:
-        InputError: the data is the scenario's own, does not fit it, or cannot be read; or `out`
-            exists or cannot be written.
+        InputError: the data is the scenario's own, does not match it, or cannot be read; or `out`
+        exists or cannot be written.
         RunFailed: the parameters are not finite.
     """
     file = Path(os.path.abspath(out))
-    # This comes first, so that no training is lost because of a name.
+    # This is checked first, so that a wrong name does not cost a training.
     if os.path.lexists(file):
         raise InputError.of(
-            "out", str(out), "exists already", "name a new file, or remove it first"
+            "out", str(out), "exists already", "give a new file, or remove this one"
         )
     if not file.parent.is_dir():
         raise InputError.of(
-            "out", str(out), "lies in no directory", f"make {str(file.parent)!r} first"
+            "out", str(out), "is not in an existing directory", f"make {str(file.parent)!r} first"
         )
     # Code of both tables may come from a stranger.
     if not trust_code:
@@ -83,8 +82,8 @@ def pretrain(
             pretraining.data.demand_trust()
     if isinstance(pretraining.data, AssignedData) and pretraining.data == scenario.data:
         raise InputError(
-            "data is that of the scenario, whose devices it would be trained on without noise; "
-            "name public data, or another split"
+            "data is the scenario's own, which would be trained on without noise; use public data, "
+            "or another split"
         )
     pretrainer, tell, steps = Pretrainer(scenario, pretraining), on_progress or _nobody, []
     for step in pretrainer.steps():
@@ -97,7 +96,7 @@ def pretrain(
             f"the parameters are not finite after {pretraining.steps} steps with learning_rate="
             f"{pretraining.learning_rate:g}; lower it"
         )
-    # The file records its training data, since it may travel by itself.
+    # The file records its training data, because it may be copied elsewhere.
     provenance = {"fedray.runs.pretraining": json.dumps(pretraining.model_dump(mode="json"))}
     content = model_content(parameters, pretrainer.description.shapes, provenance)
     write_whole(file, content, f"out={str(out)!r}", InputError)

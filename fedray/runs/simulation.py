@@ -1,4 +1,4 @@
-"""Simulation: from a scenario and a placement to a trace. Training: fedray/runs/learning.py."""
+"""Simulation: makes a trace from a scenario. Training is in fedray/runs/learning.py."""
 
 import contextlib
 import os
@@ -50,11 +50,11 @@ from fedray.wire.protocols import History
 
 CommitListener = Callable[[int, UInt64Array, UInt32Array], None]
 """Called with every committed round in order: its number, its accepted devices [A], sorted, and the
-version of the model from which each of them started [A]; empty unless rounds are buffered."""
+model version that each of them trained from [A], which is empty unless rounds are buffered."""
 
 BYTES_PER_DEVICE = 5
-"""Least memory of a shard for each device: the timer, once most devices have taken part. While
-check-ins are enumerated, a day's intervals come on top."""
+"""Least memory of a shard per device: the timer, once most devices have taken part. If check-ins
+are enumerated, a day's intervals are added."""
 
 
 def simulate(
@@ -67,16 +67,16 @@ def simulate(
 ) -> Trace:
     """Simulates a scenario and writes its trace. No model is trained: see `fedray.train`.
 
-    The trace is a function of the scenario only. A run whose devices do not suffice, or whose
-    privacy budget is spent (`privacy.stop_at`), ends early; its trace says so in `run["ended"]`.
-    Shards are started again when they die or hang.
+    The trace is a function of the scenario only. A run that has too few devices, or whose privacy
+    budget (`privacy.stop_at`) is spent, ends early, as `run["ended"]` of its trace records. Shards
+    that die or hang are restarted.
 
     Args:
         scenario: scenario to simulate.
         placement: workers and cluster; may change the wall clock, never the trace.
         out: a new directory for the trace; by default one under runs/.
         on_progress: called with the progress after every attempt at a round.
-        on_start: called when the shards are there.
+        on_start: called when the shards are ready.
         on_commit: called with the accepted devices of every committed round.
 
     Raises:
@@ -86,7 +86,7 @@ def simulate(
         ShardLost: a shard was lost too often.
         RunFailed: a file cannot be written.
 
-    The last checkpoint is then kept beside `out`, for `resume`. Without a checkpoint nothing is
+    The last checkpoint is then kept next to `out`, for `resume`. Without a checkpoint nothing is
     left behind.
     """
     return Trace.open(_begin(scenario, placement, out, on_progress, on_start, on_commit))
@@ -101,13 +101,13 @@ def simulate_tasks(
 ) -> TasksRun:
     """Simulates several tasks on one population, and writes a trace of each. No model is trained.
 
-    The traces are a function of the scenario only. A task whose devices do not suffice, or whose
-    privacy budget is spent, ends early; its trace says so in `run["ended"]`, and the others
+    The traces are a function of the scenario only. A task that has too few devices, or whose
+    privacy budget is spent, ends early, as `run["ended"]` of its trace records, and the others
     continue.
 
     Args:
         several: scenario with its tasks.
-        placement: workers and cluster; may change the wall clock, never a trace.
+        placement: workers and cluster, which affect the duration, but never a trace.
         out: a new directory for the traces; by default one under runs/.
         on_progress: called after every attempt at a round, with the progress of all tasks together.
         on_start: called when the shards are ready.
@@ -150,16 +150,16 @@ def resume(
     *,
     trust_code: bool = False,
 ) -> Trace:
-    """Continues a simulation from its last checkpoint: the trace is that of an undisturbed one.
+    """Continues a simulation from its last checkpoint. The trace is that of an uninterrupted one.
 
     Args:
         directory: `out` of the simulation.
-        placement: workers and cluster from now on; may differ from those before.
-        scenario: scenario of the simulation; may be left out.
+        placement: workers and cluster from now on; they may differ from earlier ones.
+        scenario: scenario of the simulation; None to use the recorded one.
         on_progress: called with the progress.
         on_commit: called with the accepted devices of every committed round, from the first one.
-        trust_code: whether the code of a custom availability or task, which lies in the
-            directory, may be run if `scenario` is not given.
+        trust_code: whether the code of a custom availability or task in the directory may be run if
+            `scenario` is not given.
 
     Raises:
         CheckpointError: the directory holds no unfinished run, or one of another scenario.
@@ -222,13 +222,13 @@ def read_unfinished_scenario(
         found, by = ("several tasks", "resume_tasks") if has_several else ("one task", "resume_run")
         raise CheckpointError(f"{str(partial)!r} is a run of {found}; continue it with {by}")
     kept = kind.of_document(document, str(partial), partial)
-    # The recorded digest is another one where the file was edited, or is read differently now.
+    # The recorded digest differs if the file was edited, or is read differently now.
     for other in (document.get("scenario_digest"), (scenario or kept).digest):
         if other != kept.digest:
             raise CheckpointError(
                 f"{str(partial)!r} is of another scenario (digest {kept.digest[:12]}) than the one "
                 f"that was started or given ({str(other)[:12]}); leave the scenario out, or give "
-                "the one it was started with"
+                "the one that it was started with"
             )
     return partial, kept, run
 
@@ -242,18 +242,18 @@ def _writer_of(
 
 
 def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> None:
-    """Checks that this machine has the memory that the shards' timers take.
+    """Checks that this machine has enough memory for the shards' timers.
 
     Args:
-        scenario: scenario whose devices they are.
-        placement: where they are simulated. The memory of a cluster that is joined is not known.
+        scenario: scenario with the devices.
+        placement: workers and cluster. The memory of a cluster to join is unknown.
 
     Raises:
-        InputError: the machine has too little.
+        InputError: the machine has too little memory.
     """
     if placement.address is not None:
         return
-    # Every task keeps a timer of its own for each device.
+    # Every task keeps its own timer for each device.
     needed = scenario.device_ids * BYTES_PER_DEVICE * len(tasks_of(scenario))
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > physical:
@@ -267,7 +267,7 @@ def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> Non
 
 
 def contents_of(scenario: Scenario) -> Iterator[tuple[str, bytes]]:
-    """Names and bytes of the files that a `scenario` names by their content."""
+    """Yields names and bytes of the files that a scenario identifies by their content."""
     mechanism = scenario.privacy.mechanism
     if isinstance(mechanism, MatrixFile):
         yield mechanism.content_name, mechanism.content
@@ -276,13 +276,13 @@ def contents_of(scenario: Scenario) -> Iterator[tuple[str, bytes]]:
 
 
 def save_contents(scenario: Scenario, writer: PartialDirectory) -> None:
-    """Writes the files that a `scenario` names by content into the directory of a `writer`."""
+    """Writes the files that a `scenario` identifies by content to the directory of a `writer`."""
     for name, content in contents_of(scenario):
         writer.save_content(name, content)
 
 
 class _Simulation:
-    """One simulation, from a state (empty: from the start) to the traces of its tasks."""
+    """A simulation, from a state (or the start, if it is empty) to the traces of its tasks."""
 
     def __init__(
         self,
@@ -300,12 +300,12 @@ class _Simulation:
         self._journal = journal
         self._on_progress = on_progress or (lambda progress: None)
         self._on_commit = on_commit or (lambda round_index, device_ids, versions: None)
-        # Watchers see one run, so the rounds of all tasks count together.
+        # Watchers see a single run, so the rounds of all tasks are added up.
         self._count = sum(task.scenario.rounds.count for task in self._tasks)
         self._started = time.perf_counter()
         self._shards = 0
         self._seconds = 0.0
-        """Simulated seconds that were reported last."""
+        """Simulated seconds at the last report."""
 
     def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Path:
         with (
@@ -315,7 +315,7 @@ class _Simulation:
             if on_start is not None:
                 on_start()
             coordinator = coordinator_of(self._scenario, shards)
-            # In a resumed run, shards and listeners must hear of earlier settlements.
+            # In a resumed run, shards and listeners need the earlier settlements.
             if state:
                 self._take_up(state, coordinator, shards)
             self._shards = sum(shard.shards for shard in shards)
@@ -334,16 +334,16 @@ class _Simulation:
             self._on_commit(settlement.round_index, accepted, _versions_of(settlement))
 
     def _to_the_end(self, coordinator: RoundLoop) -> None:
-        """Runs until the rounds of every task are committed, its privacy budget is spent, or the
+        """Runs until, for every task, all rounds are committed, the privacy budget is spent, or the
         days are over."""
         committed = sum(task.round_index for task in coordinator.tasks)
         self._writer.progress.begin("simulation", committed, self._count)
         for event in coordinator.events():
-            # A shard that is started again must hear of every settlement.
+            # A restarted shard needs every settlement.
             for settlement in event.settlements:
                 self._journal.append(settlement)
             if isinstance(event, WindowOver):
-                # Between two windows the state belongs to all settlements so far.
+                # Between two windows the state includes all settlements so far.
                 self._journal.save_if_due(coordinator.state, self._placement.checkpoint_seconds)
                 self._tell(coordinator, event.end_time)
             elif isinstance(event, ClosedRound):
@@ -380,16 +380,17 @@ class _Simulation:
     def _write_traces(
         self, writer: TasksWriter, coordinator: RoundLoop, shards: Sequence[ShardWorker]
     ) -> Path:
-        """Writes the trace of every task into a folder of its name, then their common document."""
+        """Writes the trace of every task to a folder with its name, then their common document."""
         traces: dict[str, Trace] = {}
         for place, task in enumerate(self._tasks):
             with TraceWriter(writer.partial / task.name) as own:
                 save_contents(task.scenario, own)
-                # The task's own scenario would not make its trace again, so the whole is named.
+                # A task's own scenario cannot reproduce its trace, so the whole one's digest is
+                # recorded.
                 of_run = {"name": task.name, "scenario_digest": self._scenario.digest}
                 path = self._write_trace(own, place, coordinator, shards, task=of_run)
             traces[task.name] = Trace.open(path)
-        # Each trace has its own now.
+        # Each trace now has its own copies.
         for task in self._tasks:
             for name, _ in contents_of(task.scenario):
                 writer.forget_content(name)
@@ -404,7 +405,7 @@ class _Simulation:
         shards: Sequence[ShardWorker],
         **more: Any,
     ) -> Path:
-        """Writes the trace of a task; its shards encode their parts, and write them if they can."""
+        """Writes the trace of a task; the shards encode their parts, and write them if they can."""
         for part in _parts_of(shards, place, str(writer.partial), writer.token):
             writer.add_part(part)
         scenario, rounds = self._tasks[place].scenario, coordinator.tasks[place]
@@ -415,12 +416,12 @@ class _Simulation:
             **self._how_it_went(coordinator, shards),
             **_classes_document(scenario, writer.class_counts),
         }
-        # run.json comes last, so that a directory which has it is whole.
+        # run.json is written last, so a directory that has it is complete.
         return writer.finish(rounds.records, document)
 
     def _how_it_went(self, coordinator: RoundLoop, shards: Sequence[ShardWorker]) -> dict[str, Any]:
-        """Keys of run.json and tasks.json about how the run went."""
-        # Linux reports it in KiB.
+        """Returns keys of run.json and tasks.json about the course of the run."""
+        # Linux reports ru_maxrss in KiB.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return {
             "seed": self._scenario.seed,
@@ -437,8 +438,8 @@ class _Simulation:
 
 @contextlib.contextmanager
 def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
-    """Keeps the directory of a run that fails after a checkpoint; the error then says how to resume
-    it. A run that starved without a round keeps nothing.
+    """Keeps the directory of a run that fails after a checkpoint, and adds to the error how to
+    resume it. A run that starved without a round keeps nothing.
 
     Args:
         writer: writer of the directory.
@@ -446,11 +447,11 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
     try:
         yield
     except Starved:
-        # The run would starve again if it was resumed.
+        # The run would starve again if it were resumed.
         writer.discard()
         raise
     except (FedrayError, KeyboardInterrupt) as error:
-        # Without a checkpoint nothing is kept that could be resumed.
+        # Without a checkpoint there is nothing to resume.
         if not writer.can_be_resumed:
             raise
         raise with_resume_hint(error, writer.directory) from None
@@ -470,7 +471,7 @@ def _commits_before(
     """
     pending: list[Pending[None]] = []
     for batch in journal.batches():
-        # The file is read once. While the shards apply a batch, the next one is read.
+        # While the shards apply a batch, the next one is read.
         for answer in pending:
             answer.result()
         pending = [
@@ -486,15 +487,15 @@ def _commits_before(
 
 
 def _columns_so_far(records: Sequence[RoundRecord]) -> dict[str, list[float]]:
-    """Columns of the committed rounds among the `records` of a run, from which the reader of a
-    progress file bounds the privacy spent (fedray/audit/so_far.py)."""
+    """Returns columns of the committed rounds among `records`, from which readers of a progress
+    file bound the privacy spent (fedray/audit/so_far.py)."""
     committed = [record for record in records if record.is_committed]
     names = ("opened", "started", "closed", "accepted")
     return {name: [getattr(each, name) for each in committed] for name in names}
 
 
 def _classes_document(scenario: Scenario, counts: ClassCounts | None) -> dict[str, Any]:
-    """Keys of run.json about the classes of devices."""
+    """Returns keys of run.json about the classes of devices."""
     if counts is None:
         return {}
     # The columns of all classes become a row for each class.
@@ -513,7 +514,7 @@ def _classes_document(scenario: Scenario, counts: ClassCounts | None) -> dict[st
 
 
 def _versions_of(settlement: Settlement) -> UInt32Array:
-    """The versions from which the accepted devices started [A]; empty unless rounds are
+    """Returns the versions that the accepted devices trained from [A]; empty unless rounds are
     buffered."""
     if not settlement.versions.size:
         return settlement.versions
@@ -523,17 +524,17 @@ def _versions_of(settlement: Settlement) -> UInt32Array:
 def _parts_of(
     shards: Sequence[ShardWorker], task: int, partial: str, token: str
 ) -> Iterator[ShardPart]:
-    """Parts of the trace of a task, the shards taking turns.
+    """Yields the parts of the trace of a task, with shards taking turns.
 
     Every shard works one part ahead, so that memory stays bounded.
 
     Args:
         shards: shards of the population.
-        task: place of the task in the scenario.
-        partial: directory for the parts, if the shards see it.
-        token: token of its writer, by which shards recognise it.
+        task: position of the task in the scenario.
+        partial: directory for the parts, if shards can access it.
+        token: token of the writer, by which shards recognise the directory.
     """
-    # A shard numbers the parts of all tasks in one row, task after task.
+    # A shard numbers the parts of all tasks consecutively, task after task.
     waiting = [
         list(range(task * shard.part_count(), (task + 1) * shard.part_count())) for shard in shards
     ]
@@ -549,7 +550,7 @@ def _parts_of(
     while pending:
         for number in list(pending):
             written = pending.pop(number).result()
-            # The shard works on its next part while this one is taken.
+            # The shard works on its next part while this one is processed.
             begin(number)
             yield written
 
@@ -560,12 +561,12 @@ def _shards_of(
     placement: Placement,
     history: History,
 ) -> Iterator[list[ShardWorker]]:
-    """Starts the shards of a scenario, and closes them at the end.
+    """Starts the shards of a scenario, and closes them at the end of the block.
 
     Args:
-        scenario: scenario whose devices they hold.
-        placement: where they run.
-        history: earlier settlements, for a shard that is started again.
+        scenario: scenario with the devices.
+        placement: workers and cluster.
+        history: earlier settlements, for a restarted shard.
     """
     with contextlib.ExitStack() as stack:
         cpus = stack.enter_context(cluster(placement))

@@ -1,6 +1,6 @@
-"""Scenarios that cannot finish: their rules and their population do not allow the rounds that they
-ask for. Every refusal is a theorem about all runs of the scenario, whatever its seed draws, so a
-scenario that passes may still starve."""
+"""Detects scenarios that cannot finish, because their rules and population do not allow their
+number of rounds. A refusal holds for every run of the scenario, whatever its seed, so a scenario
+that passes may still starve."""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from fedray.scenario.uploads import CyclicSchedule
 
 
 class _Bound(NamedTuple):
-    """Times that one device can contribute to a run, and the rule that says so."""
+    """Largest number of contributions of a device to a run, and the rule that limits it."""
 
     most: int
     rule: str
@@ -35,9 +35,9 @@ def check_sustainable(scenario: Scenario | SeveralTasks) -> None:
 
 
 def why_unsustainable(scenario: Scenario) -> str | None:
-    """Why no run of a scenario can commit all of its rounds, in one line; None if one might."""
+    """Returns in one line why no run of a scenario can commit all rounds; None if one might."""
     privacy = scenario.privacy
-    # A budget may end the run long before its last round, which is not a failure.
+    # A budget may end the run before its last round, which is not a failure.
     if privacy.stop_at is not None and privacy.at_limit == "stop":
         return None
     return next(_reasons(scenario), None)
@@ -58,15 +58,15 @@ def _reasons(scenario: Scenario) -> Iterator[str]:
 
 
 def _too_close_together(scenario: Scenario) -> Iterator[str]:
-    """No device is in two of s rounds in a row, so that these need different devices."""
+    """Yields a reason if s consecutive rounds, which need different devices, need too many."""
     participation = scenario.participation
     apart = min(participation.separation, scenario.rounds.count)
-    # A device that has lost its history may come again at once.
+    # A device that has lost its history may take part again at once.
     if participation.history_loss_per_day is not None or apart < 2:
         return
     rule = (
-        f"{participation.keys_by_rule['rounds']}: no device takes part twice in {apart:,} rounds "
-        "in a row"
+        f"{participation.keys_by_rule['rounds']}: no device takes part twice in {apart:,} "
+        "consecutive rounds"
     )
     yield from _too_few_devices(scenario, apart, rule, "the separation")
 
@@ -76,9 +76,9 @@ def _too_few_devices(scenario: Scenario, parts: int, rule: str, lowered: str) ->
     if parts * goal > devices:
         yield (
             f"{rule}, each of which needs rounds.report_goal={goal} devices: {parts:,} x {goal:,} "
-            f"= {parts * goal:,}, and population.devices={scenario.population.devices} has "
-            f"{devices:,} usable ones at most; lower {lowered} to {devices // goal:,} or the goal "
-            f"to {devices // parts:,}, or raise the population"
+            f"= {parts * goal:,}, but population.devices={scenario.population.devices} has at most "
+            f"{devices:,} usable ones; lower {lowered} to {devices // goal:,} or the goal to "
+            f"{devices // parts:,}, or raise the population"
         )
 
 
@@ -89,8 +89,8 @@ def _too_many_contributions(scenario: Scenario, parts: int, name: str) -> Iterat
         if needed > devices * bound.most:
             yield (
                 f"{bound.rule}: {parts:,} {name} of rounds.report_goal={goal} need {needed:,} "
-                f"contributions, and population.devices={scenario.population.devices} has "
-                f"{devices:,} x {bound.most:,} = {devices * bound.most:,} at most; {bound.remedy}, "
+                f"contributions, but population.devices={scenario.population.devices} can make at "
+                f"most {devices:,} x {bound.most:,} = {devices * bound.most:,}; {bound.remedy}, "
                 "lower rounds.count or the goal, or raise the population"
             )
 
@@ -103,7 +103,7 @@ def _contributions_of_a_device(scenario: Scenario) -> Iterator[_Bound]:
     cap = participation.max_participations
     if cap is not None:
         yield _Bound(cap, f"participation.max_participations={cap}", "raise the cap")
-    # Clocks that are wrong, and devices that ignore the timer, may come at any time.
+    # Devices with wrong clocks, or that ignore the timer, may take part at any time.
     is_kept = (
         participation.timer_violators == 0.0
         and participation.clock_skew_hours == 0.0
@@ -114,14 +114,14 @@ def _contributions_of_a_device(scenario: Scenario) -> Iterator[_Bound]:
         most = math.floor(_last_report(scenario) / wait) + 1
         days = scenario.rounds.max_days
         rule = (
-            f"{participation.keys_by_rule['time']} lets a device take part {most:,} "
-            f"time{'s' if most > 1 else ''} at most in rounds.max_days={days:g}"
+            f"{participation.keys_by_rule['time']} lets a device take part at most {most:,} "
+            f"time{'s' if most > 1 else ''} in rounds.max_days={days:g}"
         )
         yield _Bound(most, rule, "shorten the wait or raise max_days")
 
 
 def _too_slow(scenario: Scenario) -> Iterator[str]:
-    """Rounds that start too far apart for the days of the run."""
+    """Yields a reason if rounds start too far apart for the days of the run."""
     rounds = scenario.rounds
     minutes = rounds.min_minutes_between
     if minutes is None:
@@ -130,25 +130,25 @@ def _too_slow(scenario: Scenario) -> Iterator[str]:
     if last > _last_start(scenario):
         yield (
             f"rounds.min_minutes_between={minutes:g}: the last of {rounds.count:,} rounds starts "
-            f"on day {last / 86_400.0:,.1f} at the earliest, and rounds.max_days="
-            f"{rounds.max_days:g}; lower it or rounds.count, or raise max_days"
+            f"on day {last / 86_400.0:,.1f} at the earliest, but "
+            f"rounds.max_days={rounds.max_days:g}; lower it or rounds.count, or raise max_days"
         )
 
 
 def _last_start(scenario: Scenario) -> float:
-    """Latest time at which a round can start, seconds since start: the end of the last window."""
+    """Returns the latest start of a round, seconds since start: the end of the last window."""
     rounds = scenario.rounds
-    # One window more makes up for max_days that end within a window, and for rounding.
+    # One more window allows for max_days that end within a window, and for rounding.
     return 86_400.0 * rounds.max_days + 60.0 * rounds.look_ahead_minutes
 
 
 def _last_report(scenario: Scenario) -> float:
-    """Latest time of a contribution that counts, seconds since start."""
+    """Returns the latest time of a contribution that counts, seconds since start."""
     return _last_start(scenario) + 60.0 * scenario.rounds.report_timeout_minutes
 
 
 def _most_devices(scenario: Scenario) -> int:
-    """Most usable devices that a population has, those included that join during the run.
+    """Returns an upper bound on a population's usable devices, including those that join.
 
     Devices are usable independently of each other, so by Bernstein's inequality a population has
     more than this with a probability below 1e-20.

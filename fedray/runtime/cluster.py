@@ -1,7 +1,7 @@
 """Local Ray clusters, and clusters to join, with fedray's code on every worker's path.
 
-A local cluster ends with its block. It listens only on the loopback interface, and by Ray's own
-default asks every client for a token.
+A local cluster ends with its block. It listens only on the loopback interface and, by Ray's
+default, requires a token from every client.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def cluster(placement: Placement) -> Iterator[float]:
     """Starts or joins a Ray cluster for a block; yields the number of its free CPUs.
 
-    A cluster that is already up is used, and stays up. In-process, nothing is started.
+    A cluster that is already running is used, and keeps running. In-process, nothing is started.
 
     Raises:
         InputError: the address cannot be joined.
@@ -41,7 +41,7 @@ def cluster(placement: Placement) -> Iterator[float]:
     if placement.backend == "in-process":
         yield 1.0
         return
-    # By default, Ray reports its use to its makers.
+    # By default, Ray sends usage statistics to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
@@ -154,9 +154,9 @@ class TaskCounts:
 
     jobs: jobs to do.
     done: jobs done.
-    running: jobs under way or next in line.
-    lost: deaths of a job's process, after which it was begun again.
-    kept: further jobs that were done before.
+    running: jobs in progress or next in line.
+    lost: deaths of a job's process, after which the job was restarted.
+    kept: further jobs that were done in an earlier run.
     """
 
     jobs: int
@@ -186,10 +186,10 @@ def run_jobs(
     Args:
         work: function that workers can import, such as one of your module.
         jobs: arguments of the calls.
-        placement: place of the calls; a local Ray cluster by default.
+        placement: where the calls run; a local Ray cluster by default.
 
     Yields:
-        (place among the jobs, result), in the order in which they are done.
+        (position of the job, result), in the order of completion.
 
     Raises:
         RunFailed: a task's process died too often.
@@ -205,8 +205,8 @@ def run_tasks(
 ) -> Iterator[tuple[int, _Done]]:
     """Computes work(job) for every job, in Ray tasks or in this process.
 
-    A task whose process or node died is begun again on another, `placement.most_restarts` times.
-    Errors of tasks are raised here. In a cluster that is up, the placement needs no address.
+    A task whose process or node died is restarted on another, up to `placement.most_restarts`
+    times. Errors of tasks are raised here. If a cluster is running, the placement needs no address.
 
     Args:
         work: function of a job.
@@ -242,7 +242,7 @@ def run_tasks(
         waiting = iter(enumerate(jobs))
         under_way: dict[Any, int] = {}
         losses = [0] * len(jobs)
-        # Two per CPU, so that the next task is ready when one ends.
+        # Two tasks per CPU, so that the next one is ready when one ends.
         at_once = 2 * max(1, int(cpus))
         for place, job in itertools.islice(waiting, at_once):
             under_way[task.remote(job)] = place
@@ -253,14 +253,14 @@ def run_tasks(
             try:
                 result = ray.get(ready[0])
             except RayTaskError as error:
-                # An error raised on purpose looks as if the task had run here.
+                # fedray's own errors are raised as if the task had run here.
                 if isinstance(error.cause, FedrayError):
                     raise error.cause from None
                 raise
             except RayError as error:
                 losses[place] += 1
                 lost += 1
-                # A job that kills its process would otherwise be begun for ever.
+                # Otherwise a job that kills its process would be restarted for ever.
                 if losses[place] > placement.most_restarts:
                     reason = str(error).splitlines()[0]
                     raise RunFailed(
@@ -271,7 +271,7 @@ def run_tasks(
                 report(len(under_way))
                 continue
             done += 1
-            # One job enters for each that leaves.
+            # One job is started for each that ends.
             for next_place, job in itertools.islice(waiting, 1):
                 under_way[task.remote(job)] = next_place
             report(len(under_way))

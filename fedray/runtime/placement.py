@@ -1,4 +1,4 @@
-"""Placement of a run on processes and machines. May change the wall clock, never a result."""
+"""Placement of a run on processes and machines, which affects its duration but never a result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from fedray.base.errors import InputError
 Backend = Literal["auto", "ray", "in-process"]
 
 RAY_START_SECONDS = 20.0
-"""Time that Ray and its actors take to start and end; shorter trainings run in-process."""
+"""Time that Ray and its actors take to start and end, seconds; shorter trainings run in-process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Placement:
         one per CPU for a million devices or more). Shards of a node are threads of one process.
     backend: "ray" (actors), "in-process" (the same plain classes, in this process), or "auto":
         in-process if that is faster, as for simulations, whose shards are threads, for trainings on
-        few CPUs, whose trainers are threads, and for trainings that are over before Ray has
+        few CPUs, whose trainers are threads, and for trainings that end before Ray would have
         started.
     address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None starts a local one.
     object_store_megabytes: size of a local cluster's object store.
@@ -30,8 +30,8 @@ class Placement:
         window, and after every round of a training.
     most_restarts: number of restarts of one worker that dies or hangs.
     aggregator_gpus: GPUs that the aggregator reserves; a fraction shares one, and with 0 it sees no
-        GPU. The trace is the same either way. The model is not, since a GPU draws other noise; so a
-        run continues only on the kind of device on which it was started.
+        GPU. The trace does not depend on it. The model does, since a GPU draws other noise, so a
+        run can continue only on the kind of hardware on which it was started.
     trainers: number of trainers of the model; None takes one per CPU of the cluster (in-process one
         per CPU, at most four). In-process they are threads.
     """
@@ -76,9 +76,9 @@ class Placement:
         """Replaces the backend "auto" by "ray" or "in-process".
 
         Args:
-            train_seconds: prediction of the training time in this process. A wrong prediction
-                costs time, and changes no result. None if no model is trained, or if Ray would have
-                no more trainers than this process.
+            train_seconds: function that predicts the training time in this process, on which no
+                result depends. None if no model is trained, or if Ray would have no more trainers
+                than this process.
         """
         if self.backend != "auto":
             return self

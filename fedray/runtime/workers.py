@@ -32,7 +32,7 @@ class ArgumentLost(Exception):
 
 
 class Pending(Protocol[T_co]):
-    """Future answer of a worker."""
+    """The future answer of a worker."""
 
     def result(self) -> T_co:
         """Waits for the answer.
@@ -47,7 +47,7 @@ class Worker(Protocol):
     """Object of a plain class, wherever it runs.
 
     restarts: number of restarts.
-    is_elsewhere: whether a call runs while its caller does something else.
+    is_elsewhere: whether a call runs concurrently with its caller.
     """
 
     restarts: int
@@ -58,7 +58,7 @@ class Worker(Protocol):
 
         Args:
             method: name of the method.
-            arguments: arguments of the call, also handles that `call_and_keep` returned.
+            arguments: arguments of the call, which may be handles from `call_and_keep`.
         """
         ...
 
@@ -76,7 +76,7 @@ class Worker(Protocol):
         """Starts the worker again, without its state.
 
         Raises:
-            RunFailed: it was restarted too often; the class is that of its `lost` error.
+            RunFailed: the worker was restarted too often; the class is that of its `lost` error.
         """
         ...
 
@@ -111,7 +111,7 @@ class InProcessWorker:
 
     def call_and_keep(self, method: str, *arguments: Any) -> Pending[tuple[Any, Any]]:
         first, second = self.call(method, *arguments).result()
-        # The handle is a copy: others may read it on their threads while this object works.
+        # The handle is a copy, because others may read it on their threads while this object works.
         return Ready((first, second.copy()))
 
     def restart(self) -> None:
@@ -128,9 +128,9 @@ class InProcessWorker:
 
 
 class ThreadWorker(InProcessWorker):
-    """Worker on a thread of its own in this process. The first call makes the object there.
+    """Worker on its own thread in this process, where the first call makes the object.
 
-    Methods must not change values later that they have returned.
+    Methods must not change values that they have returned.
     """
 
     is_elsewhere = True
@@ -184,7 +184,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class ActorSpec:
-    """Parts of a Ray actor.
+    """Specification of a Ray actor.
 
     name: title of the process and of the gauges.
     who: name in messages, such as "the aggregator".
@@ -209,8 +209,8 @@ class ActorSpec:
 
 
 def shared(value: Any) -> Any:
-    """Returns a reference to a value, which then travels only once to every node of the cluster,
-    however many calls it is an argument of."""
+    """Returns a reference to a value, which is then sent only once to each node, however many calls
+    have it as an argument."""
     import ray
 
     return ray.put(value)
@@ -261,8 +261,8 @@ class RayWorker:
         spec: parts of the actor.
         placement: timeout and number of restarts.
         catch_up: function that brings a new actor to the state of the lost one. Calls are then
-            repeated, so each must be pure, or take effect once however often it is made. With None,
-            a call to a lost actor raises `spec.lost`, and the caller restarts it.
+            repeated, so each must be pure or idempotent. With None, a call to a lost actor raises
+            `spec.lost`, and the caller restarts the actor.
     """
 
     is_elsewhere = True
@@ -301,7 +301,7 @@ class RayWorker:
         logging.getLogger("fedray").warning("fedray: %s %s; it is restarted", spec.who, self._loss)
         # An actor that hangs is still alive.
         ray.kill(self._actor)
-        # No CPU is reserved: its node may be gone, and the others may be full.
+        # No CPU is reserved, because the actor's node may be gone and the others full.
         self._start(cpus=0.0, node=None)
 
     def close(self) -> None:
@@ -351,7 +351,7 @@ class RayWorker:
         spec = self._spec
         # The class has the worker's name, because Ray titles the process by it.
         remote: Any = ray.remote(type(spec.name, (_ActorBody,), {}))
-        # No restarts by Ray: they would lose the state without a message.
+        # Ray must not restart actors, because that would lose their state without a message.
         where = NodeAffinitySchedulingStrategy(node, soft=True) if node else "SPREAD"
         options = remote.options(
             num_cpus=cpus, num_gpus=spec.gpus, scheduling_strategy=where, max_restarts=0
@@ -390,7 +390,7 @@ class _ActorBody:
         if gauges is None:
             return
         for name, (description, value) in gauges().items():
-            # Gauges are made once, and set after every call.
+            # Gauges are made once and set after every call.
             if name not in self._gauges:
                 from ray.util.metrics import Gauge
 
@@ -423,9 +423,9 @@ class RayAnswer:
     reference: Ray's ObjectRef of the answer.
     kept: ObjectRef of the part that stays with the actor, or None.
     start: start of the actor.
-    timeout_seconds: time after which an actor without an answer is taken to hang.
+    timeout_seconds: time after which an actor that has not answered is assumed to hang.
     worker, method, arguments: the call.
-    restarts: restarts of the worker when the call was made.
+    restarts: number of restarts of the worker when the call was made.
     """
 
     reference: Any
@@ -448,7 +448,7 @@ class RayAnswer:
         import ray
         import ray.exceptions
 
-        # The start has its own time limit, so that an actor on a busy machine is not taken to hang.
+        # The start has its own time limit, so that a slow start is not mistaken for a hang.
         self.start.wait()
         try:
             value = ray.get(self.reference, timeout=self.timeout_seconds)
@@ -456,7 +456,7 @@ class RayAnswer:
         except ray.exceptions.GetTimeoutError:
             loss = f"did not answer within {self.timeout_seconds:g} s"
         except ray.exceptions.RayTaskError as error:
-            # The actor is well: its argument was lost with another machine.
+            # The actor is fine: its argument was lost with another machine.
             if isinstance(error.cause, ray.exceptions.ObjectLostError):
                 raise ArgumentLost(str(error.cause)) from None
             cause = error.cause if isinstance(error.cause, Exception) else error

@@ -225,6 +225,7 @@ class Participation(Table):
         for none."""
         hours = [self.timer_hours] if self.has_timer else []
         hours += [each.wait_hours for each in self.policies or ()]
+        # All policies must admit a device, so the longest wait decides.
         return 3600.0 * max(hours, default=0.0)
 
     @property

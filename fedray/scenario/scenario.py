@@ -623,6 +623,7 @@ class Scenario(Table):
             *path, name = key.split(".")
             table = functools.reduce(lambda each, part: each.get(part, {}), path, tables)
             table.pop(name, None)
+        # The order of keys in a file has no meaning, so it must not matter here.
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 

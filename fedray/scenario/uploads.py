@@ -75,6 +75,7 @@ class Uploads(Table):
 
     def rounds_of_windows(self, count: int) -> list[int]:
         """Returns the number of rounds of each window; they sum to `count`."""
+        # The first windows get one more round each, until the remainder is used up.
         least, more = divmod(count, self.windows)
         return [least + (window < more) for window in range(self.windows)]
 

@@ -25,6 +25,7 @@ from fedray.base.atomic import sync_directory, write_whole
 from fedray.base.errors import CheckpointError, RunFailed
 
 CHECKPOINTS = "checkpoints"
+# Raised whenever states change, so that no release misreads the state of another.
 VERSION = 12
 NPZ_DAMAGE = (
     OSError,
@@ -200,6 +201,7 @@ def write_npz(stream: IO[bytes], arrays: Mapping[str, Sequence[NDArray]]) -> byt
             shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:])
             descr = np.lib.format.dtype_to_descr(pieces[0].dtype)
             header = {"descr": descr, "fortran_order": False, "shape": shape}
+            # Sizes are written after the data, so room for 64 bits is reserved in advance.
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array_header_1_0(member, header)
                 # The pieces are not joined first, because that would need their memory again.

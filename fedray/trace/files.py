@@ -110,6 +110,7 @@ def read_columns(
 @contextlib.contextmanager
 def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
     try:
+        # Checksums reveal changed bytes that would still decode.
         with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             found = parquet.schema_arrow
             # Only types are compared, since nullability and metadata differ between writers.
@@ -119,6 +120,7 @@ def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
                     f"{schema.names}; copy the trace from its source again"
                 )
             yield parquet
+    # These are precise already, and must not be reported as damage below.
     except TraceError:
         raise
     except FileNotFoundError:

@@ -353,7 +353,7 @@ class ImportedTrace(Result):
         if run["rounds_out_of_order"]:
             text = (
                 f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round "
-                "with the number before theirs began, so the order of numbers may not be that of "
+                "numbered just before them began, so the order of numbers may not be that of "
                 "release."
             )
             found.append(Assumption(text, "found by the import, in the times of the log"))

@@ -96,6 +96,7 @@ class Lock:
         # "a" creates the file if necessary, and truncates nothing if another process holds it.
         self._file = (partial / LOCK_FILE).open("a")
         try:
+            # A second process is refused at once instead of waiting for hours.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()
@@ -132,6 +133,7 @@ class PartialDirectory:
         is_resumed: bool = False,
         partial: Path | None = None,
     ) -> None:
+        # A relative path would change its meaning with the working directory.
         self.directory = Path(os.path.abspath(directory))
         check_name(self.directory)
         self.partial = partial or partial_directory(self.directory)
@@ -238,6 +240,7 @@ class PartialDirectory:
             if self.directory.exists():
                 # The directory is empty; this was checked at the start.
                 self.directory.rmdir()
+            # Renaming is atomic, so no reader ever sees half a directory.
             self.partial.rename(self.directory)
             sync_directory(self.directory.parent)
         except OSError as error:

@@ -240,6 +240,7 @@ def _started(pid: int) -> int | None:
         # The name of the program is in parentheses, and may itself have spaces and parentheses.
         state, *numbers = stat.rpartition(")")[2].split()
         # A zombie has ended, although its parent has not read its status.
+        # The state is field 3 of proc(5), and the start is field 22.
         return None if state in "ZX" else int(numbers[18])
     except (OSError, ValueError, IndexError):
         return None
@@ -247,6 +248,7 @@ def _started(pid: int) -> int | None:
 
 def _machine() -> str | None:
     with contextlib.suppress(OSError):
+        # The boot id changes at every start; the namespace distinguishes containers.
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     return None

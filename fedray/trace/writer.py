@@ -76,6 +76,7 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
         },
         write_page_checksum=True,
     )
+    # Readers of a few columns check only the digests of these.
     digests = {name: column_digest(name, column) for name, column in ordered.items()}
     return ShardPart(
         first_device,

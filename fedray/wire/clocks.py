@@ -1,5 +1,4 @@
-"""Changes of device clocks: a wait by a clock that is set forward or back ends too early or too
-late.
+"""Changes of device clocks: if a clock is set forward or back, a wait ends too early or too late.
 
 Settings of a device's clock are a Poisson process. The gap before the n-th setting, and the size of
 the change, are drawn at the address (device, n). A wait is over at the first moment at which the
@@ -38,6 +37,7 @@ class ClockChanges(NamedTuple):
         return cls(
             key=stream_key(scenario.seed, Stream.CLOCK),
             mean_seconds=math.inf if per_day is None else 86_400.0 / per_day,
+            # The size is None if clocks are never set.
             size_seconds=3600.0 * (participation.clock_change_hours or 0.0),
         )
 
@@ -69,7 +69,7 @@ def reached_by_clock(
         clocks: clock changes; some must happen.
         device_ids: [S].
         since: [S]; finite; start of each wait, seconds since start. The clock is right then.
-        until: [S]; end of the wait by a clock that is not set.
+        until: [S]; end of the wait if the clock is not set.
 
     Returns:
         Seconds since start [S]; `until` if it is not after `since`.
@@ -89,7 +89,7 @@ def reached_by_clock(
         left_at = since[asked]
         ahead = 0.0
         while True:
-            # The clock shows the end earlier by that much, but not before it was set.
+            # The clock shows the end earlier by `ahead`, but not before it was set.
             over = max(left_at, until[asked] - ahead)
             if over <= time:
                 break
@@ -118,7 +118,7 @@ def settings_between(
 
 @njit(cache=True, nogil=True)
 def _settings_between(clocks, device_ids, begin_times, end_times):
-    # The compiler infers the types of empty lists from these.
+    # Numba infers the types of empty lists from these comprehensions.
     whose = [np.uint64(0) for _ in range(0)]
     times = [0.0 for _ in range(0)]
     sizes = [0.0 for _ in range(0)]

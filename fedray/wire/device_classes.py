@@ -1,5 +1,5 @@
-"""Classes of devices (`population.classes`): each device's class is an addressed draw, so that
-clients and server find the same.
+"""Classes of devices (`population.classes`): each device's class is an addressed draw, so clients
+and server agree on it.
 
 A population without classes has one class with all devices.
 """
@@ -52,6 +52,7 @@ def class_of(key, edges, device):
 @njit(cache=True, nogil=True)
 def classes_on(classes: DeviceClasses, device_ids: UInt64Array) -> UInt8Array:
     """Returns the positions [N] of the classes of devices [N]."""
+    # A population has at most 100 classes, so a byte is enough.
     found = np.empty(device_ids.size, np.uint8)
     for asked in range(device_ids.size):
         found[asked] = class_of(classes.key, classes.edges, device_ids[asked])
@@ -64,7 +65,7 @@ def counts_by_class(
     rounds: UInt32Array,
     outcomes: UInt8Array,
 ) -> ClassCounts:
-    """Counts participations by class in columns [S] of a trace, in order of device and time."""
+    """Counts participations by class, from columns [S] of a trace in order of device and time."""
     size = classes.edges.size
     selected_class = classes_on(classes, device_ids)
     is_accepted = outcomes == Outcome.ACCEPTED
@@ -75,14 +76,15 @@ def counts_by_class(
     own_class = classes_on(classes, devices)
     participations = np.bincount(own_class, counts, minlength=size)
     gaps = np.diff(numbers)
-    # A gap lies between two rows of one device.
+    # Only differences between two rows of one device are gaps.
     is_gap = np.ones(gaps.size, np.bool_)
     is_gap[first[1:] - 1] = False
     gap_class = np.repeat(own_class, counts)[1:][is_gap]
+    # The largest integer never wins a minimum, so it marks classes without a gap.
     no_gap = np.iinfo(np.int64).max
     least = np.full(size, no_gap)
     most = np.zeros(size, np.int64)
-    # Several devices are of one class, of which plain assignment would keep only one.
+    # Several devices have the same class, and plain assignment would keep only one of them.
     np.minimum.at(least, gap_class, gaps[is_gap])
     np.maximum.at(most, own_class, counts)
     return ClassCounts(

@@ -1,7 +1,7 @@
-"""Losses of the history of participations that a device stores: it is cleared, or corrupted.
+"""Losses of the participation history that a device stores: it is cleared or corrupted.
 
 Losses of a device are a Poisson process. The gap before the n-th loss is drawn at the address
-(device, n), so that clients and server find the same.
+(device, n), so clients and server agree on it.
 """
 
 import math
@@ -53,7 +53,7 @@ def first_loss_after(
     """Returns the first loss of each device after a time.
 
     Args:
-        losses: rate; some must happen.
+        losses: rate of losses, which must not be 0.
         device_ids: [S].
         times: [S]; finite, seconds since start.
 
@@ -73,6 +73,7 @@ def last_loss_before(
 @njit(cache=True, nogil=True)
 def _losses_around(losses, device_ids, times):
     """Returns the last loss of each device up to a time and the first loss after it, [S] each."""
+    # Infinity stands for devices without an earlier loss.
     before = np.full(device_ids.size, -np.inf)
     after = np.empty(device_ids.size)
     for asked in range(device_ids.size):
@@ -97,11 +98,11 @@ def losses_between(
     """Lists the losses of devices in (begin, end], in order of device and time.
 
     Args:
-        losses: rate; some must happen.
+        losses: rate of losses, which must not be 0.
         device_ids: [S], sorted.
         begin_times, end_times: [S]; finite, seconds since start.
     """
-    # Losses are events like the settings of a clock, at addresses of their own stream.
+    # Losses are the same process as clock settings, at addresses of their own stream.
     events = ClockChanges(losses.key, losses.mean_seconds, size_seconds=0.0)
     found = settings_between(events, device_ids, begin_times, end_times)
     return Losses(found.device_ids, found.times)

@@ -27,6 +27,7 @@ from fedray.scenario.clipping import Clip
 class Outcome(IntEnum):
     """Fate of a selected device; its number is the code in the trace's column `outcome`."""
 
+    # Traces store these numbers, so they must never change.
     ACCEPTED = 0
     """The report arrived in time; in a committed round this is a participation."""
     LATE = 1
@@ -64,27 +65,27 @@ class Window(NamedTuple):
 
 
 NO_WINDOW = Window(-1, 0.0, 0.0, 0.0, 0.0)
-"""Stands for the window before the first one."""
+"""Placeholder for the window before the first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """Fates of the selected devices of one attempt, sorted by device id; [S] each.
 
-    If the server stores uploads, an attempt is one at uploading or one at a round. In buffered
-    rounds, an attempt comprises everything that ended while the buffer was filled: a device may
-    have several rows, in order of check-in, of which at most one is accepted.
+    If the server stores uploads, an attempt is either an upload or a round. In buffered rounds, an
+    attempt comprises everything that ended while the buffer was filled: a device may have several
+    rows, in order of check-in, of which at most one is accepted.
 
     attempt: number of the attempt; a shard applies each attempt once.
     round_index: attempted round; NO_ROUND for uploads stored for later rounds, which devices
-        remember like a round, and of which the trace has no rows.
+        remember like a round, but which have no rows in the trace.
     device_ids: selected devices.
     check_in_times: last check-in of each before it was selected, seconds since start.
     report_times: time of each report; NaN if the device did not report.
     outcomes: codes of `Outcome`.
     reopen_times: whole second from which the device's timer is open again; 0 if no timer was
-        started, NEVER for a device that has taken part as often as it may.
-    remembers_round: whether the device keeps the round as its last one.
+        started, NEVER if the device has reached its cap.
+    remembers_round: whether the device stores the round as its last one.
     forget_times: whole second at which a device loses the history that contains this attempt; empty
         if histories are never lost.
     versions: version of the model that the device was sent (the number of rounds released before
@@ -93,7 +94,7 @@ class Settlement:
         only the timers of that task are started.
     """
 
-    # No committed round has it: rounds are counted from 0.
+    # Rounds count from 0, so no round has this number.
     NO_ROUND: ClassVar[int] = -1
     attempt: int
     round_index: int
@@ -122,7 +123,7 @@ class Settlement:
     @property
     def has_arrived(self) -> BoolArray:
         """Whether each report arrived before the attempt closed [S], committed or not."""
-        # A device cannot know that its report was not used, so both count for it.
+        # A device cannot know that its report was not used, so it counts both.
         return (self.outcomes == Outcome.ACCEPTED) | (self.outcomes == Outcome.ABANDONED)
 
     def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
@@ -131,6 +132,7 @@ class Settlement:
         # message in memory, so rows are copied when they are stored.
         bounds = np.array([first_device, end_device], dtype=np.uint64)
         begin, end = np.searchsorted(self.device_ids, bounds)
+        # A single shard holds all devices, so it needs no views.
         if end - begin == self.device_ids.size:
             return self
         one_value = ("attempt", "round_index", "task")
@@ -208,6 +210,7 @@ class CheckIns:
     @classmethod
     def merged(cls, parts: Sequence["CheckIns"]) -> "CheckIns":
         """Merges the lists of neighbouring ranges of devices, given in order of device."""
+        # A single shard has sorted its list already.
         if len(parts) == 1:
             return parts[0]
         times = np.concatenate([part.times for part in parts])
@@ -229,13 +232,13 @@ class CheckIns:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """Estimates of whole numbers of devices, from a fixed sample.
+    """Estimated numbers of devices, from a fixed sample.
 
     eligible: eligible devices at the window's start.
     open_eligible: eligible devices whose timer is open.
     free_eligible: eligible devices with an open timer that no round separation holds back.
     listed: usable devices whose timer opens before the order's list_until_time.
-    spent_eligible: eligible devices that have taken part as often as they may.
+    spent_eligible: eligible devices that have reached their cap.
     """
 
     eligible: int
@@ -261,7 +264,7 @@ NO_CHECK_INS = CheckIns(
     contributions=np.empty(0, np.uint32),
     census=Census(0, 0, 0, 0),
 )
-"""Before the first window."""
+"""Check-ins before the first window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +274,10 @@ class TrainOrder:
     round_index: the round.
     groups: devices [G] of each group, sorted. The round's cohort determines the groups, so that no
         result depends on the trainer.
-    clip: clipping of the updates; None for measurements, whose updates are discarded: then as in
+    clip: clipping of the updates; None for measurements, whose updates are discarded, to clip as in
         the first round.
-    version: version of the model from which the devices train, the number of rounds that it was
-        trained on; None for the newest.
+    version: version of the model that the devices train from, which is its number of rounds; None
+        for the newest.
     weight: factor applied to the clipped updates, at most 1; a function of round and version.
     """
 
@@ -287,12 +290,12 @@ class TrainOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainReport:
-    """Counts of the devices of one order, or of several.
+    """Counts of the devices of one or more orders.
 
     round_index: the round.
     devices: devices asked to train.
-    accepted: devices that the round accepted, of which the devices asked may be a sample; 0 in a
-        trainer's own report, which does not know it.
+    accepted: devices that the round accepted, of which `devices` may be a sample; 0 in a trainer's
+        own report, where it is unknown.
     trained: devices whose update is in the sum.
     without_examples: devices without data.
     damaged: devices whose data cannot be read.
@@ -303,7 +306,7 @@ class TrainReport:
     long: devices whose update is longer, or not finite; 0 like `short` if nothing is counted.
     examples: different examples used by the devices in the sum.
     weight_sum: sum of the weights of the devices asked, in steps of 2^-FIXED_POINT_BITS; 0 if all
-        count the same.
+        weights are equal.
     loss_sum: sum of the devices' losses before training, in steps of 2^-FIXED_POINT_BITS, so that
         it is the same in any order.
     """
@@ -325,12 +328,12 @@ class TrainReport:
 
     @property
     def sampled_share(self) -> float:
-        """Share of the accepted devices that were asked; 1 if their number is not known."""
+        """Share of the accepted devices that were asked to train; 1 if `accepted` is unknown."""
         return self.devices / self.accepted if self.accepted else 1.0
 
     @property
     def weights(self) -> float:
-        """Sum of the weights, from its steps."""
+        """Sum of the weights."""
         return self.weight_sum / 2.0**FIXED_POINT_BITS
 
     @classmethod
@@ -347,16 +350,16 @@ class RoundRecord:
     """One attempt at a round; times are seconds since start.
 
     A buffered round opens and starts when the one before is released, and closes when its buffer is
-    full. Its selected devices are the devices whose attempts ended in that time.
+    full. Its selected devices are those whose attempts ended in the meantime.
 
     round_index: number of earlier committed rounds.
     opened: start of the selection; for stored uploads, end of their window.
-    started: time at which its devices were selected, or selection was given up.
-    closed: time at which it was committed or abandoned.
+    started: time at which devices were selected, or selection was abandoned.
+    closed: time at which the round was committed or abandoned.
     selected: selected devices.
-    reported: selected devices that reported at all, also late.
+    reported: selected devices that reported, in time or late.
     accepted: devices whose reports were used; 0 for an abandoned attempt.
-    is_committed: whether it was committed.
+    is_committed: whether the round was committed.
     eligible_estimate: devices eligible at the start of the look-ahead window in which the round
         started; for stored uploads, devices eligible in the round.
     """
@@ -374,7 +377,7 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Figure of a model on held-out data: a ratio of sums over the examples.
+    """A figure of a model on held-out data, which is a ratio of sums over examples.
 
     name: name in columns and JSON, such as "loss".
     unit: unit, such as "nats per word", or "".
@@ -394,17 +397,17 @@ class Metric:
 
     @property
     def in_unit(self) -> str:
-        """Suffix of the name on an axis: the unit in brackets, or ""."""
+        """Suffix of the name on an axis: the unit in parentheses, or ""."""
         return f" ({self.unit})" if self.unit else ""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDescription:
-    """Learning task as a trainer has built it.
+    """The learning task as a trainer built it.
 
-    shapes: shape of every parameter by its name; in this order they lay out the flat vector [D].
+    shapes: shape of each parameter by name, in the order of the flat vector [D].
     metrics: metrics of an evaluation.
-    optimum: best value that any model can have, for metrics for which the data defines it.
+    optimum: best value of any model, for metrics for which the data determines it.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -413,7 +416,7 @@ class TaskDescription:
 
 
 class Measured(NamedTuple):
-    """Figure of a model, and its standard error (NaN for a single device)."""
+    """A figure of a model, with its standard error."""
 
     value: float
     """The metric on the held-out data; NaN if it is not finite."""
@@ -425,7 +428,7 @@ class Measured(NamedTuple):
 class Evaluation:
     """Metrics of a model on held-out data.
 
-    metrics: figures by name, in the task's order.
+    metrics: metrics by name, in the task's order.
     devices, examples: numbers of held-out devices and examples.
     """
 
@@ -440,7 +443,7 @@ class DeviceMeasures:
 
     device_ids: [U]; devices with readable data.
     examples: [U]; number of examples used.
-    sums: sums of numerators and of weights by metric, [U, 2]; their ratio is the metric.
+    sums: sums of numerators and of weights, [U, 2], by metric; their ratio is the metric.
     """
 
     device_ids: UInt64Array
@@ -468,7 +471,7 @@ class TrainingMetrics:
 
     @property
     def train_loss(self) -> float:
-        """Mean loss of the round's devices before they trained; NaN if none did."""
+        """Mean loss of the round's devices before they trained; NaN if no device trained."""
         if not self.report.trained:
             return math.nan
         # The sum is an integer, so that it does not depend on the order of the devices.
@@ -477,6 +480,7 @@ class TrainingMetrics:
     @property
     def clipped_share(self) -> float:
         """Share of the round's devices whose update was scaled down; 0 without devices."""
+        # A Poisson sample may have no devices.
         return self.report.clipped / max(1, self.report.devices)
 
 
@@ -511,9 +515,9 @@ class ClassCounts(NamedTuple):
     selected: selections.
     participations: accepted updates of committed rounds.
     devices: devices with at least one participation.
-    least_gap: least difference between the rounds of two participations of a device; 0 if no
+    least_gap: smallest difference between the rounds of two participations of a device; 0 if no
         device has two.
-    most: most participations of a device.
+    most: largest number of participations of a device.
     """
 
     selected: Int64Array
@@ -524,13 +528,14 @@ class ClassCounts(NamedTuple):
 
     def __add__(self, other: "ClassCounts") -> "ClassCounts":  # pyright: ignore[reportIncompatibleMethodOverride]
         """Adds the counts of two disjoint sets of devices."""
+        # The sum of plain tuples would be their concatenation.
         nearer = np.minimum(self.least_gap, other.least_gap)
         either = np.maximum(self.least_gap, other.least_gap)
         return ClassCounts(
             selected=self.selected + other.selected,
             participations=self.participations + other.participations,
             devices=self.devices + other.devices,
-            # 0 means no gap, so then the other one counts.
+            # 0 means no gap, so it is not a minimum.
             least_gap=np.where(nearer > 0, nearer, either),
             most=np.maximum(self.most, other.most),
         )
@@ -599,7 +604,7 @@ class RunProgress:
 class TrainingProgress:
     """Progress of a training, after a round.
 
-    trained, count: rounds trained, and rounds in all.
+    trained, count: rounds trained, and total number of rounds.
     metrics: figures of the last round.
     evaluation: last evaluation; None before the first.
     evaluated: rounds that the evaluated model was trained on; 0 before the first evaluation.
@@ -614,8 +619,8 @@ class TrainingProgress:
 
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate:
-    """Estimated time of a training, measured with some of its devices before it begins, without
-    evaluations and the aggregator.
+    """Estimated time of a training without evaluations and the aggregator, measured with some of
+    its devices before it begins.
 
     count: rounds to train.
     devices: devices that train in each round.
@@ -636,7 +641,7 @@ class DataProgress:
     """Progress of the first reading of data, which counts its words or values before anything is
     simulated or trained.
 
-    clients, count: clients read, and clients in all.
+    clients, count: clients read, and total number of clients.
     """
 
     clients: int

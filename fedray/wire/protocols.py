@@ -1,4 +1,5 @@
-"""Protocols between clients and server, which the `workers.py` of both satisfy."""
+"""Protocols between clients and server; the workers in `clients/workers.py` and
+`server/learning/workers.py` implement them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -20,15 +21,15 @@ from fedray.wire.messages import (
     TrainReport,
 )
 
-# No type: it is an array in this process, and Ray's reference in a cluster.
+# The type differs: an array in this process, a Ray reference in a cluster.
 Kept = Any
-"""Handle of an array that stays with the worker that made it; see fedray/runtime/workers.py."""
+"""Handle of an array that stays with the worker that made it; see `call_and_keep`."""
 History = Callable[[int, int], Iterator[tuple[Settlement, ...]]]
-"""Lists all settlements so far of a range of devices, batch by batch."""
+"""Yields all settlements so far of a range of devices [first, end), batch by batch."""
 
 
 class Shard(Protocol):
-    """Contiguous range of whole device blocks, [first_device, end_device)."""
+    """A contiguous range of whole device blocks, [first_device, end_device)."""
 
     first_device: int
     end_device: int
@@ -36,36 +37,36 @@ class Shard(Protocol):
     def check_ins(self, order: CheckInOrder) -> Pending[CheckIns]:
         """Applies the settlements, then lists the window's check-ins.
 
-        Windows come in order; the present one may come again, with another rate.
+        Windows are ordered in sequence; the current one may be ordered again with another rate.
         """
         ...
 
     def prepare(self, order: CheckInOrder) -> None:
-        """Announces the next order, without its settlements, so that the shard may begin. Changes
-        no answer."""
+        """Announces the next order, without its settlements, so that the shard may begin early. No
+        answer depends on it."""
         ...
 
     def settle(self, settlements: Sequence[Settlement]) -> Pending[None]:
-        """Applies settlements after the last window."""
+        """Applies the settlements after the last window."""
         ...
 
     def part_count(self) -> int:
-        """Returns the number of parts of the trace that this shard holds, a function of its
+        """Returns the number of parts of the trace in this shard, which depends only on its
         devices."""
         ...
 
     def write_part(self, part: int, partial: str, token: str) -> Pending[ShardPart]:
-        """Returns one part of the trace. Its file is written into the directory `partial` if the
-        token is there too."""
+        """Returns one part of the trace. Its file is written to the directory `partial` if the
+        token is there."""
         ...
 
     def use(self) -> Pending[ShardUse]:
-        """Returns the resources used so far."""
+        """Returns the resources that the shard has used so far."""
         ...
 
 
 class Trainer(Protocol):
-    """Trains the model on any devices. It has no state."""
+    """Trains the model on any devices, without state."""
 
     def train(self, order: TrainOrder, parameters: Kept) -> Pending[tuple[TrainReport, Kept]]:
         """Trains groups of devices from parameters [D].
@@ -95,7 +96,7 @@ class Trainer(Protocol):
 
 
 class Aggregator(Protocol):
-    """Keeps the model, the noise and the server optimiser."""
+    """Keeps the model, the noise and the server optimizer."""
 
     def start(self, parameters: Float32Array) -> Pending[tuple[Clip, Kept]]:
         """Sets the initial parameters [D]. Returns the clipping of the first round, and a handle of
@@ -113,8 +114,8 @@ class Aggregator(Protocol):
     def commit(self, report: TrainReport) -> Pending[tuple[Clip, Kept]]:
         """Adds the round's noise to its sum and takes the server step.
 
-        Rounds come in order, once each. Returns the clipping of the next round, and a handle of the
-        new parameters [D].
+        Rounds are committed in order, once each. Returns the clipping of the next round, and a
+        handle of the new parameters [D].
 
         Args:
             report: report on the round's cohort; its `devices` divide the sum.
@@ -127,20 +128,20 @@ class Aggregator(Protocol):
         ...
 
     def state(self) -> Pending[dict[str, NDArray]]:
-        """Returns the whole state between two rounds: parameters, older versions, optimiser, noise,
-        next round, and `device`, the kind of device that the aggregator runs on."""
+        """Returns the whole state between two rounds: parameters, older versions, optimizer, noise,
+        next round, and `device`, the kind of hardware that the aggregator runs on."""
         ...
 
     def load(self, state: dict[str, NDArray]) -> Pending[tuple[Clip, Kept]]:
-        """Restores a state; returns what `commit` returned.
+        """Restores a state, and returns the same as the last `commit`.
 
         Raises:
-            CheckpointError: the state is of another kind of device.
+            CheckpointError: the state is from another kind of hardware.
         """
         ...
 
     def restart(self) -> None:
-        """Restarts a lost aggregator, empty: `start` or `load` comes next.
+        """Restarts a lost aggregator without state, before a call of `start` or `load`.
 
         Raises:
             AggregatorLost: it was lost too often.

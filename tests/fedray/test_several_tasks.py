@@ -185,7 +185,7 @@ def test_the_command_runs_audits_and_reports_several_tasks(
         (["calibrate", str(out), "--rho", "1"], "but only one is possible here"),
         (["train", str(out)], "several tasks"),
         (["canary", str(file)], "has several tasks, but only one is possible here"),
-        (["run", "--resume", str(out)], "is whole, there is nothing to go on with"),
+        (["run", "--resume", str(out)], "is complete; give the `out` of an interrupted run"),
     ):
         code, _, error = fedray_command(*command)
         assert code in (1, 2)

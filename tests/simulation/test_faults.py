@@ -457,7 +457,7 @@ def test_a_run_whose_trace_is_whole_goes_on_with_its_training(
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(18, TrainingProgress))
     assert Trace.open(tmp_path / "t").trained is None
     assert_same(resume_run(tmp_path / "t", HERE), reference)
-    with pytest.raises(CheckpointError, match="is whole, there is nothing to go on with"):
+    with pytest.raises(CheckpointError, match="is complete; give the `out`"):
         resume_run(tmp_path / "t", HERE)
 
 
@@ -502,7 +502,7 @@ def test_a_training_whose_run_left_no_checkpoint_is_replaced_by_the_next_run(
     path = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", ORPHANED], cwd=tmp_path, env=path, check=False)
     assert has_checkpoint(tmp_path / "t.training.partial")
-    with pytest.raises(CheckpointError, match="run again from the start, which replaces it"):
+    with pytest.raises(CheckpointError, match="start the run again, which replaces it"):
         resume_run(tmp_path / "t", HERE)
     shutil.rmtree(tmp_path / "t.partial")
     (tmp_path / "s.toml").unlink()

@@ -128,7 +128,7 @@ def test_a_sample_larger_than_a_round_is_refused(small, tmp_path: Path) -> None:
 def test_a_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("device,round\na,0\nb,1\n")
     log = import_log(tmp_path / "log.csv", "device", "round", 2, tmp_path / "t")
-    with pytest.raises(InputError, match="was imported from a log, whose devices hold no data"):
+    with pytest.raises(InputError, match="was imported from a log, so its devices have no data"):
         train(log, None, HERE, tmp_path / "m")
 
 

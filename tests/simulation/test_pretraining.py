@@ -119,7 +119,7 @@ def test_optimisers_keep_their_state_over_evaluations(small, own, tmp_path: Path
         ("steps = [", [], "is not valid TOML"),
         (TOML, ["--set", "training.task=chess"], "is not one of"),
         (TOML, ["--out", "there.toml"], "--out='there.toml' exists already"),
-        (TOML, ["--out", "no/where.safetensors"], "lies in no directory"),
+        (TOML, ["--out", "no/where.safetensors"], "is not in an existing directory"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_file(
@@ -153,7 +153,7 @@ def test_words_with_other_numbers_and_the_devices_own_data_are_refused(small, tm
     public = SourceCodeData(vocabulary=3, **text)
     with pytest.raises(ScenarioError, match="give both tables the same vocabulary_file"):
         pretrain(scenario, Pretraining(data=public, steps=1), tmp_path / "m")
-    with pytest.raises(InputError, match="data is that of the scenario, whose devices"):
+    with pytest.raises(InputError, match="data is the scenario's own"):
         pretrain(scenario, Pretraining(data=private, steps=1), tmp_path / "m")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["words.txt"]
 

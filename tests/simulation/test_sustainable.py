@@ -131,17 +131,17 @@ def at_the_limit(participation: dict[str, Any], **rounds: Any) -> Scenario:
         (
             at_the_limit({"round_separation": 10}),
             at_the_limit({"round_separation": 11}),
-            r"11 x 6 = 66, and population.devices=60 has 60 usable ones at most; lower the separation to 10 or the goal to 5",
+            r"11 x 6 = 66, but population.devices=60 has at most 60 usable ones; lower the separation to 10 or the goal to 5",
         ),
         (
             at_the_limit({"max_participations": 1}, count=10),
             at_the_limit({"max_participations": 1}, count=11),
-            r"11 rounds of rounds.report_goal=6 need 66 contributions, .* 60 x 1 = 60 at most; raise the cap",
+            r"11 rounds of rounds.report_goal=6 need 66 contributions, .* at most 60 x 1 = 60; raise the cap",
         ),
         (
             at_the_limit({"timer_hours": 30.0}, max_days=2.0),
             at_the_limit({"timer_hours": 30.0}, max_days=2.0, count=21),
-            r"participation.timer_hours=30 lets a device take part 2 times at most in rounds.max_days=2: ",
+            r"participation.timer_hours=30 lets a device take part at most 2 times in rounds.max_days=2: ",
         ),
         (
             at_the_limit({}, min_minutes_between=150.0, max_days=2.0),
@@ -189,7 +189,10 @@ def test_millions_of_devices_are_too_few_for_a_long_separation(fedray_command, t
     arguments = "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t")
     code, _, err = fedray_command(*arguments)
     assert code == 2
-    assert "910 x 3,908 = 3,556,280, and population.devices=3500000 has 3,500,000 usable" in err
+    assert (
+        "910 x 3,908 = 3,556,280, but population.devices=3500000 has at most 3,500,000 usable"
+        in err
+    )
 
 
 STARVES_ON_ITS_FOURTH_DAY = (

@@ -349,17 +349,17 @@ def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Pa
     columns = RecordColumns(delimiter="tab", time_format="%d.%m.%Y %H:%M")
     expected, found = read_log_records(iso, RecordColumns()), read_log_records(other, columns)
     assert (found.start, found.end) == (expected.start, expected.end)
-    with pytest.raises(InputError, match="delimiter='tab' would part it"):
+    with pytest.raises(InputError, match="delimiter='tab' would split it"):
         read_log_records(other, RecordColumns())
 
 
 @pytest.mark.parametrize(
     ("content", "columns", "options", "problem"),
     [
-        ("device,start,end\na,1,2\n", {}, {}, "no unit; say what"),
+        ("device,start,end\na,1,2\n", {}, {}, "in any unit; give"),
         ("device,start\na,1\n", {}, {}, "end_column='end' is not a column of log"),
         ("device,start,end\na,,2\n", {"time_unit": "seconds"}, {}, "empty cell"),
-        ("device,start,end\na,3,2\n", {"time_unit": "seconds"}, {}, "starts before it ends"),
+        ("device,start,end\na,3,2\n", {"time_unit": "seconds"}, {}, "must start before it ends"),
         ("device,start,end\n", {"time_unit": "seconds"}, {}, "no rows"),
         ("device,start,end\na,1,2\n", {"time_unit": "seconds"}, {}, "no whole day"),
         ("device,round\na,1\n", {"round": "round"}, {}, "give the hours"),
@@ -368,7 +368,7 @@ def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Pa
             "device,round\na,x\n",
             {"round": "round"},
             {"timer_hours": 24.0, "days": 3.0},
-            "no whole numbers",
+            "not whole numbers",
         ),
         (
             "device,round\na,1\n",

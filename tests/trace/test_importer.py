@@ -204,11 +204,11 @@ MALFORMED = {
     ),
     "huge round": (
         "dev,round\nx,99999999999999999999\n",
-        "1 row with a round that is no whole number",
+        "1 row with a round that is not an integer",
     ),
     "mixed types": (
         "dev,round\nx,1\ny,one\nz,2.5\n",
-        "2 rows with a round that is no whole number (such as device 'y', round 'one')",
+        "2 rows with a round that is not an integer (such as device 'y', round 'one')",
     ),
     "no device": (
         "dev,round\n,1\nx,2\n",
@@ -220,7 +220,7 @@ MALFORMED = {
     ),
     "no rows": ("dev,round\n", "has no participation (0 rows"),
     "empty file": ("", "Empty CSV file"),
-    "two columns of one name": (
+    "two columns with the same name": (
         "dev,dev,round\nx,y,1\n",
         "--column device='dev' is the name of 2 columns",
     ),
@@ -295,8 +295,8 @@ def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_com
 @pytest.mark.parametrize(
     ("column", "expected"),
     [
-        (pa.array([1.5, 2.0]), "devices are whole numbers, strings or bytes"),
-        (pa.array([True, False]), "devices are whole numbers, strings or bytes"),
+        (pa.array([1.5, 2.0]), "devices must be integers, strings or bytes"),
+        (pa.array([True, False]), "devices must be integers, strings or bytes"),
     ],
 )
 def test_devices_of_other_types_are_refused(
@@ -360,7 +360,7 @@ def test_files_of_other_types_are_refused(tmp_path: Path) -> None:
     folder.mkdir()
     write_log(folder / "one", [12], [0], "integers")
     write_log(folder / "two", ["0012"], [1], "strings")
-    with pytest.raises(InputError, match="bring all files to one form"):
+    with pytest.raises(InputError, match="convert all files to the same types"):
         import_log(folder, "dev", "round", 5, tmp_path / "t")
 
 

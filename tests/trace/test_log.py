@@ -168,7 +168,9 @@ def test_rows_in_rounds_that_released_nothing_are_left_out_counted_and_named(
     ]
     assert trace.is_complete
     assert trace.run["empty_rounds"] == 1
-    assert any("In 1 of them nobody of this log took part." in text for text in trace.assumptions)
+    assert any(
+        "In 1 of them no device of this log took part." in text for text in trace.assumptions
+    )
     with pytest.raises(InputError, match="3 of them in rounds that the rounds file does not have"):
         (tmp_path / "released.txt").write_text("7\n")
         log("dev,round\na,2\na,4\na,9\n", rounds_file=tmp_path / "released.txt")
@@ -181,14 +183,17 @@ BAD_LISTS = {
         "round,time\n3,2026-03-02T00:00:00Z\n4,2026-03-01T00:00:00Z\n",
         "but 4 comes after 3; sort the file by time",
     ),
-    "word": ("3\nfour\n", "has rounds that are no whole numbers"),
-    "word in csv": ("round\n3\nfour\n", "has rounds that are no whole numbers"),
+    "word": ("3\nfour\n", "has rounds that are not integers"),
+    "word in csv": ("round\n3\nfour\n", "has rounds that are not integers"),
     "negative": ("-3\n4\n", "has round -3"),
     "empty": ("", "Empty CSV file"),
     "no rows": ("round\n", "lists no round"),
-    "no column": ("a,b\n1,2\n", "has the columns a, b; call that of the rounds 'round' or 'round'"),
+    "no column": (
+        "a,b\n1,2\n",
+        "has the columns a, b; name the column of rounds 'round' or 'round'",
+    ),
     "missing": ("round,x\n1,2\n,3\n", "has 1 lines without a round"),
-    "huge": ("99999999999999999999\n", "has rounds that are no whole numbers"),
+    "huge": ("99999999999999999999\n", "has rounds that are not integers"),
 }
 
 
@@ -217,20 +222,23 @@ def test_rounds_may_be_out_of_order_of_number_if_times_say_so(log, tmp_path: Pat
             "rounds=3 is not the 2 rounds with participations",
         ),
         ({"rounds": 0}, "rounds=0 must be from 1"),
-        ({"renumber": True, "rounds_file": True}, "give one of them"),
+        ({"renumber": True, "rounds_file": True}, "give only one of them"),
         ({"rounds": 3, "rounds_file": True}, "rounds=3 is not the 2 rounds"),
-        ({"rounds_file": "nowhere"}, "nowhere' is not there"),
+        ({"rounds_file": "nowhere"}, "nowhere' does not exist"),
         ({"renumber": True, "repeats": "twice"}, "repeats='twice' is none of refuse, once, each"),
         ({"renumber": True, "where": ["dev"]}, "where='dev' must be COLUMN=VALUE"),
         ({"renumber": True, "where": ["x=1"]}, "where='x' is not a column"),
         ({"renumber": True, "delimiter": "ab"}, "delimiter='ab' must be one character"),
-        ({"renumber": True, "time_zone": "UTC"}, "time_zone='UTC' tells how times are written"),
+        (
+            {"renumber": True, "time_zone": "UTC"},
+            "time_zone='UTC' describes times, but there are none",
+        ),
         (
             {"renumber": True, "delimiter": ";"},
-            "it has dev,round; its first line has no ';', but delimiter=',' would part it",
+            "it has dev,round; its first line has no ';', but delimiter=',' would split it",
         ),
-        ({"renumber": True, "time_column": "round"}, "column 'round' is named twice"),
-        ({"renumber": True, "device_column": ["dev", "dev"]}, "column 'dev' is named twice"),
+        ({"renumber": True, "time_column": "round"}, "column 'round' is given twice"),
+        ({"renumber": True, "device_column": ["dev", "dev"]}, "column 'dev' is given twice"),
     ],
 )
 def test_options_that_contradict_each_other_or_the_log_are_refused(
@@ -264,7 +272,7 @@ def test_a_log_without_any_usable_row_is_refused_although_invalid_rows_may_be_le
 def test_a_rounds_file_with_two_columns_of_one_name_is_refused(log, tmp_path: Path) -> None:
     """It is not known which of them has the rounds."""
     (tmp_path / "released.csv").write_text("round,round\n0,1\n1,0\n")
-    with pytest.raises(InputError, match="has two columns of one name"):
+    with pytest.raises(InputError, match="has two columns with the same name"):
         log("dev,round\na,0\n", rounds_file=tmp_path / "released.csv")
 
 
@@ -378,11 +386,11 @@ def test_times_of_parquet_s_own_types(tmp_path: Path, kind: pa.DataType) -> None
 DOUBTFUL = {
     "small numbers": (
         ["12", "500"],
-        "12, which is a Unix time of 2000 to 2100 in no unit; say what the numbers are, as by `time_unit='seconds'`",
+        "12, which is not a Unix time from 2000 to 2100 in any unit; give their unit, such as `time_unit='seconds'`",
     ),
     "two units": (
         [f"{START.timestamp():.0f}", f"{1e3 * START.timestamp():.0f}"],
-        "beside Unix seconds",
+        "among Unix seconds",
     ),
     "dates": (
         ["2026-03-01", "2026-03-02"],
@@ -423,7 +431,7 @@ def test_numbers_from_any_start_are_times_once_their_unit_is_told(log) -> None:
     assert times is not None
     assert times[0].tolist() == [0.0, 90.0]
     with pytest.raises(
-        InputError, match="whose unit is known; `time_unit='seconds'` is for numbers"
+        InputError, match="whose unit is known, but `time_unit='seconds'` is for numbers"
     ):
         log(f"dev,round,at\na,0,{TIMES[0]}\n", 1, time_column="at", time_unit="seconds")
 
@@ -461,8 +469,12 @@ def test_text_of_a_format_is_read_as_that_format_says(log, tmp_path: Path, monke
     [
         # pyarrow and C read the 31st of February as the 3rd of March.
         ("%d.%m.%Y %H:%M", "31.02.2025 18:30", "1 value such as '31.02.2025 18:30' (device 'a', "),
-        ("%d.%m.%Y %H:%M", "24.12.2025 18:30:12", "which is not of `time_format='%d.%m.%Y %H:%M'`"),
-        ("%d.%m.%Y %H:%M", "24.12.25 18:30", "a year before 2000 or after 2100; %y is a year of"),
+        (
+            "%d.%m.%Y %H:%M",
+            "24.12.2025 18:30:12",
+            "which does not match `time_format='%d.%m.%Y %H:%M'`",
+        ),
+        ("%d.%m.%Y %H:%M", "24.12.25 18:30", "a year before 2000 or after 2100; use %y for"),
         ("%d.%m.%Y", "24.12.2025", "'%d.%m.%Y' does not name a date with a time of day"),
         ("%d.%m.%Y %I:%M", "24.12.2025 06:30", "does not name a date with a time of day"),
         ("%H:%M", "18:30", "does not name a date with a time of day"),
@@ -501,8 +513,8 @@ def test_local_times_are_those_of_their_zone(log) -> None:
         ("Europe/Berlin", "2025-10-26T02:30", "1 time such as '2025-10-26 02:30:00' (device 'a',"),
         ("Europe/Berlin", "2026-03-29T02:30", "showed twice or never, because they were changed;"),
         ("Europe/Berlim", "2026-03-29T12:30", "time_zone='Europe/Berlim' is not known"),
-        ("Europe/Berlin", "2026-03-29T12:30Z", "ISO 8601 with an offset from UTC; time_zone="),
-        ("Europe/Berlin", "1772366400", "numbers, which count from a moment; time_zone="),
+        ("Europe/Berlin", "2026-03-29T12:30Z", "ISO 8601 with an offset from UTC, but time_zone="),
+        ("Europe/Berlin", "1772366400", "numbers, which count from a moment, but time_zone="),
     ],
 )
 def test_local_times_in_doubt_are_refused(log, zone: str, value: str, expected: str) -> None:
@@ -512,7 +524,7 @@ def test_local_times_in_doubt_are_refused(log, zone: str, value: str, expected: 
 
 
 def test_a_format_is_for_text_alone(log, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="time_unit='seconds' is for numbers, and `time_format="):
+    with pytest.raises(InputError, match="time_unit='seconds' is for numbers, but `time_format="):
         given = {"time_unit": "seconds", "time_format": "%d.%m.%Y %H:%M"}
         log("dev,round,at\na,0,12\n", 1, time_column="at", **given)
     file = tmp_path / "log.parquet"
@@ -525,7 +537,9 @@ def test_a_format_is_for_text_alone(log, tmp_path: Path) -> None:
 
 def test_a_csv_that_cannot_be_parted_names_the_delimiter_that_could(log) -> None:
     for text, named in (("dev;round\na,b;0\n", "';'"), ("dev\tround\na,b\t0\n", "'tab'")):
-        with pytest.raises(InputError, match=f"but delimiter={named} would part it\\); correct it"):
+        with pytest.raises(
+            InputError, match=f"but delimiter={named} would split it\\); correct it"
+        ):
             log(text, 1)
 
 
@@ -535,7 +549,7 @@ def test_rounds_that_time_contradicts_are_reported(log) -> None:
     )
     assert trace.run["rounds_out_of_order"] == 1
     assert any(
-        "1 rounds ended before the round numbered before them began" in text
+        "1 rounds ended before the round numbered just before them began" in text
         for text in trace.assumptions
     )
 
@@ -569,8 +583,8 @@ def test_rows_that_do_not_meet_the_conditions_are_filtered_not_invalid(log) -> N
     assert any("os=y" in text and "; rows without: 3." in text for text in trace.assumptions)
     with pytest.raises(
         InputError,
-        match=r"where=\['outcome=ACCEPTED'\] leaves none of the 6 rows of log '.*log.csv': column 'outcome' has 'accepted', 'dropped', 'late', and "
-        r"'ACCEPTED' is wanted; values must be equal to the letter",
+        match=r"where=\['outcome=ACCEPTED'\] matches none of the 6 rows of log '.*log.csv': column 'outcome' has 'accepted', 'dropped', 'late', but "
+        r"'ACCEPTED' is wanted; values must match exactly",
     ):
         log(text, 2, where=["outcome=ACCEPTED"])
 
@@ -610,7 +624,7 @@ def test_several_columns_name_a_device_without_confusion(log) -> None:
         [("a\\|b|c", 0), ("a|b\\|c", 1), ("a\\\\|b\\|c", 2), ("a\\\\\\|b|c", 3), ("a|b\\|c", 4)]
     )
     assert trace.unit == "combination of 'dev' and 'month' in the log"
-    assert trace.assumptions[0].startswith("Whoever stands behind several of these units")
+    assert trace.assumptions[0].startswith("A person behind several of these units")
     with pytest.raises(InputError, match="2 rows without a device"):
         log("dev,month,round\na,,0\n,b,0\n", 1, device_column=["dev", "month"])
 
@@ -627,7 +641,7 @@ def test_a_condition_without_a_row_names_a_few_values_of_however_many_there_are(
             300,
             where=["os=x", "os=y"],
         )
-    assert "has 'v0', 'v1', 'v2', 'v3', 'v4', ..., and 'x' or 'y' is wanted" in str(refused.value)
+    assert "has 'v0', 'v1', 'v2', 'v3', 'v4', ..., but 'x' or 'y' is wanted" in str(refused.value)
     assert len(str(refused.value)) < 400
 
 
@@ -779,7 +793,7 @@ def test_a_sort_that_lacks_memory_says_so_in_one_line_and_leaves_nothing(
     text = "dev,round\n" + "".join(
         f"a rather long name of a device {place},0\n" for place in range(60_000)
     )
-    with pytest.raises(RunFailed, match="give more than memory_mebibytes=1") as failed:
+    with pytest.raises(RunFailed, match="raise memory_mebibytes=1") as failed:
         log(text, 1, memory_mebibytes=1)
     assert "\n" not in str(failed.value)
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]

@@ -223,13 +223,13 @@ def test_flash_devices_are_eligible_while_charging_on_wifi_and_idle(tmp_path: Pa
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("[1]", "no object of users"),
-        ("{", "no JSON"),
+        ("[1]", "not an object of users"),
+        ("{", "not JSON"),
         ('{"a": {"model": "x"}}', "no text 'messages'"),
         ('{"a": {"messages": "yesterday\\tscreen_off"}}', "has the line"),
         ('{"a": {"messages": "2020-01-30 22:00:00\\tpress"}}', "unknown state 'press'"),
         ('{"a": {"messages": ""}}', "ever charging"),
-        ("[" * 100_000, "no JSON"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_what_is_no_trace_of_flash_is_refused(tmp_path: Path, content: str, problem: str) -> None:
@@ -448,7 +448,7 @@ def test_the_commands_write_what_they_say(tmp_path: Path, capsys) -> None:
     for bad, problem in (
         ([*again, "--kind", "flower"], "none of scenario, flash, flash-locked, fedscale"),
         ([*again, "--kind", "fedscale", "--days", "2"], "--days is for a scenario"),
-        ([*again, "--kind", "flash"], "no JSON"),
+        ([*again, "--kind", "flash"], "not JSON"),
         ([*population, "--format", "xml"], "is none of parquet, csv, json, fedscale"),
         ([*population, "--devices", "401"], "must be from 1 to 400"),
     ):

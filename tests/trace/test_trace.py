@@ -234,7 +234,7 @@ def damage(name: str, trace: Trace) -> None:
         ("another version", TraceVersion, "schema_version=99, this release reads 6"),
         ("run without parts", TraceCorrupt, "lacks parts"),
         ("a stray file", TraceCorrupt, "has 'zzz.parquet', which is not part"),
-        ("odd numbers", TraceCorrupt, "whose numbers are"),
+        ("odd numbers", TraceCorrupt, "with the numbers"),
         ("overlapping parts", TraceCorrupt, "overlap or are out of order"),
         ("nested beyond reason", TraceCorrupt, "cannot be read"),
         ("a part elsewhere", TraceCorrupt, "not the name of its part"),
@@ -310,7 +310,7 @@ def test_only_a_plain_empty_directory_may_be_there(tmp_path: Path, kind: str) ->
 
 def test_a_finished_trace_that_cannot_be_named_is_kept(tmp_path: Path) -> None:
     with (
-        pytest.raises(RunFailed, match="kept whole in") as caught,
+        pytest.raises(RunFailed, match="which is complete") as caught,
         TraceWriter(tmp_path / "t") as writer,
     ):
         (tmp_path / "t").mkdir()
@@ -370,7 +370,7 @@ def test_the_part_of_another_trace_is_refused(trace_of) -> None:
     """Same rows and rounds, another device: no invariant is broken, and only a digest can tell."""
     mine, other = trace_of([[0, 3], [1, 2], [4]], 5), trace_of([[1, 3], [0, 2], [4]], 5)
     shutil.copy(part_path(other), part_path(mine))
-    with pytest.raises(TraceCorrupt, match="is another trace's"):
+    with pytest.raises(TraceCorrupt, match="belongs to another trace"):
         list(Trace.open(mine.path).accepted())
     assert sum(part.rounds.size for part in Trace.open(mine.path, verify=False).accepted()) == 5
 
@@ -499,7 +499,7 @@ def test_files_of_two_runs_in_one_directory_are_refused(trace_of, small, tmp_pat
     trained = write_trained(tmp_path / "t", small)
     shutil.copy(trace_of(PATTERNS, 5).path / "run.json", trained / "run.json")
     for opens in (TrainedRun.open, open_trained):
-        with pytest.raises(TraceCorrupt, match=r"has run\.json and training\.json, and so holds"):
+        with pytest.raises(TraceCorrupt, match=r"has run\.json and training\.json, so it has"):
             opens(trained)
 
 
