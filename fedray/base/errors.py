@@ -23,11 +23,12 @@ has several mistakes, `InputError.problems` has a line for each.
 
 import re
 from collections.abc import Callable
-from typing import Self
+from typing import Self, TypeVar
 
 SHOWN_CHARACTERS = 80
 """Largest number of characters of a value in a message."""
 Naming = Callable[[str, str], str | None]
+_Value = TypeVar("_Value")
 _MENTION = re.compile(r"`(\w+)=([^`]*)`")
 """An argument that a message mentions beside the one at fault."""
 _WORD_CHARACTERS, _LINE_CHARACTERS = 300, 2000  # a path's name has up to 255, and is cut by nobody
@@ -119,6 +120,13 @@ def _renamed(text: str, name: Naming) -> str:
 
 def _sentence(rule: str, remedy: str) -> str:
     return f"{rule}; {remedy}" if remedy else rule
+
+
+def demanded(argument: str, value: _Value | None, rule: str) -> _Value:
+    """Returns a value that must be given; raises InputError if it is None."""
+    if value is None:
+        raise InputError.of(argument, None, rule)
+    return value
 
 
 class ScenarioError(InputError):

@@ -1,5 +1,5 @@
-"""Tables of the availability models: when devices are eligible. The models are in
-`clients/availability`."""
+"""Tables of the availability models, which determine when devices are eligible. The models
+themselves are in `clients/availability`."""
 
 import io
 from functools import cached_property
@@ -30,7 +30,7 @@ __all__ = [
 
 DAY = 86_400.0
 FIRST_UNIX_TIME = 1e8
-"""From here on, seconds are Unix times (since March 1973); no recording starts so long after its
+"""Numbers from this on are Unix times (since March 1973); no recording starts so long after its
 first midnight."""
 
 
@@ -38,45 +38,45 @@ class SlowDays(Table):
     """Days on which all devices of the population are eligible less often, such as holidays."""
 
     share: PositiveShare
-    """Share of the days that are slow (each spell independently)."""
+    """Share of the days that are slow; each spell is drawn independently."""
     factor: Annotated[float, Field(ge=0, lt=1)]
-    """Share of the intervals of a slow day that is left; 0.5 halves the supply."""
+    """Share of the intervals that remain on a slow day; 0.5 halves the supply."""
     days: Annotated[int, Field(ge=1, le=366)] = 1
     """Length of a spell in days. The days of a spell are all slow or all normal; the first spell
     starts with the run."""
 
 
 class AvailabilityTable(Table):
-    """The table of an availability model; its `model` says which."""
+    """The table of an availability model; the key `model` selects it."""
 
     slow_days: SlowDays | None = None
-    """Table: days on which all devices are eligible less often; an interval counts for the day on
-    which it ends (UTC). None: all days are alike."""
+    """Table: days on which all devices are eligible less often. An interval belongs to the day on
+    which it ends (UTC). Default: no slow days."""
     implementation: ClassVar[str]
     """`module:name` of the model: called with a scenario and this table, it returns an
     `Availability`."""
     can_be_thinned: ClassVar[bool] = True
-    """Whether the model can say for any moment if a device is eligible, so that check-ins can be
-    drawn by thinning."""
+    """Whether the model can determine for any moment whether a device is eligible, so that
+    check-ins can be drawn by thinning."""
     has_propensities: ClassVar[bool] = False
-    """Whether devices have propensities to be eligible that rise with the third word of their draw
-    at (0, 0) of `fedray.base.rng.Stream.HABIT`, so that other attributes can be correlated with
-    them."""
+    """Whether devices have a propensity to be eligible that rises with the third word of their draw
+    at (0, 0) of `fedray.base.rng.Stream.HABIT`, so that other attributes can be correlated with it.
+    """
 
 
 class Habits(Table):
-    """Sessions by night and by day, with habits of each device; see
+    """Sessions at night and by day, by each device's own habits; see
     clients/availability/habit_sessions.py."""
 
     night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (0.78, 1.85)
     """Beta parameters (alpha, beta) of a device's probability that a night has an eligible
     session."""
     night_center_hours: float = 2.5
-    """Mean middle of the night session, hours after local midnight."""
+    """Mean midpoint of the night session, hours after local midnight."""
     night_center_between_hours: Annotated[float, Field(ge=0, le=6)] = 1.75
-    """Standard deviation of the middle between devices, hours."""
+    """Standard deviation of the midpoint between devices, hours."""
     night_center_within_hours: Annotated[float, Field(ge=0, le=3)] = 0.65
-    """Standard deviation of the middle between the nights of one device, hours."""
+    """Standard deviation of the midpoint between the nights of one device, hours."""
     night_length_hours: Annotated[float, Field(gt=0, le=24)] = 4.9
     """Median length of a night session, hours."""
     night_length_between: Spread = 0.85
@@ -90,11 +90,11 @@ class Habits(Table):
     interruption_off_hours: Annotated[float, Field(ge=0, le=24)] = 0.4
     """Mean length of an interruption, hours (exponential)."""
     day_sessions: Annotated[float, Field(ge=0, le=4)] = 1.05
-    """Mean number of sessions by day (Poisson, per device and day)."""
+    """Mean number of daytime sessions, the daytime rate (Poisson, per device and day)."""
     day_habit_weight: Share = 0.55
-    """Share of the day rate that is proportional to the night propensity; the rest is Gamma."""
+    """Share of the daytime rate that is proportional to the night propensity; the rest is Gamma."""
     day_habit_shape: Shape = 0.35
-    """Shape of the Gamma (mean 1) part of the day rate."""
+    """Shape of the Gamma part (mean 1) of the daytime rate."""
     day_start_hours: Annotated[tuple[float, float], Field(strict=False)] = (7.5, 23.5)
     """Earliest and latest local start of a day session, hours (uniform)."""
     day_length_minutes: Annotated[float, Field(gt=0, le=1440)] = 38.0
@@ -102,63 +102,63 @@ class Habits(Table):
     day_length_sigma: Spread = 0.72
     """Log-standard deviation of a day session's length."""
     weekend_factor: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Factor on propensity and day rate on Saturdays and Sundays (day 0 is a Monday)."""
+    """Factor on night propensity and daytime rate on Saturdays and Sundays (day 0 is a Monday)."""
 
     @model_validator(mode="after")
     def _hours_fit_the_day(self) -> Self:
         first, last = self.day_start_hours
         if not 0 <= first < last <= 24:
             raise ValueError(
-                f"day_start_hours={list(self.day_start_hours)}: must be two rising hours within 0 "
-                "to 24"
+                f"day_start_hours={list(self.day_start_hours)}: must be two increasing hours "
+                "between 0 and 24"
             )
         # The night of a day may start on the evening before, so its middle may be before midnight.
         if not -6 <= self.night_center_hours <= 8:
             raise ValueError(
-                f"night_center_hours={self.night_center_hours}: must be within -6 to 8 of local "
-                "midnight"
+                f"night_center_hours={self.night_center_hours}: must be from -6 to 8 hours after "
+                "local midnight"
             )
         return self
 
 
 class HabitAvailability(Habits, AvailabilityTable):
-    """Nights on the charger and short sessions by day, the habits of each device; see
+    """Nights on the charger and short sessions by day, by each device's own habits; see
     clients/availability/habit_sessions.py."""
 
     model: Literal["habit"] = "habit"
-    """Which availability model."""
+    """Name of the availability model."""
     implementation: ClassVar[str] = "fedray.clients.availability.habit:HabitAvailabilityModel"
     has_propensities: ClassVar[bool] = True
 
 
 class ChargingHabits(Habits):
-    """Hours of charging. `Uses` does not interrupt charging."""
+    """Times of charging, which use of the device (table `uses`) does not interrupt."""
 
     night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (0.6, 1.3)
     """Beta parameters (alpha, beta) of a device's probability that it charges in a night."""
     night_center_between_hours: Annotated[float, Field(ge=0, le=6)] = 2.4
-    """Standard deviation of the middle of the night between devices, hours."""
+    """Standard deviation of the midpoint of the night's charging between devices, hours."""
     interruption_off_hours: Annotated[float, Field(ge=0, le=24)] = 0.0
     """Mean length of an interruption, hours (exponential)."""
     day_sessions: Annotated[float, Field(ge=0, le=4)] = 1.7
-    """Mean number of times that a device is put on the charger by day (Poisson, per day)."""
+    """Mean number of times on the charger by day (Poisson, per device and day)."""
     day_habit_shape: Shape = 0.25
-    """Shape of the Gamma (mean 1) part of the day rate."""
+    """Shape of the Gamma part (mean 1) of the daytime rate."""
     day_length_minutes: Annotated[float, Field(gt=0, le=1440)] = 45.0
     """Median length of charging by day, minutes."""
 
 
 class WifiHabits(Habits):
-    """Hours on unmetered wifi: at home from evening to morning, and elsewhere by day."""
+    """Times on unmetered wifi: at home from evening to morning, and elsewhere by day."""
 
     night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (4.0, 0.6)
     """Beta parameters (alpha, beta) of a device's probability that a night is on wifi."""
     night_center_hours: float = 1.5
-    """Mean middle of the night on wifi, hours after local midnight."""
+    """Mean midpoint of the night on wifi, hours after local midnight."""
     night_center_between_hours: Annotated[float, Field(ge=0, le=6)] = 1.5
-    """Standard deviation of the middle between devices, hours."""
+    """Standard deviation of the midpoint between devices, hours."""
     night_center_within_hours: Annotated[float, Field(ge=0, le=3)] = 0.75
-    """Standard deviation of the middle between the nights of one device, hours."""
+    """Standard deviation of the midpoint between the nights of one device, hours."""
     night_length_hours: Annotated[float, Field(gt=0, le=24)] = 13.0
     """Median length of a night on wifi, hours."""
     night_length_between: Spread = 0.25
@@ -170,7 +170,7 @@ class WifiHabits(Habits):
     interruption_off_hours: Annotated[float, Field(ge=0, le=24)] = 0.0
     """Mean length of an interruption, hours (exponential)."""
     day_sessions: Annotated[float, Field(ge=0, le=4)] = 1.5
-    """Mean number of times on wifi by day (Poisson, per day)."""
+    """Mean number of times on wifi by day (Poisson, per device and day)."""
     day_start_hours: Annotated[tuple[float, float], Field(strict=False)] = (5.0, 16.0)
     """Earliest and latest local start of a time on wifi by day, hours (uniform)."""
     day_length_minutes: Annotated[float, Field(gt=0, le=1440)] = 480.0
@@ -178,17 +178,17 @@ class WifiHabits(Habits):
 
 
 class Uses(Table):
-    """Use of a device, which is then not idle: a Poisson process with the same rates for all
-    devices, one by day and one by night."""
+    """Uses of a device, during which it is not idle: a Poisson process with one rate by day and one
+    by night, the same for all devices."""
 
     per_hour_by_day: Annotated[float, Field(ge=0, le=6)] = 0.2
-    """Mean number of uses that begin in an hour of the day."""
+    """Mean number of uses that begin per hour by day."""
     per_hour_by_night: Annotated[float, Field(ge=0, le=6)] = 0.125
-    """Mean number of uses that begin in an hour of the night."""
+    """Mean number of uses that begin per hour at night."""
     minutes: Annotated[float, Field(gt=0, le=240)] = 24.0
-    """Mean length of a use, minutes (exponential, and two seconds)."""
+    """Mean length of a use, minutes (exponential, plus two seconds)."""
     day_hours: Annotated[tuple[float, float], Field(strict=False)] = (7.5, 23.5)
-    """First and last local hour of the day; the others are night."""
+    """Local hours at which the day begins and ends; the rest is night."""
 
     @model_validator(mode="after")
     def _hours_fit_the_day(self) -> Self:
@@ -196,30 +196,30 @@ class Uses(Table):
         first, last = self.day_hours
         if not 0 <= first < last <= 24:
             raise ValueError(
-                f"day_hours={list(self.day_hours)}: must be two rising hours within 0 to 24"
+                f"day_hours={list(self.day_hours)}: must be two increasing hours between 0 and 24"
             )
         return self
 
 
 class ConditionsAvailability(AvailabilityTable):
-    """A device is eligible while it charges, is on unmetered wifi and is idle: three processes,
-    each with habits of its own; see clients/availability/conditions.py."""
+    """A device is eligible while it charges, is on unmetered wifi and is idle. These are three
+    processes, each with its own habits; see clients/availability/conditions.py."""
 
     model: Literal["conditions"] = "conditions"
-    """Which availability model."""
+    """Name of the availability model."""
     implementation: ClassVar[str] = "fedray.clients.availability.conditions:ConditionsModel"
     needs_charging: bool = True
-    """Whether a device must charge."""
+    """Whether a device must be charging to be eligible."""
     needs_wifi: bool = True
-    """Whether it must be on unmetered wifi."""
+    """Whether a device must be on unmetered wifi to be eligible."""
     needs_idle: bool = True
-    """Whether it must be idle."""
+    """Whether a device must be idle to be eligible."""
     charging: ChargingHabits = ChargingHabits()
-    """Table: when devices charge; keys as of the habit model, with other defaults."""
+    """Table: when devices charge; the habit model's keys, with other defaults."""
     wifi: WifiHabits = WifiHabits()
-    """Table: when they are on unmetered wifi; keys as of the habit model, with other defaults."""
+    """Table: when devices are on unmetered wifi; the habit model's keys, with other defaults."""
     uses: Uses = Uses()
-    """Table: when they are used, so that they are not idle."""
+    """Table: when devices are in use and therefore not idle."""
     has_propensities: ClassVar[bool] = True
 
     @model_validator(mode="after")
@@ -227,47 +227,47 @@ class ConditionsAvailability(AvailabilityTable):
         # Without any condition an interval has no end, and the code that follows it would not stop.
         if not (self.needs_charging or self.needs_wifi or self.needs_idle):
             raise ValueError(
-                "needs_charging, needs_wifi and needs_idle are all false, so that devices are "
-                "always eligible; take model = 'always_on'"
+                "needs_charging, needs_wifi and needs_idle are all false, so devices are always "
+                "eligible; use model = 'always_on'"
             )
         # Only uses end an interval then, so their rate must be above 0 at every hour.
         least = min(self.uses.per_hour_by_day, self.uses.per_hour_by_night)
         if not (self.needs_charging or self.needs_wifi) and least == 0.0:
             raise ValueError(
-                "uses: devices that need to be idle alone must be used at any hour, else they are "
+                "uses: if devices only need to be idle, both rates must be above 0, or they stay "
                 "eligible without end; raise per_hour_by_day and per_hour_by_night"
             )
         return self
 
 
 class AlwaysOn(AvailabilityTable):
-    """Every device is eligible at all times: what studies assume that sample clients."""
+    """Every device is eligible at all times, as studies that sample clients assume."""
 
     model: Literal["always_on"] = "always_on"
-    """Which availability model."""
+    """Name of the availability model."""
     implementation: ClassVar[str] = "fedray.clients.availability.always_on:AlwaysOnModel"
 
     @model_validator(mode="after")
     def _has_no_slow_days(self) -> Self:
         if self.slow_days is not None:
             raise ValueError(
-                "slow_days leaves out intervals, and devices of model always_on have one that "
-                "never ends; leave it out, or take another model"
+                "slow_days removes intervals, but with model always_on a device has a single "
+                "interval that never ends; leave it out, or use another model"
             )
         return self
 
 
 class PoissonAvailability(AvailabilityTable):
-    """Sessions that start at any time of the day alike, for all devices alike: no habits, no
-    rhythm."""
+    """Sessions that are equally likely to start at any time of the day, with the same rate for all
+    devices: no habits, no daily rhythm."""
 
     model: Literal["poisson"] = "poisson"
-    """Which availability model."""
+    """Name of the availability model."""
     implementation: ClassVar[str] = "fedray.clients.availability.poisson:PoissonModel"
     sessions_per_day: Annotated[float, Field(gt=0, le=20)] = 2.0
     """Mean number of sessions that a device starts in a day (Poisson)."""
     session_minutes: Annotated[float, Field(gt=0, le=1440)] = 60.0
-    """Mean length of a session, minutes (exponential, before the cut)."""
+    """Mean length of a session, minutes (exponential, before it is cut to session_max_hours)."""
     session_max_hours: Annotated[float, Field(gt=0, le=48)] = 12.0
     """Longest session, hours; longer ones are cut."""
 
@@ -280,16 +280,14 @@ class PoissonAvailability(AvailabilityTable):
         if at_once > 3.0:
             raise ValueError(
                 f"sessions_per_day={self.sessions_per_day:g} of {self.session_minutes:g} minutes "
-                f"are {at_once:.1f} "
-                "at once on average, "
-                "more than 3, so that a device is hardly ever not eligible; lower one of them, or "
-                "take model always_on"
+                f"overlap {at_once:.1f} times on average, more than 3, so a device is nearly "
+                "always eligible; lower one of them, or use model always_on"
             )
         return self
 
 
 class Recording:
-    """On / off sessions of recorded devices: [S] each, sorted by (device, start); devices are
+    """Eligible sessions of recorded devices, as arrays [S] sorted by (device, start). Devices are
     numbered from 0."""
 
     def __init__(
@@ -302,56 +300,58 @@ class Recording:
         self.device, self.start, self.end = device, start, end
         # Rows are sorted by device, so the last row has the highest number.
         self.devices = devices or int(device[-1]) + 1
-        """Number of recorded devices: the given one, or the devices that have a session."""
+        """Number of recorded devices: as given, or the number that have a session."""
 
 
 class ReplayAvailability(ContentFile, AvailabilityTable):
-    """A recorded on / off trace, which repeats after `period_days`; device i replays the record of
+    """A recorded on/off trace, which repeats after `period_days`. Device i replays the recorded
     device i modulo their number."""
 
     model: Literal["replay"] = "replay"
-    """Which availability model."""
+    """Name of the availability model."""
     implementation: ClassVar[str] = "fedray.clients.availability.replay:ReplayModel"
     file: Annotated[str, Field(min_length=1)]
-    """A CSV or Parquet file with columns device, start, end, relative to the scenario's directory.
-    Times are ISO times (2024-03-01 22:15:00), Unix times in seconds, or seconds since the
-    recording's first midnight, on which day its first session must start. ISO and Unix times count
-    from the midnight before the first of them. Times are taken as the device's local time (UTC
-    where they name a zone), and the first day becomes the simulation's first Monday."""
+    """A CSV or Parquet file with columns device, start and end, relative to the scenario's
+    directory. Times are ISO times (2024-03-01 22:15:00), Unix times in seconds, or seconds since
+    the midnight before the first session; ISO and Unix times are converted to the latter. They are
+    read as the device's local time (as UTC if they name a zone), and the first day becomes the
+    simulation's first Monday."""
     period_days: Annotated[int, Field(ge=1, le=3660)] | None = None
-    """Days after which the recording repeats; default: the whole days that hold its last session's
-    end."""
+    """Number of days after which the recording repeats. Default: up to the end of the day on which
+    the last session ends."""
     day_shift: Literal["none", "uniform"] = "none"
-    """Whether each device replays its record shifted by a whole number of days, drawn uniformly
-    below the period."""
+    """Whether each device's replay is shifted by a whole number of days, drawn uniformly below the
+    period."""
     jitter_minutes: Annotated[float, Field(gt=0, le=1440)] | None = None
-    """Each device replays its record later by a time of its own, drawn uniformly below this,
-    minutes; none: devices that share a record come and go in the same second."""
+    """Upper end of the uniform distribution of each device's delay in its replay, minutes. Default:
+    no delay, so devices that replay the same record come and go in the same second."""
     # Devices without a session matter: their replayed devices are never eligible.
     recorded_devices: Annotated[int, Field(ge=1, lt=2**32)] | None = None
-    """Number of recorded devices if some never had a session and so have no row; the file then
-    names devices 0, 1, 2, ... Default: the devices in the file."""
+    """Number of recorded devices, needed if some never had a session and so have no row; the file
+    must then number its devices 0, 1, 2, ... Default: the number of devices in the file."""
     suffix: ClassVar[str] = ".npy"
     most_bytes: ClassVar[int] = 4 << 30
 
     @cached_property
     def recording(self) -> Recording:
-        """The sessions; seconds since local midnight of the first day. Raises ValueError."""
+        """The recorded sessions, in seconds since local midnight of the first day. Raises
+        ValueError."""
         # The file may come with a stranger's trace, and a pickle in it could run code.
         try:
             rows = np.lib.format.read_array(io.BytesIO(self._content), allow_pickle=False)
         except NPY_DAMAGE as error:
-            raise ValueError(f"file={self.file!r} holds no recording ({error})") from None
+            raise ValueError(f"file={self.file!r} is not a recording ({error})") from None
         if not _are_sessions(rows, self.recorded_devices):
             raise ValueError(
-                f"file={self.file!r} holds no recording (rows of device, start, end, in order)"
+                f"file={self.file!r} is not a recording: it must have rows (device, start, end), "
+                "sorted by device, with 0 <= start < end"
             )
         device, start, end = rows.T
         return Recording(device.astype(np.int64), start, end, self.recorded_devices)
 
     @property
     def period_seconds(self) -> float:
-        """After which the recording repeats."""
+        """Time after which the recording repeats, seconds."""
         # Whole days keep the hours of the recording when it repeats.
         days = self.period_days or max(1, int(np.ceil(self.recording.end.max() / DAY)))
         return days * DAY
@@ -375,7 +375,7 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
         if self.recorded_devices is not None and highest >= self.recorded_devices:
             raise ValueError(
                 f"recorded_devices={self.recorded_devices}: the recording has device {highest}; "
-                "raise the number"
+                "raise recorded_devices"
             )
         return self
 
@@ -385,37 +385,36 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
         last = float(self.recording.end.max())
         if last > self.period_seconds:
             raise ValueError(
-                f"period_days={self.period_days}: the recording has a session until day "
+                f"period_days={self.period_days}: the recording has a session that ends on day "
                 f"{last / DAY:.2f}; raise the period"
             )
         return self
 
 
 class CustomAvailability(PythonFile, AvailabilityTable):
-    """A function of the user's own, in a Python file that imports all it needs.
+    """The user's own function, in a Python file that imports all it needs.
 
-    `runs(device_ids, low, high, seed, **parameters)` returns (index, start, end): the intervals of
-    devices device_ids [N], uint64, that touch [low, high), seconds UTC, as arrays [I]. `index` is
-    the position in device_ids; `start` and `end` are the true times, however far beyond `high`.
-    Intervals are sorted by (index, start) and disjoint. The function must be pure: a device has the
-    same intervals at every call, whichever devices are queried with it. Reading a trace runs
-    nothing.
+    `runs(device_ids, low, high, seed, **parameters)` returns arrays [I] (index, start, end): the
+    intervals of devices `device_ids` [N], uint64, that touch [low, high), seconds UTC. `index` is
+    the position in `device_ids`; `start` and `end` are not cut to [low, high). Intervals are
+    disjoint and sorted by (index, start). The function must be pure: a device has the same
+    intervals in every call, whichever devices are queried with it. Reading a trace does not run it.
     """
 
     model: Literal["custom"] = "custom"
-    """Which availability model."""
+    """Name of the availability model."""
     implementation: ClassVar[str] = "fedray.clients.availability.custom:CustomModel"
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = "runs"
     """Name of the function in the file."""
     parameters: dict[str, float | int | str | bool] = Field(default_factory=dict)
-    """Keyword arguments passed to the function."""
+    """Keyword arguments that are passed to the function."""
     table: ClassVar[str] = "availability"
     # The user's function lists intervals only; it cannot be asked about single moments.
     can_be_thinned: ClassVar[bool] = False
 
 
 def _model_name(value: Any) -> Any:
-    # A value that was made before is validated again when it becomes part of a scenario.
+    # A table that is already an instance is validated again when it becomes part of a scenario.
     return value.get("model", "habit") if isinstance(value, dict) else getattr(value, "model", None)
 
 
@@ -428,14 +427,14 @@ Availability = Annotated[
     | Annotated[CustomAvailability, Tag("custom")],
     Discriminator(_model_name),
 ]
-"""Table of any model, distinguished by `model`, which defaults to the habit model."""
+"""Table of any availability model; `model` distinguishes them and defaults to "habit"."""
 
 
 def _read_sessions(
     path: Path, name: str, recorded_devices: int | None
 ) -> tuple[Int64Array, Float64Array, Float64Array]:
-    """Returns (device, start, end) of a CSV or Parquet file. Devices are numbered in the order of
-    their labels, or keep their numbers if the number of devices is given. Raises ValueError."""
+    """Returns (device, start, end) from a CSV or Parquet file. Devices are numbered in the order of
+    their labels, or keep their numbers if `recorded_devices` is given. Raises ValueError."""
     # These imports take long, and only replays need them.
     import pyarrow as pa
     import pyarrow.csv
@@ -449,41 +448,40 @@ def _read_sessions(
         # Messages of pyarrow may have several lines, and an error of fedray has one.
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"file={name!r} is no CSV or Parquet file with columns device, start, end ({reason})"
+            f"file={name!r} is not a CSV or Parquet file with columns device, start, end ({reason})"
         ) from None
     if not table.num_rows or any(column.null_count for column in columns):
         raise ValueError(
             f"file={name!r} has no sessions, or empty cells; every row needs device, start and end"
         )
     start, end = _seconds(columns[1], columns[2], name)
-    # The rule is negated as a whole, so that NaN is wrong too.
+    # NaN fails every comparison, so negating the whole rule refuses it too.
     wrong = ~((start >= 0) & (start < end) & np.isfinite(end))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise ValueError(
-            f"file={name!r}: row {row} runs from {start[row]:g} to {end[row]:g}; a session starts "
-            "at 0 or later, and before it ends"
+            f"file={name!r}: row {row} runs from {start[row]:g} to {end[row]:g}; a session must "
+            "start at 0 or later, and before it ends"
         )
-    # Ranks would close the gaps of devices without a session, so numbers are kept as they are.
+    # Ranks would close the gaps left by devices without a session, so numbers are kept as they are.
     if recorded_devices is not None:
         if not pa.types.is_integer(columns[0].type):
             raise ValueError(
-                f"recorded_devices={recorded_devices}: devices of file={name!r} are no whole "
-                "numbers 0, 1, 2, ...; leave the key out, or number them"
+                f"recorded_devices={recorded_devices}: file={name!r} does not number its devices "
+                "0, 1, 2, ...; number them, or leave the key out"
             )
         devices = columns[0].cast(pa.int64()).to_numpy()
         if devices.min() < 0:
-            raise ValueError(f"file={name!r} has device {devices.min()}; they count from 0")
+            raise ValueError(f"file={name!r} has device {devices.min()}; device numbers start at 0")
         return devices, start, end
     encoded = columns[0].dictionary_encode()
-    # In order of the labels, of which there are few, not of the rows, of which there may be
-    # millions.
+    # Sorting the few labels is faster than sorting the rows, of which there may be millions.
     _, ranks = np.unique(encoded.dictionary.to_numpy(zero_copy_only=False), return_inverse=True)
     return ranks[encoded.indices.to_numpy()].astype(np.int64), start, end
 
 
 def _are_sessions(rows: NDArray, recorded_devices: int | None) -> bool:
-    """Whether an array has the form in which a replay keeps a file: [S, 3], sorted by device."""
+    """Whether an array has the form of a stored recording: [S, 3], sorted by device."""
     if rows.dtype != np.float64 or rows.ndim != 2 or rows.shape[1] != 3 or not rows.size:
         return False
     device, start, end = rows.T
@@ -495,11 +493,10 @@ def _are_sessions(rows: NDArray, recorded_devices: int | None) -> bool:
 
 
 def _in_order(device: Int64Array, start: Float64Array) -> Int64Array:
-    """Rows in order of (device, start), both at least 0: what `np.lexsort` gives, in half of its
-    time for millions of rows.
+    """Returns the order of rows by (device, start), both at least 0.
 
-    Bits of numbers that are not negative are in the order of the numbers; numpy sorts 16 of them by
-    counting.
+    The result is that of `np.lexsort`, in half the time for millions of rows: the bits of
+    non-negative numbers have the order of the numbers, and numpy sorts 16-bit integers by counting.
     """
     # This radix sort begins with the least significant digits, so the start precedes the device.
     order = np.arange(device.size)
@@ -513,8 +510,8 @@ def _in_order(device: Int64Array, start: Float64Array) -> Int64Array:
 
 
 def _seconds(start: Any, end: Any, name: str) -> tuple[Float64Array, Float64Array]:
-    """Times [S], as pyarrow read them, in seconds since the recording's first midnight. Raises
-    ValueError."""
+    """Converts times [S], as pyarrow read them, to seconds since the recording's first midnight.
+    Raises ValueError."""
     import pyarrow as pa
 
     # Whole microseconds are exact, while seconds since 1970 as floats are rounded.
@@ -541,10 +538,10 @@ def _seconds(start: Any, end: Any, name: str) -> tuple[Float64Array, Float64Arra
             "first midnight) or both ISO "
             f"times such as 2024-03-01 22:15:00 ({reason})"
         ) from None
-    # NaN is ignored here, since whoever called this refuses it with its row.
+    # NaN is ignored here, because the caller refuses it and names its row.
     earliest = float(np.nanmin(first, initial=np.inf))
     days = earliest // DAY
-    # Times that begin on the first day count from its midnight already.
+    # Times that begin on the first day already count from its midnight.
     if not DAY <= earliest < np.inf:
         return first, last
     if FIRST_UNIX_TIME <= earliest < FIRST_UNIX_TIME * 1000:
@@ -552,12 +549,11 @@ def _seconds(start: Any, end: Any, name: str) -> tuple[Float64Array, Float64Arra
     # From here on numbers can only be milliseconds: as seconds they would be after the year 5000.
     if earliest >= FIRST_UNIX_TIME * 1000:
         raise ValueError(
-            f"file={name!r}: the first session starts at {earliest:g}, which is no time in "
-            "seconds; divide by 1000"
+            f"file={name!r}: the first session starts at {earliest:g}, which is not a time in "
+            "seconds; divide all times by 1000"
         )
     raise ValueError(
         f"file={name!r}: the first session starts {earliest / DAY:.1f} days in, at {earliest:g} s; "
-        "times count from the midnight "
-        f"before the first session, so subtract {days * DAY:.0f} from all of them, or give Unix or "
-        "ISO times"
+        "times must count from the midnight before the first session, so subtract "
+        f"{days * DAY:.0f} from all of them, or use Unix or ISO times"
     )

@@ -18,11 +18,11 @@ __all__ = [
 ]
 
 UNCLIPPED = 1024.0
-"""Largest norm, in clip norms, of an update that is not clipped. A sum of integers must have an
-end, and an update a thousand times as long as others has diverged."""
-# Andrew et al. 2021 take a standard deviation of a twentieth of the cohort.
+"""Largest norm, in clip norms, of an update that is not clipped. A sum of integers must be bounded,
+and an update a thousand times as long as others has diverged."""
+# Andrew et al. 2021 use a standard deviation of a twentieth of the cohort.
 COUNT_NOISE_SHARE = 20
-"""Reports per standard deviation of the noise on a count, where a scenario does not say."""
+"""Number of reports per standard deviation of the noise on a count, if a scenario sets none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class Clipping(Table):
     """Base class of clipping tables."""
 
     later_norms: ClassVar[str | None] = None
-    """Rule of later clip norms, as the end of "1 at first; then it ..."; None if the norm never
-    changes. A changing norm needs rounds at which the mechanism restarts."""
+    """Rule by which the clip norm changes, as the end of "1 at first; then it ..."; None if it
+    never changes. It can change only in rounds at which the mechanism restarts."""
     counts_short: ClassVar[bool] = False
-    """Whether rounds release how many of their updates are short, with noise on it."""
+    """Whether each round releases a noisy count of its short updates."""
 
     zero_above: Annotated[float, Field(gt=1)] | None = None
-    """Updates longer than this many clip norms count as zero; by default they are scaled down like
-    all others. It costs no privacy, because zero is shorter than the clip norm."""
+    """Updates longer than this many clip norms count as zero. Default: they are scaled down like
+    all others. The key costs no privacy, because zero is shorter than the clip norm."""
 
     def noise_on_count(self, report_goal: int) -> float | None:
         """Returns the standard deviation of the noise on a round's count of short updates, or None
@@ -59,12 +59,12 @@ class Clipping(Table):
         return None
 
     def counting_as(self, report_goal: int) -> Self:
-        """The same table, with the noise on counts of rounds of this goal said outright."""
+        """Returns the table with the noise on counts written out for this report goal."""
         del report_goal
         return self
 
     def clip(self, norm: float, counted_norm: float | None = None) -> Clip:
-        """Returns the clipping of a round with this clip norm."""
+        """Returns the clipping in a round with the clip norm `norm`."""
         # No update is longer than infinity, so without the key none counts as zero.
         factor = math.inf if self.zero_above is None else self.zero_above
         return Clip(norm, factor * norm, counted_norm)
@@ -83,7 +83,7 @@ class Clipping(Table):
 
 
 class FixedClipping(Clipping):
-    """An update is scaled down to `privacy.clip_norm` where it is longer."""
+    """An update longer than `privacy.clip_norm` is scaled down to it."""
 
     kind: Literal["fixed"] = "fixed"
     """One clip norm for whole updates and all rounds."""
@@ -104,14 +104,14 @@ class NoClipping(Clipping):
 class PerLayerClipping(Clipping):
     """Clips each named parameter of the model separately (McMahan et al. 2018, Algorithm 1).
 
-    The root of the sum of squared norms is at most `privacy.clip_norm`, so the noise is that of
-    whole updates.
+    The root of the sum of squared norms is at most `privacy.clip_norm`, so the noise is the same as
+    for updates that are clipped whole.
     """
 
     kind: Literal["per_layer"] = "per_layer"
     """A clip norm for each layer."""
     norms: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)] | None = None
-    """Clip norm of each layer, in the model's order; none: clip_norm / sqrt(layers) for each."""
+    """Clip norm of each layer, in the model's order. Default: clip_norm / sqrt(layers) for each."""
 
     def check_clip_norm(self, clip_norm: float) -> None:
         # Without norms the sum is 0, since the norms that are then derived fit by construction.
@@ -120,8 +120,8 @@ class PerLayerClipping(Clipping):
         if whole > clip_norm * (1 + 1e-9):
             raise ValueError(
                 f"clipping.norms: the root of the sum of their squares is {whole:g}, more than "
-                f"clip_norm={clip_norm:g}, by which the noise is measured; raise clip_norm to it, "
-                "or lower the norms"
+                f"clip_norm={clip_norm:g}, which sets the noise; raise clip_norm to {whole:g}, or "
+                "lower the norms"
             )
 
     def layer_norms(self, layers: Sequence[str], clip_norm: float) -> tuple[float, ...]:
@@ -130,8 +130,9 @@ class PerLayerClipping(Clipping):
         # The model is known only now, so a table could not refuse this when it was read.
         if len(self.norms) != len(layers):
             raise ScenarioError(
-                f"privacy.clipping.norms has {len(self.norms)} norms, and the model has "
-                f"{len(layers)} layers ({', '.join(layers)}); give one for each, or leave them out"
+                f"privacy.clipping.norms has {len(self.norms)} norms, but the model has "
+                f"{len(layers)} layers ({', '.join(layers)}); give one norm per layer, or leave "
+                "the key out"
             )
         return self.norms
 
@@ -140,10 +141,10 @@ class AdaptiveClipping(Clipping):
     """The clip norm follows a quantile of the updates' norms (Andrew et al. 2021; Xu et al. 2023,
     Algorithm 1).
 
-    Devices also send whether their update is at most as long as an estimate C_t. With b_t the
-    noised share of those, C_(t+1) = C_0 exp(-learning_rate (b_0 + ... + b_t - (t + 1) quantile))
-    and C_0 = `privacy.clip_norm`. Updates are clipped to the estimate of the latest round at which
-    the mechanism restarted. Both releases together have the noise multiplier
+    Devices also report whether their update is at most as long as an estimate C_t. With b_t the
+    noisy share of such updates, C_(t+1) = C_0 exp(-learning_rate (b_0 + ... + b_t - (t + 1)
+    quantile)) and C_0 = `privacy.clip_norm`. Updates are clipped to the estimate at the latest
+    restart of the mechanism. Both releases together have the noise multiplier
     `privacy.noise_multiplier`.
     """
 
@@ -152,12 +153,12 @@ class AdaptiveClipping(Clipping):
     later_norms: ClassVar[str | None] = "follows a quantile of the updates' norms"
     counts_short: ClassVar[bool] = True
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """Share of the updates that are to be no longer than the clip norm (gamma of the papers)."""
+    """Target share of updates within the clip norm (gamma in the papers)."""
     learning_rate: Positive = 0.2
-    """Step size of the logarithm of the clip norm (eta of the papers)."""
+    """Step size of the logarithm of the clip norm (eta in the papers)."""
     count_noise: Positive | None = None
-    """Standard deviation of the noise on a round's count of short updates (sigma_b of the papers);
-    none: rounds.report_goal / 20."""
+    """Standard deviation of the noise on a round's count of short updates (sigma_b in the papers).
+    Default: rounds.report_goal / 20."""
 
     def noise_on_count(self, report_goal: int) -> float:
         # The type refuses 0, so `or` falls back only where no noise is given.

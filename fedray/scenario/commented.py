@@ -1,5 +1,5 @@
-"""A scenario as a file to start from: every key with its meaning; keys at their default are
-commented out."""
+"""Writes a scenario as a file to start from: every key has its meaning above it, and keys at their
+defaults are commented out."""
 
 import textwrap
 from collections.abc import Iterator
@@ -15,19 +15,18 @@ from fedray.scenario.scenario import Scenario
 
 WIDTH = 100
 HEAD = """\
-# A scenario of fedray. A key behind a `#` without a space has its default; remove the `#` to change
-# it (and the one before the heading of its table, if there is one). `fedray schema TABLE` tells all
-# of a table, with its other kinds. `fedray run FILE` runs it.
+# A scenario of fedray. A key after a `#` without a space has its default; to change it, remove the
+# `#` (and the one before the heading of its table, if there is one). `fedray schema TABLE`
+# describes a table in full, with its other kinds. `fedray run FILE` runs it.
 
 """
 
 
 def commented_toml(scenario: Scenario) -> str:
-    """A scenario as TOML with every key of its tables.
+    """Returns a scenario as TOML with every key of its tables.
 
-    Above each key stands the first sentence of its description. Keys and tables with their default
-    are commented out, so that reading the text gives an equal scenario; reading it with all of them
-    taken in gives an equal one too.
+    Above each key is the first sentence of its description. Keys and tables at their defaults are
+    commented out. Reading the text gives an equal scenario, whether or not these are uncommented.
     """
     lines = _table_lines((), scenario, scenario)
     return HEAD + "\n".join(lines) + "\n"
@@ -35,7 +34,7 @@ def commented_toml(scenario: Scenario) -> str:
 
 def _table_lines(path: tuple[str, ...], table: BaseModel, scenario: Scenario) -> Iterator[str]:
     """Yields the lines of a table's own keys, then of the tables inside it."""
-    # The top level has no parent that could have a default for it.
+    # The top level has no parent, and so no default.
     is_whole_default = bool(path) and _default_at(scenario, path) == table
     if path:
         about = type(_at(scenario, path[:-1]))
@@ -45,7 +44,7 @@ def _table_lines(path: tuple[str, ...], table: BaseModel, scenario: Scenario) ->
         # own.
         is_out = is_whole_default and not _may_be_empty(scenario, path)
         yield f"{'#' if is_out else ''}[{'.'.join(path)}]"
-    # TOML counts keys after a heading as of that table, so tables within come after all own keys.
+    # In TOML, keys after a heading belong to it, so inner tables come after all own keys.
     inner = []
     for name, field in type(table).model_fields.items():
         value = getattr(table, name)
@@ -54,18 +53,18 @@ def _table_lines(path: tuple[str, ...], table: BaseModel, scenario: Scenario) ->
             inner.append((*path, name))
             continue
         types = key.type
-        # A class has one kind only, and a reader wants to know which others the table may have.
+        # The class has only its own kind; readers want to know which others the table may have.
         if name in ("kind", "model") and path:
             types = " | ".join(_kinds(scenario, path, name))
         yield from _prose(_told(key.meaning, key.unit, types))
-        # TOML has no null, so prose says that a key has no value.
+        # TOML has no null, so a comment says that a key has no value.
         if value is None:
             yield f"# {name} is left out."
             continue
         is_default = not field.is_required() and value == field.get_default(
             call_default_factory=True
         )
-        # A kind says of which class the other keys are.
+        # The other keys are only understood with their kind, so that is never commented out.
         is_out = is_whole_default or (is_default and name not in ("kind", "model"))
         yield f"{'#' if is_out else ''}{name} = {literal(value)}"
     for each in inner:
@@ -73,17 +72,17 @@ def _table_lines(path: tuple[str, ...], table: BaseModel, scenario: Scenario) ->
 
 
 def _kinds(scenario: Scenario, path: tuple[str, ...], tag: str) -> list[str]:
-    """The kinds that a table may have."""
+    """Returns the kinds that a table may have."""
     field = type(_at(scenario, path[:-1])).model_fields[path[-1]]
     classes = [each for each in classes_in(field.annotation) if tag in each.model_fields]
     return [kind for each in classes for kind in get_args(each.model_fields[tag].annotation)]
 
 
 def _told(meaning: str, unit: str, type_text: str) -> str:
-    """The first sentence; with the unit, and the words that the key may have, if it has not got
-    them."""
+    """Returns the first sentence, with the unit if it lacks it, and with the values that the key
+    may have."""
     sentence = first_sentence(meaning)
-    # The singular is compared, so that "an hour" counts as having said "hours".
+    # The singular is searched for, so that "an hour" counts as naming the unit "hours".
     if unit and unit.split()[0].rstrip("s") not in sentence:
         sentence += f" ({unit})"
     if " | " in type_text:
@@ -109,8 +108,8 @@ def _default_at(scenario: Scenario, path: tuple[str, ...]) -> Any:
 
 
 def _may_be_empty(scenario: Scenario, path: tuple[str, ...]) -> bool:
-    """Whether a heading without keys means the default."""
-    # The scenario is read with the empty table, as only validation knows what that means.
+    """Whether a heading without keys is read as the present table."""
+    # Only validation knows how an empty table is read, so the scenario is validated with it.
     tables = scenario.to_tables()
     table = tables
     for name in path[:-1]:

@@ -25,21 +25,22 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class DataTable(Table):
-    """The table of a kind of data; its `kind` says which."""
+    """The table of a kind of data; the key `kind` selects it."""
 
     implementation: ClassVar[str]
     """`module:name` of the source. Called with a scenario and this table, it returns an
     `ExampleSource`; for recorded clients it is called with this table and the cache folder of the
     data's content, and returns a `ClientFile`."""
     draws_counts: ClassVar[bool] = False
-    """Whether how many examples a device has is drawn as the table `population` says. Otherwise the
-    data says it, and `population.examples_median`, `_sigma` and `_max` are not used."""
+    """Whether the number of examples on a device is drawn from the distribution in `population`. If
+    not, the data determines it, and `examples_median`, `examples_sigma` and `examples_max` are not
+    used."""
 
 
 class LanguageData(DataTable):
     """A seeded synthetic language; see clients/data/language.py.
 
-    How many sentences a device has is drawn, as the table `population` says.
+    The number of sentences on a device is drawn from the distribution in the table `population`.
     """
 
     kind: Literal["language"] = "language"
@@ -49,9 +50,9 @@ class LanguageData(DataTable):
 
 
 class ClassesData(DataTable):
-    """Synthetic classes, one Gaussian each; see clients/data/classes.py.
+    """Synthetic classes, each with a Gaussian distribution of inputs; see clients/data/classes.py.
 
-    How many examples a device has is drawn, as the table `population` says.
+    The number of examples on a device is drawn from the distribution in the table `population`.
     """
 
     kind: Literal["classes"] = "classes"
@@ -62,15 +63,15 @@ class ClassesData(DataTable):
         tuple[Annotated[int, Field(ge=1, le=4096)], ...],
         Field(strict=False, min_length=1, max_length=4),
     ] = (20,)
-    """Shape of an example's inputs, at most 2^20 numbers."""
+    """Shape of an example's inputs; their number times `classes` is at most 2^26."""
     classes: Annotated[int, Field(ge=2, le=10_000)] = 10
     """Number of classes."""
     separation: Annotated[float, Field(ge=0, le=100)] = 3.0
     """Distance between the means of any two classes, in standard deviations of the noise. Exact if
     there are at most as many classes as inputs; else random around this value."""
     skew: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Concentration of the Dirichlet from which a device draws its shares of the classes: small
-    ones make devices differ. None: all devices have all classes alike."""
+    """Concentration of the Dirichlet distribution of a device's shares of the classes; the smaller
+    it is, the more devices differ. Default: all classes are equally likely on all devices."""
 
     @model_validator(mode="after")
     def _is_not_too_large(self) -> Self:
@@ -80,7 +81,7 @@ class ClassesData(DataTable):
         if size * self.classes > 1 << 26:
             raise ValueError(
                 f"shape={list(self.shape)}, classes={self.classes}: the means of all classes have "
-                "more than 2^26 numbers; lower one of them"
+                "more than 2^26 numbers in total; lower one of the two"
             )
         return self
 
@@ -88,7 +89,7 @@ class ClassesData(DataTable):
 class PointsData(DataTable):
     """Synthetic points around a centre of each device; see clients/data/points.py.
 
-    How many points a device has is drawn, as the table `population` says.
+    The number of points on a device is drawn from the distribution in the table `population`.
     """
 
     kind: Literal["points"] = "points"
@@ -96,7 +97,7 @@ class PointsData(DataTable):
     implementation: ClassVar[str] = "fedray.clients.data.points:Points"
     draws_counts: ClassVar[bool] = True
     dimension: Annotated[int, Field(ge=1, le=1 << 26)] = 100
-    """Numbers of a point."""
+    """Number of coordinates of a point."""
     between: Annotated[float, Field(ge=0, le=1e6)] = 1.0
     """Standard deviation of a device's centre around the population's mean, per coordinate."""
     within: Annotated[float, Field(ge=0, le=1e6)] = 1.0
@@ -104,11 +105,11 @@ class PointsData(DataTable):
 
 
 class AssignedData(DataTable):
-    """Keys that say which device has which client of the data; see clients/data/assignment.py."""
+    """Keys that assign clients of the data to devices; see clients/data/assignment.py."""
 
     held_out_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the clients set apart for evaluation if the data has a single split. It is the same
-    clients for every seed."""
+    """Share of the clients set apart for evaluation if the data has a single split. They are the
+    same clients for every seed."""
     tie: Literal["none", "zone", "hour", "speed"] = "none"
     """Property of a device that its data depends on. "none": nothing. "zone": clients in
     `tie_order` are cut into one block per time zone, as large as the zone's share of the devices.
@@ -116,22 +117,22 @@ class AssignedData(DataTable):
     data of a round turns with the day (the block-cyclic data of semi-cyclic SGD); this needs the
     habit model. "speed": clients follow, in order, the training time of a device."""
     tie_strength: Share = 1.0
-    """Share of the devices whose data follows `tie`; the others' is drawn from all clients."""
+    """Share of the devices whose data follows `tie`; other devices draw from all clients."""
     tie_order: Literal["name", "examples"] = "name"
-    """The order of clients for `tie`: by their names, or by how many examples they have."""
+    """Order of clients for `tie`: by name, or by number of examples."""
 
 
 class FormedData(NamesDataFiles, DataTable):
-    """Keys that say what an example of recorded data is; see clients/data/form.py."""
+    """Keys that define an example of recorded data; see clients/data/form.py."""
 
     tokens: str = ""
-    """Column of text: raw words, or whole numbers that stand for words. Where it is given, an
-    example is a text (field `tokens`), and the other columns are not read."""
+    """Column of text: raw text, or integers that stand for words. If it is given, an example is a
+    text (field `tokens`), and the other columns are not read."""
     inputs: str = "inputs"
     """Column of the inputs, such as pixels: numbers (field `inputs`)."""
     targets: str = "targets"
-    """Column of the targets (field `targets`): whole numbers are classes, reals are values. Empty:
-    no targets."""
+    """Column of the targets (field `targets`): integers are classes, floating-point numbers are
+    values. Empty: no targets."""
     scale: Positive = 1.0
     """Factor on the inputs, such as 0.00392156862745098 for bytes."""
     shape: (
@@ -141,24 +142,24 @@ class FormedData(NamesDataFiles, DataTable):
         ]
         | None
     ) = None
-    """Shape that the inputs of an example are given; none: as they are."""
+    """Shape to which the inputs of an example are reshaped. Default: they keep their shape."""
     # Columns of whole numbers are refused from 2^40 on when they are read.
     values: Annotated[int, Field(ge=0, le=1 << 40)] = 0
-    """Number of classes or tokens: they are 0 to values - 1. 0 counts them, which reads all data
-    once."""
+    """Number of classes or tokens, which are the integers from 0 to values - 1. With 0 they are
+    counted, which reads all data once."""
     length: Annotated[int, Field(ge=1, le=4096)] = 20
-    """Words of a text that are learned; longer texts are cut, shorter ones padded."""
+    """Number of tokens of each text that are learned; longer texts are cut, shorter ones padded."""
     unit: Literal["word", "character"] = "word"
-    """Token of a raw text: a word between white space, or a character."""
+    """Unit of raw text that becomes a token: a word between white space, or a character."""
     vocabulary: Annotated[int, Field(ge=1, le=1 << 24)] = 10_000
     """Number of most frequent words that have a token; all others are the unknown word. Words are
     counted over the training clients, which reads all data once. A counted vocabulary is not
-    private: it is a function of the data without noise."""
+    private, because it is a function of the data without noise."""
     vocabulary_file: str = ""
-    """A file with the vocabulary instead, a word a line, relative to the scenario's directory;
-    recorded as an absolute path."""
+    """A file with the vocabulary, one word per line, to use instead of counting words; relative to
+    the scenario's directory, recorded as an absolute path."""
     vocabulary_sha256: Digest = ""
-    """SHA-256 of that file; filled in when it is read, checked where given."""
+    """SHA-256 of the vocabulary file; filled in when it is read, and checked if given."""
     digest_keys: ClassVar[dict[str, str]] = {"vocabulary_file": "vocabulary_sha256"}
 
     @model_validator(mode="after")
@@ -166,22 +167,23 @@ class FormedData(NamesDataFiles, DataTable):
         # Targets without inputs make no example: a model has nothing to predict them from.
         if not self.tokens and not self.inputs:
             raise ValueError(
-                "tokens='', inputs='': an example needs a column; name one that the data has"
+                "tokens='', inputs='': an example needs a column; set tokens or inputs to a column "
+                "of the data"
             )
         return self
 
 
 class FileData(FormedData, AssignedData):
-    """Keys of all data in a file of clients."""
+    """Keys that all kinds of data in a file of clients have."""
 
     file: Annotated[str, Field(min_length=1)]
-    """The file, or where the kind allows it a folder of files, relative to the scenario's
-    directory; recorded as an absolute path."""
+    """The file, or a folder of files if the kind allows it, relative to the scenario's directory;
+    recorded as an absolute path."""
     sha256: Digest = ""
-    """SHA-256 of the file, or of the names and digests of a folder's; filled in when it is read,
-    checked where given."""
+    """SHA-256 of the file, or of the names and digests of a folder's files; filled in when it is
+    read, and checked if given."""
     split: str = ""
-    """Split whose clients the devices have; empty: "train", or the only one."""
+    """Split whose clients are assigned to devices; empty: "train", or the only split."""
     held_out_split: str = ""
     """Split whose clients are held out for evaluation; empty: "test" if there is one, else
     `held_out_share` of the clients."""
@@ -198,7 +200,7 @@ class TffSqliteData(FileData):
     kind: Literal["tff_sqlite"] = "tff_sqlite"
     """A SQLite file of TensorFlow Federated."""
     implementation: ClassVar[str] = "fedray.clients.data.readers.tff_sqlite:TffSqlite.of"
-    # These are the names in EMNIST's file.
+    # The defaults are the names in EMNIST's file.
     inputs: str = "pixels"
     """Feature of the inputs (field `inputs`)."""
     targets: str = "label"
@@ -214,7 +216,7 @@ class PflHdf5Data(FileData):
 
 
 class ParquetData(FileData):
-    """Parquet files with a client column, such as the ones of Hugging Face; see
+    """Parquet files with a client column, such as those from Hugging Face; see
     clients/data/readers/parquet.py."""
 
     kind: Literal["parquet"] = "parquet"
@@ -230,7 +232,7 @@ class LeafData(FileData):
     kind: Literal["leaf"] = "leaf"
     """JSON files of LEAF."""
     implementation: ClassVar[str] = "fedray.clients.data.readers.leaf:LeafFiles"
-    # LEAF's files name the columns of every client so.
+    # LEAF's files use these names for every client.
     inputs: str = "x"
     """Key of the inputs (field `inputs`)."""
     targets: str = "y"
@@ -238,28 +240,28 @@ class LeafData(FileData):
 
 
 class SourceCodeData(FormedData, AssignedData):
-    """Real text that every machine has: the source of Python's standard library. A module is a
-    client, a line an example; see clients/data/readers/source_code.py."""
+    """Real text that every machine has: the source code of Python's standard library. Each module
+    is a client, and each line an example; see clients/data/readers/source_code.py."""
 
     kind: Literal["source_code"] = "source_code"
     """The source of Python's standard library."""
     implementation: ClassVar[str] = "fedray.clients.data.readers.source_code:SourceCode"
-    # The reader makes this one column, so no other can be named.
+    # The reader makes only this column, so no other name is possible.
     tokens: Annotated[str, Field(pattern="^words$")] = "words"
-    """Words are names, numbers and single signs."""
+    """Column of text, always "words". Words are names, numbers and single signs."""
     sha256: Digest = ""
-    """SHA-256 of Python's version and of all modules; filled in, checked where given."""
+    """SHA-256 of Python's version and of all modules; filled in, and checked if given."""
 
     @model_validator(mode="after")
     def _identify(self, info: ValidationInfo) -> Self:
         if (info.context or {}).get("is_recorded"):
-            return self  # perhaps of another Python: held to it when it is opened
+            return self  # it may be another Python's; the digest is checked when the data is opened
         # The text differs between versions of Python, and a trained model depends on it.
         digest = standard_library().digest
         if self.sha256 not in ("", digest):
             raise ValueError(
-                f"sha256={self.sha256!r} is of another Python's standard library than this one "
-                f"({digest}); use that Python, or leave the key out"
+                f"sha256={self.sha256!r} is not the digest of this Python's standard library "
+                f"({digest}); use the Python that it belongs to, or leave the key out"
             )
         object.__setattr__(self, "sha256", digest)  # frozen, and not yet handed out
         return self
@@ -276,21 +278,21 @@ AnyRecordedData = (
 
 
 class CustomData(PythonFile, FormedData, AssignedData):
-    """A Python file of the user's own, which imports all it needs.
+    """The user's own data, from a Python file that imports all it needs.
 
     `data(seed)` returns an `ExampleSource` (clients/data/source.py); keys of this table about the
-    form and the assignment of examples are then unused. Or it returns an object with
-    `num_partitions` and `load_partition(number)`, such as a dataset of Flower Datasets, whose
-    partitions are clients of the data. `seed` is the scenario's.
+    form and the assignment of examples are then unused. It may instead return an object with
+    `num_partitions` and `load_partition(number)`, such as a dataset from Flower Datasets, whose
+    partitions are clients of the data. `seed` is the scenario's seed.
     """
 
     kind: Literal["custom"] = "custom"
-    """Data of the user's own."""
+    """The user's own data."""
     implementation: ClassVar[str] = "fedray.clients.data.custom:custom_source"
     table: ClassVar[str] = "data"
 
     def __eq__(self, other: object) -> bool:
-        # The inherited equality of a Python file would count where the vocabulary lies.
+        # The equality of `PythonFile` would compare the path of the vocabulary file.
         return NamesDataFiles.__eq__(self, other)
 
     def __hash__(self) -> int:

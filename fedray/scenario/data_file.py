@@ -1,4 +1,4 @@
-"""Data files that a table names: known by their SHA-256, and never copied into traces."""
+"""Data files that a table names: identified by their SHA-256, and never copied into traces."""
 
 import contextlib
 import hashlib
@@ -17,27 +17,27 @@ from fedray.base.regular_file import check_regular_file, open_regular_file
 from fedray.base.table import Table
 
 MOST_DATA_BYTES = 1 << 40
-"""Largest data file, which is read once for its digest; larger ones are sparse files."""
+"""Largest size of a data file, which is read once for its digest; larger files are sparse."""
 _CLOCK_TICK = 100_000_000
 """Nanoseconds within which two changes of a file may have the same time."""
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 PLACES = ("file", "vocabulary_file")
-"""Keys that say where content lies: not part of a scenario's digest."""
+"""Keys that hold paths of content; they are not part of a scenario's digest."""
 
 
 class NamesDataFiles(Table):
-    """A table that names files of data, each by its path and its SHA-256.
+    """A table that names data files, each by its path and its SHA-256.
 
-    A path becomes absolute when the table is read, so that workers in other folders, and trainings
-    from a trace, find the file. Tables that were read from a trace or run are taken as they are:
-    their files are held to the digest when they are opened (`checked_path`), since a trace can be
-    audited where its data is not. Two tables are equal if all but their paths is.
+    A path becomes absolute when the table is read, so that workers in other folders and trainings
+    from a trace find the file. Tables from a trace or run are not changed: their files are compared
+    with the digest only when they are opened (`checked_path`), because a trace can be audited
+    without its data. Two tables are equal if everything but their paths is equal.
     """
 
     table: ClassVar[str] = "data"
     """Name of the table in a scenario, for messages."""
     digest_keys: ClassVar[dict[str, str]]
-    """By the key that holds a path ("" for no file): the key that holds the file's digest."""
+    """Maps each key that holds a path ("" for no file) to the key that holds the file's digest."""
 
     @model_validator(mode="after")
     def _identify_files(self, info: ValidationInfo) -> Self:
@@ -56,14 +56,14 @@ class NamesDataFiles(Table):
                 if given:  # such as that of a trace which is read again elsewhere
                     continue
                 raise ValueError(
-                    f"{path_key}={file!r} cannot be read ({error.strerror or error}); "
-                    "name a file of data that is there"
+                    f"{path_key}={file!r} cannot be read ({error.strerror or error}); set it to a "
+                    "readable data file"
                 ) from None
             # A digest in the file is a promise about the data, so it is never replaced silently.
             if given not in ("", digest):
                 raise ValueError(
-                    f"{path_key}={file!r} has another content (sha256 {digest}) than the one that "
-                    f"{digest_key} names; find that one"
+                    f"{path_key}={file!r} has the sha256 {digest}, not that in {digest_key}; use "
+                    f"the file with that digest, or leave {digest_key} out"
                 )
             # frozen, and not yet handed out
             object.__setattr__(self, path_key, str(path))
@@ -71,7 +71,7 @@ class NamesDataFiles(Table):
         return self
 
     def checked_path(self, path_key: str) -> Path:
-        """Returns the path of a file that has the recorded content.
+        """Returns the path of a file after checking that it has the recorded content.
 
         Args:
             path_key: key that names the file.
@@ -87,14 +87,14 @@ class NamesDataFiles(Table):
         except OSError as error:
             raise InputError(
                 f"{self.table}.{path_key}={shown(str(path))} cannot be read "
-                f"({error.strerror or error}); bring the file with sha256 {wanted} there, or name "
-                "where it lies"
+                f"({error.strerror or error}); put the file with sha256 {wanted} there, or set "
+                f"{path_key} to its path"
             ) from None
         if digest != wanted:
             # The message omits the digest: a stranger's trace may name any file of this machine.
             raise InputError(
-                f"{self.table}.{path_key}={shown(str(path))} has another content than that of this "
-                f"run (sha256 {wanted}); find that one"
+                f"{self.table}.{path_key}={shown(str(path))} is not the file of this run, which "
+                f"has sha256 {wanted}; put that file there"
             )
         return path
 
@@ -102,21 +102,21 @@ class NamesDataFiles(Table):
         return type(other) is type(self) and _without_places(self) == _without_places(other)
 
     def __hash__(self) -> int:
-        # Only digests decide, as paths do not count in equality either.
+        # Only digests are hashed, because equality ignores paths.
         return hash(tuple(getattr(self, key) for key in self.digest_keys.values()))
 
 
 def content_digest(path: Path) -> str:
-    """SHA-256 of a file; of a folder, that of the digests and names of all files in it.
+    """Returns the SHA-256 of a file, or of the digests and names of all files in a folder.
 
-    A file is read once: its digest is kept in the cache with its size and the times of its last
-    changes, and the file is read again when one of them differs.
+    A file is read once: the cache holds its digest with its size and the times of its last changes,
+    and the file is read again if one of them differs.
 
     Args:
         path: a file or a folder.
 
     Raises:
-        OSError: something cannot be read, is not a regular file, or lies outside the folder.
+        OSError: a file cannot be read, is not a regular file, or is outside the folder.
     """
     if not path.is_dir():
         return _file_digest(path)
@@ -132,8 +132,8 @@ def content_digest(path: Path) -> str:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All files of a folder and those in it, in order of their names. Hidden ones are left out."""
-    # A file system lists files in any order, so names are sorted.
+    """Returns all files below a folder, sorted by path, without hidden ones."""
+    # File systems list files in any order.
     files = (file for file in folder.rglob("*") if file.is_file())
     shown_ones = (
         file
@@ -169,8 +169,8 @@ def _stream_digest(path: Path, stream: BufferedReader) -> str:
     if known is not None:
         return known.decode()
     text = hashlib.file_digest(stream, "sha256").hexdigest()
-    # Two changes within a tick of the clock have the same time, so the digest of a file that had
-    # just been written is not kept.
+    # Two changes within a tick of the clock have the same time, so the digest of a file that has
+    # just been written is not stored.
     if is_settled:
         with contextlib.suppress(OSError):  # a cache that cannot be written is left alone
             keep(entry, request, text.encode())

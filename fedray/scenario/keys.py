@@ -1,7 +1,6 @@
-"""The keys of tables as rows: what `fedray schema TABLE` prints and `fedray init` writes.
+"""Keys of tables as rows, for `fedray schema TABLE` and `fedray init`.
 
-Everything is read from the classes: names, types with their bounds, defaults, and the descriptions
-that stand below the fields.
+Names, types with their bounds, defaults and descriptions are read from the classes.
 """
 
 import types
@@ -31,7 +30,7 @@ _UNITS = {
     "_minutes_between": "minutes",
     "_seconds": "seconds",
 }
-"""The unit that the end of a key says."""
+"""Unit by the end of a key's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +38,15 @@ class Key:
     """A key of a table, in words."""
 
     name: str
-    """As in files."""
+    """Name of the key in files."""
     type: str
-    """Such as "number >= 0"."""
+    """Type and bounds, such as "number >= 0"."""
     unit: str
-    """Such as "hours"; empty where the name says none."""
+    """Such as "hours", from the end of the name; empty if the name has no unit."""
     default: str
-    """As TOML; "required", or "left out" where the key has no value by default."""
+    """Default as TOML; "required", or "left out" if the key has no value by default."""
     meaning: str
-    """The description."""
+    """Description of the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +54,15 @@ class KeyTable:
     """A table of a scenario, or one kind of it."""
 
     path: str
-    """Such as "privacy.mechanism"; empty for the top level."""
+    """Path of the table, such as "privacy.mechanism"; empty for the top level."""
     kind: str
-    """Such as "kind = blt"; empty where all tables of this path have the same keys."""
+    """Kind, such as "kind = blt"; empty if all tables at this path have the same keys."""
     table: type[BaseModel]
-    """Its class."""
+    """Class of the table."""
 
     @property
     def keys(self) -> list[Key]:
-        """Its keys, in order of the class."""
+        """Keys of the table, in the order of the class."""
         return [key_of(name, self.table) for name in self.table.model_fields]
 
 
@@ -71,7 +70,7 @@ def tables_of(root: type[BaseModel] = Scenario) -> list[KeyTable]:
     """All tables below a class, with every kind of each, in order of their paths in it; below a
     scenario, that of a task too."""
     found = {(each.path, each.table): each for each in _walk("", root, ())}
-    # Tasks are read apart from the scenario, so no field of it leads to their class.
+    # Tasks are read separately from the scenario, so its fields do not lead to their class.
     tasks = [KeyTable("tasks", "", FederatedTask)] if root is Scenario else []
     return [*found.values(), *tasks]
 
@@ -83,7 +82,7 @@ def _walk(
     for name, field in table.model_fields.items():
         classes = classes_in(field.annotation)
         for each in classes:
-            # A mechanism may hold one of its own union.
+            # A mechanism may contain another mechanism, so classes above are skipped.
             if each not in (*above, table):
                 below = f"{path}.{name}" if path else name
                 told = _kind_of(each) if len(classes) > 1 else ""
@@ -100,7 +99,7 @@ def _kind_of(table: type[BaseModel]) -> str:
 
 
 def key_of(name: str, table: type[BaseModel]) -> Key:
-    """A field of a table as a row."""
+    """Returns a field of a table as a row."""
     field = table.model_fields[name]
     if field.is_required():
         default = "required"
@@ -128,8 +127,8 @@ def _default_text(value: Any) -> str:
 
 
 def type_text(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
-    """The type in words, with the bounds that it or its field has."""
-    # Bounds may stand at any level of an annotation, so they are collected on the way down.
+    """Returns the type in words, with the bounds of the type or its field."""
+    # Bounds can be at any level of an annotation, so they are collected on the way down.
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
         return type_text(inner, (*more, *metadata))
@@ -155,7 +154,7 @@ def type_text(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
 
 
 def _bounds_of(constraint: Any) -> Iterator[str]:
-    # A field within an annotation holds its bounds one level deeper.
+    # A field inside an annotation holds its bounds one level deeper.
     if isinstance(constraint, FieldInfo):
         for each in constraint.metadata:
             yield from _bounds_of(each)

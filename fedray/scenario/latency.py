@@ -21,22 +21,23 @@ class Latency(Table):
     model_megabytes: Annotated[float, Field(ge=0, le=1e6)] = 10.0
     """Size of the model that is downloaded and of the update that is uploaded, megabytes each."""
     downlink_megabytes_per_second: Annotated[float, Field(ge=1e-3, le=1e6)] = 4.3
-    """Median download rate."""
+    """Median download rate, megabytes per second."""
     downlink_sigma: Spread = 0.47
     """Log-standard deviation of the download rate between devices."""
     uplink_megabytes_per_second: Annotated[float, Field(ge=1e-3, le=1e6)] = 3.3
-    """Median upload rate."""
+    """Median upload rate, megabytes per second."""
     uplink_sigma: Spread = 0.68
     """Log-standard deviation of the upload rate between devices."""
     secagg_seconds: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """Fixed time that secure aggregation takes (keys, masks, waiting for the others), seconds."""
+    """Fixed time for secure aggregation (keys, masks, waiting for others), seconds. Default:
+    none."""
     failure_probability: Annotated[float, Field(ge=0, lt=1)] = 0.03
     """Probability that a selected device fails for a reason of its own (crash, network)."""
     slowdown: Annotated[float, Field(ge=0.01, le=100)] = 1.0
-    """Stress: factor on the time from being selected to having reported; secure aggregation at
-    0.66x speed is 1.5."""
+    """Stress: factor on the time from a device's selection to its report; 1.5 stands for secure
+        aggregation at 0.66x speed."""
 
     @property
     def fixed_seconds(self) -> float:
-        """Time that no device is spared, before the slowdown, seconds."""
+        """Time that every device needs, before the slowdown, seconds."""
         return self.setup_seconds + (self.secagg_seconds or 0.0)

@@ -1,4 +1,4 @@
-"""Values as TOML writes them in one line."""
+"""Writes values as TOML on one line."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 def literal(value: Any) -> str:
-    """Returns a value as one line of TOML: a number, text, list or inline table.
+    """Returns a value as one line of TOML: a number, string, list or inline table.
 
     Args:
         value: value of a TOML type, or table of a scenario; keys that are None are left out.

@@ -23,7 +23,7 @@ from fedray.scenario.uploads import AnySchedule
 from fedray.scenario.weighting import AnyWeighting
 
 _LONG_FORMS = {"file": ["training", "task", "file"], "task": ["training", "task", "kind"]}
-"""Keys of the table `training` that are short for keys of its table `task`."""
+"""Short forms: keys of the table `training` that stand for keys of its table `task`."""
 _Made = TypeVar("_Made")
 
 
@@ -32,18 +32,18 @@ def naming_overrides(
 ) -> _Made:
     """Calls `make` with overrides; a problem that an override causes names that override.
 
-    An override causes a problem if the problem disappears without it. All other problems belong to
-    the source.
+    An override causes a problem if the problem disappears without it. All other problems are
+    reported for the source.
 
     Args:
         make: function of overrides; raises ScenarioError whose problems begin with the source.
-        source: file of the scenario, or another name of it.
+        source: file of the scenario, or another name for it.
         overrides: texts `table.key=value`.
 
     Raises:
-        ScenarioError: raised by `make`, with overrides named.
+        ScenarioError: raised by `make`; its problems name overrides.
     """
-    # A single text is a sequence of characters, which no caller means.
+    # A single string would be read as a sequence of characters, which no caller means.
     overrides = [overrides] if isinstance(overrides, str) else overrides
     try:
         return make(overrides)
@@ -51,7 +51,7 @@ def naming_overrides(
         if not overrides:
             raise
         refused = error
-    # No override can cause or mend a mistake of the file.
+    # A problem that also occurs without overrides is a mistake in the file.
     of_source = _problems_of(make, ())
     # Leaving out one override at a time shows which of them a problem depends on.
     without = [
@@ -61,14 +61,14 @@ def naming_overrides(
     told = []
     for line in _problems(refused):
         rest = line.removeprefix(source)
-        # Other lines are about the text of an override, and they quote it already.
+        # Other lines are about the text of an override and already quote it.
         if line not in of_source and rest != line:
             needed = [
                 override
                 for override, problems in zip(overrides, without, strict=True)
                 if line not in problems
             ]
-            # If each of several overrides breaks the rule, all of them are named.
+            # If several overrides each break the rule, all of them are named.
             named = " and ".join(f"override {shown(each)}" for each in needed or overrides)
             line = f"{named}, applied to {source}{rest}"
         told.append(line)
@@ -91,19 +91,19 @@ def _problems(error: ScenarioError) -> Sequence[str]:
 
 
 def apply_override(tables: dict[str, Any], override: str) -> None:
-    """Changes nested tables in place as the text says. Raises ScenarioError."""
+    """Applies the text of an override to nested tables in place. Raises ScenarioError."""
     key, separator, text = override.partition("=")
     names = [name.strip() for name in key.split(".")]
     if not separator or not all(names):
         raise ScenarioError(
-            f"override {shown(override)} must read table.key=value, for example "
+            f"override {shown(override)} must have the form table.key=value, for example "
             "rounds.report_goal=3000"
         )
     value = _parse_value(text.strip(), override)
     # The short form in a file and the long one in an override must meet in one table.
     if "training" in tables:
         tables["training"] = with_task_as_table(tables["training"])
-    # A table replaces the task whole; a bare kind is put where kinds of a table stand.
+    # A table replaces the whole task; a bare kind is written to the key `kind` of the table.
     if names == ["training", "file"] or (
         names == ["training", "task"] and not isinstance(value, dict | list)
     ):
@@ -114,14 +114,14 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
             raise ScenarioError(
-                f"override {shown(override)}: {shown(name)} is a value, not a table; name one of "
-                "its own keys"
+                f"override {shown(override)}: {shown(name)} is a value, not a table; override it "
+                "without a key below it"
             )
     kinds = KINDS.get(tuple(names), {})
-    # Keys of the kind before would be refused as unknown in the new one.
+    # The new kind would refuse keys of the previous kind as unknown.
     if isinstance(value, str) and value in kinds:
         before = table.get(names[-1])
-        # A file may have anything there; a value that is not a kind is replaced.
+        # A file may have any value there; one that is not a kind is replaced.
         kind_before = kinds.get(before) if isinstance(before, str) else None
         _forget_keys_of_another_kind(table, kind_before, kinds[value])
     table[names[-1]] = value
@@ -130,10 +130,10 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
 def _forget_keys_of_another_kind(
     table: dict[str, Any], before: type[BaseModel] | None, after: type[BaseModel]
 ) -> None:
-    """Keys that the new kind does not have go, and so do defaults of the kind before."""
-    # A scenario's tables have all defaults written out, though the user chose none.
+    """Deletes keys that the new kind does not have, and defaults of the previous kind."""
+    # A scenario's tables have all defaults written out, although the user did not choose them.
     defaults = before.model_fields if before is not None and before is not after else {}
-    # The list is a copy, because keys are deleted on the way.
+    # The list is a copy, because keys are deleted in the loop.
     for name in list(table):
         is_default = name in defaults and table[name] == defaults[name].get_default(
             call_default_factory=True
@@ -175,4 +175,4 @@ KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
     ("training", "task", "kind"): _by_kind(AnyTask, "kind"),
     ("training", "weighting", "kind"): _by_kind(AnyWeighting, "kind"),
 }
-"""Keys that name the kind of a table, with the class of every kind."""
+"""Maps the path of each key that selects a table's kind to the classes of all kinds."""

@@ -19,8 +19,8 @@ Hours = Annotated[float, Field(ge=0, le=87_840)]
 
 
 class PolicyTable(Table):
-    """Base class of policy tables: facts that a policy needs from the shards, and the keys by which
-    it holds devices back. A policy gets only the facts that its table declares."""
+    """Base class of policy tables. A table declares the facts that its policy needs from the
+    shards, and the policy gets only these."""
 
     implementation: ClassVar[str]
     """`module:name` of the policy: called with this table and the table `participation`, it returns
@@ -28,43 +28,43 @@ class PolicyTable(Table):
 
     @property
     def gap(self) -> int:
-        """Least difference between the numbers of two rounds of a device; 0 for none."""
+        """Smallest difference between the numbers of two rounds of a device; 0 for none."""
         return 0
 
     @property
     def wait_hours(self) -> float:
-        """Hours of its own that it keeps two contributions of a device apart; 0 for none."""
+        """Hours by which the policy itself separates two contributions of a device; 0 for none."""
         return 0.0
 
     @property
     def young_history_hours(self) -> float:
-        """Hours that a device waits after its history began; 0 for none."""
+        """Hours that a device must wait after its history began; 0 for none."""
         return 0.0
 
     @property
     def least_examples(self) -> int:
-        """Examples that a device must have; 0 for none."""
+        """Number of examples that a device must have; 0 for none."""
         return 0
 
     @property
     def counts_uploads(self) -> bool:
-        """Whether it counts contributions from the start of their upload."""
+        """Whether the policy counts contributions from the start of their upload."""
         return False
 
     @property
     def reads_clock(self) -> bool:
-        """Whether devices wait by their own clocks."""
+        """Whether devices measure the wait by their own clocks."""
         return False
 
     @property
     def keys_by_rule(self) -> dict[str, str]:
-        """The keys, with their values, that make devices wait ("time") or keep rounds apart
-        ("rounds"), for messages."""
+        """Keys with their values, for messages: "time" makes devices wait, "rounds" keeps rounds
+        apart."""
         return {}
 
 
 class TimerPolicy(PolicyTable):
-    """A device keeps away for `participation.timer_hours` after what `timer_resets_on` names."""
+    """A device stays away for `participation.timer_hours` after the event in `timer_resets_on`."""
 
     kind: Literal["timer"] = "timer"
     """The timer of the table `participation`."""
@@ -78,9 +78,9 @@ class TimerPolicy(PolicyTable):
 class WithoutReplacementPolicy(PolicyTable):
     """Sampling without replacement, by the device's own history.
 
-    A device is eligible if more than the period has passed since its last contribution (an upload
-    that started and that the server did not abort, at its start), and since its history began. So
-    a new install, or a device whose history was cleared, waits one whole period.
+    A device is eligible if more than the period has passed since the start of its last contribution
+    (an upload that started and that the server did not abort), and since its history began. So a
+    new install, or a device whose history was cleared, waits a whole period.
     """
 
     kind: Literal["swor"] = "swor"
@@ -89,7 +89,7 @@ class WithoutReplacementPolicy(PolicyTable):
         "fedray.server.policies.without_replacement:WithoutReplacement.of"
     )
     period_hours: Annotated[float, Field(gt=0, le=87_840)]
-    """The period, hours; exactly the period is not enough."""
+    """Length of the period, hours; a device must wait longer than this."""
 
     @property
     def wait_hours(self) -> float:
@@ -124,17 +124,17 @@ class MinSepPolicy(PolicyTable):
     """Minimum separation."""
     implementation: ClassVar[str] = "fedray.server.policies.round_separation:RoundSeparation.of"
     minimum_separation: Annotated[int, Field(ge=0, lt=2**30)]
-    """Distance between two rounds of a device, as `counts` says."""
+    """Distance between two rounds of a device, in the unit of `counts`."""
     counts: Literal["between", "gap"]
-    """Unit of the distance, since deployed clients differ: the rounds strictly between two rounds
-    of a device, or the difference of their numbers."""
+    """Unit of the distance, in which deployed clients differ: "between" counts the rounds strictly
+    between two rounds of a device, "gap" is the difference of their numbers."""
     trust_hours: Hours = 0.0
-    """Hours that a device waits after its history began (a new install, or one that was cleared)
-    before it is taken at its word; 0 for none."""
+    """Hours that a device must wait after its history began (it is a new install, or its history
+    was cleared) before the history is trusted; 0 for none."""
 
     @property
     def gap(self) -> int:
-        # With n rounds strictly between them, the numbers of two rounds differ by n + 1.
+        # The numbers of two rounds with n rounds strictly between them differ by n + 1.
         return self.minimum_separation + (1 if self.counts == "between" else 0)
 
     @property
@@ -155,10 +155,10 @@ class DataAvailablePolicy(PolicyTable):
     """A device is eligible if it has enough examples."""
 
     kind: Literal["data_available"] = "data_available"
-    """Enough examples."""
+    """A minimum number of examples."""
     implementation: ClassVar[str] = "fedray.server.policies.policy:remembers_nothing"
     min_example_count: Annotated[int, Field(ge=1, lt=2**31)]
-    """Examples that a device must have."""
+    """Number of examples that a device must have."""
 
     @property
     def least_examples(self) -> int:
@@ -175,39 +175,39 @@ class Participation(Table):
     """Rules by which a device may take part again."""
 
     policies: Annotated[tuple[AnyPolicy, ...], Field(strict=False)] | None = None
-    """Policies, all of which must admit a device; each is a table with its `kind`. None: only the
-    timer, `[{kind = "timer"}]`. `round_separation` and `max_participations` hold beside them."""
+    """Policies, all of which must admit a device; each is a table with a `kind`. Default: only the
+    timer, `[{kind = "timer"}]`. `round_separation` and `max_participations` apply in addition."""
     timer_hours: Hours = 72.0
     """Hours that must pass before a device may be selected again; 0 for none."""
     round_separation: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Least difference between the numbers of two rounds of one device, which it remembers; 0 for
-    none. It remembers rounds in which its report arrived in time."""
+    """Smallest difference between the numbers of two rounds of a device; 0 for none. The device
+    remembers the last round in which its report arrived in time."""
     timer_resets_on: Literal["accepted", "reported", "selected", "upload"] = "accepted"
-    """Event that starts the timer: the device's report arrives in time; it reports at all (late
-    included); it is selected; its upload starts, unless the server aborts it (a late upload is
-    aborted, a lost one is not)."""
+    """Event that starts the timer. "accepted": the device's report arrives in time. "reported": it
+    reports, in time or late. "selected": it is selected. "upload": its upload starts and the server
+    does not abort it (a late upload is aborted, a lost one is not)."""
     max_participations: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    """Most contributions of a device, which counts its reports that arrived in time and never takes
-    part again after that many; none: no cap. Those in rounds that were abandoned later count too,
-    since the device cannot know. Devices that ignore the timer keep the cap."""
+    """Largest number of contributions of a device, which counts its reports that arrived in time
+    and then never takes part again. Reports in rounds that were abandoned later count too, because
+    the device does not know. Devices that ignore the timer respect the cap. Default: no cap."""
     history_loss_per_day: Annotated[float, Field(gt=0, le=24)] | None = None
-    """Stress: mean number of times a day that a device forgets when and how often it took part;
-    none: never."""
+    """Stress: mean number of times per day that a device forgets when and how often it took part.
+        Default: never."""
     history_loss: Literal["cleared", "corrupted"] | None = None
-    """History of a device after that: it begins again (cleared, the default), so that policies
-    which ask for its age make the device wait; or its beginning is unknown too (corrupted)."""
+    """History of a device after a loss. "cleared" (the default): it begins again, so policies that
+    depend on its age make the device wait. "corrupted": the device does not know when it began."""
     timer_violators: Share = 0.0
     """Stress: share of devices that ignore the timer."""
     clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
-    """Stress: standard deviation of the error of a device's timer, hours (normal, the same in all
-    rounds of a device)."""
+    """Stress: standard deviation of the error of a device's timer, hours (normal, and constant for
+        each device)."""
     clock_changes_per_day: Annotated[float, Field(gt=0, le=24)] | None = None
-    """Stress: mean number of times a day that the clock of a device is set to another time, so that
-    a timer or a period that runs ends too early or too late; none: never. How long a history lasts
-    is not affected."""
+    """Stress: mean number of times per day that the clock of a device is set to another time, so
+        that a running timer or period ends too early or too late. Default: never. The age of a
+        history is not affected."""
     clock_change_hours: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Standard deviation of the time by which it is set forward (or, if negative, back), hours
-    (normal with mean 0); needed where clocks change."""
+    """Standard deviation of the time by which a clock is set forward (or back, if negative), hours
+    (normal with mean 0). It is required with clock_changes_per_day."""
 
     @property
     def has_timer(self) -> bool:
@@ -221,56 +221,56 @@ class Participation(Table):
 
     @property
     def wait_seconds(self) -> float:
-        """Least time between two contributions of a device that keeps all policies, seconds; 0 for
-        none."""
+        """Shortest time between two contributions of a device that follows all policies, seconds; 0
+        for none."""
         hours = [self.timer_hours] if self.has_timer else []
         hours += [each.wait_hours for each in self.policies or ()]
         return 3600.0 * max(hours, default=0.0)
 
     @property
     def separation(self) -> int:
-        """Least difference between the numbers of two rounds of a device; 0 for none."""
-        # The 0 is there because `max` of a single number is an error.
+        """Smallest difference between the numbers of two rounds of a device; 0 for none."""
+        # Without policies `max` would fail if the 0 were missing.
         return max(self.round_separation, *(each.gap for each in self.policies or ()), 0)
 
     @property
     def keys_by_rule(self) -> dict[str, str]:
-        """The keys, with their values, that make devices wait ("time") and keep rounds apart
-        ("rounds"), for messages."""
+        """Keys with their values, for messages: "time" makes devices wait, "rounds" keeps rounds
+        apart."""
         told = [each.keys_by_rule for each in self.policies or ()]
         time = [f"participation.timer_hours={self.timer_hours:g}"] if self.has_timer else []
         time += [keys["time"] for keys in told if "time" in keys]
         rounds = [keys["rounds"] for keys in told if "rounds" in keys]
         own = f"participation.round_separation={self.round_separation}"
-        # No policy has `rounds` where round_separation is given, as both together are refused.
+        # No policy has `rounds` if round_separation is given, because both together are refused.
         return {"time": " and ".join(time), "rounds": " and ".join(rounds) or own}
 
     @property
     def young_history_seconds(self) -> float:
-        """Seconds that a device waits after its history began; 0 if no policy asks for that."""
+        """Seconds that a device must wait after its history began; 0 if no policy requires it."""
         hours = [each.young_history_hours for each in self.policies or ()]
         # All policies must admit a device, so the longest wait decides.
         return 3600.0 * max(hours, default=0.0)
 
     @property
     def min_example_count(self) -> int:
-        """Examples that a device must have; 0 where no policy asks for any."""
+        """Number of examples that a device must have; 0 if no policy requires any."""
         return max((each.least_examples for each in self.policies or ()), default=0)
 
     @property
     def counts_uploads(self) -> bool:
-        """Whether some policy counts contributions from the start of their upload."""
+        """Whether any policy counts contributions from the start of their upload."""
         by_timer = self.has_timer and self.timer_resets_on == "upload"
         return by_timer or any(each.counts_uploads for each in self.policies or ())
 
     @property
     def reads_clock(self) -> bool:
-        """Whether devices wait by their own clocks for some policy."""
+        """Whether any policy makes devices wait by their own clocks."""
         return self.policies is None or any(each.reads_clock for each in self.policies)
 
     @property
     def forgets_noticeably(self) -> bool:
-        """Whether devices that forget know since when they have a history."""
+        """Whether a device that lost its history knows when the new one began."""
         return self.history_loss_per_day is not None and self.history_loss != "corrupted"
 
     @model_validator(mode="after")
@@ -279,14 +279,14 @@ class Participation(Table):
         for kind, count in kinds.items():
             if count > 1:
                 raise ValueError(
-                    f"policies: {count} are of kind {kind!r}; all must admit a device, so keep "
-                    "the strictest one"
+                    f"policies: {count} have the kind {kind!r}; all must admit a device, so keep "
+                    "only the strictest"
                 )
-        # One counts reports that arrived, and the other uploads that started.
+        # `round_separation` counts reports that arrived, and min_sep counts uploads that started.
         if self.round_separation and kinds["min_sep"]:
             raise ValueError(
-                f"round_separation={self.round_separation}: a device remembers one last round, "
-                "and policies have a min_sep, which counts other rounds; keep one of the two"
+                f"round_separation={self.round_separation}: a device remembers only one last "
+                "round, and the policy min_sep counts other rounds; keep one of the two"
             )
         return self
 
@@ -297,23 +297,23 @@ class Participation(Table):
             # A recorded scenario has every key, so a default does not count as given.
             if not self.has_timer and value != type(self).model_fields[name].default:
                 raise ValueError(
-                    f'{name}={value}: policies have no timer; add {{kind = "timer"}} to them, '
+                    f'{name}={value}: policies do not include the timer; add {{kind = "timer"}}, '
                     f"or leave {name} out"
                 )
         if (self.clock_changes_per_day is None) != (self.clock_change_hours is None):
             raise ValueError(
                 f"clock_changes_per_day={self.clock_changes_per_day}, "
-                f"clock_change_hours={self.clock_change_hours}: clocks change only where both are "
-                "given; set both, or leave both out"
+                f"clock_change_hours={self.clock_change_hours}: one of the two has no effect "
+                "without the other; set both, or leave both out"
             )
         if self.clock_changes_per_day is not None and not self.reads_clock:
             raise ValueError(
-                f"clock_changes_per_day={self.clock_changes_per_day:g}: no policy waits by a "
-                "device's clock; add the kind timer or swor to policies, or leave it out"
+                f"clock_changes_per_day={self.clock_changes_per_day:g}: no policy depends on a "
+                "device's clock; add the kind timer or swor to policies, or leave the key out"
             )
         if self.history_loss is not None and self.history_loss_per_day is None:
             raise ValueError(
-                f"history_loss={self.history_loss!r}: no history is lost; set "
-                "history_loss_per_day, or leave it out"
+                f"history_loss={self.history_loss!r}: no history is lost without "
+                "history_loss_per_day; set it, or leave history_loss out"
             )
         return self

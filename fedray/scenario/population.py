@@ -1,4 +1,4 @@
-"""The table `population` and those below it: who the devices are."""
+"""The table `population` and the tables in it, which describe the devices."""
 
 import collections
 import math
@@ -13,14 +13,14 @@ from fedray.base.table import PositiveShare, Spread, Table
 
 
 class TimeZone(Table):
-    """One time zone and how many of the devices live in it."""
+    """A time zone and the share of devices in it."""
 
-    # The bounds are the zones in use, from Baker Island to Kiribati.
+    # Zones in use range from Baker Island to Kiribati.
     utc_offset_hours: Annotated[float, Field(ge=-12, le=14)] = 0.0
     """Local time minus UTC, hours."""
     share: PositiveShare = 1.0
-    """Share of the population, or of the class that has the zone; the shares of all zones sum
-    to 1."""
+    """Share of the devices, in the population or in the class that has the zone; the shares of all
+    zones sum to 1."""
 
 
 Factor = Annotated[float, Field(ge=0.01, le=100)]
@@ -28,11 +28,11 @@ TimeZones = Annotated[tuple[TimeZone, ...], Field(strict=False, min_length=1)]
 
 
 class DeviceClass(Table):
-    """A class of devices, such as old phones or a region. A device's class is drawn by the shares.
-    A key that a class leaves out has the value of the whole population."""
+    """A class of devices, such as old phones or a region. Each device's class is drawn by the
+    shares. A key that a class leaves out has the population's value."""
 
     name: Annotated[str, Field(min_length=1, max_length=40)]
-    """Name of the class, in reports."""
+    """Name of the class in reports."""
     share: PositiveShare
     """Share of the population; the shares of all classes sum to 1."""
     train_time_factor: Factor = 1.0
@@ -42,12 +42,12 @@ class DeviceClass(Table):
     uplink_factor: Factor = 1.0
     """Factor on the upload rate of `latency`."""
     setup_seconds: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """Fixed time before training starts, seconds; none: that of `latency`."""
+    """Fixed time before training starts, seconds. Default: the value in `latency`."""
     failure_probability: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Probability that a selected device fails for a reason of its own; none: that of
+    """Probability that a selected device fails for a reason of its own. Default: the value in
     `latency`."""
     examples_factor: Factor = 1.0
-    """Factor on `examples_median`; `examples_max` stays as it is."""
+    """Factor on `examples_median`; `examples_max` does not change."""
     availability: dict[str, Any] | None = None
     """Keys of the table `availability` that differ in this class, such as night_length_hours."""
     time_zones: TimeZones | None = None
@@ -55,7 +55,7 @@ class DeviceClass(Table):
 
     @model_validator(mode="after")
     def _zones_sum_to_one(self) -> Self:
-        # A class without zones passes, because one zone has the share 1.
+        # A class without zones passes, because the substitute zone has the share 1.
         _demand_whole("time_zones", (zone.share for zone in self.time_zones or (TimeZone(),)))
         return self
 
@@ -67,38 +67,39 @@ class Correlation(Table):
     """Rank correlations (Spearman's) of device attributes within a class.
 
     They come from a Gaussian copula, so the distribution of each attribute stays the same. `habit`
-    is the propensity of a device to have an eligible night, `speed` is high if training takes
-    little time, and `bandwidth` stands for the rates of both download and upload.
+    is the propensity of a device to have an eligible night, `speed` is high if training is fast,
+    and `bandwidth` stands for both the download and the upload rate.
     """
 
     habit_speed: RankCorrelation = 0.0
-    """Between habit and speed."""
+    """Rank correlation between habit and speed."""
     habit_bandwidth: RankCorrelation = 0.0
-    """Between habit and each rate."""
+    """Rank correlation between habit and each rate."""
     habit_examples: RankCorrelation = 0.0
-    """Between habit and examples."""
+    """Rank correlation between habit and the number of examples."""
     speed_bandwidth: RankCorrelation = 0.0
-    """Between speed and each rate."""
+    """Rank correlation between speed and each rate."""
     speed_examples: RankCorrelation = 0.0
-    """Between speed and examples."""
+    """Rank correlation between speed and the number of examples."""
     bandwidth_examples: RankCorrelation = 0.0
-    """Between each rate and examples."""
+    """Rank correlation between each rate and the number of examples."""
     downlink_uplink: RankCorrelation = 0.0
-    """Between the two rates; high values of the others need one."""
+    """Rank correlation between the two rates; it must be high if other correlations with them
+    are."""
 
     @property
     def is_of_habit(self) -> bool:
-        """Whether something is correlated with habits."""
+        """Whether any attribute is correlated with habit."""
         return any((self.habit_speed, self.habit_bandwidth, self.habit_examples))
 
     @property
     def is_of_examples(self) -> bool:
-        """Whether something is correlated with the number of examples."""
+        """Whether any attribute is correlated with the number of examples."""
         return any((self.habit_examples, self.speed_examples, self.bandwidth_examples))
 
     def factor(self) -> Float64Array:
-        """L [5, 5], lower triangular with rows of length 1: L e are the normal scores of (habit,
-        speed, download rate, upload rate, examples) of independent normals e.
+        """Returns L [5, 5], lower triangular with rows of length 1. L e are the normal scores of
+        (habit, speed, download rate, upload rate, examples) for independent normal variables e.
 
         The Pearson correlation of normal scores with the rank correlation rho is 2 sin(pi rho / 6)
         (Kruskal 1958, "Ordinal measures of association", section 6).
@@ -114,7 +115,7 @@ class Correlation(Table):
         ranks[3, 2] = self.downlink_uplink
         bandwidth = self.bandwidth_examples
         ranks[4, :4] = self.habit_examples, self.speed_examples, bandwidth, bandwidth
-        # The map keeps 0 and 1 as they are, so the diagonal stays 1 and rows have length 1.
+        # The sine maps 0 to 0 and 1 to 1, so the diagonal stays 1 and rows have length 1.
         return np.linalg.cholesky(2.0 * np.sin(np.pi / 6.0 * ranks)).astype(np.float64)
 
     @model_validator(mode="after")
@@ -126,45 +127,45 @@ class Correlation(Table):
             given = {name: value for name, value in self.model_dump().items() if value}
             told = ", ".join(f"{name}={value:g}" for name, value in given.items())
             raise ValueError(
-                f"{told}: no variables have these correlations together; move them towards 0, or "
+                f"{told}: no variables can have all of these correlations; move them towards 0, or "
                 "raise downlink_uplink"
             ) from None
         return self
 
 
 class Population(Table):
-    """Devices of the population."""
+    """Number, classes, time zones and data sizes of the devices."""
 
-    # Ids from 2^40 on stand for held-out clients.
+    # Ids from 2^40 on belong to held-out clients.
     devices: Annotated[int, Field(gt=0, lt=2**40)]
-    """Devices in the population."""
+    """Number of devices in the population."""
     time_zones: TimeZones = (TimeZone(),)
     """Time zones of the devices."""
     reach: PositiveShare = 1.0
-    """Share of the population that the task can use at all (wifi, competing tasks, caps)."""
+    """Share of the population that the task can ever use (wifi, competing tasks, caps)."""
     unreachable: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of devices that are never eligible; 0.20 when `devices` counts installs, 0 when it
-    counts devices seen."""
+    """Share of devices that are never eligible: 0.20 if `devices` counts installs, 0 if it
+    counts devices that were seen."""
     joins_per_day: Annotated[float, Field(ge=0, le=1e9)] = 0.0
-    """Devices that join in a day, evenly. Ids are given in turn to each block of 65,536, in the
-    order of joining."""
+    """Number of devices that join per day, evenly spread over it. In the order of joining, devices
+    take the next id of each block of 65,536 ids in turn."""
     lifetime_days: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Mean days until a device leaves for good (exponential); default: devices never leave."""
+    """Mean days until a device leaves for good (exponential). Default: devices never leave."""
     examples_median: Annotated[float, Field(gt=0, le=1e6)] = 60.0
     """Median number of training examples on a device."""
     examples_sigma: Spread = 0.6
-    """Log-standard deviation of the examples between devices."""
+    """Log-standard deviation of the number of examples between devices."""
     examples_max: Annotated[int, Field(gt=0, lt=2**32)] = 400
-    """Most examples that a device holds; the rest of the log-normal's tail is cut."""
+    """Largest number of examples on a device, at which the log-normal distribution is cut."""
 
     classes: (
         Annotated[tuple[DeviceClass, ...], Field(strict=False, min_length=1, max_length=100)] | None
     ) = None
-    """Classes of devices, each a table `[[population.classes]]`; none: all devices are alike but
-    for chance."""
+    """Classes of devices, each a table `[[population.classes]]`. Default: all devices differ only
+    by chance."""
     correlation: Correlation | None = None
-    """Table: rank correlations of speed, bandwidth, habit and examples; none: they are
-    independent."""
+    """Table: rank correlations of speed, bandwidth, habit and examples. Default: they are
+        independent."""
 
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> Self:
@@ -178,7 +179,9 @@ class Population(Table):
         names = collections.Counter(each.name for each in self.classes or ())
         for name, count in names.items():
             if count > 1:
-                raise ValueError(f"classes: {count} have the name {name!r}; give each its own")
+                raise ValueError(
+                    f"classes: {count} have the name {name!r}; give each class its own name"
+                )
         return self
 
 
@@ -186,4 +189,4 @@ def _demand_whole(key: str, shares: Iterable[float]) -> None:
     # An exact sum and a small slack accept shares such as ten times 0.1.
     total = math.fsum(shares)
     if abs(total - 1.0) > 1e-9:
-        raise ValueError(f"{key}: the shares sum to {total:g}, not 1; scale them")
+        raise ValueError(f"{key}: the shares sum to {total:g}; scale them so that they sum to 1")

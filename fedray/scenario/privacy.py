@@ -33,24 +33,26 @@ AnyMechanism = Annotated[AnyStrategy | NoNoise, Field(discriminator="kind")]
 
 
 class StopAt(Table):
-    """A budget: the run ends before the first round with which the worst device, by the rounds in
-    which each device was accepted, would have spent more."""
+    """A privacy budget. The run ends before the first round after which some device, by the rounds
+    in which it was accepted, would have exceeded the budget."""
 
     rho: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Largest rho (zCDP); none: any."""
+    """Largest rho (zCDP). Default: unlimited."""
     epsilon: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Largest epsilon at delta; none: any."""
+    """Largest epsilon at `delta`. Default: unlimited."""
     delta: Annotated[float, Field(ge=1e-30, lt=1)] | None = None
-    """Delta of epsilon; none: privacy.delta."""
+    """Delta of `epsilon`. Default: privacy.delta."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if self.rho is None and self.epsilon is None:
-            raise ValueError("stop_at names neither rho nor epsilon; give one, or leave it out")
+            raise ValueError(
+                "stop_at has neither rho nor epsilon; set one of them, or leave stop_at out"
+            )
         if self.delta is not None and self.epsilon is None:
             raise ValueError(
-                f"stop_at.delta={self.delta:g} is that of an epsilon; give stop_at.epsilon too, or "
-                "leave delta out"
+                f"stop_at.delta={self.delta:g} has no effect without stop_at.epsilon; set it too, "
+                "or leave delta out"
             )
         return self
 
@@ -65,14 +67,14 @@ class Privacy(Table):
             omega=(0.12828660029532482, 0.32906048602262866),
         ),
         description="Strategy matrix C: a table with `kind` and that kind's parameters (see "
-        "mechanisms/README.md), the name of a mechanism file beside the scenario's, or a kind that "
-        'needs no parameters, such as "tree"; "none" adds no noise.',
+        "mechanisms/README.md), the name of a mechanism file next to the scenario file, or a kind "
+        'that needs no parameters, such as "tree"; "none" adds no noise.',
     )
     noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
-    """Noise standard deviation over the largest contribution of a device, for C of unit scale (z of
-    mechanisms/README.md). That contribution is the clip norm, or its value after encoding."""
+    """Standard deviation of the noise divided by the largest contribution of a device (the clip
+    norm, or its value after encoding), for C of unit scale (z in mechanisms/README.md)."""
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
-    """Largest L2 norm of a device's update; of adaptive clipping, the first."""
+    """Largest L2 norm of a device's update; with adaptive clipping, its first value."""
     clipping: AnyClipping = Field(
         default=FixedClipping(),
         description="How updates are clipped: a table with `kind` and its parameters.",
@@ -89,17 +91,17 @@ class Privacy(Table):
     )
 
     stop_at: StopAt | None = None
-    """Table: a budget at which a simulation ends early; none: it commits all rounds. A training
-    takes the rounds of its trace."""
+    """Table: a budget at which a simulation ends early. Default: it commits all rounds. A training
+        uses the rounds of its trace."""
     at_limit: Annotated[
         Literal["stop", "exclude"],
         # Scenarios that were written before there was a choice keep their digest.
         Field(exclude_if=lambda at_limit: at_limit == "stop"),
     ] = "stop"
     """Reaction if a device would exceed `stop_at`. `stop` ends the run. `exclude` continues without
-    the device: a device whose participation in the round being formed would exceed the budget,
-    counted over all rounds.count rounds, is not selected then or later. Only with rounds.mode
-    on-device, and mechanisms without negative entries."""
+    any device whose participation in the round being formed would exceed the budget over all
+    rounds.count rounds: it is not selected then or later. This needs rounds.mode on-device and a
+    mechanism without negative entries."""
 
     @property
     def strategy(self) -> Strategy | None:
@@ -117,10 +119,10 @@ class Privacy(Table):
 
     @property
     def largest_sensitivity(self) -> float | None:
-        """The largest sensitivity that `stop_at` allows, at clip norm 1; None without a budget."""
+        """Largest sensitivity that `stop_at` allows, at clip norm 1; None without a budget."""
         if self.stop_at is None:
             return None
-        # Rho and epsilon both grow with the sensitivity, so one limit, the stricter one, decides.
+        # Rho and epsilon both grow with the sensitivity, so the stricter limit decides.
         return largest_sensitivity(
             self.noise_multiplier,
             self.budget_delta,
@@ -136,14 +138,14 @@ class Privacy(Table):
         return own or self.delta
 
     def beyond_budget(self, sensitivity: float) -> list[tuple[str, float, float]]:
-        """Returns (name, limit, spent) of each figure of `stop_at` that a device exceeds.
+        """Returns (name, limit, spent) for each figure of `stop_at` that a device exceeds.
 
         Args:
             sensitivity: sensitivity of the device's contributions so far, at clip norm 1.
         """
         if self.stop_at is None:
             return []
-        # Each device's contributions are together one release of a Gaussian mechanism.
+        # Together a device's contributions are one release of a Gaussian mechanism.
         release = Gaussian(noise_multiplier=self.noise_multiplier, sensitivity=sensitivity)
         figures = (
             ("rho", self.stop_at.rho, rho_of(release)),
@@ -161,20 +163,20 @@ class Privacy(Table):
         # A device sees one round, so its noise cannot cancel that of rounds before.
         if self.encoding.adds_noise and not isinstance(self.mechanism, Identity):
             raise ValueError(
-                f"encoding.kind={self.encoding.kind!r} with mechanism.kind="
-                f"{self.mechanism.kind!r}: devices add independent noise in every round; take the "
-                "mechanism identity, or the encoding secagg"
+                f"encoding.kind={self.encoding.kind!r} with "
+                f"mechanism.kind={self.mechanism.kind!r}: devices cannot add noise that is "
+                "correlated between rounds; use the mechanism identity, or the encoding secagg"
             )
         if self.encoding.adds_noise and self.clipping.counts_short:
             raise ValueError(
-                f"encoding.kind={self.encoding.kind!r} with clipping.kind="
-                f"{self.clipping.kind!r}: counts of short updates need noise of the server; take "
-                "another clipping, or the encoding secagg"
+                f"encoding.kind={self.encoding.kind!r} with clipping.kind={self.clipping.kind!r}: "
+                "counts of short updates need noise that the server adds; use another clipping, or "
+                "the encoding secagg"
             )
         if self.encoding.adds_noise and self.stop_at is not None:
             raise ValueError(
-                f"encoding.kind={self.encoding.kind!r} with stop_at: the budget counts noise of "
-                "the server; leave stop_at out, or take the encoding secagg"
+                f"encoding.kind={self.encoding.kind!r} with stop_at: the budget counts only noise "
+                "that the server adds; leave stop_at out, or use the encoding secagg"
             )
         return self
 
@@ -203,7 +205,7 @@ class Privacy(Table):
     def _a_limit_is_one_of_a_budget(self) -> Self:
         if self.at_limit == "exclude" and self.stop_at is None:
             raise ValueError(
-                "at_limit='exclude' without stop_at: there is no limit; give a budget, as "
+                "at_limit='exclude' has no effect without stop_at; set a budget, such as "
                 "stop_at = {epsilon = 3.0}, or leave at_limit out"
             )
         return self
@@ -219,6 +221,6 @@ class Privacy(Table):
 
     @model_validator(mode="after")
     def _layers_stay_within_the_clip_norm(self) -> Self:
-        # The noise is measured by clip_norm, which a clipping table cannot see by itself.
+        # The noise is in proportion to clip_norm, which a clipping table does not know.
         self.clipping.check_clip_norm(self.clip_norm)
         return self

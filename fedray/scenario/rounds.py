@@ -1,4 +1,4 @@
-"""The tables `rounds` and `rounds.outages`: the server's part in a round. Stored uploads are in
+"""The tables `rounds` and `rounds.outages`: the server's rules for a round. Stored uploads are in
 `uploads.py`."""
 
 import itertools
@@ -20,29 +20,29 @@ __all__ = [
 
 
 class Outage(Table):
-    """A time in which the server takes neither check-ins nor reports."""
+    """A time during which the server accepts neither check-ins nor reports."""
 
     start_hours: Annotated[float, Field(ge=0, le=87_840)]
-    """Start, hours since the start of the run."""
+    """Start of the outage, hours since the start of the run."""
     hours: Annotated[float, Field(gt=0, le=87_840)]
-    """Length, hours."""
+    """Length of the outage, hours."""
 
 
 class GoalClosing(Table):
     """A round closes with its report_goal-th report, and keeps exactly report_goal reports."""
 
     kind: Literal["goal"] = "goal"
-    """Exactly the goal."""
+    """Closing with exactly the goal."""
 
 
 class AtLeastClosing(Table):
-    """A round keeps the reports beyond its goal that come before it closes."""
+    """A round also keeps the reports beyond its goal that arrive before it closes."""
 
     kind: Literal["at_least"] = "at_least"
-    """At least the goal."""
+    """Closing with at least the goal."""
     open_minutes: Annotated[float, Field(gt=0, le=87_840)]
-    """Minutes from its start for which a round stays open although its goal is met. A goal that is
-    met later closes it at once. At most `report_timeout_minutes`."""
+    """Minutes from its start for which a round stays open even if its goal is met, at most
+    `report_timeout_minutes`. If the goal is met later, the round closes at once."""
 
 
 AnyClosing = Annotated[GoalClosing | AtLeastClosing, Field(discriminator="kind")]
@@ -60,7 +60,7 @@ _OF_SELECTED_COHORTS = (
     "small_population",
     "together_minutes",
 )
-"""Keys that say how a round selects its devices together and how long it waits for them."""
+"""Keys for rounds that select their devices together and wait for them."""
 
 
 class Rounds(Table):
@@ -72,83 +72,84 @@ class Rounds(Table):
         Field(exclude_if=lambda mode: mode == "on-device"),
     ] = "on-device"
     """Formation of rounds. `on-device` selects the devices of a round together. `buffered` starts
-    devices whenever they come; a round is a buffer of report_goal reports. In `upload-then-train` a
-    program on the server draws rounds from stored uploads; of the keys for rounds on devices it
-    reads max_checkins_per_hour, outages, sampler, look_ahead_minutes and max_days."""
+    each device when it checks in; a round is a buffer of report_goal reports. In
+    `upload-then-train` the server draws rounds from stored uploads; of the keys for rounds on
+    devices, only max_checkins_per_hour, outages, sampler, look_ahead_minutes and max_days apply."""
     buffer: Buffer | None = None
-    """Table: how many devices train at once and how stale a report may be; of mode `buffered`."""
+    """Table: how many devices train at once and how stale a report may be; only in mode
+    buffered."""
     uploads: Uploads | None = None
     """Table: upload windows, and the schedule of stored uploads; only in the mode
     upload-then-train."""
     count: Annotated[int, Field(gt=0, lt=2**31)]
-    """Rounds to commit."""
+    """Number of rounds to commit."""
     report_goal: Annotated[int, Field(gt=0)]
-    """Reports that close a round; every committed round has exactly this many accepted updates, or
-    at least this many if `closing` keeps more. With stored uploads: the number that the schedule
-    cyclic draws, of which a tenth may be unresolved; or the expected number that the schedule
-    poisson draws, which sets denominators."""
+    """Number of reports that close a round. Every committed round has exactly this many accepted
+    updates, or at least this many if `closing` keeps more. With stored uploads, it is the number
+    that the schedule cyclic draws, of which a tenth may be unresolved, or the expected number that
+    the schedule poisson draws, which sets denominators."""
     over_selection: Annotated[float, Field(ge=1, le=10)] = 1.3
-    """Devices selected per report needed."""
+    """Number of devices that are selected per report needed."""
     selection_timeout_minutes: Annotated[float, Field(ge=1)] = 1440.0
-    """Longest wait for enough devices. Then the round starts if at least report_goal devices wait,
-    and `start_share` of the target; else it is abandoned."""
+    """Longest wait for enough devices. After it the round starts if at least report_goal devices,
+    and at least `start_share` of the target, are waiting; otherwise it is abandoned."""
     selection: Annotated[
         Literal["first", "reservoir"],
-        # As of `mode`: scenarios that were written before there was a choice keep their digest.
+        # As for `mode`: scenarios that were written before there was a choice keep their digest.
         Field(exclude_if=lambda selection: selection == "first"),
     ] = "first"
-    """Rule of selection. `first`: devices wait in order of arrival, and all that wait are selected.
-    `reservoir`: more devices may wait; when the round can start, the selected ones are drawn among
-    them at random, and the others are sent away and may check in again."""
+    """Selection rule. `first`: devices wait in order of arrival, and all that wait are selected.
+    `reservoir`: more devices may wait; when the round can start, it draws its devices from them at
+    random and sends the others away, which may check in again."""
     waiting_multiple: Annotated[float, Field(ge=1, le=100)] | None = None
-    """Devices that may wait at once per device to select, only with selection = "reservoir"; none:
-    3."""
+    """Number of devices that may wait at once per device to select; only with selection =
+    "reservoir". Default: 3."""
     start_share: PositiveShare | None = None
-    """Least share of the devices to select that must wait for a round to start after the selection
-    timeout; none: report_goal devices are enough."""
+    """Smallest share of the devices to select that must be waiting for a round to start after the
+    selection timeout. Default: report_goal devices are enough."""
     report_timeout_minutes: Annotated[float, Field(ge=1)] = 30.0
     """Longest wait for the reports; then the round is abandoned."""
     closing: AnyClosing | None = None
-    """Table: when a round closes and which reports it keeps; its `kind` is goal or at_least. None:
-    goal."""
+    """Table: when a round closes and which reports it keeps; its `kind` is goal (the default) or
+        at_least."""
     min_minutes_between: Annotated[float, Field(gt=0, le=87_840)] | None = None
-    """Least minutes from the start of a committed round to the start of the next; none: a round
-    starts as soon as it can. 144 makes at most ten rounds a day. Devices that check in before
-    wait."""
+    """Smallest number of minutes from the start of a committed round to the start of the next;
+    devices that check in earlier wait. 144 allows at most ten rounds a day. Default: a round starts
+    as soon as it can."""
     max_checkins_per_hour: Annotated[float, Field(ge=0.01, le=60)] = 6.0
-    """Most check-ins of an eligible device per hour (pace steering asks for fewer when devices are
-    plenty)."""
+    """Largest number of check-ins of an eligible device per hour; pace steering asks for fewer if
+    devices are plentiful."""
     pace_multiple: Annotated[float, Field(ge=1)] = 1.25
     """Check-ins that pace steering asks for per device that rounds at full speed could select."""
     small_population: Annotated[float, Field(ge=0)] = 20.0
-    """Usable devices per device to select below which pace steering asks devices to come together
-    instead of spreading them."""
+    """Number of usable devices per device to select below which pace steering asks devices to check
+    in together instead of spreading them."""
     together_minutes: Annotated[float, Field(ge=1)] = 10.0
-    """Minutes at the start of a look-ahead window in which the devices of a small population are
-    asked to come."""
+    """Minutes at the start of a look-ahead window during which the devices of a small population
+    are asked to check in."""
     outages: Annotated[tuple[Outage, ...], Field(strict=False)] = ()
-    """Stress: times in which the server is down, in order, apart."""
+    """Stress: times during which the server is down, in order and without overlap."""
     sampler: Literal["predicted", "enumeration", "thinning"] = "predicted"
-    """Sampler of check-ins: the one predicted to cost less, or always the named one. Both draw the
-    same process."""
+    """Sampler of check-ins: the one that is predicted to cost less, or always the named one. Both
+    draw the same process."""
     look_ahead_minutes: Annotated[float, Field(ge=1, le=360)] = 60.0
-    """Length of the windows for which check-in rates are set and check-ins are drawn, minutes; must
-    divide a day."""
+    """Length of the windows for which check-in rates are set and check-ins are drawn, minutes; it
+    must divide a day."""
     max_days: Annotated[float, Field(gt=0, le=3660)] = 366.0
-    """Simulated days after which a run that has not committed its rounds ends as starved."""
+    """Simulated days after which a run that has not committed all its rounds ends as starved."""
     max_starved_days: Annotated[
         float,
-        # Scenarios that were written before there was this key keep their digest.
+        # Scenarios that were written before this key existed keep their digest.
         Field(gt=0, le=3660, exclude_if=lambda days: days == 30.0),
     ] = 30.0
-    """Simulated days without a committed round after which a run ends as starved. They count from
-    the time at which the next round may start; the waits of `participation` and
-    selection_timeout_minutes are added to them."""
+    """Simulated days without a committed round after which a run ends as starved, counted from the
+    time at which the next round may start. The waits of `participation` and
+    selection_timeout_minutes are added to it."""
 
     @property
     def selection_target(self) -> int:
-        """Devices that must wait at once for a round to start: report_goal x over_selection,
-        rounded up. 0 if uploads are stored."""
+        """Number of devices that must be waiting for a round to start: report_goal x
+        over_selection, rounded up; report_goal if uploads are stored."""
         if self.uploads is not None:
             return self.report_goal
         # Rounding first keeps float noise out: 100 x 1.1 is a little more than 110.
@@ -156,34 +157,34 @@ class Rounds(Table):
 
     @property
     def waiting_room(self) -> int:
-        """Devices that may wait at once."""
-        # This mode selects every device that waits, so no device waits beyond them.
+        """Number of devices that may wait at once."""
+        # "first" selects every device that waits, so no more devices wait.
         if self.selection == "first":
             return self.selection_target
         return math.ceil(round(self.selection_target * (self.waiting_multiple or 3.0), 9))
 
     @property
     def least_to_start(self) -> int:
-        """Devices that must wait for a round to start after the selection timeout."""
+        """Number of waiting devices that a round needs to start after the selection timeout."""
         share = self.start_share or 0.0
-        # Fewer than the goal cannot commit a round, whatever share may start.
+        # Fewer devices than the goal cannot commit a round, whatever the share.
         return max(self.report_goal, math.ceil(round(self.selection_target * share, 9)))
 
     @property
     def wanted_at_once(self) -> int:
-        """Number of devices that the server wants at the same time: selected for a round, or in
-        training."""
+        """Number of devices that the server wants at the same time: those selected for a round, or
+        those in training."""
         return self.buffer.concurrency if self.buffer is not None else self.selection_target
 
     @property
     def max_staleness(self) -> int:
-        """Most versions by which the model that a device has may be older than the newest one."""
+        """Largest number of versions by which a device's model may be older than the newest one."""
         return self.buffer.max_staleness if self.buffer is not None else 0
 
     @property
     def keeps_surplus(self) -> bool:
         """Whether a round may accept more than `least_accepted`."""
-        # A few stored uploads may be unresolved, so the number accepted varies.
+        # With stored uploads a few may be unresolved, so the number accepted varies.
         return isinstance(self.closing, AtLeastClosing) or self.least_accepted < self.report_goal
 
     @property
@@ -195,8 +196,8 @@ class Rounds(Table):
 
     @property
     def least_accepted(self) -> int:
-        """Fewest accepted updates of a committed round; 0 of Poisson samples."""
-        # A Poisson sample may be empty, and its round is committed all the same.
+        """Smallest number of accepted updates in a committed round; 0 for Poisson samples."""
+        # A Poisson sample may be empty, and its round is committed anyway.
         if self.sampling_probability is not None:
             return 0
         if self.uploads is None:
@@ -217,14 +218,14 @@ class Rounds(Table):
             )
         if self.mode != "buffered" and self.buffer is not None:
             raise ValueError(
-                f"buffer is given with mode={self.mode!r}, which has none; leave it out, or set "
-                "mode = 'buffered'"
+                f"buffer is given with mode={self.mode!r}, which does not use it; leave it out, or "
+                "set mode = 'buffered'"
             )
         if self.mode != "upload-then-train" and self.uploads is not None:
             raise ValueError(
-                f"uploads: rounds.mode={self.mode!r} stores no uploads; devices choose themselves "
-                "when they take part, so no schedule draws them (nor is any sample amplified): "
-                "take mode='upload-then-train', or leave the table out"
+                f"uploads: rounds.mode={self.mode!r} stores no uploads: devices choose when they "
+                "take part, so no schedule draws them (and privacy is not amplified by sampling); "
+                "use mode='upload-then-train', or leave the table out"
             )
         return self
 
@@ -239,26 +240,26 @@ class Rounds(Table):
         given += ["selection"] if self.selection != "first" else []
         if given:
             raise ValueError(
-                f"{given[0]}: it is a rule for devices that wait and report, and "
+                f"{given[0]} is a rule for devices that wait and report, but "
                 "mode='upload-then-train' draws stored uploads; leave it out"
             )
-        # Check-ins are drawn for whole look-ahead windows, which an upload window may not cut.
+        # Check-ins are drawn for whole look-ahead windows, so no upload window may end within one.
         ahead = 60.0 * uploads.window_hours / self.look_ahead_minutes
         if ahead < 1 or abs(ahead - round(ahead)) > 1e-9:
             raise ValueError(
-                f"uploads: window_hours={uploads.window_hours:g} must be whole look-ahead windows "
-                f"of look_ahead_minutes={self.look_ahead_minutes:g}; change one of the two"
+                f"uploads: window_hours={uploads.window_hours:g} must be a multiple of "
+                f"look_ahead_minutes={self.look_ahead_minutes:g}; change one of the two"
             )
         if uploads.window_hours * uploads.windows > 24.0 * self.max_days:
             raise ValueError(
                 f"uploads: windows={uploads.windows} of window_hours={uploads.window_hours:g} end "
-                f"after max_days={self.max_days:g}; raise max_days, or have fewer windows"
+                f"after max_days={self.max_days:g}; raise max_days, or lower windows"
             )
         # Uploads of a window without a round would be collected for nothing.
         if uploads.windows > self.count:
             raise ValueError(
                 f"uploads: windows={uploads.windows} is more than count={self.count}, so some "
-                "would have no round; have fewer windows"
+                "windows would have no round; lower windows"
             )
         return self
 
@@ -271,8 +272,8 @@ class Rounds(Table):
             # A recorded scenario has all keys, so the default itself must be accepted.
             if getattr(self, key) != fields[key].default:
                 raise ValueError(
-                    f"{key} is given with mode='buffered', where no devices are selected together "
-                    "and a buffer is released as soon as it is full; leave it out"
+                    f"{key} is given with mode='buffered', which selects no devices together and "
+                    "releases a buffer as soon as it is full; leave it out"
                 )
         return self
 
@@ -280,20 +281,20 @@ class Rounds(Table):
     def _only_a_reservoir_has_room(self) -> Self:
         if self.waiting_multiple is not None and self.selection == "first":
             raise ValueError(
-                f"waiting_multiple={self.waiting_multiple:g}: with selection='first' as many wait "
-                "as are selected; take selection='reservoir', or leave it out"
+                f"waiting_multiple={self.waiting_multiple:g}: with selection='first' only the "
+                "devices to select wait; use selection='reservoir', or leave it out"
             )
         return self
 
     @model_validator(mode="after")
     def _some_devices_more_may_start(self) -> Self:
         share = self.start_share
-        # `least_to_start` would override such a share without telling anybody.
+        # `least_to_start` would silently override such a share.
         if share is not None and self.selection_target * share < self.report_goal:
             raise ValueError(
-                f"start_share={share:g}: of {self.selection_target} devices to select that is "
-                f"less than report_goal={self.report_goal}, and so few cannot commit a round; "
-                "raise it, or leave it out"
+                f"start_share={share:g} of {self.selection_target} devices to select is less than "
+                f"report_goal={self.report_goal}, too few to commit a round; raise it, or leave it "
+                "out"
             )
         return self
 
@@ -315,8 +316,8 @@ class Rounds(Table):
         windows = 1440.0 / self.look_ahead_minutes
         if abs(windows - round(windows)) > 1e-9:
             raise ValueError(
-                f"look_ahead_minutes={self.look_ahead_minutes:g}: must divide a day of 1440; take "
-                "30 or 60"
+                f"look_ahead_minutes={self.look_ahead_minutes:g}: must divide the 1440 minutes of "
+                "a day; use 30 or 60"
             )
         return self
 
@@ -325,8 +326,8 @@ class Rounds(Table):
         for before, after in itertools.pairwise(self.outages):
             if after.start_hours <= before.start_hours + before.hours:
                 raise ValueError(
-                    f"outages: the one at hour {after.start_hours:g} starts before the one at hour "
-                    f"{before.start_hours:g} is over; "
-                    "put them in order, and join those that touch"
+                    f"outages: the outage at hour {after.start_hours:g} does not start after the "
+                    f"end of the one at hour {before.start_hours:g}; put them in order, and join "
+                    "those that touch"
                 )
         return self

@@ -38,8 +38,8 @@ from fedray.scenario.training import Training, with_task_as_table
 from fedray.scenario.weighting import MeanWeighting
 
 TRAINED_TABLES = ("data", "training", "privacy")
-"""On which no trace depends, but for the budget `privacy.stop_at`: two trainings on one trace may
-differ in the rest of them."""
+"""Tables on which traces do not depend, except for the budget `privacy.stop_at`: two trainings on
+one trace may differ in everything else in them."""
 FILE_KEYS = (
     "availability.file",
     *(f"data.{place}" for place in PLACES),
@@ -47,22 +47,22 @@ FILE_KEYS = (
     "training.initial.file",
     "training.task.file",
 )
-"""Keys that say where a file lies, whose content another key identifies."""
+"""Keys that hold the path of a file whose content another key identifies."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 class Scenario(Table):
-    """A whole run; its trace is a function of this value."""
+    """Complete description of a run; its trace is a function of this value."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=80)] = "scenario"
-    """Short name; letters, digits, dot, dash and underscore. A file without one is named by its
-    file's name."""
+    """Short name of letters, digits, dots, dashes and underscores. Default in a file: the file's
+    name without its suffix."""
     description: str = ""
-    """One sentence for people."""
+    """One sentence for readers."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seed of every draw."""
+    """Seed of all random draws."""
     population: Population
-    """Table: who the devices are; `devices` is required."""
+    """Table: the devices; `devices` is required."""
     availability: Availability = HabitAvailability()
     """Table: when devices are eligible."""
     participation: Participation = Participation()
@@ -74,28 +74,27 @@ class Scenario(Table):
     data: AnyData = LanguageData()
     """Table: where the examples of the devices come from."""
     training: Training = Training()
-    """Table: the training."""
+    """Table: the training of a model."""
     privacy: Privacy = Privacy()
     """Table: the noise mechanism and its claims."""
 
     @property
     def device_ids(self) -> int:
-        """Number of ids of devices that exist at any time of the longest run, joining ones
-        included."""
-        # Rounding up counts a device that joins in the last part of a day.
+        """Number of device ids in the longest possible run, including devices that join."""
+        # Rounding up counts a device that joins within the last day.
         return self.population.devices + math.ceil(
             self.population.joins_per_day * self.rounds.max_days
         )
 
     @property
     def of_classes(self) -> tuple[Self, ...]:
-        """Returns a scenario per class of devices, with that class's availability and time zones
-        for all devices; the scenario itself without classes."""
+        """For each class of devices, a scenario in which all devices have its availability and time
+        zones; without classes only the scenario itself."""
         return tuple(self._of_class(each) for each in self.population.classes or ()) or (self,)
 
     def _of_class(self, each: DeviceClass) -> Self:
         zones = each.time_zones or self.population.time_zones
-        # The copy has no classes, so that nothing looks for the classes of a class.
+        # The copy has no classes, because a class has no classes of its own.
         population = self.population.model_copy(update={"time_zones": zones, "classes": None})
         availability = self.availability
         if each.availability:
@@ -108,8 +107,8 @@ class Scenario(Table):
         return self.seed if self.training.seed is None else self.training.seed
 
     def sum_setting(self, dimension: int) -> SumSetting:
-        """Returns the facts about a model with D parameters that its encoding depends on, beside
-        its table."""
+        """Returns the facts, besides its table, that the encoding of a model with D parameters
+        depends on."""
         return SumSetting(
             dimension=dimension,
             devices=self.rounds.report_goal,
@@ -119,33 +118,33 @@ class Scenario(Table):
         )
 
     def to_document(self) -> dict[str, Any]:
-        """Digest and tables, as run.json, training.json and unfinished.json record them."""
+        """Returns digest and tables as run.json, training.json and unfinished.json record them."""
         return {"scenario_digest": self.digest, "scenario": self.to_tables()}
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any], source: str, directory: Path) -> Self:
-        """The inverse of `to_document`.
+        """Returns the scenario of a document; the inverse of `to_document`.
 
         Args:
             document: the recorded document.
-            source: its name in messages.
+            source: name of the document in messages.
             directory: folder of the files that it names by their digests.
         """
         return cls.from_tables(document["scenario"], source, directory, is_recorded=True)
 
     def for_shards(self) -> Self:
-        """A copy to be sent to shards: without the mechanism's matrix and the task's file."""
+        """Returns a copy to send to shards, without the mechanism's matrix and the task's file."""
         return self._with(
             mechanism=_without_content(self.privacy.mechanism),
             # The availability keeps its content, because shards compute who is eligible.
             availability=_as_given(self.availability),
-            # Shards ask how many examples a device has; some data sources answer that themselves.
+            # Shards need the number of examples on a device, which some data sources determine.
             data=self.data,
             task=_without_content(self.training.task),
         )
 
     def for_trainers(self) -> Self:
-        """A copy to be sent to trainers: without the mechanism's matrix and the availability's
+        """Returns a copy to send to trainers, without the mechanism's matrix and the availability's
         file."""
         return self._with(
             # Only the aggregator needs the noise, and a dense matrix may be very large.
@@ -156,7 +155,7 @@ class Scenario(Table):
         )
 
     def for_aggregator(self) -> Self:
-        """A copy to be sent to the aggregator: without the files of availability, data and
+        """Returns a copy to send to the aggregator, without the files of availability, data and
         task."""
         return self._with(
             mechanism=self.privacy.mechanism,
@@ -168,7 +167,7 @@ class Scenario(Table):
     def _with(
         self, mechanism: BaseModel, availability: BaseModel, data: BaseModel, task: BaseModel
     ) -> Self:
-        # `model_copy` runs no validators, which would ask tables for content that they lack.
+        # `model_copy` runs no validators, which would need content that some tables lack.
         parts = {
             "privacy": self.privacy.model_copy(update={"mechanism": mechanism}),
             "availability": availability,
@@ -179,25 +178,24 @@ class Scenario(Table):
 
     @property
     def content_files(self) -> tuple[ContentFile, ...]:
-        """The tables that name a file which travels with traces."""
+        """Tables that name a file which is stored with traces."""
         own = (self.availability,) if isinstance(self.availability, ContentFile) else ()
         return (*own, *self.training_files)
 
     @property
     def training_files(self) -> tuple[ContentFile, ...]:
-        """Data and task files that a training reads."""
+        """Tables of the data and task files that a training reads."""
         tables = (self.data, self.training.task)
         return tuple(table for table in tables if isinstance(table, ContentFile))
 
     def demand_trust_of_training(self) -> None:
-        """Raises InputError if a training of this would execute code that came with a trace or
-        run."""
+        """Raises InputError if a training would execute code that came with a trace or run."""
         for table in self.training_files:
             if isinstance(table, PythonFile):
                 table.demand_trust()
 
     def demand_trust(self) -> None:
-        """Raises InputError if a run of this would execute code that came with a trace or run."""
+        """Raises InputError if a run would execute code that came with a trace or run."""
         for table in self.content_files:
             # Availability and data are executed in every run, and a task only in a training.
             is_run = table is not self.training.task or self.training.enabled
@@ -206,13 +204,13 @@ class Scenario(Table):
 
     @property
     def trains_whole_rounds(self) -> bool:
-        """Whether all accepted devices of a round train, however many they are, as in Poisson
+        """Whether all accepted devices of a round train, whatever their number, as in Poisson
         samples."""
         return self.rounds.sampling_probability is not None
 
     @property
     def trained_devices(self) -> int:
-        """Devices of a round that train; the expected number of a Poisson sample."""
+        """Number of devices of a round that train; the expected number for a Poisson sample."""
         if self.trains_whole_rounds:
             return self.rounds.report_goal
         return self.training.cohort_sample
@@ -220,7 +218,7 @@ class Scenario(Table):
     @property
     def trains_a_sample(self) -> bool:
         """Whether a model is trained on fewer devices than a round accepts, with the noise on their
-        sum scaled to that."""
+        sum scaled accordingly."""
         if self.trains_whole_rounds:
             return False
         # A round that keeps more reports than its goal may have more devices than the sample.
@@ -229,7 +227,7 @@ class Scenario(Table):
 
     @property
     def usable_share(self) -> float:
-        """Share of usable devices: the task can use them, and they are eligible at all."""
+        """Share of devices that the task can use and that are ever eligible."""
         return self.population.reach * (1 - self.population.unreachable)
 
     @property
@@ -245,48 +243,48 @@ class Scenario(Table):
         rounds, usable = self.rounds, self.device_ids * self.usable_share
         if rounds.buffer is None:
             return self
-        # A device has at most one report in a buffer, and trains one thing at a time.
+        # A device has at most one report in a buffer, and trains one model at a time.
         for key, devices in (
             ("buffer.concurrency", rounds.buffer.concurrency),
             ("report_goal", rounds.report_goal),
         ):
             if devices > usable:
                 raise ValueError(
-                    f"rounds.{key}={devices}: more devices than the {usable:.0f} that reach and "
-                    "unreachable leave; lower it or raise the population"
+                    f"rounds.{key}={devices}: exceeds the {usable:.0f} devices that are usable by "
+                    "population.reach and unreachable; lower it or raise the population"
                 )
         encoding, clipping = self.privacy.encoding.kind, self.privacy.clipping
         if encoding != "fixed_point":
             raise ValueError(
-                f"privacy.encoding.kind={encoding!r} with rounds.mode='buffered': a device encodes "
-                "for the round in which its update is summed, and it cannot know in which buffer "
-                "its report will be; take fixed_point"
+                f"privacy.encoding.kind={encoding!r} with rounds.mode='buffered': a device must "
+                "encode its update for the round that sums it, but cannot know which buffer its "
+                "report will be in; use fixed_point"
             )
         if clipping.later_norms is not None:
             raise ValueError(
-                f"privacy.clipping.kind={clipping.kind!r} with rounds.mode='buffered': reports of "
-                "one buffer would be clipped to the norms of different versions; take fixed or "
+                f"privacy.clipping.kind={clipping.kind!r} with rounds.mode='buffered': reports in "
+                "one buffer would be clipped to the norms of different versions; use fixed or "
                 "per_layer"
             )
         return self
 
     @model_validator(mode="after")
     def _classes_and_correlations_have_what_they_speak_of(self) -> Self:
-        # Keys that the availability does not have are refused here.
+        # This refuses keys of classes that the availability does not have.
         _ = self.of_classes
-        # A correlation acts on draws, so attributes that the model or the data fixes have none.
+        # Correlations act on draws, so attributes that the model or the data fixes have none.
         correlation = self.population.correlation
         if correlation is None:
             return self
         if correlation.is_of_habit and not self.availability.has_propensities:
             raise ValueError(
-                "population.correlation: habits are those of the habit model, and "
-                f"availability.model={self.availability.model!r}; leave the keys of habit out"
+                f"population.correlation: availability.model={self.availability.model!r} has no "
+                "habits; leave the keys of habit out"
             )
         if correlation.is_of_examples and not self.data.draws_counts:
             raise ValueError(
-                f"population.correlation: data.kind={self.data.kind!r} says itself how many "
-                "examples a device has; leave the keys of examples out"
+                f"population.correlation: data.kind={self.data.kind!r} determines the number of "
+                "examples on a device; leave the keys of examples out"
             )
         return self
 
@@ -295,14 +293,14 @@ class Scenario(Table):
         usable = self.device_ids * self.usable_share
         if not self.availability.can_be_thinned and self.rounds.sampler == "thinning":
             raise ValueError(
-                "rounds.sampler='thinning': a function of your own lists runs only, which is "
-                "enumeration; leave the sampler out"
+                "rounds.sampler='thinning': your own availability function only lists intervals, "
+                "which needs enumeration; leave the sampler out"
             )
-        # Ids from 2^40 on stand for held-out clients, and joining devices need ids too.
+        # Ids from 2^40 on belong to held-out clients, and joining devices need ids too.
         if self.device_ids >= 2**40:
             raise ValueError(
-                f"population.joins_per_day={self.population.joins_per_day:g}: more than 2^40 "
-                "devices in all; lower it"
+                f"population.joins_per_day={self.population.joins_per_day:g}: makes more than 2^40 "
+                "devices in total; lower it"
             )
         if self.rounds.report_goal > self.device_ids:
             raise ValueError(
@@ -314,31 +312,34 @@ class Scenario(Table):
         if not is_buffered and self.rounds.selection_target > usable:
             raise ValueError(
                 f"rounds.report_goal={self.rounds.report_goal}: with "
-                f"over_selection={self.rounds.over_selection:g} a round "
-                f"selects {self.rounds.selection_target} devices, more than the {usable:.0f} that "
-                "reach and unreachable leave; "
-                "lower the goal or raise the population"
+                f"over_selection={self.rounds.over_selection:g} a round selects "
+                f"{self.rounds.selection_target} devices, more than the {usable:.0f} that are "
+                "usable by population.reach and unreachable; lower the goal or raise the population"
             )
         timeout_seconds = 60 * self.rounds.report_timeout_minutes
         has_timeout = not is_buffered and self.rounds.uploads is None
         if has_timeout and self.latency.fixed_seconds >= timeout_seconds:
             raise ValueError(
                 f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device "
-                "reports within it, since "
-                f"{self._fixed_latency} alone takes as long; raise the timeout"
+                f"can report in time, because {self._fixed_latency} already takes as long; raise "
+                "the timeout"
             )
         if self.privacy.strategy is not None:
             self._check_strategy(self.privacy.strategy)
-        _ = self.update_noise_multiplier  # what the count leaves no room for is refused here
+        _ = self.update_noise_multiplier  # refuses counts that use up the noise multiplier
         # A round with fewer reports than the sample could not train the promised number of devices.
         least = self.rounds.least_accepted
         takes_a_sample = self.training.enabled and not self.trains_whole_rounds
         if takes_a_sample and self.training.cohort_sample > least:
-            fewest = f", of which {least} may be left" if least < self.rounds.report_goal else ""
+            fewest = (
+                f", of which only {least} may be accepted"
+                if least < self.rounds.report_goal
+                else ""
+            )
             raise ValueError(
                 f"training.cohort_sample={self.training.cohort_sample}: must not exceed "
                 "rounds.report_goal="
-                f"{self.rounds.report_goal}{fewest}; lower the sample"
+                f"{self.rounds.report_goal}{fewest}; lower cohort_sample"
             )
         return self
 
@@ -347,42 +348,42 @@ class Scenario(Table):
         if strategy.most_rounds is not None and count > strategy.most_rounds:
             raise ValueError(
                 f"rounds.count={count}: the {strategy.kind} mechanism was made for "
-                f"{strategy.most_rounds} rounds "
-                "and has no noise beyond; lower the count or optimise it for more"
+                f"only {strategy.most_rounds} rounds; lower the count or optimise the mechanism "
+                "for more rounds"
             )
         try:
             strategy.check_noise_growth(count)
-        # The message gets the key in front, since a strategy does not know where it stands.
+        # The key is added to the message, because a mechanism does not know its own.
         except InputError as error:
             raise ValueError(f"privacy.mechanism: {error}") from None
-        # Within one stretch of C the clip norm must stay, because its noise is measured by one.
+        # Between two restarts of C the noise is scaled by one clip norm, which must not change.
         clipping = self.privacy.clipping
         if clipping.later_norms is None:
             return
         recurrence = strategy.recurrence(count)
-        # The first round is left out, because no count comes before it.
+        # The first round does not count, because nothing was counted before it.
         if not any(map(recurrence.begins_anew, range(1, count))):
             raise ValueError(
-                f"privacy.clipping.kind={clipping.kind!r}: a clip norm changes where the "
-                f"mechanism begins anew, and this {strategy.kind} mechanism does so in none "
-                f"of the rounds up to rounds.count={count}; take a mechanism with "
-                "restarts (kind 'tree' or 'restarted'), or 'identity', which needs none"
+                f"privacy.clipping.kind={clipping.kind!r}: the clip norm can change only when "
+                f"the mechanism restarts, and this {strategy.kind} mechanism does not restart "
+                f"within rounds.count={count} rounds; use a mechanism with restarts (kind "
+                "'tree' or 'restarted'), or 'identity', which needs none"
             )
 
     @model_validator(mode="after")
     def _uploads_are_of_no_round(self) -> Self:
         if self.rounds.uploads is not None and self.participation.separation:
             raise ValueError(
-                f"{self.participation.keys_by_rule['rounds']}: it keeps rounds of a device apart, "
-                "and with rounds.mode='upload-then-train' a device contributes an upload, which is "
-                "of no round; let rounds.uploads.schedule keep rounds apart (cyclic, min_sep), and "
-                "uploads by a period (policy swor)"
+                f"{self.participation.keys_by_rule['rounds']}: it keeps a device's rounds apart, "
+                "but with rounds.mode='upload-then-train' a device contributes an upload, which "
+                "belongs to no round; use rounds.uploads.schedule to keep rounds apart (cyclic, "
+                "min_sep), and the policy swor to keep uploads apart"
             )
         return self
 
     @model_validator(mode="after")
     def _poisson_samples_are_secret(self) -> Self:
-        """Nothing may be released by which the number of devices in a Poisson sample is learned."""
+        """Refuses settings that would reveal the number of devices in a Poisson sample."""
         weighting = self.training.weighting
         if not self.trains_whole_rounds:
             # Without noise a denominator only weighs devices, whatever their number is.
@@ -390,27 +391,27 @@ class Scenario(Table):
             if is_noised and not isinstance(weighting, MeanWeighting):
                 raise ValueError(
                     f"training.weighting.kind={weighting.kind!r}: its denominator and noise are "
-                    "those of Poisson samples, and here devices are not drawn so; take 'mean', "
+                    "meant for Poisson samples, which these rounds are not; use 'mean', "
                     "rounds.uploads.schedule.kind='poisson', or privacy.mechanism='none'"
                 )
             return self
-        # Without training nothing is divided, so the default weighting does no harm.
+        # Without training nothing is divided, so the default weighting is harmless.
         if self.training.enabled and isinstance(weighting, MeanWeighting):
             raise ValueError(
                 "training.weighting.kind='mean': it divides by the number of devices in a round, "
-                "which is secret in a Poisson sample; take 'fixed' or 'clipped'"
+                "which is secret in a Poisson sample; use 'fixed' or 'clipped'"
             )
         if not isinstance(self.privacy.encoding, FixedPoint):
             raise ValueError(
-                f"privacy.encoding.kind={self.privacy.encoding.kind!r}: it is made for "
-                "rounds.report_goal devices at most, and a Poisson sample may have more, or none; "
-                "take 'fixed_point'"
+                f"privacy.encoding.kind={self.privacy.encoding.kind!r}: it is made for at most "
+                "rounds.report_goal devices, but a Poisson sample may have more, or none; use "
+                "'fixed_point'"
             )
         if self.privacy.clipping.counts_short:
             raise ValueError(
                 f"privacy.clipping.kind={self.privacy.clipping.kind!r}: it divides a count by the "
-                "number of devices in a round, which is secret in a Poisson sample; take 'fixed' "
-                "or 'per_layer'"
+                "number of devices in a round, which is secret in a Poisson sample; use 'fixed' or "
+                "'per_layer'"
             )
         return self
 
@@ -425,7 +426,7 @@ class Scenario(Table):
         norm = float(strategy.gram_entries(start, start, 1)[0]) ** 0.5
         for what, most, first in self.privacy.beyond_budget(norm):
             raise ValueError(
-                f"privacy.stop_at.{what}={given(most)}: the first round alone spends "
+                f"privacy.stop_at.{what}={given(most)}: the first round already spends "
                 f"{up(first, 6)}, so nothing would be committed; raise it, or "
                 f"privacy.noise_multiplier={given(self.privacy.noise_multiplier)}"
             )
@@ -439,14 +440,14 @@ class Scenario(Table):
             return self
         if self.rounds.mode != "on-device":
             unknown = (
-                "a device starts before it is known which buffer takes its report"
+                "a device starts training before it is known which buffer its report will be in"
                 if self.rounds.mode == "buffered"
-                else "the schedule draws who takes part, and to leave devices out would change its "
-                "probabilities"
+                else "the schedule draws which uploads take part, and excluding devices would "
+                "change its probabilities"
             )
             raise ValueError(
-                f"privacy.at_limit='exclude' with rounds.mode={self.rounds.mode!r}: {unknown}; "
-                "take 'stop', or rounds.mode='on-device'"
+                f"privacy.at_limit='exclude' with rounds.mode={self.rounds.mode!r}: {unknown}; use "
+                "'stop', or rounds.mode='on-device'"
             )
         limit = privacy.largest_sensitivity
         # The table `privacy` refuses this `at_limit` without a budget.
@@ -459,7 +460,7 @@ class Scenario(Table):
 
     @property
     def count_noise(self) -> float | None:
-        """Standard deviation of the noise on a round's count of short updates, for the full cohort;
+        """Standard deviation of the noise on a round's count of short updates, for a full cohort;
         None if nothing is counted, and without noise."""
         if self.privacy.strategy is None:
             return None
@@ -467,8 +468,8 @@ class Scenario(Table):
 
     @property
     def update_noise_multiplier(self) -> float:
-        """Noise multiplier of the sums of updates: privacy.noise_multiplier, less the share of a
-        count of short updates; 0 without noise."""
+        """Noise multiplier of the sums of updates: privacy.noise_multiplier after the share that is
+        spent on the count of short updates; 0 without noise."""
         if self.privacy.strategy is None:
             return 0.0
         z, count_noise = self.privacy.noise_multiplier, self.count_noise
@@ -478,26 +479,27 @@ class Scenario(Table):
     def from_toml(
         cls, path: str | Path, overrides: Sequence[str] = (), *, trust_code: bool = False
     ) -> Self:
-        """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises
-        ScenarioError.
+        """Reads a scenario file; `overrides` are `table.key=value` texts, with values as in TOML.
 
-        A custom availability, data or task whose code is found by its digest, as in traces, raises
-        InputError unless `trust_code`.
+        Raises:
+            ScenarioError: the file is not a scenario.
+            InputError: code of the scenario was found by its digest, as in traces, without
+            `trust_code`.
         """
         file = Path(path)
 
         def read(given: Sequence[str]) -> Self:
             tables = read_tables(file, given)
-            # Without this check `tasks` would be called an unknown key, without a remedy.
+            # Without this check `tasks` would be reported as an unknown key, without a remedy.
             if "tasks" in tables:
                 raise ScenarioError(
-                    f"scenario {str(file)!r} has several tasks, and here one is meant; give a "
-                    "scenario without [tasks], or the trace of one task"
+                    f"scenario {str(file)!r} has several tasks, but only one is possible here; "
+                    "give a scenario without [tasks], or the trace of one task"
                 )
             return cls.from_tables(tables, source=str(file), directory=file.parent)
 
         scenario = naming_overrides(read, str(file), overrides)
-        # Trust is asked for last, when it is known which code was found and where.
+        # Trust is checked last, when it is known which code was found and where.
         if not trust_code:
             scenario.demand_trust()
         return scenario
@@ -516,10 +518,10 @@ class Scenario(Table):
         Args:
             tables: nested dicts.
             source: name of the tables in messages.
-            directory: folder of the files that they name, found by SHA-256 first (as in traces),
+            directory: folder of the files, which are looked up by SHA-256 first (as in traces),
                 then by name.
-            is_recorded: whether the tables are those of a trace or run. `demand_trust` then
-                distrusts any code that they name, wherever it was found.
+            is_recorded: whether the tables come from a trace or run, so that `demand_trust`
+                distrusts all their code.
 
         Raises:
             ScenarioError: the tables are not a scenario.
@@ -542,18 +544,18 @@ class Scenario(Table):
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
-        """The whole scenario as TOML, defaults included; reading it back gives an equal value."""
+        """Returns the scenario as TOML, defaults included; reading it back gives an equal value."""
         return tomli_w.dumps(self.to_tables())
 
     def with_overrides(self, *overrides: str) -> Self:
-        """A copy with `table.key=value` texts applied. Raises ScenarioError."""
+        """Returns a copy with `table.key=value` texts applied. Raises ScenarioError."""
         return naming_overrides(self._overridden, "scenario", overrides)
 
     def scaled(self, scale: float) -> Self:
-        """An untrained copy at a fraction of the size, with nearly the same min-sep in less time.
+        """Returns a smaller, faster copy without training, with nearly the same min-sep.
 
         Args:
-            scale: factor, at most 1, for population, joins, report goal and the concurrency of
+            scale: factor, at most 1, on population, joins, report goal and the concurrency of
                 buffered rounds.
 
         Raises:
@@ -563,7 +565,7 @@ class Scenario(Table):
             raise InputError.of(
                 "scale", scale, "must be above 0 and at most 1", "1 is the whole population"
             )
-        # The timer stays, so that devices per report, and with them the min-sep, hardly change.
+        # The timer is not scaled: devices per report, and so the min-sep, hardly change.
         if scale == 1:
             return self.with_overrides("training.enabled=false")
         full = self.rounds.report_goal
@@ -594,9 +596,9 @@ class Scenario(Table):
             self.privacy.mechanism,
             privacy.get("mechanism") if isinstance(privacy, dict) else None,
         )
-        # Contents in memory are passed on, so that a copy does not read the files again.
+        # Contents in memory are reused, so that a copy does not read the files again.
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
-        # Digests of the old files would refuse every file that an override names.
+        # With the digests of the old files every new file would be refused.
         _forget_digest_of_another_file(mechanism, new)
         _forget_digest_of_another_file(self.availability, tables["availability"])
         _forget_digest_of_another_file(self.data, tables["data"])
@@ -609,14 +611,14 @@ class Scenario(Table):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content, defaults included; the name, the description and where the files
-        that it names came from do not count."""
+        """SHA-256 of the content, defaults included. The name, the description and the paths of
+        files do not count."""
         tables = {
             key: value
             for key, value in self.to_tables().items()
             if key not in ("name", "description")
         }
-        # Content counts by its digest, so a file may lie anywhere and have any name.
+        # The content of files counts by its digest, so they may have any path.
         for key in FILE_KEYS:
             *path, name = key.split(".")
             table = functools.reduce(lambda each, part: each.get(part, {}), path, tables)
@@ -625,7 +627,7 @@ class Scenario(Table):
 
 
 def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the tables of a scenario file as written; without a name it gets the file's.
+    """Returns the tables of a scenario file as written, named after the file if they have no name.
 
     Args:
         path: the file.
@@ -646,9 +648,9 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
         raise ScenarioError(
             f"scenario {str(file)!r} cannot be read ({error}); give a TOML text file"
         ) from None
-    except ValueError as error:  # of the syntax, of numbers or nesting beyond reason
+    except ValueError as error:  # wrong syntax, or numbers or nesting beyond the parser's limits
         raise ScenarioError(
-            f"scenario {str(file)!r} is not valid TOML: {error}; correct that line"
+            f"scenario {str(file)!r} is not valid TOML: {error}; correct it there"
         ) from None
     # An invalid file name leaves the default.
     if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
@@ -659,15 +661,15 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
 
 
 def _with_keys(availability: Availability, device_class: DeviceClass) -> Availability:
-    """An availability with the keys of a class. Raises ValueError, in one line."""
+    """Returns an availability with the keys of a class. Raises ValueError, in one line."""
     kind, keys = type(availability), device_class.availability or {}
     told = f"population.classes, class {device_class.name!r}: availability"
     if isinstance(availability, ContentFile) or "model" in keys:
         raise ValueError(
-            f"{told}: a class has keys of the population's model alone, and none of a model with a "
-            f"file (availability.model={availability.model!r}); leave it out"
+            f"{told}: a class can only change keys of the population's model, and none of a model "
+            f"with a file (availability.model={availability.model!r}); leave the table out"
         )
-    # Validation of the whole also checks rules between the class's keys and the others.
+    # Validating the whole table also checks rules that involve the class's keys and others.
     tables = _merged(availability.model_dump(), keys)
     try:
         return kind.model_validate(tables)
@@ -676,7 +678,7 @@ def _with_keys(availability: Availability, device_class: DeviceClass) -> Availab
 
 
 def _merged(table: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
-    """A table with other values of some keys, and so the tables in it."""
+    """Returns a table with some keys replaced, recursively for the tables in it."""
     both = {
         key: _merged(table[key], value)
         for key, value in keys.items()
@@ -688,7 +690,7 @@ def _merged(table: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
 def _without_content(table: BaseModel) -> BaseModel:
     """Returns a copy of a table that names its file but does not hold the content.
 
-    Reading the content from the copy is an AttributeError.
+    Reading the content from the copy raises AttributeError.
     """
     if not isinstance(table, MatrixFile | ContentFile):
         return table
@@ -699,20 +701,20 @@ def _without_content(table: BaseModel) -> BaseModel:
 
 
 def _as_given(table: BaseModel) -> BaseModel:
-    """A copy of a table without its cached properties, which would be sent along."""
+    """Returns a copy of a table without its cached properties, which would be sent with it."""
     copy = table.model_copy()
-    # Cached properties lie beside the fields; private attributes, such as the content, do not.
+    # Unlike private attributes, such as the content, cached properties are stored with the fields.
     for name in set(vars(copy)) - set(type(table).model_fields):
         del vars(copy)[name]
     return copy
 
 
 def _forget_digest_of_another_file(before: Any, table: Any) -> None:
-    """Drops the digest if an override names another file, whose content is meant."""
+    """Drops the digest if an override names another file, to which the digest does not apply."""
     if not isinstance(table, dict):
         return
     for path_key, digest_key in {"file": "sha256", **getattr(before, "digest_keys", {})}.items():
-        # A digest that an override changed too is meant for the new file, so it stays.
+        # If an override changed the digest too, it is meant for the new file and stays.
         is_same_digest = table.get(digest_key) == getattr(before, digest_key, None)
         is_same_file = table.get(path_key) == getattr(before, path_key, None)
         if table.get(digest_key) and is_same_digest and not is_same_file:

@@ -1,8 +1,8 @@
 """The tables `tasks`: several federated tasks that share one population.
 
-A federated task (the FL task of Bonawitz et al. 2019, section 2) has rounds, rules of
-participation, noise and a model of its own. `training.task` is another thing: the model and metric
-that one of them trains. A device does one federated task at a time.
+A federated task (the FL task of Bonawitz et al. 2019, section 2) has its own rounds, participation
+rules, noise and model. It is not the table `training.task`, which is the model and metric that a
+federated task trains. A device works on one federated task at a time.
 """
 
 import hashlib
@@ -23,19 +23,19 @@ from fedray.scenario.overrides import KINDS, naming_overrides
 from fedray.scenario.scenario import NAME_PATTERN, Scenario, read_tables
 
 OVERRIDDEN = ("rounds", "participation", "latency", "data", "training", "privacy")
-"""Tables of the scenario of which a task may have keys of its own."""
+"""Tables of the scenario in which a task may have its own keys."""
 TASK_BITS = 6
-"""Bits of a task's number, beside the bits of a device's id."""
+"""Number of bits for a task's number, next to the bits of a device's id."""
 MOST_TASKS = 1 << TASK_BITS
-"""Most tasks of a scenario: a check-in looks at each of them."""
+"""Largest number of tasks in a scenario; each check-in examines all of them."""
 RESERVED_NAMES = ("checkpoints", "journal", "lock", "report.html", "token")
-"""Names that a run needs beside the folders of its tasks."""
-# A device has one history, and the server one calendar, for all tasks together.
+"""Names of files that a run writes next to the folders of its tasks."""
+# All tasks share the history of a device and the calendar of the server.
 _COMMON = {
     "rounds": ("look_ahead_minutes", "max_days", "sampler", "outages", "together_minutes"),
     "participation": ("history_loss_per_day", "history_loss"),
 }
-"""Keys of these tables that speak of the server or of the devices, not of a task."""
+"""Keys of these tables that describe the server or the devices, not a task."""
 _TIME_RULES = (
     "timer_hours",
     "timer_resets_on",
@@ -51,36 +51,36 @@ class FederatedTask(Table):
     tables."""
 
     starts_days: Annotated[float, Field(ge=0, le=3660)] = 0.0
-    """Days from the start of the run to the time at which its first round may select devices."""
+    """Days from the start of the run until the task's first round may select devices."""
     weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """A device that several tasks would take is given to one of them, with a probability in
-    proportion to this."""
+    """Weight of the task if several tasks want the same device: it is assigned to one of them with
+    a probability in proportion to the weights."""
     timer_group: Annotated[str, Field(pattern=NAME_PATTERN, max_length=80)] | None = None
-    """Tasks of one group share one timer: a contribution to one of them counts for all. None: the
-    task has its own."""
+    """Group of tasks that share a timer: a contribution to one of them counts for all. Default: the
+    task has its own timer."""
     rounds: dict[str, Any] = Field(default_factory=dict)
-    """Keys of the table `rounds` that are its own; the others are the scenario's."""
+    """The task's own keys of the table `rounds`; all others are the scenario's."""
     participation: dict[str, Any] = Field(default_factory=dict)
-    """Keys of the table `participation` that are its own."""
+    """The task's own keys of the table `participation`."""
     latency: dict[str, Any] = Field(default_factory=dict)
-    """Keys of the table `latency` that are its own."""
+    """The task's own keys of the table `latency`."""
     data: dict[str, Any] = Field(default_factory=dict)
-    """Keys of the table `data` that are its own."""
+    """The task's own keys of the table `data`."""
     training: dict[str, Any] = Field(default_factory=dict)
-    """Keys of the table `training` that are its own."""
+    """The task's own keys of the table `training`."""
     privacy: dict[str, Any] = Field(default_factory=dict)
-    """Keys of the table `privacy` that are its own."""
+    """The task's own keys of the table `privacy`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskScenario:
-    """A task, and the whole scenario that it would be if it had the devices for itself.
+    """A task, with the scenario that describes it without the other tasks.
 
     name: name of the task, and of the folder of its trace.
-    starts_days: earliest start of its first selection, days since start.
-    weight: its share of the devices that several tasks would take.
+    starts_days: earliest start of its first selection, days since the start of the run.
+    weight: weight of the task if several tasks want the same device.
     timer_group: group with a shared timer; None for a timer of its own.
-    scenario: the common tables, with its own keys in place of theirs.
+    scenario: the common tables, with the task's own keys.
     """
 
     name: str
@@ -91,18 +91,18 @@ class TaskScenario:
 
     @property
     def prefix(self) -> str:
-        """Start of a text about the task where there are others."""
+        """Beginning of a message about the task; empty for a single task."""
         return f"task {self.name}: " if self.name else ""
 
     @property
     def starts_seconds(self) -> float:
-        """Earliest start of its first selection, seconds since start."""
+        """Earliest start of the task's first selection, seconds since the start of the run."""
         return 86_400.0 * self.starts_days
 
     def to_document(self) -> dict[str, Any]:
-        """As recorded: its own keys, digest and tables."""
+        """Returns the task as recorded: its own keys, digest and tables."""
         own: dict[str, Any] = {"starts_days": self.starts_days, "weight": self.weight}
-        # The key is left out without a group, and `of_document` reads it so.
+        # `of_document` reads a missing key as no group.
         if self.timer_group is not None:
             own["timer_group"] = self.timer_group
         return {**own, **self.scenario.to_document()}
@@ -110,10 +110,10 @@ class TaskScenario:
 
 @dataclass(frozen=True, slots=True)
 class SeveralTasks:
-    """Several tasks on one population: their traces are a function of this value.
+    """Several tasks on one population; their traces are a function of this value.
 
     name: name of the scenario.
-    description: one sentence for people.
+    description: one sentence for readers.
     tasks: tasks in the order of the file.
     """
 
@@ -128,12 +128,12 @@ class SeveralTasks:
 
     @property
     def common(self) -> Scenario:
-        """Scenario with the common population, availability, seed and server of all tasks."""
+        """Scenario with the population, availability, seed and server that all tasks share."""
         return self.tasks[0].scenario
 
     @property
     def seed(self) -> int:
-        """Seed of every draw of the simulation."""
+        """Seed of all random draws of the simulation."""
         return self.common.seed
 
     @property
@@ -143,22 +143,22 @@ class SeveralTasks:
 
     @property
     def content_files(self) -> tuple[ContentFile, ...]:
-        """The tables of all tasks that name a file which travels with traces."""
+        """Tables of all tasks that name a file which is stored with traces."""
         return tuple(each for task in self.tasks for each in task.scenario.content_files)
 
     def for_shards(self) -> Self:
-        """A copy to be sent to shards: see `Scenario.for_shards`."""
+        """Returns a copy to send to shards; see `Scenario.for_shards`."""
         tasks = (replace(task, scenario=task.scenario.for_shards()) for task in self.tasks)
         return replace(self, tasks=tuple(tasks))
 
     def demand_trust(self) -> None:
-        """Raises InputError if a run of this would execute code that came with a trace or run."""
+        """Raises InputError if a run would execute code that came with a trace or run."""
         for task in self.tasks:
             task.scenario.demand_trust()
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content: names of tasks count, the scenario's own does not."""
+        """SHA-256 of the content. The names of tasks count, but that of the scenario does not."""
         own = {
             task.name: {
                 "starts_days": task.starts_days,
@@ -168,11 +168,11 @@ class SeveralTasks:
             }
             for task in self.tasks
         }
-        # A list: which task comes first decides where two are equal.
+        # A list keeps the order of tasks, which breaks ties.
         return hashlib.sha256(json.dumps(list(own.items()), sort_keys=True).encode()).hexdigest()
 
     def to_document(self) -> dict[str, Any]:
-        """Digest and tasks with their whole tables, as recorded; `of_document` reads it."""
+        """Returns digest and tasks with all their tables, as recorded for `of_document`."""
         tables = {task.name: task.to_document() for task in self.tasks}
         scenario = {"name": self.name, "description": self.description, "tasks": tables}
         return {"scenario_digest": self.digest, "scenario": scenario}
@@ -183,11 +183,11 @@ class SeveralTasks:
 
         Args:
             document: the recorded document.
-            source: its name in messages.
-            directory: folder of the files that it names by their digests.
+            source: name of the document in messages.
+            directory: folder of the files that the document names by their digests.
 
         Raises:
-            ScenarioError: this release does not read it.
+            ScenarioError: the document does not describe several tasks.
         """
         try:
             recorded = document["scenario"]
@@ -204,18 +204,18 @@ class SeveralTasks:
                 for name, each in recorded["tasks"].items()
             )
             return cls(recorded["name"], recorded["description"], tasks)
-        # A document that was damaged or made by hand may have anything at any place.
+        # A document that was damaged or made by hand may have any value anywhere.
         except (KeyError, TypeError, AttributeError):
             raise ScenarioError(
-                f"{source}: it does not describe several tasks; take it from its source again"
+                f"{source} does not describe several tasks; copy it from its source again"
             ) from None
 
     @classmethod
     def from_toml(
         cls, path: str | Path, overrides: Sequence[str] = (), *, trust_code: bool = False
     ) -> Self:
-        """Reads a scenario file with tables `tasks`; `overrides` are `table.key=value` texts, as
-        `tasks.NAME.rounds.count=60`. Raises ScenarioError, and InputError as `Scenario.from_toml`
+        """Reads a scenario file with tables `tasks`; `overrides` are `table.key=value` texts, such
+        as `tasks.NAME.rounds.count=60`. Raises ScenarioError and InputError as `Scenario.from_toml`
         does."""
 
         def read(given: Sequence[str]) -> Self:
@@ -234,48 +234,48 @@ class SeveralTasks:
 
         Args:
             tables: nested dicts.
-            source: their name in messages.
-            directory: folder of the files that they name.
+            source: name of the tables in messages.
+            directory: folder of the files that the tables name.
 
         Raises:
-            ScenarioError: they are not tasks, or tasks that cannot share devices.
+            ScenarioError: the tables do not describe tasks, or the tasks cannot share devices.
         """
-        # A key outside of `tasks` holds for every task that does not set it.
+        # A key outside of `tasks` applies to every task that does not set it.
         common = {key: value for key, value in tables.items() if key != "tasks"}
         given = tables.get("tasks")
         if not isinstance(given, dict) or not given:
             raise ScenarioError(
-                f"{source}: tasks must be tables with a name each, such as "
-                "[tasks.next-word.rounds]; add one"
+                f"{source}: tasks must be named tables, such as [tasks.next-word.rounds]; add one"
             )
         if len(given) > MOST_TASKS:
             raise ScenarioError(
-                f"{source}: there are {len(given)} tasks, and at most {MOST_TASKS} can share "
+                f"{source}: there are {len(given)} tasks, but at most {MOST_TASKS} can share "
                 "devices; leave some out"
             )
         name = common.get("name", "scenario")
         tasks = tuple(
             _task(task, own, common, name, source, directory) for task, own in given.items()
         )
-        # The first task keeps the scenario's seed; with it in others, noises would be the same.
+        # Only the first task keeps the scenario's seed, or all tasks would have the same noise.
         tasks = (tasks[0], *(_with_own_seed(task, given[task.name]) for task in tasks[1:]))
         description = common.get("description", "")
-        # The scenario has filled in a missing name, so the common one is taken from there.
+        # The name comes from a task's scenario, which has filled in a missing one.
         several = cls(tasks[0].scenario.name.removesuffix(f".{tasks[0].name}"), description, tasks)
-        # Each task is valid by itself here; the rest checks whether they fit together.
+        # Each task is valid by itself now; whether they fit together remains to be checked.
         _check(several, source)
         return several
 
 
 def tasks_of(scenario: Scenario | SeveralTasks) -> tuple[TaskScenario, ...]:
-    """The tasks of a `scenario`. One without tables `tasks` is a single task without a name."""
+    """Returns the tasks of a scenario: a single one without a name if it has no tables `tasks`."""
     if isinstance(scenario, SeveralTasks):
         return scenario.tasks
     return (TaskScenario("", 0.0, 1.0, None, scenario),)
 
 
 def sharing_timer(tasks: Sequence[TaskScenario], task: int) -> tuple[int, ...]:
-    """The other tasks of the timer group of a `task`; both are places in `tasks`."""
+    """Returns the positions of the other tasks that share a timer with the one at position
+    `task`."""
     group = tasks[task].timer_group
     if group is None:
         return ()
@@ -287,17 +287,17 @@ def sharing_timer(tasks: Sequence[TaskScenario], task: int) -> tuple[int, ...]:
 def _task(
     name: str, own: Any, common: dict[str, Any], base: Any, source: str, directory: Path
 ) -> TaskScenario:
-    """One task of a file."""
-    # A task's trace lies in a folder of this name, beside files that the run itself writes.
+    """Returns a task of a file."""
+    # The trace's folder has this name, next to files that the run itself writes.
     is_name = re.fullmatch(NAME_PATTERN, name) and len(name) <= 40
     if not is_name or name in RESERVED_NAMES or name.endswith((".partial", ".json")):
         raise ScenarioError(
             f"{source}: the task {shown(name)} cannot have that name, which is also the name of "
-            "its trace's folder; take letters, digits, dashes and underscores, 40 at most"
+            "its trace's folder; use at most 40 letters, digits, dashes and underscores"
         )
     where = f"{source}, task {name}"
     try:
-        # Keys of the task itself are checked first, as the scenario has no place for them.
+        # The task's own keys are checked first, because the scenario does not have them.
         task = FederatedTask.model_validate(own)
     except ValidationError as error:
         told = explain(error, FederatedTask, own)
@@ -306,23 +306,23 @@ def _task(
     for key in OVERRIDDEN:
         if key in task.model_fields_set:
             tables[key] = merged(tables.get(key, {}), getattr(task, key), (key,))
-    # A name of another type is left to the scenario, which refuses it with its own rule.
+    # If the name is not a string, the scenario refuses it.
     if isinstance(base, str):
-        # The task's name stays whole, since it distinguishes the scenarios of tasks.
+        # The task's name is never cut, because it distinguishes the scenarios of tasks.
         tables["name"] = f"{base[: 79 - len(name)]}.{name}"
     scenario = Scenario.from_tables(tables, where, directory)
     return TaskScenario(name, task.starts_days, task.weight, task.timer_group, scenario)
 
 
 def _with_own_seed(task: TaskScenario, own: Any) -> TaskScenario:
-    """A task whose noise is not that of another: unless it names a seed itself, its own follows
-    from the scenario's and its name."""
+    """Returns the task with its own training seed, so that tasks do not share their noise. Unless
+    the task names one, the seed is derived from the scenario's seed and the task's name."""
     # A seed that the user chose is kept; `_check` refuses it if another task has it.
     if "seed" in own.get("training", {}):
         return task
     scenario = task.scenario
     text = f"{scenario.training_seed}:{task.name}"
-    # Python's own hash of a text differs between processes, and seeds may not.
+    # Python's own hash of a string differs between processes, but seeds must not.
     word = hashlib.blake2b(text.encode(), digest_size=8).digest()
     # Seeds are below 2^63.
     seed = int.from_bytes(word, "little") >> 1
@@ -331,16 +331,16 @@ def _with_own_seed(task: TaskScenario, own: Any) -> TaskScenario:
 
 
 def merged(base: Any, own: Any, path: tuple[str, ...]) -> Any:
-    """A table with some keys in place of its own, table by table.
+    """Returns a table with some of its keys replaced, recursively for the tables in it.
 
     Args:
-        base: the table, or what stands in its place.
-        own: the keys.
-        path: names of the table's key and of those above it.
+        base: the table, or a value in its place.
+        own: keys with new values.
+        path: path of keys to the table.
 
     Returns:
-        A new table. Where `own` says of another kind than `base`, it is taken whole: the keys of
-        one kind mean nothing in another.
+        A new table; only `own` if its kind differs, because keys of another kind mean nothing
+        there.
     """
     if not isinstance(base, dict) or not isinstance(own, dict):
         return own
@@ -356,20 +356,21 @@ def merged(base: Any, own: Any, path: tuple[str, ...]) -> Any:
 
 def _check(several: SeveralTasks, source: str) -> None:
     """Raises ScenarioError for tasks that cannot share devices."""
-    # Rules of each task come first, then what pairs of tasks must agree on.
+    # First the rules for each task, then the rules for pairs of tasks.
     first, *others = several.tasks
     for task in several.tasks:
         mode = task.scenario.rounds.mode
         if mode != "on-device":
             raise ScenarioError(
-                f"{source}, task {task.name}: rounds.mode={mode!r}: tasks share devices only where "
-                "rounds select their devices together; take 'on-device', or run the task alone"
+                f"{source}, task {task.name}: rounds.mode={mode!r}: tasks can share devices only "
+                "if rounds select their devices together; use 'on-device', or run the task by "
+                "itself"
             )
         if task.scenario.privacy.at_limit == "exclude":
             raise ScenarioError(
                 f"{source}, task {task.name}: privacy.at_limit='exclude': a device has one limit "
-                "over all tasks, and this would keep one of each; leave it out, or run the task "
-                "alone"
+                "over all tasks, but this would apply one per task; leave it out, or run the task "
+                "by itself"
             )
         if task.scenario.privacy.strategy is None:
             raise ScenarioError(
@@ -389,8 +390,8 @@ def _check(several: SeveralTasks, source: str) -> None:
             for key in keys:
                 if getattr(mine, key) != getattr(theirs, key):
                     raise ScenarioError(
-                        f"{source}, task {task.name}: {table}.{key}={getattr(mine, key)} is not "
-                        f"that of task {first.name}, and it speaks of what tasks share; say it "
+                        f"{source}, task {task.name}: {table}.{key}={getattr(mine, key)} differs "
+                        f"from that of task {first.name}, but tasks share this setting; set it "
                         f"once, in [{table}]"
                     )
     # Noise is addressed by seed and round, so two tasks with one seed would draw the same.
@@ -400,9 +401,9 @@ def _check(several: SeveralTasks, source: str) -> None:
         other = seeds.setdefault(seed, task.name)
         if other != task.name:
             raise ScenarioError(
-                f"{source}, task {task.name}: training.seed={seed} is that of task {other}, so "
-                "that both would have the same noise, and privacy would not compose; give it "
-                "another seed, or none"
+                f"{source}, task {task.name}: training.seed={seed} is also that of task {other}, "
+                "so both would have the same noise, and privacy would not compose; give it another "
+                "seed, or none"
             )
     for place, task in enumerate(several.tasks):
         for other in (several.tasks[each] for each in sharing_timer(several.tasks, place)):
@@ -410,19 +411,19 @@ def _check(several: SeveralTasks, source: str) -> None:
 
 
 def _check_group(task: TaskScenario, other: TaskScenario, source: str) -> None:
-    """Raises ScenarioError where two tasks that share a timer have different ones."""
+    """Raises ScenarioError if two tasks that share a timer have different rules for it."""
     mine, theirs = _timer_of(task), _timer_of(other)
     for key, value in mine.items():
         if value != theirs[key]:
             raise ScenarioError(
                 f"{source}, task {task.name}: timer_group={task.timer_group!r} shares its timer "
                 f"with task {other.name}, but participation.{key}={value} is {theirs[key]} there; "
-                "make them equal, or take another group"
+                "make them equal, or use another group"
             )
 
 
 def _timer_of(task: TaskScenario) -> dict[str, Any]:
-    """The rules of a task that a shared timer is made of."""
+    """Returns the rules of a task that a shared timer depends on."""
     participation = task.scenario.participation
     kinds = {each.kind: each for each in participation.policies or ()}
     # A contribution also starts the period of swor, so tasks that share it must agree on it.
@@ -439,19 +440,19 @@ def read_scenario(
     Args:
         path: the file.
         overrides: `table.key=value` texts.
-        trust_code: as `Scenario.from_toml`.
+        trust_code: as in `Scenario.from_toml`.
 
     Raises:
         ScenarioError: the file is not a scenario.
-        InputError: code is not trusted.
+        InputError: the file names code that is not trusted.
     """
-    # Overrides may add the tasks, so they are applied before the kind is known.
+    # Overrides may add tasks, so they are applied before the kind is determined.
     kind = SeveralTasks if "tasks" in read_tables(path, overrides) else Scenario
     return kind.from_toml(path, overrides, trust_code=trust_code)
 
 
 def scenario_schema() -> dict[str, Any]:
-    """The JSON schema of scenario files, those with tables `tasks` included."""
+    """Returns the JSON schema of scenario files, including those with tables `tasks`."""
     schema = Scenario.model_json_schema()
     task = FederatedTask.model_json_schema()
     schema["properties"]["tasks"] = {

@@ -10,14 +10,14 @@ from fedray.scenario.several_tasks import SeveralTasks, read_scenario
 
 
 def shipped_scenarios() -> list[tuple[Path, Scenario | SeveralTasks]]:
-    """The scenario files of the `scenarios` package, with their values, in order of path."""
+    """Returns the scenario files of the `scenarios` package with their values, sorted by path."""
     return [(file, read_scenario(file)) for file in shipped_scenario_files().values()]
 
 
 def shipped_scenario_files() -> dict[str, Path]:
-    """The scenario files of the `scenarios` package by name, in order of path; paths are relative
-    where they are below the current directory."""
-    # An installed fedray has its scenarios elsewhere than a checkout, so Python is asked.
+    """Returns the scenario files of the `scenarios` package by name, sorted by path. Paths below
+    the current directory are relative."""
+    # Only Python knows where the scenarios are, in an installed fedray or a checkout.
     package = importlib.util.find_spec("fedray.scenarios")
     locations = package.submodule_search_locations if package else None
     here = Path.cwd()
@@ -25,19 +25,19 @@ def shipped_scenario_files() -> dict[str, Path]:
     for folder in map(Path, locations or ()):
         # The package is a symbolic link in a checkout, and users should see the real path.
         for file in sorted(folder.resolve().rglob("*.toml")):
-            if file.parent.name != "stress":  # those are sweeps
+            if file.parent.name != "stress":  # those files are sweeps
                 found[file.stem] = file.relative_to(here) if file.is_relative_to(here) else file
     return found
 
 
 def find_scenario(name: str | Path) -> Path:
-    """The file of a scenario: a path as it is, or the name of a scenario that ships.
+    """Returns the file of a scenario, given its path or the name of a shipped scenario.
 
     Args:
-        name: a path, if it has a suffix or a folder, or if it is there; else a name.
+        name: a path if it has a suffix or a folder, or exists; otherwise a shipped scenario's name.
 
     Raises:
-        ScenarioError: no scenario that ships has the name; the message begins with the nearest.
+        ScenarioError: no shipped scenario has the name; the message lists similar names first.
     """
     path = Path(name)
     # A misspelt path is reported as a missing file, and not as an unknown scenario.
@@ -47,7 +47,7 @@ def find_scenario(name: str | Path) -> Path:
     if path.name not in shipped:
         names = ", ".join(nearest_first(path.name, shipped))
         raise ScenarioError(
-            f"scenario {path.name!r} is no file and none that ships; there are {names}; take one "
-            "of them, or give the path of a TOML file"
+            f"scenario {path.name!r} is neither a file nor a shipped scenario; choose from "
+            f"{names}, or give the path of a TOML file"
         )
     return shipped[path.name]

@@ -19,11 +19,11 @@ __all__ = [
 ]
 
 Width = Annotated[int, Field(ge=1, le=1 << 16)]
-"""Units of a layer."""
+"""Number of units of a layer."""
 
 
 class TaskTable(Table):
-    """The table of a task; its `kind` says which."""
+    """The table of a task; the key `kind` selects it."""
 
     implementation: ClassVar[str]
     """`module:name` of the task: called with this table, a seed and the fields of the data, it
@@ -40,7 +40,8 @@ class NextWordTask(TaskTable):
 
 
 class MlpTask(TaskTable):
-    """Layers of rectified linear units and a softmax over the classes; see clients/tasks/mlp.py."""
+    """Layers of rectified linear units with a softmax over the classes; see
+    clients/tasks/mlp.py."""
 
     kind: Literal["mlp"] = "mlp"
     """Fully connected layers."""
@@ -49,7 +50,7 @@ class MlpTask(TaskTable):
         200,
         200,
     )
-    """Units of each hidden layer. The default is the "2NN" of McMahan et al. 2017."""
+    """Number of units of each hidden layer. The default is the "2NN" of McMahan et al. 2017."""
 
 
 class LogisticTask(TaskTable):
@@ -59,7 +60,8 @@ class LogisticTask(TaskTable):
     """Multinomial logistic regression."""
     implementation: ClassVar[str] = "fedray.clients.tasks.logistic:Logistic"
     l2: NonNegative = 0.0
-    """The training loss has l2 / 2 * |weights|^2 in addition; the biases and the metrics do not."""
+    """Factor in the term l2 / 2 * |weights|^2 of the training loss, but not of metrics or for
+    biases."""
 
 
 class QuadraticTask(TaskTable):
@@ -69,8 +71,8 @@ class QuadraticTask(TaskTable):
     """The mean of the data."""
     implementation: ClassVar[str] = "fedray.clients.tasks.quadratic:Quadratic"
     curvatures: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)] = (1.0,)
-    """Weights of the coordinates' squares, over and over: (1, 100) gives every second coordinate
-    100."""
+    """Weights of the squared coordinates, repeated as needed: with (1, 100) every second coordinate
+    has the weight 100."""
 
 
 class ImageCnnTask(TaskTable):
@@ -80,25 +82,25 @@ class ImageCnnTask(TaskTable):
     """Two convolutions and a dense layer."""
     implementation: ClassVar[str] = "fedray.clients.tasks.image_cnn:ImageCnn"
     architecture: Literal["cifar10", "emnist"] = "cifar10"
-    """Whose model it is: that of pfl-research for CIFAR-10, or that of TensorFlow Federated for
-    EMNIST. Both have the same layers, here without dropout; "cifar10" draws the first biases, and
-    "emnist" has them at zero."""
+    """Source of the model: pfl-research for CIFAR-10, or TensorFlow Federated for EMNIST. Both have
+    the same layers, here without dropout; "cifar10" draws the initial biases, and "emnist" sets
+    them to zero."""
 
 
 class KeyboardLstmTask(TaskTable):
-    """A recurrent model of the next word; see clients/tasks/keyboard_lstm.py."""
+    """A recurrent model that predicts the next word; see clients/tasks/keyboard_lstm.py."""
 
     kind: Literal["keyboard_lstm"] = "keyboard_lstm"
-    """A recurrent model of the next word."""
+    """A recurrent model that predicts the next word."""
     implementation: ClassVar[str] = "fedray.clients.tasks.keyboard_lstm:KeyboardLstm"
     cell: Literal["cifg", "lstm"] = "cifg"
     """"cifg": the input gate is one minus the forget gate, and the state is projected to the
     embedding before it recurs (Hard et al. 2018). "lstm": four gates, and a dense layer after the
     last state (McMahan et al. 2018)."""
     hidden: Width = 670
-    """Units of the cell."""
+    """Number of units of the cell."""
     embedding: Width = 96
-    """Numbers that stand for a word."""
+    """Dimensions of a word's embedding."""
     tied: bool = False
     """Whether the output layer is the transposed input embedding. Otherwise it has weights of its
     own, and biases."""
@@ -126,38 +128,39 @@ class TransformerLmTask(TaskTable):
     """
 
     kind: Literal["transformer_lm"] = "transformer_lm"
-    """A transformer of the next word."""
+    """A transformer that predicts the next word."""
     implementation: ClassVar[str] = "fedray.clients.tasks.transformer_lm:TransformerLm"
     layers: Annotated[int, Field(ge=1, le=128)] = 3
-    """Blocks of attention and feed-forward layer."""
+    """Number of blocks, each with attention and a feed-forward layer."""
     embedding: Width = 96
-    """Numbers that stand for a word, and the width of the blocks; even, and a multiple of heads."""
+    """Dimensions of a word's embedding, and width of the blocks; even, and a multiple of
+    `heads`."""
     heads: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Heads of the attention."""
+    """Number of attention heads."""
     feedforward: Width = 1536
-    """Units of the feed-forward layers."""
+    """Number of units of the feed-forward layers."""
 
     @model_validator(mode="after")
     def _heads_share_the_embedding(self) -> Self:
-        # Each head has an equal part, and positions are coded by pairs of a sine and a cosine.
+        # Heads have equal parts, and positions are encoded by pairs of a sine and a cosine.
         if self.embedding % self.heads or self.embedding % 2:
             raise ValueError(
-                f"embedding={self.embedding}, heads={self.heads}: the embedding must be even and a "
-                "multiple of the heads; change one of them"
+                f"embedding={self.embedding}, heads={self.heads}: embedding must be even and a "
+                "multiple of heads; change one of them"
             )
         return self
 
 
 class CustomTask(PythonFile, TaskTable):
-    """A task of the user's own, from a Python file that imports all it needs.
+    """The user's own task, from a Python file that imports all it needs.
 
     The file defines `task`, a function or a class. `task(seed)` returns an object with the members
     of `fedray.clients.tasks.task.Task`, such as a `fedray.clients.tasks.module.ModuleTask`. Every
-    trainer calls it once, with torch's own generator seeded too. Reading a trace runs nothing.
+    trainer calls it once, with torch's own generator seeded too. Reading a trace does not run it.
     """
 
     kind: Literal["custom"] = "custom"
-    """A task of the user's own."""
+    """The user's own task."""
     implementation: ClassVar[str] = "fedray.clients.tasks.custom:CustomTask"
     table: ClassVar[str] = "training.task"
 

@@ -1,4 +1,4 @@
-"""The table `training`: the model, the work of devices, the server's step."""
+"""The table `training`: the model, the local training of devices, the server's step."""
 
 import math
 from typing import Annotated, Any, ClassVar, Literal
@@ -28,7 +28,7 @@ Count = Annotated[int, Field(gt=0, lt=2**31)]
 
 
 class WorkTable(Table):
-    """The table of a kind of local training; its `kind` says which."""
+    """The table of a kind of local training; the key `kind` selects it."""
 
     implementation: ClassVar[str]
     """`module:name` of the work: called with this table, a task, a source of examples and a seed,
@@ -41,12 +41,12 @@ class LocalSteps(WorkTable):
     learning_rate: Positive = 1.0
     """Step size of the local steps."""
     batch_size: Count = 8
-    """Examples per local step. A device that holds fewer goes round again."""
+    """Number of examples per local step. A device that holds fewer starts over."""
     max_examples: Count | None = None
-    """Most examples of a device that are trained on, its first ones; none: all that it holds."""
+    """Largest number of examples of a device used in training: its first ones. Default: all."""
     max_tokens: Count | None = None
-    """Most tokens of a device used in training: its first texts up to this total, and the first in
-    any case. Padding does not count. None: no cap. Refused if examples are not texts."""
+    """Largest number of tokens of a device used in training: its first texts up to this total, at
+    least one. Padding does not count. Default: no cap. Only for examples that are texts."""
 
 
 def momentum_is_of_sgd(table: Any) -> Any:
@@ -69,12 +69,12 @@ class FedAvg(LocalSteps):
     """Federated averaging."""
     implementation: ClassVar[str] = "fedray.clients.work.local:LocalTraining"
     local_steps: Count = 2
-    """Local steps per round; not read where `epochs` is given."""
+    """Number of local steps per round; not used if `epochs` is given."""
     epochs: Positive | None = None
-    """Passes over the device's examples per round, in whole steps rounded up; none: local_steps
-    says how long a device trains."""
+    """Number of passes over the device's examples per round, rounded up to whole steps. Default:
+    `local_steps` is used."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """Optimizer of the local steps. Its state starts afresh in every round."""
+    """Optimizer of the local steps. Its state is reset in every round."""
     momentum: BelowOne = 0.0
     """Share of the previous local step that is kept; only for sgd."""
 
@@ -82,13 +82,13 @@ class FedAvg(LocalSteps):
 
 
 class FedProx(FedAvg):
-    """Federated averaging whose local loss has the term proximal / 2 * |w - w_start|^2 (Li et al.
-    2020, equation 2)."""
+    """Federated averaging whose local loss has the additional term proximal / 2 * |w - w_start|^2
+    (Li et al. 2020, equation 2)."""
 
     kind: Literal["fedprox"] = "fedprox"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Federated averaging with a proximal term."""
     proximal: NonNegative = 0.01
-    """Weight of the proximal term (mu of the paper)."""
+    """Weight of the proximal term (mu in the paper)."""
 
 
 class FedSGD(WorkTable):
@@ -99,12 +99,12 @@ class FedSGD(WorkTable):
     """Federated SGD."""
     implementation: ClassVar[str] = "fedray.clients.work.local:OneGradient"
     learning_rate: Positive = 1.0
-    """Factor of the gradient."""
+    """Factor on the gradient."""
     max_examples: Count | None = None
-    """Most examples of a device that are trained on, its first ones; none: all that it holds."""
+    """Largest number of examples of a device used in training: its first ones. Default: all."""
     max_tokens: Count | None = None
-    """Most tokens of a device used in training: its first texts up to this total, and the first in
-    any case. Padding does not count. None: no cap. Refused if examples are not texts."""
+    """Largest number of tokens of a device used in training: its first texts up to this total, at
+    least one. Padding does not count. Default: no cap. Only for examples that are texts."""
 
 
 AnyWork = Annotated[
@@ -119,18 +119,18 @@ AnyWork = Annotated[
 class Schedule(Table):
     """Factor on the server's learning rate over the rounds.
 
-    It rises evenly from 1 / warmup_rounds to 1, follows `shape`, and falls evenly to 0 over the
+    It rises linearly from 1 / warmup_rounds to 1, follows `shape`, and falls linearly to 0 over the
     last cooldown_rounds.
     """
 
     warmup_rounds: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Rounds at the start in which the factor rises to 1."""
+    """Number of rounds at the start in which the factor rises to 1."""
     shape: Literal["constant", "cosine"] = "constant"
     """Factor after the warm-up: 1, or half a cosine wave from 1 down to `final`."""
     final: Share = 0.0
     """Factor at the end of the cosine."""
     cooldown_rounds: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Rounds at the end in which the factor falls linearly to 0."""
+    """Number of rounds at the end in which the factor falls to 0."""
 
     def factor(self, round_index: int, rounds: int) -> float:
         """Returns the factor on the learning rate in a round, from 0 to rounds - 1."""
@@ -181,7 +181,7 @@ class _Adaptive(ServerStep):
     beta1: BelowOne = 0.9
     """Share of the previous m that is kept: m = beta1 * m + (1 - beta1) * update."""
     epsilon: Positive = 1e-3
-    """Added to sqrt(v) (tau of the paper)."""
+    """Constant that is added to sqrt(v) (tau in the paper)."""
 
 
 class ServerAdagrad(_Adaptive):
@@ -227,71 +227,71 @@ class InitialModel(NamesDataFiles):
     digest_keys: ClassVar[dict[str, str]] = {"file": "sha256"}
     file: Annotated[str, Field(min_length=1)]
     """A safetensors file, relative to the scenario's directory: the model.safetensors of a trained
-    run, or any other that has the task's parameters by name."""
+    run, or another file that has the task's parameters by name."""
     sha256: Digest = ""
-    """SHA-256 of the file; filled in when it is read, checked where given."""
+    """SHA-256 of the file; filled in when it is read, and checked if given."""
 
 
 class Training(Table):
-    """The training. Population, rounds, trace and audit are the same without it."""
+    """Training of a model. Population, rounds, trace and audit do not depend on it."""
 
     enabled: bool = True
     """Whether a model is trained."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """Seed of the model, its data and its noise; none: the scenario's. The population never depends
-    on it."""
+    """Seed of the model, its data and its noise, on which the population never depends. Default:
+    the scenario's seed."""
     task: AnyTask = NextWordTask()
-    """Model, loss and metrics: a table with `kind` and that kind's parameters, or only a kind."""
+    """Model, loss and metrics: a table with `kind` and that kind's keys, or only a kind's name."""
     initial: InitialModel | None = None
-    """Parameters to start from; none: drawn, as the task says."""
+    """Parameters to start from. Default: the task draws them."""
     cohort_sample: Annotated[int, Field(gt=0, le=100_000)] = 64
-    """Accepted devices of a round that really train; the noise is scaled by cohort_sample /
-    the number of accepted devices. Of a Poisson sample all train, and this is not read."""
+    """Number of accepted devices of a round that really train; the noise is scaled by their share
+    of the accepted devices. In a Poisson sample all devices train, and the key is not used."""
     client: AnyWork = FedAvg()
-    """Work of a device."""
+    """Table: local training of a device."""
     devices_at_once: Annotated[int, Field(gt=0, le=4096)] | Literal["measured"] = 16
-    """Most devices that are trained as one batch of independent models; fewer if they would have
-    more than 2^19 parameters together, since batches of large models are no faster on a CPU. It may
-    change the last bits of a sum. "measured" takes the fastest of 1, 4, 16, 32 and 64, by trying
-    them in the first round. The trained run records the number."""
+    """Largest number of devices that are trained as one batch of independent models; fewer if they
+    have more than 2^19 parameters together, since batches of large models are no faster on a CPU.
+    It may change the last bits of a sum. "measured" tries 1, 4, 16, 32 and 64 in the first round
+    and uses the fastest, which the trained run records."""
     weighting: AnyWeighting = Field(
         default=MeanWeighting(),
-        description="How much the update of a device counts, and by what a round's sum is divided: "
-        "a table with `kind`; all but mean are for Poisson samples.",
+        description="Weights of updates, and the denominator of a round's sum: a table with "
+        "`kind`; all but mean are for Poisson samples.",
         # Scenarios that were written before there was a choice keep their digest.
         exclude_if=lambda weighting: weighting == MeanWeighting(),
     )
     server: AnyServerStep = ServerSGD()
-    """Optimiser on the server."""
+    """Table: optimizer on the server."""
     evaluate_every: Count = 10
-    """Rounds between two evaluations on held-out data."""
+    """Number of rounds between two evaluations on held-out data."""
     evaluation_devices: Count = 128
-    """Held-out devices on whose data the model is evaluated; fewer if the data has fewer."""
+    """Number of held-out devices whose data the model is evaluated on; fewer if there are fewer."""
     evaluation_examples: Count = 4
-    """Examples of each held-out device; fewer if it has fewer."""
+    """Number of examples used of each held-out device; fewer if it has fewer."""
     checkpoint_every: Count = 100
-    """Rounds between two copies of the aggregator's state, from which it continues when it is lost.
-    """
+    """Number of rounds between two copies of the aggregator's state, from which training continues
+    if the aggregator is lost."""
 
     @model_validator(mode="before")
     @classmethod
     def _read_as_meant(cls, given: Any) -> Any:
-        # Code may construct the table by the short form as well, so it is read here too.
+        # Code may also construct the table from the short form, so it is read here too.
         return with_task_as_table(given)
 
 
 def with_task_as_table(given: Any) -> Any:
-    """The table `training` as it is meant: `task = "custom"` with `file` beside it is short for a
-    table `task`."""
-    # Values that are not of the short form's types are left to validation, which explains them.
+    """Returns the table `training` in its long form: `task = "custom"` with the key `file` is short
+    for a table `task`."""
+    # Values of other types than the short form's are left to validation, which explains them.
     if not isinstance(given, dict) or not isinstance(given.get("task", ""), str | dict):
         return given
     own = {key: given[key] for key in ("file", "sha256") if key in given}
-    # A file without a task belongs to the default kind, which refuses it where it stands.
+    # A file without a task belongs to the default kind, which refuses it under its own path.
     task = given.get("task", "next_word" if own else None)
     if task is None:
         return given
     table = task if isinstance(task, dict) else {"kind": task}
-    # The keys move into the table, since `training` itself does not know them.
+    # The keys move into the table, because `training` itself does not have them.
     kept = {key: value for key, value in given.items() if key not in own}
     return {**kept, "task": {**table, **own}}

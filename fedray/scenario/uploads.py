@@ -18,17 +18,17 @@ ONE_IN = 10
 
 
 class CyclicSchedule(Table):
-    """Groups of uploads that take turns.
+    """Groups of stored uploads that take turns.
 
-    The uploads of a window are shuffled into `min_sep` groups of equal size; the rest are in no
+    The uploads of a window are shuffled into `min_sep` groups of equal size; a remainder is in no
     group. Group r mod min_sep is eligible in round r, and report_goal of its uploads are drawn
     without replacement.
     """
 
     kind: Literal["cyclic"] = "cyclic"
-    """Groups in turn."""
+    """Groups that take turns."""
     min_sep: Annotated[int, Field(ge=1, lt=2**31)]
-    """Number of groups, and so the least difference between two rounds of one upload."""
+    """Number of groups, and so the smallest difference between two round numbers of one upload."""
 
 
 class PoissonSchedule(Table):
@@ -37,7 +37,7 @@ class PoissonSchedule(Table):
     kind: Literal["poisson"] = "poisson"
     """Poisson samples."""
     probability: PositiveShare
-    """Probability with which an upload takes part in a round (q of McMahan et al. 2018)."""
+    """Probability that an upload takes part in a round (q in McMahan et al. 2018)."""
 
 
 AnySchedule = Annotated[
@@ -48,25 +48,25 @@ AnySchedule = Annotated[
 
 
 class Uploads(Table):
-    """Time of uploads, and the choice of stored uploads for a round.
+    """Times at which devices upload, and the choice of stored uploads for a round.
 
     A device uploads at most once in a window, when it checks in and the policies of `participation`
-    admit it; the upload is its contribution in time. When the window is over, its share of the
-    rounds is trained on its uploads.
+    admit it; the time of its contribution is that of the upload. When the window is over, its share
+    of the rounds is trained on its uploads.
     """
 
     window_hours: Annotated[float, Field(gt=0, le=87_840)]
-    """Length of an upload window, hours; whole look-ahead windows."""
+    """Length of an upload window, hours; a multiple of rounds.look_ahead_minutes."""
     windows: Annotated[int, Field(ge=1, le=87_840)] = 1
-    """Upload windows, one after the other. The rounds are divided evenly between them; the first
-    ones have one more where that does not go out."""
+    """Number of consecutive upload windows. The rounds are divided evenly between them; the first
+    ones have one more if there is a remainder."""
     schedule: AnySchedule
-    """Table: who takes part in a round; its `kind` is cyclic or poisson."""
+    """Table: which uploads take part in a round; its `kind` is cyclic or poisson."""
     round_minutes: Annotated[float, Field(gt=0, le=87_840)] = 1.0
     """Minutes that an attempt at a round takes on the server."""
     unresolved_share: Annotated[float, Field(ge=0, lt=1 / ONE_IN)] = 0.0
-    """Stress: probability with which an upload that was drawn cannot be read. A round with more
-    than a tenth of such uploads fails, and is repeated with another draw."""
+    """Stress: probability that an upload that was drawn cannot be read. A round with more than a
+        tenth of such uploads fails, and is repeated with another draw."""
 
     @property
     def seconds(self) -> float:
@@ -74,17 +74,18 @@ class Uploads(Table):
         return 3600.0 * self.window_hours
 
     def rounds_of_windows(self, count: int) -> list[int]:
-        """Returns the number of rounds of each window, of `count` in all."""
+        """Returns the number of rounds of each window; they sum to `count`."""
         least, more = divmod(count, self.windows)
         return [least + (window < more) for window in range(self.windows)]
 
     def least_accepted(self, drawn: int) -> int:
-        """Fewest accepted uploads of a committed round that drew this many."""
-        # Without the stress every upload can be read, so every round has all that were drawn.
+        """Returns the smallest number of accepted uploads in a committed round that drew
+        `drawn`."""
+        # Without the stress every upload can be read, so every round accepts all that were drawn.
         return drawn - most_unresolved(drawn) if self.unresolved_share else drawn
 
 
 def most_unresolved(drawn: int) -> int:
-    """Most unresolved uploads of a committed round: a tenth, rounded down."""
-    # Whole numbers have no rounding error.
+    """Returns the largest number of unresolved uploads in a round: a tenth, rounded down."""
+    # Integer division has no rounding error.
     return drawn // ONE_IN

@@ -24,19 +24,19 @@ class MeanWeighting(Table):
     noise_factor: ClassVar[float] = 1.0
     assumption: ClassVar[str] = ""
     kind: Literal["mean"] = "mean"
-    """The mean over a round's devices."""
+    """Mean over a round's devices."""
 
 
 class _ByExamples(Table):
     example_cap: Annotated[int, Field(gt=0, lt=2**31)] | None = None
-    """Examples with which a device counts fully (w_cap of the paper): its weight is min(examples /
-    example_cap, 1). None: all devices have the weight 1."""
+    """Number of examples with which a device has full weight (w_cap in the paper): its weight is
+    min(examples / example_cap, 1). Default: all devices have the weight 1."""
 
 
 class FixedDenominator(_ByExamples):
     """The sum of w Delta over a round, divided by q W: the estimator f_f of the paper.
 
-    One device changes it by S / (q W) at most, with the clip norm S.
+    One device changes it by at most S / (q W), with the clip norm S.
     """
 
     noise_factor: ClassVar[float] = 1.0
@@ -48,12 +48,12 @@ class FixedDenominator(_ByExamples):
     kind: Literal["fixed"] = "fixed"
     """A denominator that is the same in all rounds."""
     mean_weight: PositiveShare = 1.0
-    """Mean weight of a device, as the server assumes it without looking: q W is
-    rounds.report_goal times that."""
+    """Mean weight of a device, as assumed independently of the data: q W is rounds.report_goal
+    times this."""
 
     @property
     def denominator_per_device(self) -> float:
-        """q W over rounds.report_goal."""
+        """q W divided by rounds.report_goal."""
         return self.mean_weight
 
 
@@ -61,8 +61,8 @@ class ClippedDenominator(_ByExamples):
     """The sum of w Delta over a round, divided by max(q W_min, sum of w): the estimator f_c of the
     paper.
 
-    One device changes it by 2 S / (q W_min) at most, with the clip norm S: so its noise has twice
-    the standard deviation of a fixed denominator q W_min.
+    One device changes it by at most 2 S / (q W_min), with the clip norm S, so the noise has twice
+    the standard deviation that it has with a fixed denominator q W_min.
     """
 
     # One device may change the numerator and the denominator, hence 2 S instead of S.
@@ -76,12 +76,12 @@ class ClippedDenominator(_ByExamples):
     kind: Literal["clipped"] = "clipped"
     """The sum of the round's weights, or a least denominator."""
     least_mean_weight: PositiveShare = 1.0
-    """Mean weight of a device at which the denominator is least: q W_min is rounds.report_goal
-    times that."""
+    """Mean weight of a device at which the denominator is smallest: q W_min is rounds.report_goal
+    times this."""
 
     @property
     def denominator_per_device(self) -> float:
-        """q W_min over rounds.report_goal."""
+        """q W_min divided by rounds.report_goal."""
         return self.least_mean_weight
 
 

@@ -19,7 +19,7 @@ tests of the signal, of the contributions before noise is added, and of W withou
 The counts of short updates, by which adaptive clipping chooses norms, are one number per round.
 Many aggregators that differ only in the seed release them, and they are tested in the same way.
 
-Limit: of a clipped denominator, canaries show half of the claimed mu. The other half is the change
+Limit: for a clipped denominator, canaries show half of the claimed mu. The other half is the change
 that a device makes to the sum of the others by its weight, and a canary's coordinate has no others.
 """
 
@@ -32,15 +32,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg, stats
 
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.base.arrays import Float32Array, Float64Array, Int64Array
 from fedray.base.document import InJson
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
 from fedray.base.result import Result
+from fedray.base.rounding import given, up
 from fedray.encoding.encoding import Encoding
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
@@ -49,6 +50,7 @@ from fedray.mechanisms import reference
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
+from fedray.report.table import Table
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -76,55 +78,47 @@ MOST_ROUNDS = 5000
 COORDINATES, COORDINATES_OF_DEVICES_NOISE = 8192, 256
 """Default numbers of model parameters; fewer if every device draws noise for each."""
 LAYERS = 4
-"""Layers of the model where a scenario clips layers, and does not say how many there are."""
+"""Layers of the model if a scenario clips layers, and does not say how many there are."""
 COUNTING = 64
-"""Aggregators whose counts of short updates are looked at."""
+"""Aggregators that release counts of short updates."""
 _GROUP = 64
 _PRECISION = 1e-5
 """Relative error that float32 and the margin of clipping may cause in a contribution."""
+_SLOWLY = 1e-4
+"""Learning rate of clip norms while counts are tested, so that no norm reaches its limit."""
 
 
 class Aggregates(Protocol):
     """The tested aggregator: the methods that a round calls on
     `fedray.server.learning.aggregator.ModelAggregator`."""
 
-    def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
-        """Takes the initial `parameters` [D], once, before the first round; how its updates are
-        clipped, and the parameters."""
+    def start(self, parameters: Float32Array) -> tuple[Clip, Float32Array]:
+        """Takes the initial parameters [D], once, before the first round; returns the clipping of
+        its updates, and the parameters."""
         ...
 
-    def add(self, total: NDArray[np.int64]) -> None:
-        """Adds a sum of encoded updates to that of the round.
-
-        Args:
-            total: integers [P], as the encoding lays them out.
-        """
+    def add(self, total: Int64Array) -> None:
+        """Adds a sum of encoded updates, integers [P], to that of the round."""
         ...
 
     def draw_noise(self) -> None:
         """Draws the noise of the round ahead of `commit`, which draws it otherwise."""
         ...
 
-    def commit(self, report: TrainReport) -> tuple[Clip, NDArray[np.float32]]:
-        """Ends a round, and takes the server's step.
-
-        Args:
-            report: the round's report.
-
-        Returns:
-            Clipping of the next round's updates, and the new parameters [D].
-        """
+    def commit(self, report: TrainReport) -> tuple[Clip, Float32Array]:
+        """Ends a round with the server's step; returns the clipping of the next round's updates,
+        and the new parameters [D]."""
         ...
 
 
 class Trains(Protocol):
     """The tested trainer: the methods of `fedray.clients.canaries.CanaryTrainer`."""
 
-    def initial_parameters(self) -> NDArray[np.float32]:
+    def initial_parameters(self) -> Float32Array:
         """Zeros [D]."""
         ...
 
-    def train(self, order: Any, parameters: NDArray[np.float32]) -> Any:
+    def train(self, order: Any, parameters: Float32Array) -> Any:
         """See `fedray.clients.trainer.GroupTrainer`."""
         ...
 
@@ -139,12 +133,12 @@ Trainer = Callable[[Scenario, Any], Trains]
 class CanaryResult(Result):
     """Findings of canaries, beside the theory."""
 
-    TABLES: ClassVar[str] = "fedray.studies.canary_table:canary_tables"
+    TABLES: ClassVar[str] = "fedray.studies.canary:canary_tables"
 
     mechanism: str
     """Kind of the mechanism."""
     rounds: int
-    """n, rounds that were released."""
+    """n, number of released rounds."""
     coordinates: int
     """Coordinates of the model, half of which have a canary."""
     pattern: tuple[int, ...]
@@ -159,8 +153,7 @@ class CanaryResult(Result):
     mu: float
     """Measured: the distinguishability of the best linear test."""
     mu_low: float
-    """Lower end of mu's confidence interval (normal approximation, thousands of degrees of
-    freedom)."""
+    """Lower end of mu's confidence interval, by a normal approximation."""
     mu_high: float
     """Upper end of that interval."""
     signal: float
@@ -173,8 +166,7 @@ class CanaryResult(Result):
     """Confidence of the interval of mu, from 0 to 1."""
     counts: "CanaryResult | None" = None
     """The same for the counts of short updates of adaptive clipping: its `coordinates` are
-    aggregators, and mu is that of one device, which changes a count by 1/2. None if nothing is
-    counted."""
+    aggregators, and mu is that of one device, which changes a count by 1/2. None without counts."""
 
     def __repr__(self) -> str:
         found = f"{len(self.problems)} problems" if self.problems else "no problem"
@@ -185,18 +177,50 @@ class CanaryResult(Result):
 
     @property
     def covers(self) -> InJson[bool]:
-        """Whether the confidence interval of mu holds the expected mu; one in a hundred does not
-        although nothing is wrong."""
+        """Whether the interval of mu holds the expected mu; one in a hundred does not."""
         return self.mu_low <= self.expected_mu <= self.mu_high
 
     @property
     def problems(self) -> InJson[list[str]]:
-        """What is wrong, in words; empty when nothing is.
+        """Problems in words; empty if nothing is wrong.
 
         Right code has any with a probability below 1e-3.
         """
         tests = self.tests if self.counts is None else self.tests + self.counts.tests
         return [test.problem for test in tests if test.problem is not None]
+
+
+def canary_tables(canary: CanaryResult) -> list[Table]:
+    """Mechanism, pattern, mu, signal, noise, p-values and problems."""
+    p_values = [f"{test.name} {test.p:.3g}" for test in canary.tests]
+    facts = [
+        (
+            "mechanism",
+            f"{canary.mechanism}, noise multiplier {given(canary.noise_multiplier)}, "
+            f"{canary.rounds:,} rounds",
+        ),
+        ("pattern", f"rounds {', '.join(map(str, canary.pattern))}"),
+        (
+            "mu",
+            f"claimed {up(canary.claimed_mu)}, expected of the released rounds "
+            f"{canary.expected_mu:.4f}",
+        ),
+        ("", f"measured {_interval(canary)} ({100 * CONFIDENCE:g} %)"),
+        ("signal", f"{canary.signal:.4f} of what it should be; noise {canary.noise:.4f}"),
+        ("p-values", ", ".join(p_values)),
+    ]
+    if (counts := canary.counts) is not None:
+        text = (
+            f"noise multiplier {given(counts.noise_multiplier)}, mu claimed "
+            f"{up(counts.claimed_mu)}, expected {counts.expected_mu:.4f}, measured "
+            f"{_interval(counts)}; noise {counts.noise:.4f} of what it should be"
+        )
+        facts.append(("counts", text))
+    return [Table.facts("", [*facts, *(("WRONG", problem) for problem in canary.problems)])]
+
+
+def _interval(canary: CanaryResult) -> str:
+    return f"{canary.mu:.4f} [{canary.mu_low:.4f}, {canary.mu_high:.4f}]"
 
 
 def run_canary(
@@ -228,9 +252,8 @@ def run_canary(
     if coordinates is None:
         coordinates = COORDINATES_OF_DEVICES_NOISE if adds_noise else COORDINATES
     if not 256 <= coordinates <= 1 << 20:
-        raise InputError.of(
-            "coordinates", coordinates, f"must be from 256 to {1 << 20}", "more narrow the interval"
-        )
+        rule = f"must be from 256 to {1 << 20}"
+        raise InputError.of("coordinates", coordinates, rule, "more narrow the interval")
     recorded = _recorded(scenario, trace)
     rounds = recorded.rounds
     if rounds > MOST_ROUNDS:
@@ -238,19 +261,14 @@ def run_canary(
             f"the run has {rounds} rounds, canaries take {MOST_ROUNDS} at most; check a shorter "
             "run of the same mechanism"
         )
-    if rounds * coordinates > MOST_VALUES:
-        raise InputError(
-            f"{rounds} rounds of coordinates={coordinates} are more than {MOST_VALUES:,} values; "
-            f"take coordinates={MOST_VALUES // rounds} or fewer"
-        )
+    most = MOST_VALUES // rounds
     # D / 2 devices draw noise for D coordinates in every round.
-    if adds_noise and rounds * coordinates**2 // 2 > MOST_DRAWS:
-        most = math.isqrt(2 * MOST_DRAWS // rounds)
-        remedy = f"take coordinates={most} or fewer" if most >= 256 else "check a shorter run"
-        raise InputError(
-            f"{rounds} rounds of coordinates={coordinates}: devices that add noise would draw more "
-            f"than {MOST_DRAWS:,} numbers; {remedy}"
-        )
+    if adds_noise:
+        most = min(most, math.isqrt(2 * MOST_DRAWS // rounds))
+    if coordinates > most:
+        remedy = f"take {most} or fewer" if most >= 256 else "check a shorter run"
+        rule = f"is too large for {rounds} rounds"
+        raise InputError.of("coordinates", coordinates, rule, remedy)
     return check_training(scenario, recorded, coordinates, aggregator, trainer, on_progress)
 
 
@@ -269,27 +287,10 @@ class Recorded(NamedTuple):
     staleness: tuple[int, ...] = ()
     shares: tuple[float, ...] = ()
 
-
-def check_aggregator(
-    scenario: Scenario,
-    pattern: tuple[int, ...],
-    rounds: int,
-    coordinates: int,
-    aggregator: Aggregator | None = None,
-    trainer: Trainer | None = None,
-    on_progress: Callable[[str], None] | None = None,
-) -> CanaryResult:
-    """Runs `run_canary` for a given pattern of rounds.
-
-    Args:
-        scenario: source of mechanism, noise multiplier, clipping, encoding and weighting.
-        pattern: rounds of the canaries, in order.
-        rounds: number of released rounds n.
-        coordinates: parameters D of the model.
-        aggregator: the tested aggregator; the real one by default.
-        trainer: the tested trainer; the real one by default.
-    """
-    return check_training(scenario, Recorded(pattern, rounds), coordinates, aggregator, trainer)
+    @property
+    def least_share(self) -> float:
+        """The smallest share of a round."""
+        return min(self.shares or [1.0])
 
 
 def check_training(
@@ -300,28 +301,22 @@ def check_training(
     trainer: Trainer | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> CanaryResult:
-    """Runs `run_canary` for a recorded pattern.
-
-    Args:
-        scenario: source of mechanism, noise multiplier, clipping, encoding and weighting.
-        recorded: the recorded participation.
-        coordinates: parameters D of the model; rounded down to whole canaries.
-        aggregator: the tested aggregator; the real one by default.
-        trainer: the tested trainer; the real one by default.
-        on_progress: called with progress of the training.
+    """Runs `run_canary` for a recorded pattern; `coordinates` is rounded down to whole canaries.
 
     Raises:
         InputError: canaries would take rounding for noise.
         RunFailed: no noise is added at all.
     """
+    # These load torch, which only a training needs.
+    from fedray.clients.canaries import CanaryTrainer
+    from fedray.server.learning.aggregator import ModelAggregator
+
+    aggregator = aggregator or ModelAggregator
     setup = _Setup.of(scenario, recorded, coordinates)
     setup.demand_fine_steps(recorded)
+    tell = on_progress or (lambda text: None)
     released, clips, contributions = _released(
-        setup,
-        recorded,
-        aggregator or _real_aggregator,
-        trainer or _real(),
-        on_progress or (lambda text: None),
+        setup, recorded, aggregator, trainer or CanaryTrainer, tell
     )
     # Theory follows: the unit of each round, and the shift of a canary in it.
     z = scenario.update_noise_multiplier
@@ -332,28 +327,28 @@ def check_training(
     # Noise of devices grows with the root of how many came.
     came = [setup.devices(share) / setup.goal for share in recorded.shares]
     shares = np.sqrt(np.array(came or [1.0] * recorded.rounds))
-    # The unit of a round is what one device may change of its estimate.
+    # The unit of a round is the change that one device may make to its estimate.
     unit = np.array([encoding.contribution_norm(each.norm) for each in clips]) * shares
     unit *= setup.effect
-    u = np.zeros(recorded.rounds)
-    u[list(recorded.pattern)] = setup.scales(recorded) * _reference_weights(scenario, recorded)
-    u *= setup.longest / (inflation * setup.effect * shares)
+    pattern = np.array(recorded.pattern)
     weights = _reference_weights(scenario, recorded)
-    contribution = _contribution(setup, recorded, contributions[list(recorded.pattern)], weights)
+    u = np.zeros(recorded.rounds)
+    u[pattern] = setup.scales(recorded) * weights
+    u *= setup.longest / (inflation * setup.effect * shares)
     measured = _measured(
         _noise_factor(strategy, recorded.rounds),
         released / unit[:, None],
         u,
         z,
-        contribution,
+        _contribution(setup, recorded, contributions[pattern], weights),
         grain=setup.grain() / (z * shares.min()),
     )
     claimed = PatternSensitivities(strategy, recorded.rounds).exact(
-        np.array(recorded.pattern), None if (weights == 1.0).all() else weights
+        pattern, None if (weights == 1.0).all() else weights
     )
     counts = None
     if scenario.count_noise is not None:
-        counts = _check_counts(setup.scenario, recorded, aggregator or _real_aggregator)
+        counts = _check_counts(setup.scenario, recorded, aggregator)
     return CanaryResult(
         mechanism=strategy.kind,
         rounds=recorded.rounds,
@@ -361,22 +356,22 @@ def check_training(
         pattern=recorded.pattern,
         noise_multiplier=z,
         # Rounds with fewer devices have less noise, so the emptiest round has the largest mu.
-        claimed_mu=claimed.value / (z * math.sqrt(min(recorded.shares or [1.0]))),
+        claimed_mu=claimed.value / (z * math.sqrt(recorded.least_share)),
         counts=counts,
         **measured,
     )
 
 
-def _noise_factor(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
+def _noise_factor(strategy: Strategy, rounds: int) -> Float64Array:
     """L [n, n] with L L' = M M': the released noise is z norm M Z, M the noise map."""
     M = reference.noise_map(strategy, rounds)
     return np.linalg.cholesky(M @ M.T).astype(np.float64)
 
 
 def _measured(
-    L: NDArray[np.float64],
-    released: NDArray[np.float64],
-    u: NDArray[np.float64],
+    L: Float64Array,
+    released: Float64Array,
+    u: Float64Array,
     z: float,
     *tests: CanaryTest,
     grain: float = 0.0,
@@ -411,22 +406,22 @@ def _measured(
     if spread < NO_NOISE:
         raise RunFailed(
             f"the aggregator adds no noise at all: {W.shape[1]} coordinates gave the same answer "
-            "to the best test; find out why "
-            "before anything is trained"
+            "to the best test; find out why before anything is trained"
         )
     difference = float(with_canary.mean() - without.mean())
     mu = difference / spread
     # The error of a standardised difference: that of the two means, and that of the spread.
-    error = math.sqrt(1 / with_canary.size + 1 / without.size + mu**2 / (2 * freedom))
+    of_means = 1 / with_canary.size + 1 / without.size
+    error = math.sqrt(of_means + mu**2 / (2 * freedom))
     reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * error
     signal = difference / expected_mu
     of_signal = _test_of_rounds(W, shift)
-    # The noise is that of canaries too, once the signal is subtracted.
+    # The noise of canaries counts too, once the signal is subtracted.
     W[:, :half] -= signal * shift[:, None]
     # Sizes and law are judged by the silent half, which holds no signal, wrong or right.
     silent = W[:, half:]
     # The two parts of mu are independent, so each has half of the false alarms.
-    away = (difference - expected_mu) / math.sqrt(1 / with_canary.size + 1 / without.size)
+    away = (difference - expected_mu) / math.sqrt(of_means)
     by_signal = 2.0 * float(stats.norm.sf(abs(away)))
     by_noise, _ = worst_square(np.array([freedom * spread**2]), freedom)
     expected_mu, mu, mu_low, mu_high = (
@@ -451,7 +446,7 @@ def _measured(
     }
 
 
-def _test_of_rounds(W: NDArray[np.float64], shift: NDArray[np.float64]) -> CanaryTest:
+def _test_of_rounds(W: Float64Array, shift: Float64Array) -> CanaryTest:
     """Tests the mean of each round [n], with a canary less without."""
     half = W.shape[1] // 2
     away = W[:, :half].mean(axis=1) - W[:, half:].mean(axis=1) - shift
@@ -465,21 +460,22 @@ def _test_of_rounds(W: NDArray[np.float64], shift: NDArray[np.float64]) -> Canar
 
 
 def _contribution(
-    setup: "_Setup",
-    recorded: Recorded,
-    contributions: NDArray[np.float64],
-    weights: NDArray[np.float64],
+    setup: "_Setup", recorded: Recorded, contributions: Float64Array, weights: Float64Array
 ) -> CanaryTest:
-    """Tests the contribution of a canary to the sum of a round before the server adds noise.
+    """Tests the mean contribution of a canary to the sum of a round before the server adds noise.
 
     Args:
         setup: the experiment.
         recorded: the recorded participation.
-        contributions: mean contribution of a canary in the pattern's rounds, in clip norms, [c].
+        contributions: mean contributions in the pattern's rounds, in clip norms, [c].
         weights: expected weights of updates, [c].
     """
     expected = setup.longest * weights
-    variance = setup.rounding_variance() + (_PRECISION * expected) ** 2
+    variance = (_PRECISION * expected) ** 2
+    table = setup.scenario.privacy.encoding
+    # Each canary rounds every coordinate after the rotation, by a variance of 1/4 step^2 at most.
+    if isinstance(table, ModularTable):
+        variance += 0.25 / table.scale**2
     if setup.encoding.adds_noise:
         inflated = setup.encoding.contribution_norm(setup.scenario.update_noise_multiplier)
         # No round has more noise than one to which the whole goal came.
@@ -533,7 +529,7 @@ class _Setup(NamedTuple):
         canaries = coordinates // (2 * len(layer_norms))
         # Integer sums are sized by the goal, and all canaries of a round come at once. Where
         # devices add noise, every device of the goal must be there.
-        goal = math.ceil(canaries / min(recorded.shares or [1.0]))
+        goal = math.ceil(canaries / recorded.least_share)
         if not privacy.encoding.adds_noise:
             goal = max(goal, scenario.rounds.report_goal)
         silent, denominator, least, effect = 0, None, math.inf, 1.0
@@ -563,7 +559,7 @@ class _Setup(NamedTuple):
         """Whether silent devices with examples take part in a round of the pattern."""
         return bool(self.silent) and pattern.index(round_index) % 2 == 1
 
-    def scales(self, recorded: Recorded) -> NDArray[np.float64]:
+    def scales(self, recorded: Recorded) -> Float64Array:
         """Factors on the sums of the pattern's rounds before noise is added, [c]."""
         weights = [
             self.canaries + self.silent * self.has_silent(recorded.pattern, index)
@@ -571,15 +567,8 @@ class _Setup(NamedTuple):
         ]
         return np.minimum(1.0, self.least / np.array(weights))
 
-    def rounding_variance(self) -> float:
-        """Upper bound on the variance of rounding in the mean contribution of canaries, in clip
-        norms squared: 1/4 step^2, since each canary rounds every coordinate after the rotation."""
-        table = self.scenario.privacy.encoding
-        return 0.25 / table.scale**2 if isinstance(table, ModularTable) else 0.0
-
     def grain(self) -> float:
-        """Distance between the values of a coordinate's noise, in norms of a contribution; 0 for
-        continuous noise."""
+        """Distance of a coordinate's noise values, in contribution norms; 0 if continuous."""
         table = self.scenario.privacy.encoding
         if not isinstance(table, DiscreteGaussian):
             return 0.0
@@ -608,56 +597,59 @@ class _Setup(NamedTuple):
         added = often * self.canaries / 4.0
         # The variance measured on this many coordinates scatters by sqrt(2 / canaries).
         least_square = 4.0 * added / math.sqrt(2.0 / self.canaries) / z**2
-        if (table.scale * self.encoding.contribution_norm(1.0)) ** 2 >= least_square:
-            return
-        raise InputError.of(
-            "privacy.encoding.scale",
-            table.scale,
-            f"is too coarse: the rounding of {self.canaries:,} canaries would be taken for noise",
-            "take fewer coordinates, or a scale of at least "
-            f"{math.ceil(math.sqrt(least_square)):,}",
-        )
+        if (table.scale * self.encoding.contribution_norm(1.0)) ** 2 < least_square:
+            raise InputError.of(
+                "privacy.encoding.scale",
+                table.scale,
+                f"is too coarse: the rounding of {self.canaries:,} canaries would be taken for "
+                "noise",
+                "take fewer coordinates, or a scale of at least "
+                f"{math.ceil(math.sqrt(least_square)):,}",
+            )
 
 
 def _with_room(scenario: Scenario, goal: int, dimension: int) -> Scenario:
     """The scenario with full noise, rounds of `goal` devices, a model of D parameters, and a server
     that adds the mean to the model as it is."""
-    tables = {
-        # A sampled cohort would get only its share of the noise.
-        "cohort_sample": goal,
-        "server": ServerSGD(momentum=0.0, learning_rate=1.0),
-        "devices_at_once": _GROUP,
-        # Nothing is evaluated or kept before the last round.
-        "evaluate_every": scenario.rounds.count + 1,
-        "checkpoint_every": scenario.rounds.count + 1,
-    }
+    after_the_last = scenario.rounds.count + 1
     encoding = scenario.privacy.encoding
     # Else the noise on counts would follow from the goal here.
-    counting = scenario.privacy.clipping.counting_as(scenario.rounds.report_goal)
-    privacy: dict[str, Any] = {"clipping": counting}
+    privacy: dict[str, Any] = {
+        "clipping": scenario.privacy.clipping.counting_as(scenario.rounds.report_goal)
+    }
     if isinstance(encoding, DiscreteGaussian):
         privacy["encoding"] = encoding.model_copy(update={"parameters": dimension})
     rounds = {"report_goal": goal, "uploads": None}
     if scenario.rounds.uploads is not None:
         rounds["mode"] = "on-device"
-    return scenario.model_copy(
-        update={
-            "training": scenario.training.model_copy(update=tables),
-            "privacy": scenario.privacy.model_copy(update=privacy),
-            "rounds": scenario.rounds.model_copy(update=rounds),
-        }
+    return _updated(
+        scenario,
+        privacy=privacy,
+        rounds=rounds,
+        training={
+            # A sampled cohort would get only its share of the noise.
+            "cohort_sample": goal,
+            "server": ServerSGD(momentum=0.0, learning_rate=1.0),
+            "devices_at_once": _GROUP,
+            # Nothing is evaluated or kept before the last round.
+            "evaluate_every": after_the_last,
+            "checkpoint_every": after_the_last,
+        },
     )
 
 
-def _reference_weights(scenario: Scenario, recorded: Recorded) -> NDArray[np.float64]:
+def _updated(scenario: Scenario, **tables: dict[str, Any]) -> Scenario:
+    """The scenario with other values in some of its tables, which are not checked again."""
+    changed = {name: getattr(scenario, name).model_copy(update=tables[name]) for name in tables}
+    return scenario.model_copy(update=changed)
+
+
+def _reference_weights(scenario: Scenario, recorded: Recorded) -> Float64Array:
     """Weights of the pattern's contributions, [c]: (1 + staleness)^-exponent."""
     buffer = scenario.rounds.buffer
-    weights = np.ones(len(recorded.pattern))
-    if not recorded.staleness or buffer is None:
-        return weights
-    if isinstance(buffer.weighting, PolynomialWeighting):
-        weights = (1.0 + np.array(recorded.staleness)) ** -buffer.weighting.exponent
-    return weights
+    if recorded.staleness and buffer and isinstance(buffer.weighting, PolynomialWeighting):
+        return (1.0 + np.array(recorded.staleness)) ** -buffer.weighting.exponent
+    return np.ones(len(recorded.pattern))
 
 
 def _released(
@@ -666,13 +658,14 @@ def _released(
     aggregator: Aggregator,
     trainer: Trainer,
     tell: Callable[[str], None],
-) -> tuple[NDArray[np.float64], list[Clip], NDArray[np.float64]]:
-    """The noised sums that the training releases [n, 2 canaries], the clips of the rounds, and the
-    mean contributions of canaries before the server adds noise, in clip norms [n].
+) -> tuple[Float64Array, list[Clip], Float64Array]:
+    """Trains with canaries.
 
-    Of several layers, a coordinate is the sum over layers in a canary's direction.
+    Returns:
+        Noised sums that the training releases [n, 2 canaries], clips of the rounds, and mean
+        contributions of canaries before the server adds noise, in clip norms [n]. With several
+        layers, a coordinate is the sum over layers in a canary's direction.
     """
-    # These load torch, which only a training needs.
     from fedray.clients.canaries import Canaries
     from fedray.clients.workers import TrainerWorker
     from fedray.runtime.workers import InProcessWorker
@@ -698,68 +691,59 @@ def _released(
         loop.train(index, cohort)
         # The server added the mean, so the noised sum is the step times the denominator.
         divisor = setup.denominator or cohort.device_ids.size
-        step = watched.steps[index].reshape(len(layers), -1)
+        step = watched.step.reshape(len(layers), -1)
         rows[index] = divisor * (direction @ step)
-        sent = watched.sums[index].reshape(len(layers), -1)[:, : setup.canaries]
+        sent = watched.sum.reshape(len(layers), -1)[:, : setup.canaries]
         contributions[index] = (direction @ sent).mean()
-        # Both are as long as the model, and no more is needed of them.
-        watched.steps[index] = watched.sums[index] = np.empty(0)
     clips = [metrics.clip for metrics in loop.metrics if metrics.clip is not None]
     return rows, clips, contributions
 
 
 class _Watched:
-    """An aggregator whose steps and un-noised sums are recorded, and whose clips the canaries
-    get."""
+    """An aggregator that shows its last step and un-noised sum, and gives canaries their clips."""
+
+    step: Float64Array
+    """Change of the parameters in the last round, [D]."""
+    sum: Float64Array
+    """Decoded sum of updates of the last round, in clip norms, [D]."""
 
     def __init__(self, aggregator: Aggregates, canaries: "Canaries", encoding: Encoding) -> None:
         self._aggregator, self._canaries, self._encoding = aggregator, canaries, encoding
         self._before = np.empty(0)
         self._total = encoding.zero_sum()
-        self.steps: list[NDArray[np.float64]] = []
-        """The change of the parameters in each round, [D]."""
-        self.sums: list[NDArray[np.float64]] = []
-        """The decoded sum of updates of each round, in clip norms, [D]."""
         self.draw_noise = aggregator.draw_noise
 
-    def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
-        """See `Aggregates`."""
-        return self._told(*self._aggregator.start(parameters))
+    def start(self, parameters: Float32Array) -> tuple[Clip, Float32Array]:
+        return self._seen(*self._aggregator.start(parameters))
 
-    def add(self, total: NDArray[np.int64]) -> None:
-        """See `Aggregates`."""
+    def add(self, total: Int64Array) -> None:
         self._encoding.add(self._total, total)
         self._aggregator.add(total)
 
-    def commit(self, report: TrainReport) -> tuple[Clip, NDArray[np.float32]]:
-        """See `Aggregates`."""
+    def commit(self, report: TrainReport) -> tuple[Clip, Float32Array]:
         decoded = self._encoding.decode(self._total, 1.0, report.round_index)
-        self.sums.append(decoded.astype(np.float64))
+        self.sum = decoded.astype(np.float64)
         self._total = self._encoding.zero_sum()
         before = self._before
-        told = self._told(*self._aggregator.commit(report))
+        committed = self._seen(*self._aggregator.commit(report))
         # With learning rate 1 and no momentum, a step is the estimate itself.
-        self.steps.append(self._before - before)
-        return told
+        self.step = self._before - before
+        return committed
 
-    def _told(
-        self, clip: Clip, parameters: NDArray[np.float32]
-    ) -> tuple[Clip, NDArray[np.float32]]:
+    def _seen(self, clip: Clip, parameters: Float32Array) -> tuple[Clip, Float32Array]:
         self._canaries.clip = clip
         self._before = parameters.astype(np.float64)
         return clip, parameters
 
 
 def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
-    """Returns the devices of a round, canaries first: as many as were accepted, others empty."""
+    """Returns the accepted devices of a round, canaries first; the others have no examples."""
     from fedray.server.learning.training import Cohort
 
-    share = recorded.shares[round_index] if recorded.shares else 1.0
     # Devices that send nothing are only needed if they add noise or are counted.
-    is_counted = setup.scenario.count_noise is not None
-    devices = setup.canaries if is_counted else 1
+    devices = 1 if setup.scenario.count_noise is None else setup.canaries
     if setup.encoding.adds_noise:
-        devices = setup.devices(share)
+        devices = setup.devices(recorded.shares[round_index] if recorded.shares else 1.0)
     sending = 0
     if round_index in recorded.pattern:
         sending = setup.canaries
@@ -770,7 +754,7 @@ def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
     device_ids = np.concatenate([np.arange(sending), empty]).astype(np.uint64)
     if setup.scenario.rounds.buffer is None:
         return Cohort(device_ids)
-    # All have the newest model, but those whose staleness was recorded.
+    # All have the newest model, except those whose staleness was recorded.
     versions = np.full(device_ids.size, round_index, np.uint32)
     if recorded.staleness and sending:
         versions[:sending] -= recorded.staleness[recorded.pattern.index(round_index)]
@@ -780,8 +764,8 @@ def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
 def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator) -> CanaryResult:
     """Tests the counts of short updates.
 
-    In the rounds of the pattern, all devices of half of the aggregators count as short; those of
-    the other half send nothing.
+    In the rounds of the pattern, all devices of half of the aggregators count as short; the devices
+    of the other half send nothing.
 
     Raises:
         InputError: the clip rule is not `adaptive`, from whose norms counts are read.
@@ -798,7 +782,12 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
     assert count_noise is not None
     counts = np.empty((recorded.rounds, COUNTING))
     for place in range(COUNTING):
-        tested = aggregator(_counting(scenario, place))
+        # Each has a seed of its own, and a clip norm that moves slowly around the median.
+        slowly = clipping.model_copy(update={"learning_rate": _SLOWLY, "quantile": 0.5})
+        seed = scenario.training_seed + 1 + place
+        tested = aggregator(
+            _updated(scenario, privacy={"clipping": slowly}, training={"seed": seed})
+        )
         # Counts do not depend on the model, so one parameter will do.
         tested.start(np.zeros(1, np.float32))
         shares = [0.0]
@@ -813,12 +802,11 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
         counts[:, place] = [
             goal * (after - before) - goal / 2 for before, after in itertools.pairwise(shares)
         ]
-    # One device changes a count by 1/2, and all of them together by so much more.
     u = np.zeros(recorded.rounds)
     u[list(recorded.pattern)] = goal
     z = count_noise_multiplier(count_noise)
     strategy = scenario.privacy.needed_strategy()
-    # One device changes a count by 1/2, which is the unit here.
+    # One device changes a count by 1/2, which is the unit here; all of them change it together.
     L = _noise_factor(strategy, recorded.rounds)
     measured = _measured(L, 2.0 * counts, u, z, at_once=goal)
     measured["tests"] = tuple(
@@ -837,25 +825,8 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
     )
 
 
-_SLOWLY = 1e-4
-"""Learning rate of clip norms where counts are looked at, so that no norm reaches its limit."""
-
-
-def _counting(scenario: Scenario, place: int) -> Scenario:
-    """The scenario with a seed of its own, and a clip norm that moves slowly around the median."""
-    slowly = {"learning_rate": _SLOWLY, "quantile": 0.5}
-    clipping = scenario.privacy.clipping.model_copy(update=slowly)
-    seed = {"seed": scenario.training_seed + 1 + place}
-    tables = {
-        "privacy": scenario.privacy.model_copy(update={"clipping": clipping}),
-        "training": scenario.training.model_copy(update=seed),
-    }
-    return scenario.model_copy(update=tables)
-
-
 def _recorded(scenario: Scenario, trace: Trace | ImportedTrace | str | Path | None) -> Recorded:
-    """Returns the rounds of the device with the largest sensitivity, and the rest that canaries
-    need."""
+    """Reads the rounds of the device with the largest sensitivity, and its circumstances."""
     with tempfile.TemporaryDirectory(prefix="fedray-canary-") as folder:
         if trace is None:
             untrained = scenario.with_overrides("training.enabled=false")
@@ -865,12 +836,12 @@ def _recorded(scenario: Scenario, trace: Trace | ImportedTrace | str | Path | No
         if not patterns.device_ids.size:
             raise InputError(
                 f"trace {str(opened.path)!r}: no device took part in any of its rounds, so there "
-                "is no pattern for canaries; give a trace in which some did"
+                "is no pattern for canaries; give another trace"
             )
-        if scenario.rounds.count < patterns.committed_rounds:
+        rounds = patterns.committed_rounds
+        if scenario.rounds.count < rounds:
             raise InputError(
-                f"trace {str(opened.path)!r} has {patterns.committed_rounds} rounds, the scenario "
-                "rounds.count="
+                f"trace {str(opened.path)!r} has {rounds} rounds, the scenario rounds.count="
                 f"{scenario.rounds.count}; give the scenario that was run"
             )
         return _binding(scenario, opened, patterns)
@@ -892,21 +863,8 @@ def _binding(scenario: Scenario, trace: Trace | ImportedTrace, patterns: Pattern
     if scenario.privacy.encoding.adds_noise:
         # State 0 is committed: an abandoned attempt released nothing.
         accepted = trace.rounds["accepted"][trace.rounds["state"] == 0]
-        # Whoever comes beyond the goal adds noise that no privacy rests on here.
+        # Devices beyond the goal add noise that no privacy rests on here.
         of_goal = np.minimum(1.0, accepted / scenario.rounds.report_goal)
         shares = tuple(of_goal.tolist()) if (of_goal < 1.0).any() else ()
     stale = tuple(staleness[index] for index in binding.rounds) if staleness else ()
     return Recorded(binding.rounds, rounds, stale, shares)
-
-
-def _real_aggregator(scenario: Scenario) -> Aggregates:
-    # torch is only loaded for the real aggregator.
-    from fedray.server.learning.aggregator import ModelAggregator
-
-    return ModelAggregator(scenario)
-
-
-def _real() -> Trainer:
-    from fedray.clients.canaries import CanaryTrainer
-
-    return CanaryTrainer

@@ -1,15 +1,14 @@
 """Trained runs of one trace side by side.
 
-Runs of one trace have the same participations, so they differ in what was set alone. Runs whose
-settings differ in `training.seed` alone are a group: seeds are then a sample, with a mean and an
+Runs of one trace have the same participations, so they only differ in their settings. Runs whose
+settings only differ in `training.seed` are a group: seeds are then a sample, with a mean and an
 interval (fedray/studies/paired.py). Groups are compared by the differences of runs that share the
 trace and the seed.
 """
 
-import hashlib
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.audit import Audit, audit_trace
 from fedray.base.document import InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
@@ -36,19 +35,19 @@ PAIRED = (
     "A difference is the mean, over seeds that both settings have, of the difference of two runs "
     "that share the trace and the seed. Behind ± is Student's 95 % interval over seeds."
 )
-"""What a reader of the figures has to know."""
+"""Note for a reader of the figures."""
 COSTS = (
     "Uploads are those of one device in one round. Seconds per round are the median of rounds on "
-    "the machine that trained, so they compare settings of one machine alone."
+    "the machine that trained, so they only compare settings of one machine."
 )
-"""What a reader of the costs has to know."""
+"""Note for a reader of the costs."""
 
 CHANCE = (
     "A difference of means over seeds is within Student's 95 % interval; one of a single seed is "
     "within 1.96 standard errors of two evaluations, taken as independent. Evaluate on more "
     "devices (training.evaluation_devices, training.evaluation_examples), or add seeds."
 )
-"""When a difference may be chance, and the remedy."""
+"""Rule by which a difference may be chance, and the remedy."""
 DEVIATIONS = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 """Standard errors on either side of zero within which a difference may be chance."""
 
@@ -56,19 +55,20 @@ EQUAL_PRIVACY = 0.01
 """Relative difference up to which two rhos, or two epsilons, are taken to be equal."""
 MECHANISM = "privacy.mechanism"
 """The table whose kind names a group."""
+_Spent = dict[str, dict[str, float | None]]
+"""Privacy by figure (epsilon, rho), then by guarantee (observed, enforced)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Runs that differ in the seed of the training alone."""
+    """Runs that only differ in the seed of the training."""
 
     label: str
-    """Names it beside the others: its mechanism, and the other settings in which groups differ."""
+    """Its name beside the others: mechanism, and the other settings in which groups differ."""
     runs: NotInJson[Mapping[int, TrainedRun]]
     """The runs by their seeds."""
     settings: Mapping[str, Any]
-    """The values here of the keys in which groups differ, without the keys that this group does not
-    have."""
+    """Values of the keys in which groups differ, without keys that this group does not have."""
     epsilon: Mapping[str, float | None] | None
     """Epsilon by guarantee: `observed` and `enforced`. None if the trace is not known."""
     rho: Mapping[str, float | None] | None
@@ -150,11 +150,11 @@ class Comparison(DrawnResult):
     delta: float
     """delta of every epsilon."""
     assumptions: tuple[str, ...]
-    """What the epsilons rest on; empty where the trace is not known."""
+    """Assumptions of the epsilons; empty if the trace is not known."""
     note: ClassVar[InJson[str]] = PAIRED
-    """How intervals and differences are computed."""
+    """Meaning of intervals and differences."""
     costs_note: ClassVar[InJson[str]] = COSTS
-    """What the costs are, and what they depend on."""
+    """Meaning of the costs."""
 
     @cached_property
     def differing_keys(self) -> InJson[list[str]]:
@@ -163,9 +163,9 @@ class Comparison(DrawnResult):
 
     @property
     def privacy_note(self) -> InJson[str]:
-        """Groups that spend another observed rho than the first: those of equal enforced epsilon,
-        and for the others the noise multipliers of equal observed rho. Empty if there are none, or
-        rho is not known."""
+        """Groups that spend another observed rho than the first: groups of equal enforced epsilon,
+        and for the others the noise multipliers of equal observed rho. Empty if all are equal or
+        unknown."""
         first = self.groups[0]
         calibrated, needed, notes = [], [], []
         silent = [group.label for group in self.groups if group.mechanism == "none"]
@@ -177,7 +177,7 @@ class Comparison(DrawnResult):
             base, rho = first.observed_rho, group.observed_rho
             if group.noise_multiplier is None or not base or not rho or _are_equal(rho, base):
                 continue
-            # Runs may be calibrated to what the rules enforce.
+            # Runs may be calibrated to the enforced guarantee.
             if _are_equal(group.enforced_epsilon, first.enforced_epsilon):
                 calibrated.append(group.label)
                 continue
@@ -200,9 +200,9 @@ class Comparison(DrawnResult):
 
     @property
     def evaluation_note(self) -> InJson[str]:
-        """Groups and metrics whose difference from the first group is within the error of the
-        evaluation; empty if there are none."""
-        told = []
+        """Groups whose difference from the first is within the error of the evaluation; may be
+        empty."""
+        doubtful = []
         for group in self.groups[1:]:
             names = [
                 each.name.replace("_", " ")
@@ -210,41 +210,41 @@ class Comparison(DrawnResult):
                 if self._may_be_chance(group, each.name)
             ]
             if names:
-                told.append(f"{group.label} ({', '.join(names)})")
-        if not told:
+                doubtful.append(f"{group.label} ({', '.join(names)})")
+        if not doubtful:
             return ""
         return (
             f"WARNING: these cannot be told apart from {self.groups[0].label} by this evaluation: "
-            f"{'; '.join(told)}. {CHANCE}"
+            f"{'; '.join(doubtful)}. {CHANCE}"
         )
 
     @property
     def compared(self) -> Annotated[list[ComparedGroup], Key("groups")]:
         """In the order of their first runs; the others are compared with the first."""
-        return [
-            ComparedGroup(
-                group,
-                {each.name: self.mean(group, each.name) for each in self.metrics},
-                None
-                if group is self.groups[0]
-                else {each.name: self.difference(group, each.name) for each in self.metrics},
-                [_compared_run(group.runs[seed], seed) for seed in group.seeds],
-            )
-            for group in self.groups
-        ]
+        names = [each.name for each in self.metrics]
+        found = []
+        for group in self.groups:
+            runs = [
+                ComparedRun(run, seed, run.document["rounds"], run.last_evaluation())
+                for seed, run in sorted(group.runs.items())
+            ]
+            means = {name: self.mean(group, name) for name in names}
+            differences = None
+            if group is not self.groups[0]:
+                differences = {name: self.difference(group, name) for name in names}
+            found.append(ComparedGroup(group, means, differences, runs))
+        return found
 
     def mean(self, group: Group, metric: str) -> MeanInterval:
         """Mean of a metric after the last round, over the seeds of a group."""
         return mean_interval(group.finals(metric).values())
 
     def difference(self, group: Group, metric: str) -> MeanInterval:
-        """Difference of a metric after the last round: a group less the first, over seeds of
-        both."""
+        """Difference of a metric after the last round from the first group, over common seeds."""
         return paired_difference(group.finals(metric), self.groups[0].finals(metric))
 
     def _may_be_chance(self, group: Group, metric: str) -> bool:
-        """Whether a difference from the first group is known, and within its 95 % interval of
-        zero."""
+        """Whether a difference from the first group is known, and its 95 % interval holds zero."""
         found, first = self.difference(group, metric), self.groups[0]
         if not math.isfinite(found.mean):
             return False
@@ -309,37 +309,36 @@ def compare_runs(
         (each for each in (trace_of(run, trace) for run in opened) if each is not None), None
     )
     gathered = _gathered(opened)
-    # Any run of a group will do: they have the same settings but for the seed, which changes no
-    # epsilon either.
-    tables = {key: _settings(next(iter(group.values()))) for key, group in gathered.items()}
-    differing = _differing(list(tables.values()))
-    labels = _labels(list(tables.values()), differing)
-    own_delta: float = opened[0].document["scenario"]["privacy"]["delta"]
-    used_delta = own_delta if delta is None else delta
-    firsts = [next(iter(group.values())) for group in gathered.values()]
-    spent, assumptions = (
-        _spent(firsts, labels, found, used_delta) if found is not None else ([{}] * len(firsts), ())
-    )
+    # Any run of a group will do: its seed changes neither settings nor epsilon.
+    firsts = [next(iter(group.values())) for group in gathered]
+    tables = [_settings(each) for each in firsts]
+    differing = _differing(tables)
+    labels = _labels(tables, differing)
+    first = opened[0]
+    own_delta: float = first.document["scenario"]["privacy"]["delta"]
+    delta = own_delta if delta is None else delta
+    spent: list[_Spent] = [{}] * len(firsts)
+    assumptions: tuple[str, ...] = ()
+    if found is not None:
+        spent, assumptions = _spent(firsts, labels, found, delta)
     groups = tuple(
         Group(
             label,
             runs_by_seed,
             {
-                name: tables[key][name]
+                name: table[name]
                 for name in differing
-                if name in tables[key] and not _is_unread(name, tables[key])
+                if name in table and not _is_unread(name, table)
             },
             figures.get("epsilon"),
             figures.get("rho"),
         )
-        for label, (key, runs_by_seed), figures in zip(labels, gathered.items(), spent, strict=True)
+        for label, runs_by_seed, table, figures in zip(labels, gathered, tables, spent, strict=True)
     )
-    first = opened[0]
-    return Comparison(first.trace_digest, first.task_metrics, groups, used_delta, assumptions)
+    return Comparison(first.trace_digest, first.task_metrics, groups, delta, assumptions)
 
 
 def _demand_comparable(first: TrainedRun, other: TrainedRun) -> None:
-    """Raises InputError if two runs are of different traces, tasks or metrics."""
     for what, of in (
         ("trace", lambda run: run.trace_digest[:12]),
         ("task", _task_of),
@@ -353,19 +352,18 @@ def _demand_comparable(first: TrainedRun, other: TrainedRun) -> None:
 
 
 def _task_of(run: TrainedRun) -> str:
-    """Its kind; of a user's own, its content."""
+    """Its kind; for a user's own task also its content."""
     task = run.document["scenario"]["training"]["task"]
     digest = task.get("sha256")
     return task["kind"] if not digest else f"{task['kind']} {digest[:12]}"
 
 
-def _gathered(runs: Sequence[TrainedRun]) -> dict[str, dict[int, TrainedRun]]:
-    """Runs by a digest of their settings, then by seed."""
+def _gathered(runs: Sequence[TrainedRun]) -> list[dict[int, TrainedRun]]:
+    """Runs of the same settings, by seed."""
     groups: dict[str, dict[int, TrainedRun]] = {}
     for run in runs:
-        # A table of settings cannot be a key, but its digest can.
-        content = json.dumps(_settings(run), sort_keys=True).encode()
-        group = groups.setdefault(hashlib.sha256(content).hexdigest(), {})
+        # A table of settings cannot be a key, but its text can.
+        group = groups.setdefault(json.dumps(_settings(run), sort_keys=True), {})
         seed = run.document["seed"]
         if seed in group:
             raise InputError(
@@ -373,7 +371,7 @@ def _gathered(runs: Sequence[TrainedRun]) -> dict[str, dict[int, TrainedRun]]:
                 f"{str(group[seed].path)!r}; a seed counts once, so leave one of them out"
             )
         group[seed] = run
-    return groups
+    return list(groups.values())
 
 
 def _are_equal(figure: float | None, other: float | None) -> bool:
@@ -383,30 +381,26 @@ def _are_equal(figure: float | None, other: float | None) -> bool:
 
 
 def _settings(run: TrainedRun) -> dict[str, Any]:
-    """What a run was set to, by dotted key, without its seed and without where files lay."""
+    """Settings of a run by dotted key, without its seed and paths of files."""
     scenario = run.document["scenario"]
-    flat: dict[str, Any] = {}
-    for table in TRAINED_TABLES:
-        _flatten(table, scenario.get(table, {}), flat)
-    flat.pop("training.seed", None)
-    # Two copies of a file are one setting, which its digest tells.
-    for key in FILE_KEYS:
-        flat.pop(key, None)
-    return flat
+    flat = [pair for name in TRAINED_TABLES for pair in _flat(name, scenario.get(name, {}))]
+    # Two copies of a file are one setting: its digest is compared.
+    left_out = {"training.seed", *FILE_KEYS}
+    return {key: value for key, value in flat if key not in left_out}
 
 
-def _flatten(key: str, value: Any, into: dict[str, Any]) -> None:
-    if not isinstance(value, dict):
-        into[key] = value
-        return
-    for name, part in value.items():
-        _flatten(f"{key}.{name}", part, into)
+def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from _flat(f"{key}.{name}", part)
+    else:
+        yield key, value
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys whose values are not the same everywhere; a key that is missing differs from all."""
+    """Keys whose values are not the same everywhere; a missing key differs from all values."""
     keys = sorted({key for each in settings for key in each})
-    # None will not do: it is a value that a key may have.
+    # None would not do: it is a value that a key may have.
     missing = object()
     return [
         key
@@ -416,8 +410,8 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> list[str]:
-    """A name for each group, no two alike: its mechanism's kind, the kinds of other tables where
-    these differ, and the keys that differ among groups of the same kinds."""
+    """A name for each group, no two alike: its mechanism's kind, the kinds of other tables if these
+    differ, and the keys that differ among groups of the same kinds."""
     tables = {key.removesuffix(".kind") for each in settings for key in each if _is_kind(key)}
     # A table's kind stands before its other keys.
     keys = sorted(differing, key=lambda key: (key.rpartition(".")[0], not _is_kind(key), key))
@@ -425,8 +419,8 @@ def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> 
     for each in settings:
         parts = [each.get(f"{MECHANISM}.kind", "")]
         for key in keys:
-            table = _told_apart(key, tables)
-            # A key of one kind says nothing beside another kind, so only rivals of its kind decide.
+            table = _table_with_kind(key, tables)
+            # A key of one kind means nothing beside another kind, so only rivals decide.
             rivals = [
                 other
                 for other in settings
@@ -434,13 +428,13 @@ def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> 
             ]
             if _is_kind(key):
                 kind = _kind(each, table)
-                # A run without the table has its default, which goes without saying.
-                is_told = table != MECHANISM and kind is not None
-                parts += [f"{_short(table)} {kind}"] if is_told else []
-            elif key in _differing(rivals) and _can_be_told(key, each):
+                # A run without the table has its default, which needs no words.
+                if table != MECHANISM and kind is not None:
+                    parts.append(f"{_short(table)} {kind}")
+            elif key in _differing(rivals) and _is_shown(key, each):
                 parts.append(f"{_short(key)} {_value(each[key])}")
         label = ", ".join(parts)
-        # Long lists are not told, so two labels may be alike; those get numbers.
+        # Long lists are left out, so two labels may be alike, which then get numbers.
         alike = sum(known == label or known.startswith(f"{label} #") for known in labels)
         labels.append(f"{label} #{alike + 1}" if alike else label)
     return labels
@@ -450,8 +444,8 @@ def _is_kind(key: str) -> bool:
     return key.endswith(".kind")
 
 
-def _told_apart(key: str, tables: Collection[str]) -> str:
-    """The table with a kind that a key stands in; "" for none."""
+def _table_with_kind(key: str, tables: Collection[str]) -> str:
+    """The nearest table around a key that has a kind, or ""."""
     while key and key not in tables:
         key = key.rpartition(".")[0]
     return key
@@ -461,14 +455,11 @@ def _kind(settings: Mapping[str, Any], table: str) -> Any:
     return settings.get(f"{table}.kind")
 
 
-def _can_be_told(key: str, settings: Mapping[str, Any]) -> bool:
+def _is_shown(key: str, settings: Mapping[str, Any]) -> bool:
     """Whether a key has an effect in a group, and its value is not a mechanism's long list."""
-    is_list = isinstance(settings.get(key), list | tuple)
-    return (
-        key in settings
-        and not _is_unread(key, settings)
-        and not (is_list and key.startswith(f"{MECHANISM}."))
-    )
+    if key not in settings or _is_unread(key, settings):
+        return False
+    return not (isinstance(settings[key], list | tuple) and key.startswith(f"{MECHANISM}."))
 
 
 def _is_unread(key: str, settings: Mapping[str, Any]) -> bool:
@@ -478,12 +469,10 @@ def _is_unread(key: str, settings: Mapping[str, Any]) -> bool:
 
 
 def _short(key: str) -> str:
-    """A key as a word or two: its last part, with the table before it where it lies deeper."""
+    """A key as a word or two: its last part, and the table before it if it lies deeper."""
     if key == "privacy.noise_multiplier":
         return "z"
-    *_, table, name = key.split(".")
-    is_deep = key.count(".") > 1
-    return f"{table} {name}".replace("_", " ") if is_deep else name.replace("_", " ")
+    return " ".join(key.split(".")[1:][-2:]).replace("_", " ")
 
 
 def _value(value: Any) -> str:
@@ -494,60 +483,42 @@ def _value(value: Any) -> str:
 
 def _spent(
     runs: Sequence[TrainedRun], labels: Sequence[str], trace: Trace, delta: float
-) -> tuple[list[dict[str, dict[str, float | None]]], tuple[str, ...]]:
-    """Observed and enforced epsilon and rho of each run by the audit of the trace, and what they
-    rest on."""
-    known: dict[str, dict[str, dict[str, float | None]]] = {}
-    rested: dict[str, tuple[str, ...]] = {}
-    labels_by_key: dict[str, list[str]] = {}
-    found: list[dict[str, dict[str, float | None]]] = []
-    for run, label in zip(runs, labels, strict=True):
+) -> tuple[list[_Spent], tuple[str, ...]]:
+    """Observed and enforced epsilon and rho of each run by the audit of the trace, and their
+    assumptions: each once, with the labels of its groups unless it holds for all."""
+    audits: dict[str, Audit] = {}
+    keys = []
+    for run in runs:
         privacy = run.document["scenario"]["privacy"]
         own = [privacy["mechanism"], privacy["noise_multiplier"], privacy.get("encoding")]
         key = json.dumps(own, sort_keys=True)
+        keys.append(key)
         # An audit reads all participations, and settings of the training change nothing in it.
-        if key not in known:
-            read = scenario_of_trained(run, trace).privacy
+        if key not in audits:
             # The scenario is read back, so that the audit gets strategies and not tables.
-            audit = audit_trace(
+            read = scenario_of_trained(run, trace).privacy
+            audits[key] = audit_trace(
                 trace, read.noise_multiplier, delta, read.mechanism, encoding=read.encoding
             )
-            # A run without noise has no guarantee, and so no figures.
-            used = audit.mechanisms[0] if audit.mechanisms else None
-            known[key] = {
-                name: {
-                    kind: None if used is None else getattr(getattr(used, kind), name)
-                    for kind in ("observed", "enforced")
-                }
-                for name in ("epsilon", "rho")
-            }
-            rested[key] = audit.assumptions
-        labels_by_key.setdefault(key, []).append(label)
-        found.append(known[key])
-    return found, _told_once(rested, labels_by_key)
-
-
-def _told_once(
-    rested: Mapping[str, Sequence[str]], labels: Mapping[str, Sequence[str]]
-) -> tuple[str, ...]:
-    """What audits rest on: each sentence once, with the groups that it is about unless that is
-    all of them.
-
-    Args:
-        rested: sentences of each audit.
-        labels: of the groups that each audit is of.
-    """
     about: dict[str, list[str]] = {}
-    for key, sentences in rested.items():
-        for sentence in sentences:
-            about.setdefault(sentence, []).extend(labels[key])
-    groups = sum(map(len, labels.values()))
-    # A sentence that all groups rest on needs no names.
-    return tuple(
-        sentence if len(those) == groups else f"Of {'; '.join(those)}: {sentence}"
-        for sentence, those in about.items()
+    for key, audit in audits.items():
+        own_labels = [label for label, each in zip(labels, keys, strict=True) if each == key]
+        for sentence in audit.assumptions:
+            about.setdefault(sentence, []).extend(own_labels)
+    assumptions = tuple(
+        sentence if len(names) == len(labels) else f"Of {'; '.join(names)}: {sentence}"
+        for sentence, names in about.items()
     )
+    return [_figures_of(audits[key]) for key in keys], assumptions
 
 
-def _compared_run(run: TrainedRun, seed: int) -> ComparedRun:
-    return ComparedRun(run, seed, run.document["rounds"], run.last_evaluation())
+def _figures_of(audit: Audit) -> _Spent:
+    # A run without noise has no guarantee, and so no figures.
+    used = audit.mechanisms[0] if audit.mechanisms else None
+    return {
+        name: {
+            kind: None if used is None else getattr(getattr(used, kind), name)
+            for kind in ("observed", "enforced")
+        }
+        for name in ("epsilon", "rho")
+    }

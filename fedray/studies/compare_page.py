@@ -1,4 +1,4 @@
-"""Comparisons of trained runs as figures and a page."""
+"""Comparisons of trained runs as tables, figures and a page."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,6 @@ from fedray.wire.messages import Metric
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """The page of a comparison."""
     runs = sum(len(group.runs) for group in comparison.groups)
     return render_study(
         "Trained runs compared",
@@ -44,7 +43,6 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
     """Means over seeds, and differences from the first setting."""
     first = comparison.groups[0]
 
-    # The first setting is what the others are compared with.
     def of_pairs(text: Callable[[MeanInterval], str]) -> Callable[[Group], str]:
         return lambda group: (
             "" if group is first else text(comparison.difference(group, metric.name))
@@ -70,9 +68,11 @@ def _runs_table(comparison: Comparison) -> Table:
         "seed": lambda row: str(row[1]),
         "rounds": lambda row: f"{row[2].document['rounds']:,}",
     }
-    for each in comparison.metrics:
-        cells[f"{each.title}{each.in_unit}"] = _measure_cell(each)
-    # Without noise there is no privacy to be compared.
+    for metric in comparison.metrics:
+        cells[f"{metric.title}{metric.in_unit}"] = lambda row, name=metric.name: measured_text(
+            row[2].last_evaluation()[name]
+        )
+    # A run without noise has no privacy figures.
     if any(group.epsilon is not None for group in comparison.groups):
         for what, decimals in (("rho", 6), ("epsilon", 4)):
             for kind in ("observed", "enforced"):
@@ -89,10 +89,6 @@ def _runs_table(comparison: Comparison) -> Table:
         "On held-out data; standard errors in brackets. "
         f"{_epsilon_words(comparison)} {COSTS} {comparison.privacy_note}".rstrip(),
     )
-
-
-def _measure_cell(metric: Metric) -> Callable[[tuple[Group, int, TrainedRun]], str]:
-    return lambda row: measured_text(row[2].last_evaluation()[metric.name])
 
 
 def _spent_cell(
@@ -117,16 +113,9 @@ def _settings_table(comparison: Comparison) -> Table:
 
 
 def interval_text(estimate: MeanInterval, form: str) -> str:
-    """A mean and half the width of its interval, as "0.1234 ± 0.0021".
-
-    Args:
-        estimate: mean of a sample.
-        form: format of the mean.
-    """
-    if not math.isfinite(estimate.mean):
-        return "-"
-    mean = format(estimate.mean, form)
-    if not math.isfinite(estimate.low):
+    """A mean in a format and half the width of its interval, as "0.1234 ± 0.0021"."""
+    mean = _shown(estimate.mean, form)
+    if mean == "-" or not math.isfinite(estimate.low):
         return mean
     return f"{mean} ± {(estimate.high - estimate.low) / 2:.4f}"
 
@@ -136,17 +125,16 @@ def _shown(value: float | None, form: str) -> str:
 
 
 def _setting(value: Any) -> str:
-    """A value of a scenario, with every digit: a rounded one may look like that of another
-    setting."""
     if value is None:
         return "-"
+    # Every digit is shown, since rounded values of two settings may look alike.
     text = in_words(value)
     # 64 characters are a SHA-256; its first 12 are enough to tell two files apart.
     return text[:12] if isinstance(value, str) and len(text) == 64 else text
 
 
 def comparison_figures(comparison: Comparison) -> list[Shown]:
-    """Every metric over rounds; and after the last round against epsilon, where that is known."""
+    """Every metric over rounds; and after the last round against epsilon, if that is known."""
     figures: list[Shown] = [_curve(comparison, metric) for metric in comparison.metrics]
     # A group whose trace is not at hand has no epsilon to stand over.
     known = [group for group in comparison.groups if _epsilon(group) is not None]
@@ -168,7 +156,7 @@ def _curve(comparison: Comparison, metric: Metric) -> Figure:
 def _against_epsilon(comparison: Comparison, metric: Metric, groups: list[Group]) -> Figure:
     means = [comparison.mean(group, metric.name) for group in groups]
     x = np.array([_epsilon(group) for group in groups], np.float64)
-    # A single seed has no interval, so the note does not speak of bars then.
+    # A single seed has no interval, hence no bars to explain.
     has_intervals = any(math.isfinite(mean.low) for mean in means)
     bars = " Bars are 95 % intervals of the mean over seeds." if has_intervals else ""
     return Figure(

@@ -1,5 +1,4 @@
-"""Finding and evaluating mechanisms for the command line: what users give, checked; what they get,
-as values."""
+"""Mechanisms for the command line: options checked, results as values."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from fedray.base.document import Document, IfAny, InPlace, NotInJson
-from fedray.base.errors import InputError, OptimizationFailed
+from fedray.base.errors import InputError, OptimizationFailed, demanded
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import read_strategy, write_strategy
@@ -34,16 +33,14 @@ _NO_DELTA = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class Found(Document):
-    """A mechanism with its figures; for weighted outcomes those of the weightiest first, then of
-    the others."""
+    """A mechanism's figures; with weighted outcomes for each of them, the weightiest first."""
 
     figures: InPlace[Figures]
     others: NotInJson[tuple[Figures, ...]]
 
     @property
     def targets(self) -> IfAny[tuple[Figures, ...]]:
-        """The same figures for each of the weighted outcomes, the weightiest first; only with
-        `--targets` of several outcomes."""
+        """The same figures for each of several weighted outcomes, the weightiest first."""
         return (self.figures, *self.others) if self.others else None
 
 
@@ -58,21 +55,10 @@ def read_request(
     targets: Path | None,
     workload: str = "prefix",
 ) -> MechanismRequest:
-    """Makes a request of what the options of `fedray optimize` ask for.
-
-    Args:
-        kind: of the mechanism, such as "blt".
-        rounds: n, rounds that are released.
-        min_sep: b, least difference of two rounds of one device.
-        max_participations: k, most rounds of one device.
-        buffers: of a blt; None for the usual number.
-        bands: of a banded kind; None for the kind's default.
-        objective: "max" or "rms"; None for the kind's default.
-        targets: a JSON file of weighted outcomes, in place of rounds, min_sep and
-            max_participations.
+    """Makes a request from the options of `fedray optimize`.
 
     Raises:
-        InputError: if the options contradict each other, or some are missing.
+        InputError: the options contradict each other, or some are missing.
     """
     with _inputs():
         if targets is None:
@@ -84,7 +70,7 @@ def read_request(
                     "leave out the three beside it"
                 )
             outcomes = read_targets(targets)
-            # A request needs one setting even where outcomes are weighted: the weightiest.
+            # A request needs one setting even if outcomes are weighted: the weightiest.
             participation = max(outcomes, key=lambda target: target.weight).participation
         lengths = [each.participation.rounds for each in outcomes] or [participation.rounds]
         return MechanismRequest(
@@ -104,20 +90,16 @@ def find_mechanism(
     has_cache: bool,
     on_progress: Progress,
 ) -> Found:
-    """Optimises or builds what is asked for, and writes it if `out` is given.
-
-    Args:
-        request: what is asked for.
-        out: JSON file of the mechanism; None for no file.
-        has_cache: whether to keep mechanisms, and to take those that were kept.
-        on_progress: hears how far the optimisation is.
+    """Optimises or builds the requested mechanism, and writes it to a JSON file if `out` is given.
 
     Raises:
-        InputError: if the request is impossible, or `out` cannot be written.
-        OptimizationFailed: if no mechanism was found that is valid.
+        InputError: the request is impossible, or `out` cannot be written.
+        OptimizationFailed: no valid mechanism was found.
     """
     with _inputs():
-        _check_out(out)
+        # Checked before an optimisation of minutes.
+        if out is not None:
+            _check_out(out)
         strategy = (
             cached_mechanism(request, default_cache(), on_progress)
             if has_cache
@@ -149,25 +131,17 @@ def evaluate_mechanisms(
     partitions: int | None = None,
     workload: str = "prefix",
 ) -> dict[str, Figures]:
-    """Computes all figures of mechanisms at one setting; with a sampling probability also amplified
-    ones.
+    """Returns all figures of mechanisms at one setting, by mechanism as given: files (JSON or .npy)
+    or kinds in FOLLOWING_KINDS.
 
     Args:
-        given: the mechanisms: files (JSON or .npy), or kinds in FOLLOWING_KINDS.
-        rounds: n, rounds that are released.
-        min_sep: b, least difference of two rounds of one device.
-        max_participations: k, most rounds of one device.
         noise_multiplier: z of mu, rho and epsilon; None for figures without them.
-        delta: of epsilon.
-        probability: with which each device is sampled in its turn; None for no sampling.
+        probability: probability that a device is sampled in its turn, for amplified figures.
         partitions: parts of the population that take turns; None for one.
         workload: workload of the losses, such as "momentum=0.9,decay=0.95" or "schedule=run.toml".
 
-    Returns:
-        The figures of each, by what was given for it.
-
     Raises:
-        InputError: if the setting is impossible, or nothing is proven for it.
+        InputError: the setting is impossible, or nothing is proven for it.
     """
     with _inputs():
         participation = _participation(rounds, min_sep, max_participations)
@@ -178,13 +152,13 @@ def evaluate_mechanisms(
                 "give one"
             )
         matrix = read_workload(workload, participation.rounds)
+        # All are read before any is evaluated, so that a wrong name costs no time.
         strategies = {str(each): _strategy(each, participation, matrix) for each in given}
         found = {}
         for name, strategy in strategies.items():
+            setting = participation, noise_multiplier, delta, sampling, matrix
             try:
-                found[name] = mechanism_figures(
-                    strategy, participation, noise_multiplier, delta, sampling, matrix
-                )
+                found[name] = mechanism_figures(strategy, *setting)
             except InputError as error:
                 raise InputError(f"mechanism {name!r}: {error}") from None
         return found
@@ -202,28 +176,17 @@ def calibrate_mechanism(
     partitions: int | None = None,
     workload: str = "prefix",
 ) -> Figures:
-    """Computes all figures of a mechanism at the least noise multiplier that gives epsilon or rho.
+    """Computes all figures of a mechanism at the least noise multiplier for an epsilon or a rho.
 
-    Args:
-        given: the mechanism: a file (JSON or .npy), or a kind in FOLLOWING_KINDS.
-        rounds: n, rounds that are released.
-        min_sep: b, least difference of two rounds of one device.
-        max_participations: k, most rounds of one device.
-        delta: of epsilon.
-        epsilon: the most that is allowed. Give this or rho.
-        rho: the most that is allowed.
-        probability: with which each device is sampled in its turn; None for no sampling.
-        partitions: parts of the population that take turns; None for one.
-
-    Raises:
-        InputError: if the setting is impossible, or nothing is proven for it.
+    Arguments and errors are those of `evaluate_mechanisms`.
     """
     with _inputs():
         participation = _participation(rounds, min_sep, max_participations)
         sampling = _sampling(participation.rounds, probability, partitions)
         matrix = read_workload(workload, participation.rounds)
+        strategy = _strategy(given, participation, matrix)
         return calibrated_figures(
-            _strategy(given, participation, matrix),
+            strategy,
             participation,
             delta,
             epsilon=epsilon,
@@ -234,14 +197,11 @@ def calibrate_mechanism(
 
 
 def mechanism_over(given: Path, rounds: int) -> Strategy:
-    """Returns the mechanism of a file, or of a kind that the rounds determine, for a trace.
-
-    Args:
-        given: file (JSON or .npy), or a kind whose recipe searches nothing, such as tree.
-        rounds: n, number of committed rounds of the trace.
+    """Returns the mechanism of a file (JSON or .npy), or of a kind whose recipe searches nothing,
+    for the committed rounds of a trace.
 
     Raises:
-        InputError: it is none of these, cannot be read, or has fewer rounds.
+        InputError: it is neither, cannot be read, or has fewer rounds.
     """
     with _inputs():
         recipe = RECIPES.get(cast(Kind, str(given)))
@@ -256,13 +216,12 @@ def mechanism_over(given: Path, rounds: int) -> Strategy:
         if found.most_rounds is not None and found.most_rounds < n:
             raise ValueError(
                 f"mechanism {str(given)!r} is for {found.most_rounds:,} rounds, and the trace has "
-                f"{n:,}; make one for as many"
+                f"{n:,}; make a longer one"
             )
         return found
 
 
 def _strategy(given: Path, participation: MinSep, workload: Workload = PREFIX) -> Strategy:
-    """The mechanism of a file, or of a kind that a setting determines."""
     kind = str(given)
     # A path of one word without a suffix may be meant for a kind; files of `--out` have a suffix.
     if given.is_file() or given.suffix or given.name != kind:
@@ -298,20 +257,15 @@ def _sampling(
 def _participation(
     rounds: int | None, min_sep: int | None, max_participations: int | None
 ) -> MinSep:
-    needed = {"rounds": rounds, "min_sep": min_sep, "max_participations": max_participations}
-    for name, value in needed.items():
-        if value is None:
-            raise InputError.of(name, None, "must be given: sensitivity and loss depend on it")
-    assert rounds is not None
-    assert min_sep is not None
-    assert max_participations is not None
-    return MinSep(rounds, min_sep, max_participations)
+    rule = "must be given: sensitivity and loss depend on it"
+    return MinSep(
+        demanded("rounds", rounds, rule),
+        demanded("min_sep", min_sep, rule),
+        demanded("max_participations", max_participations, rule),
+    )
 
 
-def _check_out(out: Path | None) -> None:
-    """Before minutes are spent on what could not be written."""
-    if out is None:
-        return
+def _check_out(out: Path) -> None:
     if out.suffix == ".npy":
         raise ValueError(
             f"out={str(out)!r} names the JSON file; a matrix is written beside it as .npy, so "
@@ -325,14 +279,11 @@ def _check_out(out: Path | None) -> None:
 
 @contextmanager
 def _inputs() -> Iterator[None]:
-    """What the mathematics refuses is the caller's mistake here."""
+    """Converts errors of the mathematics: a refusal is the caller's mistake here."""
     try:
         yield
-    except InputError:
-        # An InputError is a ValueError too, and says already what to do.
-        raise
     except ValueError as error:
         raise InputError.caused_by(error) from None
     except ArithmeticError as error:
-        # An optimisation whose numbers fail is no mistake of the caller.
+        # A failed optimisation is not the caller's mistake.
         raise OptimizationFailed(str(error)) from None

@@ -32,21 +32,15 @@ PUBLISHED_GOAL = 6500
 
 @dataclass(frozen=True, slots=True)
 class FittedRun(Document):
-    """One simulated run of the search: the value that was tried, and the participation that came of
-    it."""
+    """One simulated run of the search: the tried value, and the participation of the run."""
 
     value: float
-    """What the key was set to."""
+    """Value of the key."""
     min_sep: NotInJson[int | None]
-    """The gap; None where the run starved, which counts as too small, and the number of rounds
-    where no device came twice, which counts as too large."""
+    """The gap; None if the run starved, which counts as too small, and the number of rounds if no
+    device came twice, which counts as too large."""
     max_participations: int | None
     """k; None if the run starved."""
-
-    @property
-    def has_min_sep(self) -> bool:
-        """Whether a device took part twice, so that there is a min-sep to compare."""
-        return self.max_participations is not None and self.max_participations > 1
 
     @property
     def min_sep_text(self) -> str:
@@ -56,15 +50,14 @@ class FittedRun(Document):
     @property
     def gap(self) -> Annotated[int | None, Key("min_sep")]:
         """The gap; None if no device took part twice, and if the run starved."""
-        return self.min_sep if self.has_min_sep else None
+        return self.min_sep if (self.max_participations or 0) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Fit(Result):
-    """The value whose run came nearest, and all runs that were tried.
+    """The value whose run came nearest, and all runs of the search.
 
-    It may be further off than the tolerance, where the search ended before; `relative_error` says
-    how far.
+    It may be further off than the tolerance if the search ended before; see `relative_error`.
     """
 
     TABLES: ClassVar[str] = "fedray.studies.fit:fit_tables"
@@ -76,7 +69,7 @@ class Fit(Result):
     best: FittedRun
     """The run whose min-sep came nearest."""
     runs: tuple[FittedRun, ...]
-    """All runs, in the order in which they were tried."""
+    """All runs, in order of the search."""
 
     def __repr__(self) -> str:
         return (
@@ -86,17 +79,17 @@ class Fit(Result):
 
     @property
     def relative_error(self) -> InJson[float]:
-        """The best run's min-sep over the one that was observed, minus 1."""
+        """The best run's min-sep over the observed one, minus 1."""
         assert self.best.min_sep is not None
         return self.best.min_sep / self.target - 1.0
 
     def to_arrow(self) -> pa.Table:
-        """The runs in the order in which they were tried, a row each."""
+        """The runs in order of the search, a row each."""
         return pa.Table.from_pylist([run.to_json() for run in self.runs])
 
 
 def fit_tables(fit: Fit) -> list[Table]:
-    """The runs of a `fit`, in the order in which they were tried."""
+    """The runs of a fit, in order of the search."""
     cells = {
         fit.key: lambda run: f"{run.value:g}",
         "min-sep (gap)": lambda run: run.min_sep_text,
@@ -137,17 +130,11 @@ def fit_min_sep(
     if key not in RANGES:
         raise InputError.of("key", key, "cannot be fitted", f"take one of {', '.join(RANGES)}")
     if not 1 <= min_sep < scenario.rounds.count:
-        raise InputError.of(
-            "min_sep",
-            min_sep,
-            f"must be at least 1 and less than the {scenario.rounds.count} rounds, since no "
-            "two are further apart",
-            "give what was observed",
-        )
+        rule = f"must be at least 1 and less than the {scenario.rounds.count} rounds"
+        raise InputError.of("min_sep", min_sep, rule, "give the observed gap")
     if not 0 < tolerance < 1:
-        raise InputError.of(
-            "tolerance", tolerance, "must be between 0 and 1", "0.01 is one percent"
-        )
+        rule = "must be between 0 and 1"
+        raise InputError.of("tolerance", tolerance, rule, "0.01 is one percent")
     smaller = scenario.scaled(scale)
     # Traces lie in temporary folders, so no checkpoint would ever be resumed.
     placement = placement or Placement(backend="in-process", checkpoint_seconds=math.inf)
@@ -163,9 +150,7 @@ def fit_min_sep(
         return run
 
     def is_near(run: FittedRun) -> bool:
-        if not run.has_min_sep or run.min_sep is None:
-            return False
-        return abs(run.min_sep / min_sep - 1.0) <= tolerance
+        return run.gap is not None and abs(run.gap / min_sep - 1.0) <= tolerance
 
     # min-sep grows with the key, so its largest value shows whether a solution exists.
     low, high = RANGES[key]
@@ -188,16 +173,13 @@ def fit_min_sep(
         else:
             below = run
     # A run in which no device came twice has no min-sep that could be near.
-    compared = []
-    for run in runs:
-        if run.has_min_sep and run.min_sep is not None:
-            compared.append((abs(run.min_sep - min_sep), run))
+    compared = [(abs(run.gap - min_sep), run) for run in runs if run.gap is not None]
     if not compared:
         raise FitFailed(
             f"min_sep={min_sep} is out of reach: at no {key} that was tried did a device take part "
             "twice; check rounds"
         )
-    best = min(compared, key=lambda each: each[0])[1]
+    _, best = min(compared, key=lambda each: each[0])
     return Fit(key, min_sep, best, tuple(runs))
 
 
@@ -241,7 +223,7 @@ def _of_defaults(overrides: Sequence[str]) -> Scenario:
 
 
 def _between(below: FittedRun, above: FittedRun, target: int) -> float:
-    """The next value to try: on the line through both ends, in logarithms; proportional where the
+    """The next value to try: on the line through both ends, in logarithms; proportional if the
     lower end has no min-sep."""
     assert above.min_sep is not None
     if below.min_sep is None:

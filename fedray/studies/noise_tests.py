@@ -1,4 +1,4 @@
-"""Statistical tests of whitened noise [rounds, coordinates], one kind of fault each.
+"""Statistical tests of whitened noise [rounds, coordinates], each for one kind of fault.
 
 Right noise is independent standard normals, and all p-values are exact for it or too large: laws
 are chi-square, Kolmogorov-Smirnov and that of a correlation, and a worst round, coordinate or pair
@@ -9,17 +9,17 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special, stats
+
+from fedray.base.arrays import Float64Array
 
 ALARM = 5e-5
 """The p-value below which a test finds a problem. Of at most 19 tests, ten of sums and nine of
 counts, one or more err with a probability below 1e-3 together."""
 LEAST_ROUNDS = 4
-"""Rounds from which on single coordinates are judged: in fewer, discrete noise may be zero in all
-of them."""
+"""Least rounds for a test of single coordinates: in fewer, discrete noise may be zero in all."""
 MOST_COMPARED = 8192
-"""Most coordinates that are compared pair by pair; of more, this many evenly spaced ones."""
+"""Most coordinates that are compared pair by pair; from more, evenly spaced ones are taken."""
 _EPSILON = 1e-14
 """Rounding of 1 - r^2: models are float32, and so is the noise that they reveal."""
 _BLOCK = 1024
@@ -27,7 +27,7 @@ _MOST_SHIFTED = 1 << 15
 """Bounds the work of comparing rows at all shifts: rounds times the root of coordinates, in one
 group."""
 
-Values = NDArray[np.float64]
+Values = Float64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class CanaryTest:
     """One test and its result."""
 
     name: str
-    """The property of signal or noise that is tested."""
+    """The tested property of signal or noise."""
     p: float
     """p-value, corrected for the rounds, coordinates or pairs among which the test takes the worst;
     below 5e-5 the property does not hold."""
@@ -69,15 +69,10 @@ def examine_noise(silent: Values, noise: Values, grain: float) -> tuple[CanaryTe
     )
 
 
-def two_sided(low: Values, high: Values) -> Values:
-    """Two-sided p-values from both tails."""
-    return np.minimum(1.0, 2.0 * np.minimum(low, high))
-
-
 def worst_square(squares: Values, freedom: int) -> tuple[float, int]:
-    """p-value of the sum of squares that is least like a chi-square, and its index."""
+    """Two-sided p-value of the sum of squares that is least like a chi-square, and its index."""
     law = stats.chi2(freedom)
-    p = two_sided(law.cdf(squares), law.sf(squares))
+    p = np.minimum(1.0, 2.0 * np.minimum(law.cdf(squares), law.sf(squares)))
     worst = int(p.argmin())
     return min(1.0, float(p[worst]) * p.size), worst
 

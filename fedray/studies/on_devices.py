@@ -2,8 +2,8 @@
 often they took part and by time zone.
 
 The metrics of a training are measured on devices that are in no population. Here they are measured
-on those that are: on a uniform sample of all, and on samples of devices that took part equally
-often. Each device has a metric of its own, and counts once, however many examples it has.
+on devices of the population: on a uniform sample of all, and on samples of devices that took part
+equally often. Each device has a metric of its own, and counts once, however many examples it has.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.audit.participation import read_patterns
-from fedray.base.document import InJson, Keys, NotInJson, Only
+from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
+from fedray.base.document import InJson, Keys, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rng import Stream, stream_generator
@@ -65,40 +65,29 @@ class DeviceGroup:
     """
 
     by: str
-    """What they have in common: "all", "participations", "trained" or "zone"."""
+    """Their common property: "all", "participations", "trained" or "zone"."""
     low: float
     """The least count, or the hours of the time zone from UTC; 0 for all."""
     high: float
-    """The largest count; of other kinds as `low`."""
+    """The largest count; for other kinds as `low`."""
     devices: int
     """Devices of the sample with data that can be read."""
-    means: NotInJson[Mapping[str, tuple[float, float]]]
-    """By metric: the mean over the devices and its standard error; NaN for fewer than two."""
-    quantiles: NotInJson[Mapping[str, tuple[float, ...]]]
-    """By metric: the `QUANTILES` over the devices."""
+    metrics: Mapping[Annotated[str, "metric"], MetricOnDevices]
+    """Measurements on the devices of the group."""
 
     @property
     def label(self) -> InJson[str]:
-        """What the group is called in tables: "all", a count, counts from and to, or a time zone as
-        "UTC+1"."""
+        """Name in tables: "all", a count, counts from and to, or a time zone as "UTC+1"."""
         if self.by == "all":
             return "all"
         if self.by == "zone":
             return f"UTC{self.low:+g}"
         return f"{self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
 
-    @property
-    def metrics(self) -> InJson[dict[Annotated[str, "metric"], MetricOnDevices]]:
-        """Measurements on the devices of the group."""
-        return {
-            name: MetricOnDevices(*mean, self.quantiles[name]) for name, mean in self.means.items()
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class OnDevices(DrawnResult):
-    """How a trained model does on the devices of its population: on all, and by participation and
-    time zone."""
+    """Quality of a trained model on devices of its population, by participation and time zone."""
 
     TABLES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_tables"
     FIGURES: ClassVar[str] = "fedray.studies.on_devices_page:on_devices_figures"
@@ -107,17 +96,17 @@ class OnDevices(DrawnResult):
     trained: Annotated[TrainedRun, Keys("path trace_digest")]
     """The run whose final model it is."""
     metrics: Annotated[tuple[Metric, ...], Only("name unit better")]
-    """What was measured."""
+    """Measured metrics."""
     groups: tuple[DeviceGroup, ...]
     """All devices first, then by participations, by trained rounds, by time zone."""
     sample: int
-    """Most devices that were drawn of the population, and of each group of a count."""
+    """Most devices drawn from the population, and from each group of a count."""
     most_examples: int
     """Most examples that were used of each device."""
     without_data: int
-    """Devices of the samples that have no examples, or none that can be read."""
+    """Devices of the samples without examples that can be read."""
     notes: tuple[str, ...]
-    """What a reader has to know, in sentences."""
+    """Notes for a reader, a sentence each."""
     quantiles: ClassVar[InJson[tuple[float, ...]]] = QUANTILES
     """Quantiles that each group has, from 0 to 1."""
 
@@ -135,24 +124,24 @@ def evaluate_on_devices(
 ) -> OnDevices:
     """Measures the final model of a trained run on devices of its population.
 
-    Which devices are drawn is a function of the scenario's seed, the group and `devices`.
+    The drawn devices are a function of the scenario's seed, the group and `devices`.
 
     Args:
         trained: the run.
-        trace: that it was learned from; by default the one in which it lies.
-        devices: how many are drawn of the whole population, and of every group of devices that
-            took part equally often; groups that are smaller are taken whole.
-        examples: most that are used of each device, its first ones.
+        trace: trace of its training; by default the one in which it lies.
+        devices: size of the sample of the whole population, and of every group of devices that
+            took part equally often; smaller groups are taken whole.
+        examples: most examples used of each device, its first ones.
         trust_code: whether the code of a custom task or data that came with the run may be run.
 
     Raises:
-        InputError: an argument is impossible, the trace is another one or not given, or the code
+        InputError: an argument is impossible, the trace is another one or missing, or the code
             is not trusted.
-        TraceError: something cannot be read.
+        TraceError: the run or the trace cannot be read.
     """
     for name, value in (("devices", devices), ("examples", examples)):
         if value < 1:
-            raise InputError.of(name, value, "must be at least 1", "leave it out for the default")
+            raise InputError.of(name, value, "must be at least 1")
     run = trained if isinstance(trained, TrainedRun) else open_trained(trained)
     found = trace_of(run, trace)
     if found is None:
@@ -162,8 +151,7 @@ def evaluate_on_devices(
     scenario = scenario_of_trained(run, found)
     if not trust_code:
         scenario.demand_trust_of_training()
-    draws = _Draws(scenario, found, devices)
-    chosen = draws.groups()
+    chosen = _Draws(scenario, found, devices).groups()
     # Groups overlap, and a device is measured once for all of them.
     device_ids = np.unique(np.concatenate([ids for _, _, _, ids in chosen]))
     # One trainer in this process: a few thousand devices are measured in seconds.
@@ -171,12 +159,13 @@ def evaluate_on_devices(
     (trainer,) = start_trainers(scenario.for_trainers(), here, cpus=1)
     with contextlib.closing(trainer.worker):
         measures = trainer.measure_devices(run.parameters(), device_ids, examples).result()
-    values = _values(measures, run.task_metrics)
+    values = {metric.name: _values(measures, metric) for metric in run.task_metrics}
     groups = []
     for by, low, high, ids in chosen:
         # Devices without data have no measures, so a group may have fewer devices than were drawn.
         is_in = np.isin(measures.device_ids, ids)
-        groups.append(_group(by, low, high, is_in, values))
+        metrics = {name: _summary(column[is_in]) for name, column in values.items()}
+        groups.append(DeviceGroup(by, low, high, int(is_in.sum()), metrics))
     notes = (*NOTES, TRAINED_NOTE) if scenario.trains_a_sample else NOTES
     return OnDevices(
         trained=run,
@@ -189,7 +178,7 @@ def evaluate_on_devices(
     )
 
 
-_Chosen = tuple[str, float, float, NDArray[np.uint64]]
+_Chosen = tuple[str, float, float, UInt64Array]
 """Kind, low and high of a group, and the devices of its sample."""
 
 
@@ -206,20 +195,21 @@ class _Draws:
     def groups(self) -> list[_Chosen]:
         """All groups with their samples; empty ones are left out."""
         patterns = read_patterns(self._trace)
-        everybody = self._of_population("all", np.empty(0, np.uint64))
-        found: list[_Chosen] = [("all", 0.0, 0.0, everybody)]
+        uniform = self._of_population("all", np.empty(0, np.uint64))
+        found: list[_Chosen] = [("all", 0.0, 0.0, uniform)]
         found += self._by_count("participations", patterns.device_ids, patterns.counts)
         if self._scenario.trains_a_sample:
-            # A trace names who was accepted; who of them trained is drawn again from its address.
+            # A trace names accepted devices; the sample that trained is drawn again.
             rows = [cohort.device_ids for _, cohort in cohorts(self._trace, self._scenario)]
             found += self._by_count("trained", *np.unique(rows, return_counts=True))
-        found += self._by_zone(everybody)
+        # Zones of the uniform sample have their shares of the population.
+        offsets = zone_offsets_on(self._scenario, uniform)
+        for offset in np.unique(offsets).tolist():
+            found.append(("zone", offset, offset, uniform[offsets == offset]))
         return [each for each in found if each[3].size]
 
-    def _by_count(
-        self, by: str, device_ids: NDArray[np.uint64], counts: NDArray[np.int64]
-    ) -> Iterator[_Chosen]:
-        """Those with none, then those with so many; the largest count is one that occurs."""
+    def _by_count(self, by: str, device_ids: UInt64Array, counts: Int64Array) -> Iterator[_Chosen]:
+        """Groups of devices by a count, from 0 to the largest that occurs."""
         yield by, 0.0, 0.0, self._of_population(by, device_ids)
         # A draw per group at an address of its own, so that groups do not depend on one another.
         for low, high in _bins(int(counts.max(initial=0))):
@@ -230,24 +220,18 @@ class _Draws:
             largest = counts[counts <= high].max()
             yield by, float(low), float(largest), np.sort(drawn)
 
-    def _by_zone(self, device_ids: NDArray[np.uint64]) -> Iterator[_Chosen]:
-        # Of the uniform sample, so that zones have the devices that they have in the population.
-        offsets = zone_offsets_on(self._scenario, device_ids)
-        for offset in np.unique(offsets).tolist():
-            yield "zone", offset, offset, device_ids[offsets == offset]
-
-    def _of_population(self, by: str, without: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _of_population(self, by: str, without: UInt64Array) -> UInt64Array:
         """A uniform sample, sorted, of the devices that joined before the last round closed, less
         those in `without`. (`joined_before` may count two more than have joined.)"""
         wanted = min(self._sample, self._joined - without.size)
-        # Twice as many as are wanted, as some of them are in `without`; more if that was too few.
+        # Twice the wanted number, as some are in `without`; more if that was too few.
         size = min(self._joined, 2 * wanted)
         while True:
-            # Anew from the same address: a larger draw of ranks is uniform by itself.
+            # The address is used again: a larger draw of ranks is uniform by itself.
             ranks = self._generator(by, 0).choice(self._joined, size, replace=False)
             device_ids = devices_of_ranks(self._presence.order, ranks).astype(np.uint64)
             device_ids = device_ids[~np.isin(device_ids, without)]
-            # A draw of everybody cannot be made larger.
+            # A draw of all devices cannot be made larger.
             if device_ids.size >= wanted or size == self._joined:
                 return np.sort(device_ids[:wanted])
             size = min(self._joined, 2 * size)
@@ -268,37 +252,19 @@ def _bins(most: int) -> Iterator[tuple[int, int]]:
         low = 2 * (low - 1) + 1
 
 
-def _values(
-    measures: DeviceMeasures, metrics: tuple[Metric, ...]
-) -> dict[str, NDArray[np.float64]]:
-    """Each device's metrics [U]; NaN where its examples have no weight."""
-    values = {}
-    for metric in metrics:
-        numerators, weights = measures.sums[metric.name].T
-        # Division by no weight is what NaN stands for here.
-        with np.errstate(all="ignore"):
-            ratios = np.where(weights > 0, numerators / weights, np.nan)
-            values[metric.name] = np.exp(ratios) if metric.is_exponential else ratios
-    return values
+def _values(measures: DeviceMeasures, metric: Metric) -> Float64Array:
+    """Each device's metric, [U]; NaN if its examples have no weight."""
+    numerators, weights = measures.sums[metric.name].T
+    # Division by zero weight gives NaN, as it should.
+    with np.errstate(all="ignore"):
+        ratios = np.where(weights > 0, numerators / weights, np.nan)
+        return np.exp(ratios) if metric.is_exponential else ratios
 
 
-def _group(
-    by: str,
-    low: float,
-    high: float,
-    is_in: NDArray[np.bool_],
-    values: Mapping[str, NDArray[np.float64]],
-) -> DeviceGroup:
-    """A group's means and quantiles over its devices; devices without a value do not count."""
-    means = {}
-    quantiles = {}
-    for name, column in values.items():
-        own = column[is_in]
-        # A device whose examples have no weight has no metric.
-        own = own[~np.isnan(own)]
-        mean = float(own.mean()) if own.size else np.nan
-        error = float(own.std(ddof=1) / np.sqrt(own.size)) if own.size > 1 else np.nan
-        means[name] = (mean, error)
-        found = np.quantile(own, QUANTILES) if own.size else np.full(len(QUANTILES), np.nan)
-        quantiles[name] = tuple(found.tolist())
-    return DeviceGroup(by, low, high, int(is_in.sum()), means, quantiles)
+def _summary(values: Float64Array) -> MetricOnDevices:
+    """Mean and quantiles over devices; devices without a value do not count."""
+    own = values[~np.isnan(values)]
+    mean = float(own.mean()) if own.size else np.nan
+    error = float(own.std(ddof=1) / np.sqrt(own.size)) if own.size > 1 else np.nan
+    found = np.quantile(own, QUANTILES) if own.size else np.full(len(QUANTILES), np.nan)
+    return MetricOnDevices(mean, error, tuple(found.tolist()))

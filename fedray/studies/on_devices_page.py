@@ -1,7 +1,7 @@
 """A trained model on the population's devices, as figures of its page."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,40 +13,23 @@ from fedray.wire.messages import Metric
 
 NORMAL_95 = 1.959964
 """Standard errors to either end of a 95 % interval of a mean over many devices."""
-_AXES = {
-    "participations": "Participations of a device",
-    "trained": "Rounds in which a device trained",
-    "zone": "Time zone (hours from UTC)",
+_KINDS = {"all": "all", "participations": "took part", "trained": "trained", "zone": "time zone"}
+_FIGURES = {
+    "participations": ("by participations", "Participations of a device"),
+    "trained": ("by rounds trained", "Rounds in which a device trained"),
+    "zone": ("by time zone", "Time zone (hours from UTC)"),
 }
-_KINDS = {
-    "all": "all",
-    "participations": "took part",
-    "trained": "trained",
-    "zone": "time zone",
-}
-_WORDS = {
-    "participations": "by participations",
-    "trained": "by rounds trained",
-    "zone": "by time zone",
-}
+"""Words of a title and of an axis, by kind of groups."""
 
 
 def on_devices_page(found: OnDevices) -> str:
-    """The page of the trained run, with its model on devices before the run's own figures.
-
-    Args:
-        found: what was measured.
-    """
-    return trained_page(
-        found.trained,
-        on_devices_figures(found),
-        on_devices_tables(found),
-        {"on_devices": found.to_json()},
-    )
+    """Returns the page of the trained run, with its model on devices before its own figures."""
+    figures, tables = on_devices_figures(found), on_devices_tables(found)
+    return trained_page(found.trained, figures, tables, {"on_devices": found.to_json()})
 
 
 def on_devices_tables(found: OnDevices) -> list[Table]:
-    """A table per metric `found`, a row per group of devices; notes are under the last."""
+    """A table per metric, a row per group of devices; notes are under the last."""
     *metrics, last = found.metrics
     without = f"{found.without_data:,} devices of the samples have no data that can be read."
     notes = (*found.notes, without if found.without_data else "")
@@ -55,15 +38,15 @@ def on_devices_tables(found: OnDevices) -> list[Table]:
 
 def _table(found: OnDevices, metric: Metric, *notes: str) -> Table:
     def quantile(place: int) -> Callable[[DeviceGroup], str]:
-        return lambda group: number_text(group.quantiles[metric.name][place])
+        return lambda group: number_text(cast(float, group.metrics[metric.name].quantiles[place]))
 
     quantiles = [f"{100 * each:g} %" for each in QUANTILES]
     cells = {
         "by": lambda group: _KINDS[group.by],
         "group": lambda group: group.label,
         "devices": lambda group: f"{group.devices:,}",
-        "mean": lambda group: number_text(group.means[metric.name][0]),
-        "error": lambda group: number_text(group.means[metric.name][1]),
+        "mean": lambda group: number_text(group.metrics[metric.name].value),
+        "error": lambda group: number_text(group.metrics[metric.name].standard_error),
         **{head: quantile(place) for place, head in enumerate(quantiles)},
     }
     title = f"{metric.title.capitalize()}{metric.in_unit} on devices: {metric.better} is better"
@@ -72,11 +55,10 @@ def _table(found: OnDevices, metric: Metric, *notes: str) -> Table:
 
 
 def on_devices_figures(found: OnDevices) -> list[Shown]:
-    """Every metric by participations, by rounds trained, and by time zone, where there is more than
-    one group."""
+    """Every metric by participations, rounds trained and time zone, if there are several groups."""
     figures: list[Shown] = []
     for metric in found.metrics:
-        for by in _AXES:
+        for by in _FIGURES:
             groups = [group for group in found.groups if group.by == by]
             if len(groups) > 1:
                 figures.append(_figure(metric, by, groups))
@@ -85,18 +67,20 @@ def on_devices_figures(found: OnDevices) -> list[Shown]:
 
 def _figure(metric: Metric, by: str, groups: list[DeviceGroup]) -> Figure:
     x = np.array([group.low for group in groups], np.float64)
-    quantiles = np.array([group.quantiles[metric.name] for group in groups])
-    means, errors = np.array([group.means[metric.name] for group in groups]).T
+    own = [group.metrics[metric.name] for group in groups]
+    quantiles = np.array([each.quantiles for each in own])
+    means, errors = np.array([(each.value, each.standard_error) for each in own]).T
     # Groups have hundreds of devices, so that the mean is about normal.
     half = NORMAL_95 * errors
     spread: dict[str, Any] = {"low": quantiles[:, 0], "high": quantiles[:, -1]}
+    words, axis = _FIGURES[by]
     return Figure(
         f"{metric.name}-by-{by}",
-        f"{metric.title.capitalize()} on devices, {_WORDS[by]}",
+        f"{metric.title.capitalize()} on devices, {words}",
         "Of the final model. The band has nine of ten devices, from the 5 % quantile to the 95 % "
         "quantile. Bars are 95 % intervals of the mean. A group of several counts stands at its "
         "least one.",
-        Axis(_AXES[by]),
+        Axis(axis),
         Axis(f"{metric.title.capitalize()}{metric.in_unit}", starts_at_zero=False),
         (
             # There is an odd number of quantiles, so the middle one is the median.

@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from fedray.base.document import Document
 
 CONFIDENCE = 0.95
-"""Confidence of an interval, unless another is asked for: the share of samples whose interval holds
-the true mean."""
+"""Default confidence of an interval: the share of samples whose interval holds the true mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeanInterval(Document):
-    """The mean of a sample of independent values, with Student's interval at the confidence asked
-    for."""
+    """The mean of a sample of independent values, with Student's interval."""
 
     mean: float
-    """Mean of the values; NaN if there are no values, or one is not finite."""
+    """Mean of the values; NaN without values, or if one is not finite."""
     count: int
     """Values in the sample."""
     low: float
@@ -33,8 +31,7 @@ class MeanInterval(Document):
 
     @property
     def is_from_zero(self) -> bool:
-        """Whether the interval is known and does not hold zero, so that the sign of the mean is
-        more than chance at its confidence."""
+        """Whether the interval excludes zero: the sign of the mean is then more than chance."""
         return self.low > 0 or self.high < 0
 
 
@@ -45,17 +42,16 @@ def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> Me
         values: one per seed.
         confidence: confidence of the interval, above 0 and below 1.
     """
-    # scipy.stats takes 0.5 s to import, so only who needs it does.
+    # scipy.stats takes 0.5 s to import.
     from scipy import stats
 
     sample = [float(value) for value in values]
     count = len(sample)
     # A diverged training leaves no mean; to leave its seed out would flatter the setting.
-    if not count or not all(map(math.isfinite, sample)):
-        return MeanInterval(math.nan, count, math.nan, math.nan)
+    is_known = count > 0 and all(map(math.isfinite, sample))
     # fsum rounds once, so the order of the seeds changes no digit.
-    mean = math.fsum(sample) / count
-    if count < 2:
+    mean = math.fsum(sample) / count if is_known else math.nan
+    if not is_known or count < 2:
         return MeanInterval(mean, count, math.nan, math.nan)
     squares = math.fsum((value - mean) ** 2 for value in sample)
     variance = squares / (count - 1)
@@ -76,7 +72,7 @@ def paired_difference(
         baseline: results of the other setting, by seed.
         confidence: confidence of the interval, above 0 and below 1.
     """
-    # A seed that only one setting has says nothing of their difference.
+    # A seed of only one setting forms no pair.
     common = sorted(values.keys() & baseline.keys())
     differences = [values[seed] - baseline[seed] for seed in common]
     return mean_interval(differences, confidence)

@@ -1,8 +1,8 @@
-"""Plans as a sentence, a figure, a page and the files of a directory."""
+"""Plans as sentences, tables, a figure, a page and the files of a directory."""
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,25 +13,17 @@ from fedray.base.rounding import counted, given, shown_min_sep, shown_noise, sig
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
-from fedray.studies.plan import Candidate, Plan, planned_scenario
+from fedray.studies.plan import Candidate, Plan, PlannedTimer, planned_scenario
 from fedray.trace.provenance import package_versions
 
 SHOWN = 3.0
-"""Times the target: epsilons beyond are in the table, not in the plot."""
+"""Largest epsilon in the plot, as a multiple of the target."""
 SCENARIO_FILE, MECHANISM_FILE, CLAIM_FILE = "scenario.toml", "mechanism.json", "claim.toml"
 
 
 def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
-    """Makes what the directory of a plan holds: a page and figures, and for a plan that was found
-    its scenario, mechanism and claim.
-
-    Args:
-        plan: the plan.
-        command: how it was made, for the page.
-
-    Returns:
-        Contents of the files, by name.
-    """
+    """Returns the files of a plan's directory by name: page and JSON, and for a plan that was found
+    its scenario, mechanism and claim. The page shows the command line."""
     files = {
         "report.html": plan_page(plan, command).encode(),
         "plan.json": (json.dumps({**plan.to_json(), "command": command}, indent=1) + "\n").encode(),
@@ -39,8 +31,8 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     if plan.best is None:
         return files
     best = plan.best
-    scenario, strategy = planned_scenario(plan.scenario, plan.target, best, plan.has_cache)
-    # What the scenario enforces, so that `fedray audit --claim` can confirm it for a run.
+    scenario, strategy = planned_scenario(plan.scenario, best, plan.has_cache)
+    # The claim has the limits that the scenario enforces, so that an audit can confirm it.
     participation = scenario.participation
     claim = {
         "mechanism": MECHANISM_FILE,
@@ -51,7 +43,7 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
         "epsilon": best.epsilon,
         "delta": plan.target.delta,
     }
-    # Where no device takes part twice, there is no min-sep to claim.
+    # Without a device that takes part twice, no min-sep can be claimed.
     if best.planned_min_sep is not None:
         claim["min_sep"] = best.planned_min_sep
     # A claimed timer must hold for every device, and each of these keys breaks it for some.
@@ -73,30 +65,30 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     return files
 
 
-def _least_words(plan: Plan) -> str:
-    """The least epsilon of what was tried; empty if none is known."""
+def _nothing_found(plan: Plan) -> str:
+    target = plan.target
     known = [(each.epsilon, each) for each in plan.candidates if each.epsilon is not None]
-    if not known:
-        return ""
-    epsilon, least = min(known, key=lambda pair: pair[0])
+    closest = ""
+    if known:
+        epsilon, least = min(known, key=lambda pair: pair[0])
+        closest = (
+            f"The least was {up(epsilon)}, at report goal {least.report_goal:,} with a timer "
+            f"of {least.timer_hours:g} h. "
+        )
     return (
-        f"The least was {up(epsilon)}, at report goal {least.report_goal:,} with a timer of "
-        f"{least.timer_hours:g} h. "
+        f"No report goal and timer that were tried meet epsilon {given(target.epsilon)} at delta "
+        f"{given(target.delta)}. {closest}Epsilon falls with more noise per report, fewer rounds, "
+        "a larger population, and a larger report goal as long as rounds do not starve."
     )
 
 
 def plan_sentences(plan: Plan) -> list[str]:
-    """The answer of a `plan` in words, a short paragraph each: goal, timer, noise and epsilon; what
-    the run at full size takes; what epsilon rests on. Or that nothing meets the target."""
+    """The answer of a plan, a short paragraph each: goal, timer, noise and epsilon; cost of the run
+    at full size; the rules that epsilon rests on. Or that nothing meets the target."""
     best = plan.best
     rounds = plan.scenario.rounds
     if best is None:
-        return [
-            f"No report goal and timer that were tried meet epsilon "
-            f"{given(plan.target.epsilon)} at delta {given(plan.target.delta)}. "
-            f"{_least_words(plan)}Epsilon falls with more noise per report, fewer rounds, a "
-            "larger population, and a larger report goal as long as rounds do not starve."
-        ]
+        return [_nothing_found(plan)]
     # The best candidate met the target, so its figures are known.
     assert best.epsilon is not None
     assert best.planned_max_participations is not None
@@ -111,7 +103,7 @@ def plan_sentences(plan: Plan) -> list[str]:
         f"{given(best.noise_multiplier)}: epsilon {up(best.epsilon)} at delta "
         f"{given(plan.target.delta)}, planned for {limits}.",
         f"The run at full size had min-sep {seen}; population / report goal is "
-        f"{best.population_over_goal:,}. It takes {best.updates(rounds.count):,} device updates in "
+        f"{best.population_over_goal:,}. It takes {best.updates:,} device updates in "
         f"{best.days:.1f} days, {rounds.count / best.days:.1f} rounds a day. A run like it takes "
         "about as long; nothing guarantees it.",
         _pace_words(rounds.min_minutes_between),
@@ -120,7 +112,6 @@ def plan_sentences(plan: Plan) -> list[str]:
 
 
 def _rules_words(best: Candidate) -> str:
-    """What the planned limits are as rules, and what they cost."""
     keys = f"participation.max_participations = {best.planned_max_participations}"
     if best.planned_min_sep is not None:
         keys = f"participation.round_separation = {best.planned_min_sep} and {keys}"
@@ -134,11 +125,6 @@ def _rules_words(best: Candidate) -> str:
 
 
 def _pace_words(minutes: float | None) -> str:
-    """How fast rounds were allowed to follow one another, and what that means for min-sep.
-
-    Args:
-        minutes: least time between the starts of two rounds; None for any.
-    """
     if minutes is not None:
         return f"A round starts at least {minutes:g} minutes after the one before."
     return (
@@ -148,12 +134,7 @@ def _pace_words(minutes: float | None) -> str:
 
 
 def plan_page(plan: Plan, command: str = "") -> str:
-    """Returns the page of a plan as text.
-
-    Args:
-        plan: the plan.
-        command: command line that made it, which the page shows; empty for a call in Python.
-    """
+    """Returns the page of a plan, which shows the command line that made it, if one did."""
     target = plan.target
     scenario = plan.scenario
     # The answer stands at the top of the page.
@@ -172,8 +153,7 @@ def plan_page(plan: Plan, command: str = "") -> str:
 
 
 def plan_tables(plan: Plan) -> list[Table]:
-    """The candidates of a `plan`, the least goal that meets the target for each timer, and the
-    answer, which has only notes."""
+    """Candidates, least goals by timer, and the answer, which has only notes."""
     how = (
         f"{plan.seeds} seeds each. Planned: with a margin below the seeds' min-seps, from their "
         "spread, that one more run falls short of once in twenty times. Size 1 is the whole "
@@ -208,22 +188,18 @@ def plan_tables(plan: Plan) -> list[Table]:
 
 
 def _timers_table(plan: Plan) -> Table:
-    rounds = plan.scenario.rounds.count
-    least = {
-        hours: each if each is not None and each.days is not None else None
-        for hours, each in sorted(plan.least_of_timers.items())
-    }
-
-    def cell(text: Callable[[Candidate], str]) -> Callable[[tuple[float, Candidate | None]], str]:
-        return lambda row: _or_dash(text, row[1])
+    def cell(text: Callable[[Candidate], str]) -> Callable[[PlannedTimer], str]:
+        return lambda row: _or_dash(text, row.least)
 
     cells = {
-        "timer": lambda row: f"{row[0]:g} h",
-        "least report goal": lambda row: "none" if row[1] is None else f"{row[1].report_goal:,}",
-        "device updates": cell(lambda each: f"{each.updates(rounds):,}"),
+        "timer": lambda row: f"{row.timer_hours:g} h",
+        "least report goal": lambda row: (
+            "none" if row.least is None else f"{row.least.report_goal:,}"
+        ),
+        "device updates": cell(lambda each: f"{each.updates:,}"),
         "min-sep, planned": cell(lambda each: shown_min_sep(each.planned_min_sep)),
         "days": cell(lambda each: f"{each.days:.1f}"),
-        "rounds a day": cell(lambda each: f"{rounds / (each.days or 1.0):.1f}"),
+        "rounds a day": cell(lambda each: f"{each.rounds / (each.days or 1.0):.1f}"),
         "epsilon": cell(lambda each: significant(each.epsilon)),
         "simulated at": cell(
             lambda each: "full size" if each.is_full_size else f"{each.scale:.2g} of the size"
@@ -231,7 +207,7 @@ def _timers_table(plan: Plan) -> Table:
     }
     return Table.of(
         "What a longer timer costs",
-        least.items(),
+        plan.timers,
         cells,
         "A longer timer raises min-sep, so that a smaller goal will do, and slows the rounds down.",
     )
@@ -243,7 +219,7 @@ def _verdict(plan: Plan, candidate: Candidate) -> str:
         return "plan"
     if candidate.starves:
         return "starves"
-    return "meets it" if candidate.meets(plan.target) else "misses it"
+    return "meets it" if candidate.meets_target else "misses it"
 
 
 def _planned_min_sep(candidate: Candidate) -> str:
@@ -257,10 +233,9 @@ def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:
     if not min_seps:
         return "-"
     # Without a second participation the gap is longer than the run.
-    found = sorted(math.inf if value is None else value for value in min_seps)
-    ends = [None if value == math.inf else value for value in (found[0], found[-1])]
+    found = sorted(min_seps, key=lambda each: math.inf if each is None else each)
     # Equal ends are shown once.
-    return " to ".join(dict.fromkeys(map(shown_min_sep, ends)))
+    return " to ".join(dict.fromkeys(map(shown_min_sep, (found[0], found[-1]))))
 
 
 def _or_dash(text: Callable[[Any], str], value: Any) -> str:
@@ -268,44 +243,29 @@ def _or_dash(text: Callable[[Any], str], value: Any) -> str:
 
 
 def plan_figures(plan: Plan) -> list[Shown]:
-    """The figure of a `plan`."""
-    return [plan_figure(plan)]
-
-
-def plan_figure(plan: Plan) -> Figure:
-    """Epsilon of the candidates over report goal, with the target, the plan, and where its timer
-    misses the target or starves."""
+    """Epsilon of the candidates over report goal, with the target, the plan, and the goals at which
+    its timer misses the target or starves."""
     most = SHOWN * plan.target.epsilon
     series = []
     for hours in dict.fromkeys(each.timer_hours for each in plan.candidates):
-        for is_full_size in (False, True):
+        for is_full_size, size in ((False, "smaller simulations"), (True, "full size")):
             points = [
                 (each.report_goal, each.epsilon)
                 for each in plan.candidates
                 if (each.timer_hours, each.is_full_size) == (hours, is_full_size)
-                and each.epsilon is not None
-                and each.epsilon <= most
             ]
-            size = "full size" if is_full_size else "smaller simulations"
-            if points:
-                series.append(_points(f"timer {hours:g} h, {size}", "points", points))
-    # The guess depends on the goal alone, so one line does for all timers.
+            series += _series(f"timer {hours:g} h, {size}", "points", points, most)
+    # The guess depends on the goal only, so one line does for all timers.
     guesses = {each.report_goal: each.guessed_epsilon for each in plan.candidates}
-    drawn = [
-        (goal, epsilon)
-        for goal, epsilon in sorted(guesses.items())
-        if epsilon is not None and epsilon <= most
-    ]
-    if drawn:
-        series.append(_points("if min-sep were population / goal", "line", drawn))
+    series += _series("if min-sep were population / goal", "line", sorted(guesses.items()), most)
     # Without points the axes still need values, and the target is one.
     goals = [goal for each in series for goal in each.x.tolist()] or [1.0]
     epsilons = [float(epsilon) for each in series for epsilon in each.y] or [plan.target.epsilon]
-    return Figure(
+    figure = Figure(
         name="lines",
         title="Epsilon over report goal",
         note=f"Points are simulations, at the planned limits; epsilons above {most:g} are in the "
-        "table alone.",
+        "table only.",
         x=Axis("report goal", is_log=needs_log(goals), starts_at_zero=False),
         y=Axis(
             "epsilon",
@@ -319,27 +279,31 @@ def plan_figure(plan: Plan) -> Figure:
             *_zones(plan, min(goals), max(goals)),
         ),
     )
+    return [figure]
 
 
 def _zones(plan: Plan, least: float, most: float) -> tuple[Mark, ...]:
-    """What is marked for the plan's timer: the goals that miss the target, those that starve, and
-    the plan."""
     best = plan.best
     if best is None:
         return ()
     same = [each for each in plan.candidates if each.timer_hours == best.timer_hours]
-    misses = [each.report_goal for each in same if not each.starves and not each.meets(plan.target)]
+    misses = [each.report_goal for each in same if not each.starves and not each.meets_target]
     starves = [each.report_goal for each in same if each.starves]
     marks = [Mark(best.report_goal, f"plan {best.report_goal:,}")]
     # A zone from the least goal to itself would be a line.
     if misses and max(misses) > least:
         marks.append(Mark(least, "misses the target", until=max(misses)))
-    # Larger goals starve too, so the zone goes on to the end of the axis.
+    # Larger goals starve too, so the zone continues to the end of the axis.
     if starves:
         marks.append(Mark(min(starves), "starves", until=max(most, *starves)))
     return tuple(marks)
 
 
-def _points(name: str, kind: Any, points: list[tuple[int, float]]) -> Series:
-    x, y = zip(*points, strict=True)
-    return Series(name, kind, np.array(x, np.float64), np.array(y, np.float64))
+def _series(
+    name: str, kind: Any, points: Iterable[tuple[int, float | None]], most: float
+) -> list[Series]:
+    shown = [(goal, epsilon) for goal, epsilon in points if epsilon is not None and epsilon <= most]
+    if not shown:
+        return []
+    x, y = np.array(shown, np.float64).T
+    return [Series(name, kind, x, y)]

@@ -35,6 +35,7 @@ _Job = TypeVar("_Job")
 _Done = TypeVar("_Done")
 # The links are named, because rglob does not follow them from fedray itself.
 _SOURCES = ("fedray", "fedray/mechanisms", "fedray/clients", "fedray/server")
+_COLUMNS = ("device_ids", "counts", "rounds", "weights")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,15 @@ class Truth:
     note: str = ""
     """Reason for an early end, or for the lack of participation."""
 
+    @property
+    def min_sep(self) -> int | None:
+        """Min-sep, or None if no device took part twice or the run starved."""
+        found = self.participation
+        return found.min_sep if found is not None and found.max_participations > 1 else None
+
 
 def simulated(scenario: Scenario) -> Truth:
-    """Returns the outcome of a run of a `scenario`, simulated in this process; its trace is not
-    kept.
+    """Returns the outcome of a run, simulated in this process; its trace is not kept.
 
     A run that starves, or releases nothing, has no participation but a note with the reason.
     """
@@ -67,7 +73,7 @@ def simulated(scenario: Scenario) -> Truth:
             # Without a committed round there is nothing to judge.
             return Truth(None, note=str(error))
         ended = "" if trace.run["ended"] == "completed" else trace.run["ended"]
-        # The first rounds of a starved run say nothing about the whole run: its figures would look
+        # The first rounds of a starved run do not represent the whole run: its figures would look
         # better than those of finished runs.
         if ended.startswith("starved"):
             return Truth(None, note=ended)
@@ -79,24 +85,21 @@ def simulated(scenario: Scenario) -> Truth:
 
 
 class StudyCache:
-    """Results of studies on disk. A damaged entry is computed again, and reported in `warnings`; an
-    entry that cannot be written is skipped."""
+    """Results of studies on disk. A damaged entry is computed again, with a warning."""
 
     def __init__(self, is_used: bool) -> None:
-        """A cache that keeps nothing where it is not used."""
         self._folder = cache_folder("stress") if is_used else None
         self.warnings: list[str] = []
-        """Damaged entries, a sentence each."""
 
     @property
     def hint(self) -> str:
-        """Message of an interruption about the runs that are done."""
+        """Message of an interruption about the finished runs."""
         if self._folder is None:
             return "interrupted; nothing is kept without a cache"
-        return "interrupted; what was simulated is kept, run it again to go on"
+        return "interrupted; what was simulated is kept, run it again to continue"
 
     def truth(self, digest: str) -> Truth | None:
-        """Returns the kept outcome of the simulated run with this `digest`."""
+        """Returns the kept outcome of the simulated run with this digest."""
         content = self.read(f"{digest}.npz", digest)
         if content is None:
             return None
@@ -106,19 +109,14 @@ class StudyCache:
                 return Truth(None, note=head["note"])
             participation = MinSep(**head["participation"])
             # Entries of `simulated_limits` have no patterns.
-            if "rounds" not in arrays:
-                return Truth(participation, None, head["days"], head["note"])
-            patterns = Patterns(
-                participation.rounds,
-                arrays["device_ids"],
-                arrays["counts"],
-                arrays["rounds"],
-                arrays.get("weights"),
-            )
+            patterns = None
+            if "rounds" in arrays:
+                columns = {name: arrays[name] for name in _COLUMNS if name in arrays}
+                patterns = Patterns(participation.rounds, **columns)
             return Truth(participation, patterns, head["days"], head["note"])
 
     def keep_truth(self, digest: str, truth: Truth) -> None:
-        """Keeps what happened in the run with this `digest`."""
+        """Keeps the outcome of the run with this digest."""
         head = {
             "participation": asdict(truth.participation) if truth.participation else None,
             "days": truth.days,
@@ -127,27 +125,26 @@ class StudyCache:
         # One array of bytes holds all values that are not arrays, so that an entry is one file.
         arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
         if truth.patterns is not None:
-            names = ["device_ids", "counts", "rounds"]
-            names += ["weights"] if truth.patterns.weights is not None else []
-            arrays |= {name: getattr(truth.patterns, name) for name in names}
+            columns = {name: getattr(truth.patterns, name) for name in _COLUMNS}
+            arrays |= {name: each for name, each in columns.items() if each is not None}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
         self.keep(f"{digest}.npz", digest, buffer.getvalue())
 
     def read(self, name: str, request: str) -> bytes | None:
-        """The content of the entry `name`, if it was written for this `request`, a digest."""
+        """Returns the content of an entry if it was written for this request, a digest."""
         if self._folder is None:
             return None
         try:
             return read_kept(self._folder / name, request)
         except ValueError as reason:
-            self.warnings.append(f"cache entry {name} {reason}; computed anew")
+            self.warnings.append(f"cache entry {name} {reason}; computed again")
             return None
 
     def keep(self, name: str, request: str, content: bytes) -> None:
-        """Keeps a `content` as the entry `name`, for this `request`, a digest."""
+        """Keeps an entry for this request, a digest."""
         if self._folder is not None:
-            # A full or read-only disk costs the time of computing again, and nothing else.
+            # A full or read-only disk only costs the time of computing again.
             with contextlib.suppress(OSError):
                 keep(self._folder / name, request, content)
 
@@ -164,21 +161,8 @@ def simulate_runs(
     cache: StudyCache,
     on_counts: Callable[[TaskCounts], None],
 ) -> list[Truth]:
-    """Simulates every scenario that has no kept outcome, each once.
-
-    Args:
-        scenarios: scenarios of the runs.
-        simulate_one: `simulated`, or `simulated_limits`.
-        placement: where the tasks run.
-        cache: known outcomes; each finished run is added.
-        on_counts: called with the progress, first and whenever a run is done or lost.
-
-    Returns:
-        Outcomes in the order of the scenarios.
-
-    Raises:
-        RunFailed: a task dies for good.
-    """
+    """Returns the outcome of every scenario; simulates each without a kept outcome once, by
+    `simulated` or `simulated_limits`. Raises RunFailed if a task dies for good."""
     # The function is part of the key, because the two keep different truths of one scenario.
     digests = [study_digest(simulate_one.__name__, each.digest) for each in scenarios]
     runs = dict(zip(digests, scenarios, strict=True))
@@ -207,22 +191,13 @@ def results_of_all(
     placement: Placement,
     on_counts: Callable[[TaskCounts], None],
 ) -> list[_Done]:
-    """Runs `work` on every job without a known result, as `run_tasks`.
+    """Returns the result of each job; runs the jobs without a known one as `run_tasks`.
 
     Args:
-        work: function of a job.
-        jobs: the jobs.
         known: result of each job that was done before, else None.
         keep_result: called with a job's place and its result as soon as it is done, so that an
             interrupted study resumes.
-        placement: where the tasks run.
         on_counts: called with the progress, first and whenever a job is done or lost.
-
-    Returns:
-        The result of each job.
-
-    Raises:
-        RunFailed: a task dies for good.
     """
     # None means that nothing is known, so no result of a job may be None.
     results = {place: each for place, each in enumerate(known) if each is not None}
@@ -230,14 +205,14 @@ def results_of_all(
     kept = len(results)
 
     # Tasks only count missing jobs, so kept ones are added.
-    def tell(counts: TaskCounts) -> None:
+    def on_tasks(counts: TaskCounts) -> None:
         on_counts(replace(counts, kept=kept))
 
-    # Progress is reported before the first job is done, even if none is missing.
-    tell(TaskCounts(len(missing)))
+    # Progress is reported before the first job is done, even if all are known.
+    on_tasks(TaskCounts(len(missing)))
     missing_jobs = [jobs[place] for place in missing]
     # Jobs end in any order, and each result goes to its own place.
-    for index, result in run_tasks(work, missing_jobs, placement, tell):
+    for index, result in run_tasks(work, missing_jobs, placement, on_tasks):
         place = missing[index]
         results[place] = result
         keep_result(place, result)
@@ -245,7 +220,7 @@ def results_of_all(
 
 
 def study_digest(*inputs: Any) -> str:
-    """Digest of `inputs`, which are JSON, and of the code and the libraries that use them."""
+    """Digest of inputs, which are JSON, and of the code and the libraries that use them."""
     # The order of keys means nothing in a table, so it must not change the digest.
     text = json.dumps([_code_digest(), *inputs], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -259,7 +234,6 @@ def _code_digest() -> str:
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
     for folder in _SOURCES:
         for file in sorted((ROOT / folder).rglob("*.py")):
-            # Our own code is part of the key, so that no entry outlives a change of the code that
-            # computed it.
+            # No entry may outlive a change of the code that computed it.
             digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -9,18 +9,11 @@ from fedray.trace.trained import TrainedRun
 
 
 def scenario_of_trained(trained: TrainedRun, trace: Trace) -> Scenario:
-    """Returns the scenario of a trained run.
-
-    Args:
-        trained: the run, with the files of its data and task, and the matrix of a mechanism that
-            differs from the trace's.
-        trace: trace of the training, with the matrix of its own mechanism.
-
-    Raises:
-        ScenarioError: this release does not read it.
-    """
+    """Returns the scenario of a trained run on a trace. Raises ScenarioError if this release does
+    not read it."""
     tables = trained.document["scenario"]
-    # The matrix of the trace's own mechanism may only be in the trace.
+    # A run has the files of its data and task, and the matrix of a mechanism of its own; the matrix
+    # of the trace's mechanism may only be in the trace.
     digest = tables["privacy"]["mechanism"].get("sha256", "")
     has_matrix = bool(digest) and (trace.path / f"{digest}.npy").exists()
     directory: Path = trace.path if has_matrix else trained.path

@@ -1,2 +1,2 @@
-"""The product of a run: a directory of Parquet files and one JSON file. Needs only pyarrow and
-numpy."""
+"""Traces, the results of runs: a directory with Parquet files and a JSON file. Needs only pyarrow
+and numpy."""

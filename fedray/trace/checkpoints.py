@@ -1,10 +1,10 @@
-"""Checkpoints of something that is being made: the last two, each with a digest in its name.
+"""Checkpoints of an unfinished run: the last two, each with a digest in its name.
 
     DIRECTORY.partial/checkpoints/NUMBER-DIGEST.npz
 
-A checkpoint says which run it belongs to; the start of its own SHA-256 is in its file name. So a
-file that is damaged, or of another run, is never taken up, and the one before is taken instead.
-Files are written whole or not at all, and nothing is unpickled.
+A checkpoint records which run it belongs to, and its file name contains the start of its SHA-256.
+So a file that is damaged or of another run is never used, and the one before is used instead. Files
+are written whole or not at all, and nothing is unpickled.
 """
 
 import contextlib
@@ -39,8 +39,8 @@ NPZ_DAMAGE = (
 )
 """Errors that numpy and zipfile raise for damaged .npz files."""
 GENERATIONS = 2
-"""Checkpoints that are kept: a damaged newest one costs the work since the one before, not the
-run."""
+"""Number of checkpoints that are kept: if the newest is damaged, only the work since the one before
+is lost."""
 
 
 def has_checkpoint(partial: Path) -> bool:
@@ -52,7 +52,7 @@ def has_checkpoint(partial: Path) -> bool:
     try:
         return any((partial / CHECKPOINTS).glob("*.npz"))
     except OSError:
-        # The path has a name that no directory can have, so nothing is kept there.
+        # The path has a name that no directory can have.
         return False
 
 
@@ -69,16 +69,16 @@ class Checkpoints:
         self.notes: list[str] = []
         self._partial = partial
         self._files: list[Path] = []
-        """Those written or taken up by this process, oldest first."""
+        """Files that this process wrote or resumed from, oldest first."""
 
     def save(self, state: Mapping[str, NDArray]) -> None:
-        """Writes the next checkpoint, and removes those beyond the last two.
+        """Writes the next checkpoint, and removes all but the last two.
 
         Args:
             state: arrays by name.
 
         Raises:
-            RunFailed: it cannot be written; the checkpoints before stay whole.
+            RunFailed: the checkpoint cannot be written; earlier ones stay intact.
         """
         folder = self._partial / CHECKPOINTS
         make_folder(folder)
@@ -90,7 +90,7 @@ class Checkpoints:
         file = folder / f"{number:06d}-{digest[:16]}.npz"
         write_whole(file, content, f"a checkpoint in {str(self._partial)!r}")
         self._files = [*self._files, file][-GENERATIONS:]
-        # Only once the new one is on the disk: until then the old ones are all there is.
+        # Old ones are removed only now, when the new one is on the disk.
         for other in set(folder.iterdir()) - set(self._files):
             with contextlib.suppress(OSError):
                 other.unlink()
@@ -98,18 +98,17 @@ class Checkpoints:
     def newest(
         self, check: Callable[[dict[str, NDArray]], None] = lambda state: None
     ) -> dict[str, NDArray]:
-        """Returns the state of the newest complete checkpoint of this run. A skipped one is noted
-        and reported.
+        """Returns the state of this run's newest usable checkpoint; skipped ones are noted.
 
         Args:
-            check: raises CheckpointError for a state whose other files do not fit.
+            check: function that raises CheckpointError if other files do not match a state.
 
         Raises:
             CheckpointError: no checkpoint is usable.
         """
         folder = self._partial / CHECKPOINTS
         reasons: list[str] = []
-        # By the number in the name: times of files do not survive a copy.
+        # Numbers in the names give the order, because file times do not survive a copy.
         for file in sorted(folder.glob("*.npz"), key=_number, reverse=True):
             try:
                 state, notes = self._read(file)
@@ -117,22 +116,21 @@ class Checkpoints:
             except CheckpointError as error:
                 reasons.append(str(error))
                 continue
-            # The next checkpoint is numbered after this one, whatever newer files are there.
+            # The next checkpoint is numbered after this one, even if newer files exist.
             self._files = [file]
             self.notes = notes
             for reason in reasons:
-                note = f"{reason}; the run goes on from {file.name} instead"
+                note = f"{reason}; the run continues from {file.name} instead"
                 logging.getLogger("fedray").warning("fedray: %s", note)
                 self.notes.append(note)
             return state
         if not reasons:
             raise CheckpointError(
-                f"{str(self._partial)!r} has no checkpoint yet; remove it and run again from the "
-                "start"
+                f"{str(self._partial)!r} has no checkpoint yet; remove it and start the run again"
             )
-        before = ", nor can the one before be used" if len(reasons) > 1 else ""
+        before = ", and the one before cannot be used either" if len(reasons) > 1 else ""
         raise CheckpointError(
-            f"{str(self._partial)!r} cannot be taken up: {reasons[0]}{before}; remove it and run "
+            f"{str(self._partial)!r} cannot be resumed: {reasons[0]}{before}; remove it and run "
             "again"
         )
 
@@ -152,13 +150,13 @@ class Checkpoints:
         # A directory may mix copies from two runs.
         if run != self.run:
             raise CheckpointError(
-                f"{_short(file)} is of another run than unfinished.json beside it"
+                f"{_short(file)} is of another run than unfinished.json next to it"
             )
         return state, notes
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a `folder` of a partial directory, unless it is there, and brings its name to the disk.
+    """Makes a `folder` of a partial directory, unless it exists, and syncs its name to the disk.
     Raises RunFailed."""
     try:
         if not folder.is_dir():
@@ -172,27 +170,26 @@ def make_folder(folder: Path) -> None:
 
 
 def prefixed(prefix: str, state: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """The `state` of one part with a `prefix` before each name, as it stands in the state of the
-    whole: see `under`."""
+    """Returns the `state` of one part with a `prefix` before each name, as it is stored in the
+    state of the whole; `under` is the inverse."""
     return {f"{prefix}{name}": each for name, each in state.items()}
 
 
 def under(prefix: str, state: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """The arrays whose names begin with a prefix, without it: the state of one part of a whole."""
+    """Returns the arrays whose names begin with a prefix, without it: the state of one part."""
     return {name[len(prefix) :]: each for name, each in state.items() if name.startswith(prefix)}
 
 
 def npz_bytes(arrays: Mapping[str, NDArray]) -> bytes:
-    """Named `arrays` as the content of an .npz file, so that its digest can be taken before it is
-    written."""
+    """Returns named `arrays` as the content of an .npz file, so that its digest is known before it
+    is written."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
     return buffer.getvalue()
 
 
 def write_npz(stream: IO[bytes], arrays: Mapping[str, Sequence[NDArray]]) -> bytes:
-    """Writes an .npz file of named arrays, each of them given in pieces that follow one another,
-    and of one type.
+    """Writes an .npz file of named arrays, each given as consecutive pieces of one type.
 
     Returns:
         The SHA-256 of the file.
@@ -205,14 +202,14 @@ def write_npz(stream: IO[bytes], arrays: Mapping[str, Sequence[NDArray]]) -> byt
             header = {"descr": descr, "fortran_order": False, "shape": shape}
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array_header_1_0(member, header)
-                # The pieces are not joined before: that would take their memory again.
+                # The pieces are not joined first, because that would need their memory again.
                 for piece in pieces:
                     member.write(np.ascontiguousarray(piece).data)
     return hashed.digest
 
 
 class _Hashed:
-    """A stream that is written from start to end, and hashed on the way.
+    """A stream that hashes what is written to it, from start to end.
 
     digest: SHA-256 of the written bytes.
     """
@@ -234,8 +231,8 @@ class _Hashed:
 
 
 def check_digest(file: Path, sha256: str) -> None:
-    """Raises CheckpointError unless the SHA-256 of a `file`, in hexadecimal, begins with `sha256`;
-    an empty one fits no file."""
+    """Raises CheckpointError unless the SHA-256 of a `file`, in hexadecimal, begins with `sha256`.
+    An empty `sha256` matches no file."""
     try:
         with file.open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -250,23 +247,23 @@ def check_digest(file: Path, sha256: str) -> None:
 
 
 def load_npz(file: Path, sha256: str) -> dict[str, NDArray]:
-    """The arrays of a `file` whose SHA-256 begins with `sha256`, by name; nothing is unpickled.
-    Raises CheckpointError."""
+    """Returns the arrays of a `file` by name, if its SHA-256 begins with `sha256`; nothing is
+    unpickled. Raises CheckpointError."""
     check_digest(file, sha256)
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except NPZ_DAMAGE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{_short(file)} is no .npz file ({reason})") from None
+        raise CheckpointError(f"{_short(file)} is not an .npz file ({reason})") from None
 
 
 def _number(checkpoint: Path) -> int:
     number = checkpoint.name.partition("-")[0]
-    # Foreign names sort before all of ours.
+    # Names that fedray did not give sort before all checkpoints.
     return int(number) if number.isdecimal() else -1
 
 
 def _short(file: Path) -> str:
-    """A file's name within the unfinished run."""
+    """Returns a file's name within the unfinished run."""
     return f"{file.parent.name}/{file.name}"

@@ -1,4 +1,4 @@
-"""Meanings of the columns of a trace and of a trained run, printed by `fedray schema`.
+"""Meanings of the columns of a trace and of a trained run, which `fedray schema` prints.
 
 Types and order are in `fedray/trace/schema.py` and `fedray/trace/trained.py`.
 """
@@ -24,51 +24,56 @@ _SECONDS = "seconds"
 
 MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     PARTICIPATIONS: {
-        "round": ("", "The round that the device was selected for; abandoned attempts bear the "
-                  "number that they tried for."),
+        "round": ("", "The round that the device was selected for; abandoned attempts have the "
+                      "number of the round that they attempted."),
         "device_id": ("", "The device: 0, 1, 2, ..."),
-        "checkin_time": (_SECONDS, "When it checked in; of stored uploads, when it uploaded."),
-        "report_time": (_SECONDS, "When it reported; null if it never did."),
-        "outcome": ("", f"What became of it: {', '.join(OUTCOMES)}."),
-        "examples": ("examples", "Examples that it holds; `training.client` says on how many of "
-                     "them it trains."),
-        "version": ("rounds", "Of buffered rounds alone: rounds that had been released when it "
-                    "started. The round less the version is the staleness."),
+        "checkin_time": (_SECONDS, "When the device checked in; with stored uploads, when it "
+                                   "uploaded."),
+        "report_time": (_SECONDS, "When the device reported; null if it never did."),
+        "outcome": ("", f"Outcome of the participation: {', '.join(OUTCOMES)}."),
+        "examples": ("examples", "Number of examples on the device; `training.client` limits "
+                                 "how many of them are used."),
+        "version": ("rounds", "Only for buffered rounds: number of rounds released when the "
+                              "device started. The round minus the version is the staleness."),
     },
     ROUNDS_FILE: {
-        "round": ("", "Number of the committed round, from 0; an abandoned attempt bears the "
-                  "number that it tried for."),
-        "opened": (_SECONDS, "When selection began; of stored uploads, when their window ended."),
-        "started": (_SECONDS, "When devices were selected, or the attempt was given up."),
-        "closed": (_SECONDS, "When it was committed or abandoned."),
-        "selected": ("devices", "Devices that were selected."),
-        "reported": ("devices", "Of them, those that reported at all, late ones included."),
-        "accepted": ("devices", "Devices whose reports were used; 0 where it was abandoned."),
-        "state": ("", f"What became of the attempt: {' or '.join(STATES)}."),
-        "eligible_estimate": ("devices", "Estimate of the devices that were eligible at the start "
-                              "of the look-ahead window in which it started."),
+        "round": ("", "Number of the committed round, from 0; an abandoned attempt has the "
+                      "number of the round that it attempted."),
+        "opened": (_SECONDS, "When selection began; with stored uploads, when their window "
+                             "ended."),
+        "started": (_SECONDS, "When devices were selected, or the attempt was abandoned."),
+        "closed": (_SECONDS, "When the round was committed or abandoned."),
+        "selected": ("devices", "Number of devices selected."),
+        "reported": ("devices", "Number of selected devices that reported, late ones included."),
+        "accepted": ("devices", "Number of devices whose reports were used; 0 if the attempt "
+                                "was abandoned."),
+        "state": ("", f"Outcome of the attempt: {' or '.join(STATES)}."),
+        "eligible_estimate": ("devices", "Estimated number of devices that were eligible at the "
+                                         "start of the look-ahead window in which the attempt "
+                                         "started."),
     },
     LOSSES_FILE: {
         "device_id": ("", "The device that lost its history."),
-        "time": (_SECONDS, "When it lost it."),
+        "time": (_SECONDS, "When the device lost it."),
     },
     METRICS_FILE: {
         "round": ("", "The round."),
-        "train_loss": ("of the task", "Mean loss of the round's devices before they trained; null "
-                       "if none did."),
+        "train_loss": ("of the task", "Mean loss of the round's devices before they trained; "
+                                      "null if no device trained."),
         "clipped_share": ("share", "Share of the round's devices whose update was scaled down."),
-        "trained": ("devices", "Devices whose update is in the sum."),
-        "without_examples": ("devices", "Devices that hold no data."),
-        "damaged": ("devices", "Devices whose data cannot be read."),
-        "not_finite": ("devices", "Devices whose update has a NaN or an infinity; it counts as 0."),
-        "zeroed": ("devices", "Devices whose update was so long that it counts as 0."),
+        "trained": ("devices", "Number of devices whose update is in the sum."),
+        "without_examples": ("devices", "Number of devices without data."),
+        "damaged": ("devices", "Number of devices whose data cannot be read."),
+        "not_finite": ("devices", "Number of devices whose update has a NaN or an infinity, and "
+                                  "counts as 0."),
+        "zeroed": ("devices", "Number of devices whose update was so long that it counts as 0."),
         "clip_norm": ("L2 norm", "Norm to which updates were clipped; null if not recorded."),
-        "counted_norm": ("L2 norm", "Norm up to which updates were counted as short; null if none "
-                         "were counted."),
+        "counted_norm": ("L2 norm", "Norm up to which updates were counted as short; null if "
+                                    "short updates were not counted."),
     },
 }  # fmt: skip
-"""(unit, meaning) of every column, by file. metrics.parquet has besides, for each metric of the
-task, evaluation_NAME and evaluation_NAME_error: null in rounds that were not evaluated."""
+"""(unit, meaning) of every column, by file. metrics.parquet also has, for each metric of the task,
+evaluation_NAME and evaluation_NAME_error, which are null in rounds that were not evaluated."""
 _SCHEMAS: Mapping[str, pa.Schema] = {
     PARTICIPATIONS: BUFFERED_SCHEMA,
     ROUNDS_FILE: ROUND_SCHEMA,
@@ -82,17 +87,17 @@ class Column:
     """A column of a file of a trace, in words."""
 
     name: str
-    """As in the file."""
+    """Name of the column in the file."""
     type: str
-    """As Parquet has it, such as "uint32"; "or null" where it may be missing."""
+    """Parquet type, such as "uint32", with "or null" if a value may be missing."""
     unit: str
-    """Such as "seconds"; empty for none. Times count from the start of the run."""
+    """Unit, such as "seconds"; empty if there is none. Times count from the start of the run."""
     meaning: str
-    """A sentence."""
+    """Description, as a sentence."""
 
 
 def columns_of(file: str) -> list[Column]:
-    """The columns of a file, in its order.
+    """Returns the columns of a file, in order.
 
     Args:
         file: "participations", "rounds.parquet", "losses.parquet" or "metrics.parquet".
@@ -100,7 +105,7 @@ def columns_of(file: str) -> list[Column]:
     columns = []
     for field in _SCHEMAS[file]:
         unit, meaning = MEANINGS[file][field.name]
-        # Codes are how a column is stored; whoever reads it finds text.
+        # Dictionary codes are only how the column is stored; readers get text.
         is_text = pa.types.is_dictionary(field.type)
         type_text = "text" if is_text else str(field.type)
         columns.append(

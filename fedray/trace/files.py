@@ -1,4 +1,4 @@
-"""Reads the Parquet files of a trace, which may be missing, truncated or changed; a problem is
+"""Reads the Parquet files of a trace, which may be missing, truncated or changed. Problems are
 reported in one line."""
 
 import contextlib
@@ -31,19 +31,19 @@ DAMAGE = (
 
 
 def check_name(path: Path) -> None:
-    """Raises TraceError for a `path` that is not text, such as one with bytes that are not UTF-8,
-    which Parquet's library cannot open."""
+    """Raises TraceError for a `path` with bytes that are not UTF-8, which the Parquet library
+    cannot open."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
         raise TraceError(
-            f"trace {shown(str(path))} has a path that is not UTF-8, where Parquet files cannot "
-            "be; rename it"
+            f"trace {shown(str(path))} has a path that is not UTF-8, which the Parquet library "
+            "cannot open; rename it"
         ) from None
 
 
 def check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:
-    """Checks a Parquet file by its footer, which is quick for files of any size.
+    """Checks a Parquet file by its footer, which is fast for files of any size.
 
     Args:
         file: path of the file.
@@ -57,7 +57,7 @@ def check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:
         found_rows = parquet.metadata.num_rows
     if rows is not None and found_rows != rows:
         raise TraceCorrupt(
-            f"{file} has {found_rows} rows, {RUN_FILE} says {rows}; take the trace from its source "
+            f"{file} has {found_rows} rows, {RUN_FILE} says {rows}; copy the trace from its source "
             "again"
         )
 
@@ -76,7 +76,7 @@ def read_columns(
         schema: exact columns of the file.
         rows: exact number of rows; None for any.
         names: columns to read; None for all.
-        codes: permitted texts of text columns; a text's place is its code.
+        codes: permitted texts of each text column; the position of a text is its code.
 
     Returns:
         Arrays by name; NaN stands for null.
@@ -88,20 +88,20 @@ def read_columns(
     wanted = schema.names
     if names is not None:
         chosen = set(names)
-        # Digests are of columns in the schema's order, whatever was asked for first.
+        # Digests are over columns in the schema's order, so that of `names` does not matter.
         wanted = [name for name in schema.names if name in chosen]
     with _opened(file, schema) as parquet:
         table = parquet.read(columns=wanted)
-        # The full validation finds codes beyond their dictionary, and text that is not UTF-8.
+        # Full validation finds codes beyond their dictionary, and text that is not UTF-8.
         table.validate(full=True)
         for name in wanted:
             if table.column(name).null_count and not schema.field(name).nullable:
                 raise TraceCorrupt(
-                    f"{file} has nulls in its column {name!r}; take the trace from its source again"
+                    f"{file} has nulls in its column {name!r}; copy the trace from its source again"
                 )
         if rows is not None and table.num_rows != rows:
             raise TraceCorrupt(
-                f"{file} has {table.num_rows} rows, {RUN_FILE} says {rows}; take the trace from "
+                f"{file} has {table.num_rows} rows, {RUN_FILE} says {rows}; copy the trace from "
                 "its source again"
             )
         return {name: _to_numpy(table.column(name), file, codes.get(name, ())) for name in wanted}
@@ -115,23 +115,24 @@ def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
             # Only types are compared, since nullability and metadata differ between writers.
             if found.names != schema.names or found.types != schema.types:
                 raise TraceCorrupt(
-                    f"{file} has columns {shown(found.names)}, a trace of this release has "
-                    f"{schema.names}; take it again"
+                    f"{file} has columns {shown(found.names)}, but a trace of this release has "
+                    f"{schema.names}; copy the trace from its source again"
                 )
             yield parquet
     except TraceError:
         raise
     except FileNotFoundError:
-        raise TraceCorrupt(f"{file} is missing; take the trace from its source again") from None
+        raise TraceCorrupt(f"{file} is missing; copy the trace from its source again") from None
     except DAMAGE as error:
         reason = first_line(error)
         raise TraceCorrupt(
-            f"{file} is truncated, damaged or no Parquet file ({reason}); take the trace again"
+            f"{file} is truncated, damaged or not a Parquet file ({reason}); copy the trace from "
+            "its source again"
         ) from None
 
 
 def _to_numpy(column: pa.ChunkedArray, file: Path, names: tuple[str, ...]) -> NDArray:
-    """A column; names as codes, their places among `names`."""
+    """Returns a column as an array; texts as codes, their positions in `names`."""
     if not pa.types.is_dictionary(column.type):
         # A null becomes NaN here.
         return column.to_numpy()
@@ -143,15 +144,15 @@ def _codes(chunk: pa.DictionaryArray, file: Path, names: tuple[str, ...]) -> UIn
     found = chunk.dictionary.to_pylist()
     if not set(found) <= set(names):
         raise TraceCorrupt(
-            f"{file}: a value among {shown(found)} is not one of {list(names)}; take the trace "
+            f"{file}: a value among {shown(found)} is not one of {list(names)}; copy the trace "
             "from its source again"
         )
-    # A writer may order a dictionary as it likes; codes are places in our list.
+    # Writers may order a dictionary differently; codes are positions in `names`.
     codes = np.array([names.index(name) for name in found], np.uint8)
     return codes[chunk.indices.to_numpy()]
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the message of an `error` as one line; messages of libraries often have several."""
+    """Returns the first line of an error's message, at most 200 characters."""
     lines = str(error).splitlines()
     return lines[0][:200] if lines else type(error).__name__

@@ -10,8 +10,8 @@ the log has times.
       log_rounds.parquet        row i: the log's name of round i, and its time
       devices.parquet           row i: the log's name of device i
 
-Device ids are places in devices.parquet, so that names of any kind are kept exactly. Times are
-seconds since the first time of log or rounds file; run.json has that moment.
+Device ids are positions in devices.parquet, so that names of any kind are kept exactly. Times are
+seconds since the first time in the log or the rounds file; run.json records that moment.
 """
 
 import hashlib
@@ -50,17 +50,18 @@ IMPORT_FORMAT = "fedray-import"
 IMPORT_VERSION = 3
 DEVICES_FILE = "devices.parquet"
 NAMES_PER_GROUP = 1 << 18
-"""Rows of devices.parquet in a row group, so that a name is found without reading the others."""
+"""Rows per row group of devices.parquet, so that a name is found without reading the others."""
 AS_THEY_ARE, BY_RANK, BY_LIST = "as they are", "by rank", "by list"
-"""How the log's round numbers were converted to ours: by `rounds`, `renumber` or `rounds_file`."""
+"""How the log's round numbers became the trace's: by the arguments `rounds`, `renumber` and
+`rounds_file`, in this order."""
 LOG_ROUNDS_FILE = "log_rounds.parquet"
 LOG_ROUNDS_SCHEMA = pa.schema(
     [
         pa.field("log_round", pa.int64(), nullable=False),
-        # The first and last times are null if the log has no times or no participation.
+        # The first and last times are null if the log has no times or the round no participation.
         pa.field("first_time", pa.float64()),
         pa.field("last_time", pa.float64()),
-        # The listed time is null where the rounds file has no times.
+        # The listed time is null if the rounds file has no times.
         pa.field("listed_time", pa.float64()),
     ]
 )
@@ -106,31 +107,30 @@ KINDS: dict[str, type] = {
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows of the log that were left out for one reason, and one of them, as run.json records
+    """Rows of the log that were left out for one reason, with an example, as run.json records
     them."""
 
     reason: str
-    """Why, in words."""
+    """Reason in words."""
     rows: int
     """Number of rows."""
     example: str
-    """One of them, its device by a hash of its name."""
+    """One of the rows, with a hash of its device's name."""
     may_be_participation: bool = True
-    """Whether figures of the trace would be other ones if these rows were participations after
-    all."""
+    """Whether the trace's figures would change if these rows were participations."""
 
 
 class ImportedTimes(TypedDict):
     """Source of an imported trace's times, as run.json records it."""
 
     column: str | None
-    """The log's column of times."""
+    """Column of times in the log."""
     form: str | None
-    """Form of its values."""
+    """Format of the values in that column."""
     rounds_file_form: str | None
-    """Form of the times of the rounds file."""
+    """Format of the times in the rounds file."""
     origin: float
-    """The moment that is 0 in the trace, in seconds of the log."""
+    """Time 0 of the trace, in the log's seconds."""
 
 
 class ImportDocument(TypedDict):
@@ -149,50 +149,50 @@ class ImportDocument(TypedDict):
     log: str
     """The log that was read."""
     device_columns: list[str]
-    """Its columns that name a device."""
+    """Columns of the log that name a device."""
     round_column: str | None
-    """Its column of rounds."""
+    """Column of rounds in the log."""
     where: list[str]
-    """The conditions of `--where`."""
+    """Conditions given as `--where`."""
     numbering: str
     """Conversion of the log's rounds to numbers from 0."""
     rounds_file: str | None
     """The file that lists the rounds, if one was given."""
     rounds: int
-    """Rounds that released a model."""
+    """Number of rounds that released a model."""
     empty_rounds: int
-    """Rounds without a participation."""
+    """Number of rounds without a participation."""
     rounds_out_of_order: int
-    """Rounds whose order by time differs from that by number."""
+    """Number of rounds whose order by time differs from that by number."""
     repeats: str
-    """Meaning of further rows of one device in one round: `--repeats`."""
+    """Meaning of further rows of one device in one round, given as `--repeats`."""
     repeated_rows: int
-    """Number of such rows."""
+    """Number of further rows of one device in one round."""
     times: ImportedTimes | None
-    """Source of the times; None without any."""
+    """Source of the times; None without times."""
     rows_read: int
-    """Rows of the log."""
+    """Number of rows in the log."""
     filtered_rows: int
-    """Rows that `--where` left out."""
+    """Number of rows that `--where` excluded."""
     rows: int
-    """Participations of the trace."""
+    """Number of participations in the trace."""
     devices: int
-    """Devices that took part at least once."""
+    """Number of devices that took part at least once."""
     left_out: list[LeftOut]
     """Rows that are not participations."""
     written: str
     """Time of writing: UTC, as ISO 8601 has it."""
     packages: dict[str, str]
-    """Versions of Python and of packages, by their names."""
+    """Versions of Python and of packages by name."""
     document_digest: str
     """Digest of run.json itself."""
 
 
 class Assumption(NamedTuple):
-    """An assumption behind figures, and its source.
+    """An assumption behind the figures, and its source.
 
     text: a sentence.
-    source: an argument of the import, the log itself, or "nobody" for a fact that cannot be seen.
+    source: an argument of the import, the log, or "nobody" for a fact that cannot be observed.
     """
 
     text: str
@@ -222,15 +222,15 @@ class ImportedTrace(Result):
 
         Args:
             path: the directory.
-            verify: whether run.json and, as it is read, everything else must have its recorded
+            verify: whether run.json, and everything else when it is read, must have its recorded
                 digest.
         """
         directory = Path(path)
         run = read_document(directory)
         if run.get("format") != IMPORT_FORMAT:
             raise TraceError(
-                f"{directory} does not say format={IMPORT_FORMAT!r}; give the directory that "
-                "`fedray import` wrote"
+                f"{directory} does not say format={IMPORT_FORMAT!r}; give the directory "
+                "that `fedray import` wrote"
             )
         version = run.get("version")
         if version != IMPORT_VERSION:
@@ -248,7 +248,7 @@ class ImportedTrace(Result):
             _check_digest(run, directory)
         _check_totals(run, directory)
         check_no_strays(run["parts"], directory)
-        # The file may be large, so its digest is checked when the first name is asked for.
+        # The file may be large, so its digest is checked when the first name is needed.
         if not (directory / DEVICES_FILE).is_file():
             raise TraceCorrupt(f"{directory / DEVICES_FILE} is missing; import the log again")
         # Footers are enough here, since columns are checked when they are read.
@@ -262,22 +262,22 @@ class ImportedTrace(Result):
         return f"<ImportedTrace {shown(str(self.path))}: {rows:,} rows, digest {self.digest[:12]}>"
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object, run.json without its list of parts, and the path."""
+        """Returns run.json without its list of parts, and the path, as one JSON object."""
         return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
 
     @property
     def digest(self) -> str:
-        """Digest of the columns of all parts, as recorded in run.json; `verify` recomputes it."""
+        """Digest of the columns of all parts, as recorded in run.json; `verify()` recomputes it."""
         return self.run["digest"]
 
     @property
     def integrity(self) -> str:
-        """Protection of this trace's figures against damage, as it was opened: a sentence."""
+        """Sentence on how figures are protected against damage, as the trace was opened."""
         return integrity(self._verify)
 
     @property
     def committed_rounds(self) -> int:
-        """Rounds that released a model, as given to the import: n of every mechanism."""
+        """Number of rounds that released a model, as given to the import: n of every mechanism."""
         return self.run["rounds"]
 
     @property
@@ -288,13 +288,13 @@ class ImportedTrace(Result):
 
     @property
     def is_complete(self) -> bool:
-        """Whether no row that may be a participation was left out. If one was, figures may be
+        """Whether no row that may be a participation was left out. If one was, figures may look
         better than the truth."""
         return not any(each.may_be_participation for each in self.left_out)
 
     @property
     def incompleteness(self) -> str:
-        """Why the trace is not complete, as a sentence; empty if it is."""
+        """Sentence on why the trace is not complete; empty if it is."""
         lost = [each for each in self.left_out if each.may_be_participation]
         if not lost:
             return ""
@@ -309,14 +309,13 @@ class ImportedTrace(Result):
         """Meaning of further rows of a device in a round: "refuse" (the log has none), "once" or
         "each".
 
-        With "each", a device's rounds may repeat: each row of a round in `accepted` is a
-        contribution.
+        With "each", a device's rounds may repeat: every row in `accepted` is a contribution.
         """
         return self.run["repeats"]
 
     @property
     def filtered_rows(self) -> int:
-        """Rows of the log that did not meet the conditions (`where`), and so are not
+        """Number of rows of the log that did not meet the conditions (`where`) and so are not
         participations."""
         return self.run["filtered_rows"]
 
@@ -328,7 +327,7 @@ class ImportedTrace(Result):
 
     @property
     def unit(self) -> str:
-        """Unit of privacy in words, as it follows "one"."""
+        """Unit of privacy, as a phrase that follows "one"."""
         columns = self.device_columns
         if len(columns) == 1:
             return f"device (a value of the log's column {columns[0]!r})"
@@ -336,7 +335,7 @@ class ImportedTrace(Result):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions that follow from how this log was read, in sentences."""
+        """Assumptions that follow from how this log was read, as sentences."""
         return tuple(each.text for each in self.rests_on)
 
     @property
@@ -346,7 +345,7 @@ class ImportedTrace(Result):
         found = []
         if len(self.device_columns) > 1:
             text = (
-                "Whoever stands behind several of these units is protected less than one unit is "
+                "A person behind several of these units has less protection than a single unit "
                 "(group privacy)."
             )
             found.append(Assumption(text, self.unit_source))
@@ -354,8 +353,8 @@ class ImportedTrace(Result):
         if run["rounds_out_of_order"]:
             text = (
                 f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round "
-                "numbered before them began: the "
-                "order of numbers may not be that of release."
+                "with the number before theirs began, so the order of numbers may not be that of "
+                "release."
             )
             found.append(Assumption(text, "found by the import, in the times of the log"))
         if run["where"]:
@@ -395,12 +394,12 @@ class ImportedTrace(Result):
 
     @property
     def unit_source(self) -> str:
-        """Source of the meaning of a device."""
+        """Source of the meaning of a device in this log."""
         return "told to the import: the columns that name a device"
 
     @property
     def rounds_source(self) -> str:
-        """Source of the rounds that released a model."""
+        """Source of the list of rounds that released a model."""
         return {
             BY_RANK: "told to the import: all rounds that occur, and no others",
             BY_LIST: _ROUNDS_FILE,
@@ -426,42 +425,42 @@ class ImportedTrace(Result):
             "The rounds file lists every round that released a model, in order: "
             f"{self.committed_rounds:,} rounds, {first} to "
             f"{last} in the log."
-            + (f" In {empty:,} of them nobody of this log took part." if empty else "")
+            + (f" In {empty:,} of them no device of this log took part." if empty else "")
         )
 
     def round_label(self, round_index: int) -> str:
-        """Returns the log's number of the round that is `round_index` here, as text."""
+        """Returns the log's number of the round `round_index` of the trace, as text."""
         return str(int(self.round_labels(np.array([round_index]))[0]))
 
     def round_labels(self, rounds: Int64Array) -> Int64Array:
-        """The log's numbers of `rounds`, an array of any shape."""
+        """Returns the log's numbers of the trace's `rounds`, an array of any shape."""
         return self._log_rounds["log_round"][rounds]
 
     def round_times(self) -> tuple[Float64Array, Float64Array] | None:
-        """Returns the (earliest [n], latest [n]) time of a participation in each round, or None
-        without times. Seconds as in `times`.
+        """Returns the earliest [n] and the latest [n] time of a participation in each round, in
+        seconds as in `times`; None without times.
 
         Both cover everything recorded of the round: its participations, and its time in the rounds
-        file. A time in the rounds file is both if it is the only one. A round without times gets
+        file. If the time in the rounds file is the only one, it is both. A round without times gets
         the earliest time of the round before and the latest of the round after, or infinity at the
         ends: missing times make the interval longer, never shorter.
         """
         if self.run.get("times") is None:
             return None
         columns = self._log_rounds
-        # fmin and fmax pass over NaN where the other of the two is known.
+        # fmin and fmax ignore NaN if the other value is known.
         earliest = np.fmin(columns["first_time"], columns["listed_time"])
         latest = np.fmax(columns["last_time"], columns["listed_time"])
-        # Seen from the end, the last time that is known is the next one.
+        # In reverse order, the last known time is that of the next round.
         return _filled(earliest, -np.inf), _filled(latest[::-1], np.inf)[::-1]
 
     def times(self, part_index: int) -> tuple[Float64Array, Float64Array] | None:
-        """(first [A], last [A]) times of the participations of a part, aligned with the same part
-        of `accepted`; None if the log has no times.
+        """Returns the first [A] and the last [A] times of the participations of a part, in the
+        order of the same part of `accepted`; None if the log has no times.
 
-        Seconds since the first time of log or rounds file; the log defines which event a time is of
-        (selection, upload). Both are the same unless repeated rows count once: then they are the
-        earliest and the latest of these rows.
+        Times are seconds since the first time in the log or the rounds file; which event they
+        belong to (selection, upload) depends on the log. Both are the same unless repeated rows
+        count once: then they are the earliest and the latest of these rows.
         """
         part = self.run["parts"][part_index]
         if "times_digest" not in part:
@@ -472,16 +471,16 @@ class ImportedTrace(Result):
         times = read_columns(file, schema, part["rows"], names)
         if self._verify and columns_digest(times) != part["times_digest"]:
             raise TraceCorrupt(
-                f"{file} has times without the digest that run.json records; they were changed, "
+                f"{file} has times that do not match the digest in run.json, so they were changed; "
                 "import the log again"
             )
         return times["time"], times[names[-1]]
 
     def accepted(self) -> Iterator[AcceptedPart]:
-        """Participations, part by part in order of device; every device is in one part only. Checks
-        invariants 4 and 5.
+        """Yields participations part by part, in order of device; every device is in only one part.
+        Checks invariants 4 and 5.
 
-        A device's rounds increase; where `repeats` is "each", they may repeat.
+        A device's rounds increase; if `repeats` is "each", they may repeat.
         """
         yield from in_order(self._accepted_of, self.run["parts"])
 
@@ -492,15 +491,15 @@ class ImportedTrace(Result):
         rounds = columns["round"]
         if self._verify and imported_digest(device_ids, rounds) != part["digest"]:
             raise TraceCorrupt(
-                f"{file} does not have the digest that run.json records; it was changed, or is "
-                "another trace's: import the log "
-                "again, or leave digests unchecked (`verify=False`)"
+                f"{file} does not have the digest that run.json records, so it was changed or "
+                "belongs to another trace; import the log again, or leave digests unchecked "
+                "(`verify=False`)"
             )
         first = part["first_device"]
         end = part["end_device"]
         distinct = device_ids, rounds
         if self.repeats == "each":
-            # The invariant is of distinct rows: a device may contribute to a round several times.
+            # The invariant is for distinct rows: a device may contribute to a round several times.
             is_first = np.ones(rounds.size, np.bool_)
             is_first[1:] = (device_ids[1:] != device_ids[:-1]) | (rounds[1:] != rounds[:-1])
             distinct = device_ids[is_first], rounds[is_first]
@@ -508,18 +507,18 @@ class ImportedTrace(Result):
         return AcceptedPart(device_ids, rounds)
 
     def name_of(self, device_id: int) -> str:
-        """Returns the log's name of the device `device_id`; quoted and escaped if it cannot be
+        """Returns the log's name of the device `device_id`, quoted and escaped if it cannot be
         printed."""
         return self.names_of([device_id])[0]
 
     def names_of(self, device_ids: Sequence[int]) -> list[str]:
         """Returns the log's names of devices, in their order, each as `name_of` returns it.
 
-        Each row group with such a name is read once, which is quick for the few devices of a
-        report, and for many neighbouring devices.
+        Each row group that contains a requested name is read once, which is fast for the few
+        devices of a report and for many neighbouring devices.
         """
         file = self._names_file
-        # Row groups have one size, so the place of a name follows from the id.
+        # Row groups have equal sizes, so the position of a name follows from the id.
         groups = sorted({each // NAMES_PER_GROUP for each in device_ids})
         try:
             with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
@@ -536,30 +535,30 @@ class ImportedTrace(Result):
     def verify(self) -> None:
         """Recomputes every digest. Raises TraceCorrupt at the first difference."""
         checked = ImportedTrace.open(self.path)
-        # Reading demands the digests, and nothing else is wanted of it.
+        # Reading is enough, because it checks the digests.
         for place, _ in enumerate(checked.accepted()):
             checked.times(place)
         _ = checked._names_file, checked.round_label(0)
 
     @cached_property
     def _names_file(self) -> Path:
-        """The file of the devices' names, its digest checked once."""
+        """The file of the devices' names; its digest is checked once."""
         file = self.path / DEVICES_FILE
         if self._verify and file_digest(file) != self.run["devices_digest"]:
             raise TraceCorrupt(
-                f"{file} does not have its recorded digest; names were changed, import the log "
+                f"{file} does not have its recorded digest, so names were changed; import the log "
                 "again"
             )
         return file
 
     @cached_property
     def _log_rounds(self) -> dict[str, NDArray]:
-        """The columns of log_rounds.parquet, their digest checked."""
+        """The columns of log_rounds.parquet; their digest is checked."""
         file = self.path / LOG_ROUNDS_FILE
         columns = read_columns(file, LOG_ROUNDS_SCHEMA, self.committed_rounds)
         if self._verify and columns_digest(columns) != self.run["rounds_digest"]:
             raise TraceCorrupt(
-                f"{file} does not have its recorded digest; it was changed, import the log again"
+                f"{file} does not have its recorded digest, so it was changed; import the log again"
             )
         return columns
 
@@ -567,11 +566,10 @@ class ImportedTrace(Result):
 def _check_left_out(entries: list[Any], directory: Path) -> None:
     kinds = get_type_hints(LeftOut)
     for entry in entries:
-        # `type`, since True is an int to isinstance.
+        # `type` is compared, because isinstance accepts True as an int.
         if not isinstance(entry, dict) or {k: type(v) for k, v in entry.items()} != kinds:
             raise TraceCorrupt(
-                f"{directory}: run.json has an entry of left_out in another form; import the log "
-                "again"
+                f"{directory}: run.json has a malformed entry in left_out; import the log again"
             )
 
 
@@ -579,7 +577,7 @@ def _check_digest(run: dict[str, Any], directory: Path) -> None:
     of_parts = [part["digest"] for part in run["parts"]]
     if run_digest(of_parts, str(run["rounds"])) != run["digest"]:
         raise TraceCorrupt(
-            f"{directory}: its digest is not that of its parts and rounds; import the log again"
+            f"{directory}: its digest does not match its parts and rounds; import the log again"
         )
 
 
@@ -594,8 +592,8 @@ def _check_totals(run: dict[str, Any], directory: Path) -> None:
 
 
 def _check_values(run: dict[str, Any], directory: Path) -> None:
-    """Raises TraceCorrupt unless what run.json holds in lists and tables is of the kinds that the
-    properties rely on."""
+    """Raises TraceCorrupt unless lists and tables in run.json have the types that the properties
+    rely on."""
     names = [*run["device_columns"], *run["where"]]
     times = run.get("times")
     are_as_written = (
@@ -608,21 +606,21 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
     )
     if not are_as_written:
         raise TraceCorrupt(
-            f"{directory}: run.json has columns, conditions or times in another form; import "
-            "the log again"
+            f"{directory}: run.json has malformed columns, conditions or times; import the log "
+            "again"
         )
 
 
 def _filled(times: Float64Array, before: float) -> Float64Array:
-    """Times [n]; in place of NaN the last one that is known, or `before`."""
-    # Place of the last known time up to each round; 0, the place of `before`, without one.
+    """Returns times [n] with NaN replaced by the last known time, at the start by `before`."""
+    # Position of the last known time up to each round, or 0, that of `before`.
     known_places = np.where(np.isnan(times), 0, np.arange(1, times.size + 1))
     places = np.maximum.accumulate(known_places)
     return np.concatenate([[before], times])[places]
 
 
 def _schema(run: dict[str, Any], part: dict[str, Any]) -> pa.Schema:
-    """The columns of a part's file."""
+    """Returns the columns of a part's file."""
     if "times_digest" not in part:
         return IMPORTED_SCHEMA
     return REPEATED_SCHEMA if run["repeats"] == "once" else TIMED_SCHEMA
@@ -643,12 +641,12 @@ def name_text(value: object) -> str:
 def hashed_name(value: object, devices_digest: str) -> str:
     """Returns the pseudonym of a device: `#` and twelve hex digits of BLAKE2b over its name.
 
-    A holder of the trace can find the device again. A reader who has only the hash cannot try
+    Whoever has the trace can find the device again. A reader who has only the hash cannot try
     names, unless the whole list of devices can be guessed.
 
     Args:
         value: the name.
-        devices_digest: digest of the trace's list of devices, the key of the hash.
+        devices_digest: digest of the trace's list of devices, used as the key of the hash.
     """
     # BLAKE2b takes keys of up to 64 bytes.
     key = devices_digest.encode()[:64]
@@ -657,8 +655,8 @@ def hashed_name(value: object, devices_digest: str) -> str:
 
 
 def file_digest(file: Path) -> str:
-    """SHA-256 of a `file`'s bytes, in hexadecimal, read in pieces. Raises TraceCorrupt if it cannot
-    be read."""
+    """Returns the SHA-256 of a `file`'s bytes, in hexadecimal. Raises TraceCorrupt if it cannot be
+    read."""
     try:
         with file.open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
@@ -667,12 +665,12 @@ def file_digest(file: Path) -> str:
 
 
 def imported_digest(device_ids: UInt64Array, rounds: UInt32Array) -> str:
-    """Digest of one part's columns, `device_ids` [A] and `rounds` [A], as `columns_digest`."""
+    """Returns the `columns_digest` of one part's columns, `device_ids` [A] and `rounds` [A]."""
     return columns_digest({"device_id": device_ids, "round": rounds})
 
 
 def open_trace(path: str | Path, verify: bool = True) -> Trace | ImportedTrace:
-    """Opens a trace of either kind, as its run.json says.
+    """Opens a trace of either kind, which run.json states.
 
     Args:
         path: the directory.
@@ -685,16 +683,15 @@ def open_trace(path: str | Path, verify: bool = True) -> Trace | ImportedTrace:
     """
     if is_of_tasks(path):
         raise TraceError(
-            f"{str(path)!r} has the traces of several tasks, and here one is meant; name one of "
-            "the folders in it"
+            f"{str(path)!r} has the traces of several tasks, but only one is possible here; give "
+            "one of the folders in it"
         )
     document = read_document(Path(path))
     if document.get("format") == IMPORT_FORMAT:
         return ImportedTrace.open(path, verify)
     if document.get("format") != FORMAT:
         raise TraceError(
-            f"{Path(path) / 'run.json'} says format={shown(document.get('format'))}; give the "
-            "directory that `fedray run` or "
-            "`fedray import` wrote"
+            f"{Path(path) / 'run.json'} has format={shown(document.get('format'))}; give the "
+            "directory that `fedray run` or `fedray import` wrote"
         )
     return Trace.open(path, verify)

@@ -1,17 +1,17 @@
 """Invariants of every trace. The reader checks the files' shape on opening and these on reading.
 
-1. Committed rounds are numbered 0, 1, 2, ... in order of time; an abandoned attempt bears the
-   number of the next commit.
-2. opened <= started <= closed in every attempt, and attempts close in order. 3. accepted <=
-reported <= selected. An abandoned attempt accepts 0 devices, a committed round at
+1. Committed rounds are numbered 0, 1, 2, ... in order of time; an abandoned attempt has the number
+   of the next commit.
+2. opened <= started <= closed in every attempt, and attempts close in order.
+3. accepted <= reported <= selected. An abandoned attempt accepts 0 devices, a committed round at
    least 1; only a Poisson sample may be empty.
 4. A part's rows belong to its own devices, are sorted by (device_id, checkin_time), and name rounds
    that exist; rows of excluded devices may also name the round that was being formed when the run
    ended. An excluded device has no later rows.
-5. A device is accepted at most once in a round, and its accepted rounds increase. 6. The rounds
-table gives the number of accepted rows of each round. 7. Losses of devices' histories, and settings
-of their clocks, are sorted by (device_id, time). 8. Buffered rounds: the version of a participation
-is at most its round, and at most max_staleness
+5. A device is accepted at most once in a round, and its accepted rounds increase.
+6. The rounds table states the number of accepted rows of each round.
+7. Losses of devices' histories, and changes of their clocks, are sorted by (device_id, time).
+8. In buffered rounds the version of a participation is at most its round, and at most max_staleness
    older.
 """
 
@@ -32,10 +32,10 @@ def check_rounds(columns: dict[str, NDArray], source: str, *, may_be_empty: bool
         source: the file, for messages.
 
     Raises:
-        TraceCorrupt: a round breaks them.
+        TraceCorrupt: a round breaks an invariant.
     """
     is_committed = columns["state"] == 0
-    # An attempt's number is that of the commits before it.
+    # An attempt's number is the number of commits before it.
     expected = np.empty(0)
     if is_committed.size:
         expected = np.concatenate([[0], np.cumsum(is_committed)[:-1]])
@@ -52,11 +52,11 @@ def check_rounds(columns: dict[str, NDArray], source: str, *, may_be_empty: bool
     accepted = columns["accepted"]
     reported = columns["reported"]
     is_nested = (accepted <= reported).all() and (reported <= columns["selected"]).all()
-    _demand(bool(is_nested), source, "accepted, reported and selected are not nested")
+    _demand(bool(is_nested), source, "accepted <= reported <= selected does not hold")
     accepts_nobody = (accepted[~is_committed] == 0).all()
     _demand(bool(accepts_nobody), source, "an abandoned attempt accepts devices")
     accepts_somebody = may_be_empty or (accepted[is_committed] > 0).all()
-    _demand(bool(accepts_somebody), source, "a committed round accepts nobody")
+    _demand(bool(accepts_somebody), source, "a committed round accepts no device")
 
 
 def check_rows(
@@ -73,7 +73,7 @@ def check_rows(
         columns: columns of the part, by name.
         first_device: least permitted id.
         end_device: one above the largest permitted id.
-        last_round: largest number of an attempt.
+        last_round: largest round number of an attempt.
         committed_rounds: number of the round that was being formed when the run ended.
         source: the file, for messages.
 
@@ -89,10 +89,10 @@ def check_rows(
     is_later = times[1:] >= times[:-1]
     is_sorted = is_next_device | (is_same_device & is_later)
     _demand(bool(is_sorted.all()), source, "rows are not sorted by device_id and checkin_time")
-    # Sorted ids lie within the part if the first and the last do.
+    # Sorted ids are within the part if the first and the last are.
     inside = first_device <= int(device_ids[0]) and int(device_ids[-1]) < end_device
     _demand(inside, source, f"device ids lie outside [{first_device}, {end_device})")
-    # An excluded device bears the number of a round that may never have been attempted.
+    # An excluded device has the number of a round that may never have been attempted.
     is_excluded = columns["outcome"] == Outcome.EXCLUDED
     last_of_row = np.where(is_excluded, max(last_round, committed_rounds), last_round)
     _demand(
@@ -100,7 +100,7 @@ def check_rows(
         source,
         f"a row names a round after {last_round}, the last attempt's",
     )
-    # Rows of a device follow one another, so the next row is enough.
+    # Rows of a device are adjacent, so checking the next row is enough.
     comes_back = is_excluded[:-1] & is_same_device
     _demand(not comes_back.any(), source, "a device that was excluded has a later row")
 
@@ -116,15 +116,15 @@ def check_accepted(
     """Checks invariants 4 and 5 for the accepted rows of a part.
 
     Args:
-        device_ids: [A] of the rows, in order.
-        rounds: [A] of the rows.
-        first_device: least id that the part may have.
-        end_device: one above the largest.
-        count: the number of committed rounds.
+        device_ids: device ids of the rows, [A], in order.
+        rounds: rounds of the rows, [A].
+        first_device: smallest id that the part may have.
+        end_device: one above the largest id that the part may have.
+        count: number of committed rounds.
         source: the file, for messages.
 
     Raises:
-        TraceCorrupt: if a row breaks them.
+        TraceCorrupt: a row breaks an invariant.
     """
     if not device_ids.size:
         return
@@ -134,7 +134,7 @@ def check_accepted(
     inside = first_device <= int(device_ids[0]) and int(device_ids[-1]) < end_device
     _demand(inside, source, f"device ids lie outside [{first_device}, {end_device})")
     _demand(
-        # An abandoned attempt accepts nothing, so no row follows the last commit.
+        # An abandoned attempt accepts no device, so no row can be after the last commit.
         int(rounds.max()) < count,
         source,
         f"a row names round {int(rounds.max())}, but {count} were committed",
@@ -148,14 +148,14 @@ def check_totals(accepted_rows: Int64Array, columns: dict[str, NDArray], source:
     """Checks invariant 6.
 
     Args:
-        accepted_rows: accepted rows of each round, [committed rounds].
+        accepted_rows: number of accepted rows of each round, [committed rounds].
         columns: columns of rounds.parquet, by name.
         source: the file, for messages.
 
     Raises:
         TraceCorrupt: a round has another number of rows.
     """
-    # The rows of a part that were accepted are all of committed rounds.
+    # Accepted rows are always of committed rounds.
     stated = columns["accepted"][columns["state"] == 0]
     wrong = np.flatnonzero(accepted_rows != stated)
     if wrong.size:
@@ -201,9 +201,9 @@ def check_versions(
     Raises:
         TraceCorrupt: a participation breaks it.
     """
-    # Unsigned numbers would wrap where a version is above its round.
+    # Unsigned numbers would wrap if a version is above its round.
     staleness = rounds.astype(np.int64) - versions.astype(np.int64)
-    _demand(bool((staleness >= 0).all()), source, "a version is of a round that comes later")
+    _demand(bool((staleness >= 0).all()), source, "a version is larger than its round")
     most = int(staleness.max(initial=0))
     if max_staleness is not None and most > max_staleness:
         _demand(False, source, f"a report is {most} rounds stale, max_staleness is {max_staleness}")
@@ -212,5 +212,6 @@ def check_versions(
 def _demand(holds: bool, source: str, problem: str) -> None:
     if not holds:
         raise TraceCorrupt(
-            f"{source}: {problem}; the trace was changed or damaged, take it from its source again"
+            f"{source}: {problem}, so the trace was changed or damaged; copy it from its source "
+            "again"
         )

@@ -1,4 +1,4 @@
-"""Trained runs and the traces that they were learned from, found by paths."""
+"""Finds trained runs, and the traces that they were trained on, by path."""
 
 from pathlib import Path
 
@@ -9,23 +9,22 @@ from fedray.trace.trained import TRAINING, TRAINING_FILE, TrainedRun
 
 
 def is_trained_run(path: str | Path) -> bool:
-    """Whether the directory `path` is a trained run by itself, and not a trace, which may hold one
-    too."""
+    """Whether the directory `path` is a trained run, and not a trace that may contain one."""
     directory = Path(path)
     is_trace = (directory / RUN_FILE).exists()
     return (directory / TRAINING_FILE).exists() and not is_trace
 
 
 def open_trained(path: str | Path, verify: bool = True) -> TrainedRun:
-    """Opens a trained run: its own directory, or the trace in which it lies.
+    """Opens a trained run, given its own directory or the trace that contains it.
 
     Args:
         path: output of `train` or of `run_scenario`.
         verify: whether digests are checked.
 
     Raises:
-        TraceError: it holds no trained run, or one trained on another trace than its own, or files
-            of both.
+        TraceError: the directory has no trained run, or one that was trained on another trace, or
+        files of both.
     """
     directory = Path(path)
     # Without run.json it is not a trace, but may be the run itself.
@@ -33,8 +32,8 @@ def open_trained(path: str | Path, verify: bool = True) -> TrainedRun:
         return TrainedRun.open(directory, verify)
     if not (directory / TRAINING).exists():
         raise TraceError(
-            f"trace {str(directory)!r} has no trained run; give the directory of one, or train on "
-            "this trace"
+            f"trace {str(directory)!r} has no trained run; give the directory of a trained run, or "
+            "train on this trace"
         )
     trained = Trace.open(directory, verify).trained
     assert trained is not None
@@ -42,18 +41,18 @@ def open_trained(path: str | Path, verify: bool = True) -> TrainedRun:
 
 
 def trace_of(trained: TrainedRun, given: Trace | str | Path | None = None) -> Trace | None:
-    """The trace of a trained run.
+    """Finds the trace of a trained run.
 
     Args:
         trained: the run.
-        given: the trace, or where it is; None looks for it where `run_scenario` puts it, which is
-            around the run.
+        given: the trace or its path; None looks for it around the run, where `run_scenario` puts
+            it.
 
     Returns:
-        The trace, or None if it was not given and the run lies in none.
+        The trace, or None if it was not given and the run is not inside a trace.
 
     Raises:
-        InputError: the trace that is given is another one.
+        InputError: the run was not trained on the given trace.
     """
     if given is None:
         around = trained.path.resolve().parent

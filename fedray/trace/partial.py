@@ -1,7 +1,7 @@
-"""A directory in the making: `<directory>.partial` until it is whole, and then renamed.
+"""An unfinished directory, named `<directory>.partial` until it is complete.
 
-A lock keeps two processes from one directory. A mark says that it is ours: nothing is removed that
-no writer made. A directory that holds a checkpoint is kept when its process fails, for `resume`.
+A lock keeps two processes from writing one directory. A mark shows that fedray made it; no other
+directory is ever removed. If its process fails, a directory with a checkpoint is kept for `resume`.
 """
 
 import contextlib
@@ -29,21 +29,22 @@ LOCK_FILE = "lock"
 TOKEN_FILE = "token"
 JOURNAL = "journal"
 MARK = "fedray-partial "
-"""First words of TOKEN_FILE: the mark of a directory that we made, and may remove."""
+"""First words of TOKEN_FILE: the mark of a directory that fedray made and may remove."""
 
 
 def partial_directory(directory: Path) -> Path:
-    """Returns the directory in which `directory` is made. Raises InputError for the root, which has
-    no name."""
+    """Returns the partial directory of `directory`. Raises InputError for the root, which has no
+    name."""
     if not directory.name:
         raise InputError(
-            f"{str(directory)!r} has no name, and can hold no trace; name a directory in it"
+            f"{str(directory)!r} has no name, so a trace cannot replace it; give a directory in it"
         )
     return directory.with_name(f"{directory.name}.partial")
 
 
 def finished_directory(partial: Path) -> Path:
-    """Returns the directory that a partial one becomes; another directory stays as it is."""
+    """Returns the directory that a partial one becomes; other directories are returned
+    unchanged."""
     return partial.with_name(partial.name.removesuffix(".partial"))
 
 
@@ -51,7 +52,7 @@ def with_resume_hint(
     error: FedrayError | KeyboardInterrupt,
     directory: Path,
 ) -> FedrayError | KeyboardInterrupt:
-    """Returns the error with a hint on resuming, in the same class.
+    """Returns an error of the same class with a hint on resuming.
 
     Args:
         error: error that ended the run.
@@ -64,10 +65,10 @@ def with_resume_hint(
 
 
 def new_directory(name: str) -> Path:
-    """runs/<name>-<UTC time>, with a number behind it where that is taken. Raises InputError.
+    """Returns runs/<name>-<UTC time>, with a number after it if that exists. Raises InputError.
 
-    Its partial directory is made here, so that of several runs in one second each has a name of
-    its own.
+    Its partial directory is made here, so that several runs that start in one second have different
+    names.
     """
     base = Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     numbered = (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))
@@ -75,7 +76,8 @@ def new_directory(name: str) -> Path:
         if directory.exists():
             continue
         try:
-            # Only one process can make it, so of two that begin at once one takes the next number.
+            # Only one process can make it; another that starts at the same time takes the next
+            # number.
             partial_directory(directory).mkdir(parents=True)
         except FileExistsError:
             continue
@@ -88,40 +90,39 @@ def new_directory(name: str) -> Path:
 
 
 class Lock:
-    """Held while a process is at work; freed by the system when the process ends, however it
-    ends."""
+    """A lock on a partial directory, which the system releases when the process ends in any way."""
 
     def __init__(self, partial: Path) -> None:
-        # "a" makes the file if need be, and truncates nothing of a process that is at work.
+        # "a" creates the file if necessary, and truncates nothing if another process holds it.
         self._file = (partial / LOCK_FILE).open("a")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()
             raise InputError(
-                f"{str(partial)!r} is being written by another process; wait for it, or name "
+                f"{str(partial)!r} is being written by another process; wait for it, or give "
                 "another directory"
             ) from None
 
     def release(self) -> None:
-        """Lets go; the file of the lock stays, because another process may wait for it."""
+        """Releases the lock; its file stays, because another process may be waiting for it."""
         self._file.close()
 
 
 class PartialDirectory:
-    """A context in which `directory` is made; it removes its work unless that is published or can
-    be resumed.
+    """A context in which `directory` is made; on exit it removes the work unless it was published
+    or can be resumed.
 
-    directory: gets its name when `publish` is called.
-    partial: directory of the work; beside `directory` by default.
-    document_file: the file that `publish` writes last; a partial directory that has it is complete.
+    directory: final path of the directory, which `publish` gives it.
+    partial: directory of the work; by default next to `directory`.
+    document_file: file that `publish` writes last; a partial directory that has it is complete.
 
-    Raises InputError when the directory exists already, cannot be made, or is written by another
-    process, and when `partial` is not ours.
+    Raises InputError if the directory already exists, cannot be made, or is being written by
+    another process, and if fedray did not make `partial`.
     """
 
     made_again: ClassVar[tuple[str, ...]] = ()
-    """Folders that a resumed run makes again from the start."""
+    """Folders that a resumed run writes again from the start."""
 
     def __init__(
         self,
@@ -135,23 +136,23 @@ class PartialDirectory:
         check_name(self.directory)
         self.partial = partial or partial_directory(self.directory)
         self.progress = ProgressFile(self.partial)
-        """Progress for watchers; without `begin` no file is written."""
+        """Progress for watchers; no file is written before `begin`."""
         self._document_file = document_file
         self._made: list[Path] = []
-        # A resumed run has a checkpoint, which a failure in here must not remove.
+        # A resumed run has a checkpoint, which a failure in this constructor must not remove.
         self._is_kept = is_resumed
         self._is_discarded = False
         self._lock: Lock | None = None
         output = str(directory)
         try:
-            # File systems take names of 255 bytes, and ours get endings.
+            # File systems limit names to 255 bytes, and fedray adds suffixes.
             if len(os.fsencode(self.directory.name)) > 200:
                 raise OSError("its name is longer than 200 bytes")
             if os.path.lexists(self.directory) and not _is_plain_and_empty(self.directory):
                 raise InputError(
-                    f"output {output!r} exists already; name a new directory, or remove it first"
+                    f"output {output!r} exists already; give a new directory, or remove this one"
                 )
-            # This comes before anything is made, so that a refusal leaves nothing behind.
+            # This is checked before anything is made, so that a refusal leaves nothing behind.
             if os.path.lexists(self.partial):
                 self._check_ours(output, is_resumed)
             if not is_resumed:
@@ -160,20 +161,20 @@ class PartialDirectory:
                         f"output {output!r} has an unfinished run in {str(self.partial)!r}; resume "
                         "it, or remove it"
                     )
-                # Parents that are made now are removed again if nothing comes of the run.
+                # Parents that are made now are removed again if the run fails.
                 self._made = [path for path in self.partial.parents if not path.exists()]
             self.partial.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.partial)
-            # Again, now that no other process is at work in it.
+            # This is checked again, now that no other process can change it.
             self._check_ours(output, is_resumed)
             self.token = secrets.token_hex(16)
-            """This writer's token: who reads it in the partial directory shares its file system."""
+            """This writer's token; a process that can read it there shares the file system."""
             self._write(TOKEN_FILE, f"{MARK}{self.token}".encode())
             self._clear(is_resumed)
             for name in self.made_again:
                 (self.partial / name).mkdir(exist_ok=True)
-            # The names of new directories must be on the disk too, or the run would not outlast a
-            # power cut.
+            # The names of new directories must be synced too, or the run would not survive a power
+            # failure.
             for folder in (*self._made, self.partial):
                 sync_directory(folder.parent)
         except (OSError, RunFailed) as error:
@@ -183,7 +184,7 @@ class PartialDirectory:
                 f"output {output!r} cannot be made ({error}); name a writable directory"
             ) from None
         except InputError:
-            # Nothing is removed after a refusal, since the directory may not be ours.
+            # Nothing is removed after a refusal, since fedray may not have made the directory.
             self._release()
             raise
 
@@ -205,11 +206,11 @@ class PartialDirectory:
 
     @property
     def can_be_resumed(self) -> bool:
-        """Whether a checkpoint exists, so that a failure leaves the directory as it is."""
+        """Whether a checkpoint exists, so that the directory is kept after a failure."""
         return has_checkpoint(self.partial)
 
     def discard(self) -> None:
-        """Marks the work as useless: it is removed at the end, checkpoints too."""
+        """Marks the work as useless, so that it is removed on exit, with its checkpoints."""
         self._is_kept = False
         self._is_discarded = True
 
@@ -217,17 +218,17 @@ class PartialDirectory:
         """Writes a file that the scenario names.
 
         Args:
-            name: made of its digest, so that equal files are one.
-            content: its bytes.
+            name: name that contains its digest, so that equal files are stored once.
+            content: bytes of the file.
         """
         self._write(name, content)
 
     def publish(self, document: Mapping[str, Any]) -> Path:
-        """Writes the document with the digest of its content, then gives the directory its name.
+        """Writes the document with its content's digest, then gives the directory its final name.
 
-        Returns its path. Raises RunFailed; the work is then kept.
+        Returns the final path. Raises RunFailed, after which the work is kept.
         """
-        # The document is written last: a directory that has it is whole, whatever its name.
+        # The document is written last, so a directory that has it is complete, whatever its name.
         whole = {**document, DOCUMENT_DIGEST: document_digest(document)}
         text = json.dumps(whole, indent=1) + "\n"
         self._write(self._document_file, text.encode())
@@ -241,10 +242,10 @@ class PartialDirectory:
             sync_directory(self.directory.parent)
         except OSError as error:
             raise RunFailed(
-                f"what was finished cannot be named {str(self.directory)!r} ({error}); it is kept "
-                f"whole in {str(self.partial)!r}, rename it yourself"
+                f"the finished directory cannot be named {str(self.directory)!r} ({error}); rename "
+                f"{str(self.partial)!r}, which is complete"
             ) from None
-        # The trace is complete by now; the remains of its making do no harm.
+        # The trace is complete, so remains of the unfinished run are harmless.
         with contextlib.suppress(OSError):
             (self.directory / TOKEN_FILE).unlink(missing_ok=True)
         _remove_unfinished(self.directory)
@@ -258,9 +259,9 @@ class PartialDirectory:
             self._lock.release()
 
     def _clear(self, is_resumed: bool) -> None:
-        """Removes the remains of a run that ended early; for a resumed run, the parts that it makes
-        again."""
-        # The folder changes while it is walked, so its names are listed first.
+        """Removes the remains of a run that ended early or, for a resumed run, the parts that it
+        writes again."""
+        # The loop changes the folder, so its names are listed first.
         for path in list(self.partial.iterdir()):
             if is_resumed and path.name not in self.made_again:
                 continue
@@ -270,8 +271,8 @@ class PartialDirectory:
                 path.unlink(missing_ok=True)
 
     def _remove(self) -> None:
-        """Removes the work, and the directories above it that were made and are empty."""
-        # The lock is held until all is gone, so that no other process begins there.
+        """Removes the work, and empty directories above it that were made for it."""
+        # The lock is held until everything is removed, so that no other process starts there.
         if self._lock is not None:
             shutil.rmtree(self.partial, ignore_errors=True)
         for folder in self._made:
@@ -279,15 +280,15 @@ class PartialDirectory:
                 folder.rmdir()
 
     def _check_ours(self, output: str, is_resumed: bool) -> None:
-        """Raises InputError unless the directory is a writer's own, or has nothing in it.
+        """Raises InputError unless fedray made the directory, or it is empty.
 
-        That of a run which is resumed was read before, and may be of a release without a mark.
+        The directory of a resumed run was read before, and may be from a release without a mark.
         """
         partial = self.partial
-        remedy = "move it away, or name another output"
+        remedy = "move it away, or give another output"
         needs = f"output {output!r} needs {str(partial)!r}"
         if partial.is_symlink() or not partial.is_dir():
-            raise InputError(f"{needs}, which is there and is no plain directory; {remedy}")
+            raise InputError(f"{needs}, which exists and is not a plain directory; {remedy}")
         if (partial / self._document_file).exists():
             raise InputError(f"{needs}, which holds a finished trace; rename it or {remedy}")
         # A process that was stopped between making the directory and its mark left only a lock.
@@ -295,11 +296,11 @@ class PartialDirectory:
             path.name == LOCK_FILE and not path.lstat().st_size for path in partial.iterdir()
         )
         if not (is_empty or is_resumed or _is_marked(partial)):
-            raise InputError(f"{needs}, which is there and was not made by fedray; {remedy}")
+            raise InputError(f"{needs}, which exists and was not made by fedray; {remedy}")
 
 
 def _remove_unfinished(directory: Path) -> None:
-    """Removes what only an unfinished run needs. What cannot be removed does no harm."""
+    """Removes files that only an unfinished run needs. Any that cannot be removed are harmless."""
     for folder in (JOURNAL, CHECKPOINTS):
         shutil.rmtree(directory / folder, ignore_errors=True)
     left_by_killed_writers = directory.glob(f".{PROGRESS_FILE}.*.new")
@@ -316,6 +317,6 @@ def _is_marked(partial: Path) -> bool:
 
 
 def _is_plain_and_empty(path: Path) -> bool:
-    # A link or a mount point cannot make room for the directory that is renamed.
+    # A link or a mount point cannot be replaced by the renamed directory.
     is_plain = path.is_dir() and not path.is_symlink() and not path.is_mount()
     return is_plain and not any(path.iterdir())

@@ -1,10 +1,10 @@
-"""Progress of a run that is being made: a small file in its partial directory, for watchers.
+"""Progress of an unfinished run: a small file in its partial directory, for watchers.
 
     DIRECTORY.partial/progress.json
 
 The file is not part of the result, and no result depends on it. It is replaced about once a second,
-and removed when the directory gets its name. If it cannot be written, watchers lose their view and
-the run continues.
+and removed when the directory gets its final name. If it cannot be written, watchers see no
+progress, but the run continues.
 """
 
 import contextlib
@@ -26,22 +26,22 @@ PROGRESS_FILE = "progress.json"
 FORMAT = "fedray-progress"
 VERSION = 1
 MOST_BYTES = 16 << 20
-"""Largest file that is read."""
+"""Largest size of a progress file that is read."""
 SECONDS_BETWEEN = 1.0
-"""Least time between two versions of the file."""
+"""Shortest time between two versions of the file, seconds."""
 MOST_SHARE = 0.01
-"""Most share of the time that writing may take: on a slow disk the file is written less often."""
+"""Largest share of time spent on writing; on a slow disk the file is written less often."""
 
 Kind = Literal["simulation", "training"]
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, as others can recognise it: its number may later belong to another process.
+    """A process, with enough to recognise it after its number was reused.
 
-    pid: its number.
-    started: its start, in ticks of the system since the start of the machine.
-    machine: the machine's present start, and the namespace of the pid.
+    pid: process id.
+    started: start of the process, in clock ticks since the machine was started.
+    machine: identity of the machine since its last start, and namespace of the pid.
     """
 
     pid: int
@@ -50,16 +50,16 @@ class Process:
 
     @classmethod
     def present(cls) -> Self | None:
-        """This process; None if the system has no /proc."""
+        """Returns this process, or None if the system has no /proc."""
         started, machine = _started(os.getpid()), _machine()
         if started is None or machine is None:
             return None
         return cls(os.getpid(), started, machine)
 
     def is_running(self) -> bool | None:
-        """Whether it still runs; None if it is a process of another machine, or the system has no
-        /proc."""
-        # On another machine, or after a restart, the number belongs to another process.
+        """Whether the process is still running; None if it belongs to another machine, or the
+        system has no /proc."""
+        # On another machine, or after a restart, the pid may belong to another process.
         if _machine() != self.machine:
             return None
         return _started(self.pid) == self.started
@@ -70,13 +70,13 @@ class ProgressReport:
     """Content of a progress file.
 
     kind: work in progress.
-    process: process at work; None if its system has no /proc.
-    has_ended: whether it reported that it gave up.
-    begun: start or resumption, seconds since 1970.
-    told: last write of the file, seconds since 1970.
+    process: process that does the work; None if its system has no /proc.
+    has_ended: whether the process reported that it ended without finishing.
+    begun: time at which the work started or was resumed, seconds since 1970.
+    told: time at which the file was last written, seconds since 1970.
     done, count: rounds simulated or trained so far, and in total.
-    seconds_left: an estimate from the pace so far, or None.
-    facts: other figures of this kind, by name.
+    seconds_left: estimated time left, from the pace so far; None if unknown.
+    facts: further figures by name, which depend on `kind`.
     """
 
     kind: Kind
@@ -94,14 +94,14 @@ class ProgressFile:
     """The progress file of one partial directory.
 
     Args:
-        partial: the directory in which something is made.
+        partial: directory of the unfinished run.
     """
 
     def __init__(self, partial: Path) -> None:
         self._file = partial / PROGRESS_FILE
         self._head: dict[str, Any] = {}
         self._last: tuple[int, Callable[[], Mapping[str, Any]]] = (0, dict)
-        """The latest report; the file may be older."""
+        """Latest report; the file may contain an earlier one."""
         self._done_at_start = 0
         self._started = 0.0
         self._next = 0.0
@@ -112,8 +112,8 @@ class ProgressFile:
 
         Args:
             kind: work in progress.
-            done: rounds already done, if it resumes.
-            count: rounds in total.
+            done: number of rounds already done, if the work is resumed.
+            count: total number of rounds.
         """
         process = Process.present()
         self._head = {
@@ -125,38 +125,38 @@ class ProgressFile:
             "begun": time.time(),
             "count": count,
         }
-        # Readers get the time of day; durations need a clock that is never set.
+        # Readers get the time of day, but durations need a clock that is never set.
         self._done_at_start, self._started = done, time.monotonic()
         self._last = done, dict
         self._write()
 
     def tell(self, done: int, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Writes the next version, if it is time.
+        """Writes the next version if it is due.
 
         Args:
-            done: rounds done.
-            facts: returns further figures by name; only called if it is time.
+            done: number of rounds done.
+            facts: function that returns further figures by name; called only if a version is due.
         """
         self._last = done, facts
-        # Without a head it has not begun, or is over.
+        # Without a head the work has not begun, or is over.
         if self._head and time.monotonic() >= self._next:
             self._write()
 
     def end(self) -> None:
-        """Says that the process has given up, in a directory that is kept."""
+        """Records that the process ended without finishing, if the directory is kept."""
         if self._head:
             self._head["has_ended"] = True
             self._write()
         self.stop()
 
     def stop(self) -> None:
-        """Writes nothing any more."""
+        """Stops writing."""
         self._head = {}
 
     def _write(self) -> None:
         begun = time.monotonic()
         done, facts = self._last
-        # Rounds that an earlier process did say nothing of this one's pace.
+        # Rounds that an earlier process did do not count for this one's pace.
         newly_done = done - self._done_at_start
         pace = (begun - self._started) / newly_done if newly_done > 0 else None
         document = {
@@ -171,7 +171,7 @@ class ProgressFile:
         self._next = begun + max(SECONDS_BETWEEN, taken / MOST_SHARE)
 
     def _replace(self, document: Mapping[str, Any]) -> None:
-        # It is not synced to the disk: after a power cut no process works at the run any more.
+        # The file is not synced, because after a power failure no process is left to report on.
         try:
             with whole_file(self._file) as new:
                 new.write_text(json.dumps(document, allow_nan=False))
@@ -212,7 +212,7 @@ def read_progress(partial: Path) -> ProgressReport | None:
             dict(document["facts"]),
         )
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        # Whatever is wrong with the file, watchers see no progress and ask again.
+        # Whatever is wrong with the file, watchers see no progress and read it again later.
         return None
 
 
@@ -223,7 +223,7 @@ def _finite(value: Any) -> float:
 
 
 def _count(value: Any) -> int:
-    # JavaScript, which reads counts of watchers, is exact up to here.
+    # JavaScript, which displays these counts, represents integers exactly only up to 2^53.
     if not 0 <= (number := int(value)) < 2**53:
         raise ValueError
     return number
@@ -237,9 +237,9 @@ def _started(pid: int) -> int | None:
     """Returns the start of a process in ticks, or None if it does not run."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-        # The name of the program is in brackets, and may have spaces and brackets of its own.
+        # The name of the program is in parentheses, and may itself have spaces and parentheses.
         state, *numbers = stat.rpartition(")")[2].split()
-        # A process that has ended, and of which its parent has not heard yet, works no more.
+        # A zombie has ended, although its parent has not read its status.
         return None if state in "ZX" else int(numbers[18])
     except (OSError, ValueError, IndexError):
         return None

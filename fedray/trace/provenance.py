@@ -1,4 +1,4 @@
-"""Versions that made a trace: fedray, Python and the packages whose code decides results."""
+"""Versions of fedray, Python and the packages whose code affects results."""
 
 import platform
 from functools import cache
@@ -18,12 +18,12 @@ PACKAGES = (
 
 
 def package_versions() -> dict[str, str]:
-    """Returns installed versions of packages that may change a result, by name, without importing
-    anything; packages that are not installed are left out."""
+    """Returns the installed versions of Python and of packages that may change a result, by name,
+    without importing them."""
     return {"python": platform.python_version(), **_installed_versions()}
 
 
-@cache  # each is a parse of the package's metadata, and a run writes several documents
+@cache  # reading a version parses the package's metadata, and a run writes several documents
 def _installed_versions() -> dict[str, str]:
     versions = {}
     for package in PACKAGES:

@@ -1,4 +1,4 @@
-"""Reads a trace. Opening validates its shape; reading validates the content
+"""Reads a trace. Opening it validates its files; reading validates their content
 (fedray/trace/invariants.py)."""
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,12 +57,12 @@ class AcceptedPart:
     """Participations of one part: accepted rows of committed rounds, sorted by (device, round)."""
 
     device_ids: UInt64Array
-    """The devices that took part, [A], in order."""
+    """Devices that took part, [A], in order."""
     rounds: UInt32Array
-    """In which committed round, [A]."""
+    """Committed rounds that they took part in, [A]."""
     versions: UInt32Array | None = None
-    """Model version sent to each device, [A]: rounds released when it started. None unless rounds
-    are buffered; then it is the round."""
+    """Model version sent to each device, [A]: the number of rounds released when it started. None
+    unless rounds are buffered; the version then equals the round."""
 
 
 class Trace(DrawnResult):
@@ -86,12 +86,11 @@ class Trace(DrawnResult):
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Self:
-        """Opens and validates: versions, every file present and whole, schemas, row counts, the
-        rounds' invariants.
+        """Opens a trace and validates version, presence of files, schemas, row counts and rounds.
 
         Args:
             path: the directory.
-            verify: whether run.json and, as it is read, every column must have its recorded digest.
+            verify: whether run.json, and each column when it is read, must have its digest.
         """
         directory = Path(path)
         trace = cls(directory, _read_run(directory, verify), verify)
@@ -114,53 +113,52 @@ class Trace(DrawnResult):
         return f"<Trace {shown(str(self.path))}: {run['ended']}, digest {self.digest[:12]}>"
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object: run.json without its list of parts, and the path."""
+        """Returns run.json without its list of parts, and the path, as one JSON object."""
         return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
 
     def to_arrow(self) -> pa.Table:
-        """The attempts at rounds in order of time, with the columns of rounds.parquet."""
+        """Returns the attempts at rounds in order of time, with the columns of rounds.parquet."""
         columns = self.rounds
         states = np.array(STATES)[columns["state"]]
         return pa.table({**columns, "state": states})
 
     @property
     def digest(self) -> str:
-        """Digest of the result columns, as recorded in run.json; `verify` recomputes it. Runs with
-        the same digest had the same participations."""
+        """Digest of the result columns, as recorded in run.json; `verify()` recomputes it. Runs
+        with the same digest had the same participations."""
         return self.run["digest"]
 
     @property
     def integrity(self) -> str:
-        """Protection of this trace's figures against damage, as it was opened: a sentence."""
+        """Sentence on how figures are protected against damage, as the trace was opened."""
         return integrity(self._verify)
 
     @property
     def is_buffered(self) -> bool:
-        """Whether its rounds are buffers of reports of devices that started at any time."""
+        """Whether rounds are buffers of reports from devices that started at different times."""
         rounds = self.scenario.get("rounds")
         return isinstance(rounds, dict) and rounds.get("mode") == "buffered"
 
     @property
     def participation_schema(self) -> pa.Schema:
-        """The columns of its participations."""
+        """Columns of the participations."""
         return BUFFERED_SCHEMA if self.is_buffered else PARTICIPATION_SCHEMA
 
     @property
     def scenario(self) -> dict[str, Any]:
-        """The scenario's tables, as the run was given them, with every default filled in."""
+        """Tables of the scenario, with every default filled in."""
         return self.run["scenario"]
 
     @property
     def stores_uploads(self) -> bool:
-        """Whether rounds drew uploads that a server had stored, so that one upload may be in
-        several rounds."""
+        """Whether rounds drew stored uploads, so that one upload may be in several rounds."""
         return self.scenario.get("rounds", {}).get("uploads") is not None
 
     @property
     def sampling_probability(self) -> float | None:
-        """Probability with which run.json says that each stored upload was drawn for a round,
-        independently of the others; None for rounds that were drawn otherwise."""
-        # The table may be in any form, and what has another form states no probability.
+        """Probability, according to run.json, that a stored upload was drawn for a round,
+        independently of the others; None if rounds were not drawn so."""
+        # A changed document may have anything here; other forms state no probability.
         sampling = self.run.get("sampling")
         if not isinstance(sampling, dict) or sampling.get("kind") != "poisson":
             return None
@@ -171,13 +169,14 @@ class Trace(DrawnResult):
 
     @cached_property
     def committed_rounds(self) -> int:
-        """Rounds that released a model: n of every mechanism. Abandoned attempts do not count."""
+        """Number of rounds that released a model: n of every mechanism. No abandoned attempts
+        count."""
         return int((self.rounds["state"] == 0).sum())
 
     @cached_property
     def rounds(self) -> dict[str, NDArray]:
-        """Columns of the attempts in order of time; the state as a code (0 committed, 1
-        abandoned)."""
+        """Columns of the attempts at rounds, in order of time, with the state as a code (0
+        committed, 1 abandoned)."""
         columns = read_columns(self.path / ROUNDS_FILE, ROUND_SCHEMA, codes={"state": STATES})
         if self._verify:
             self._demand(columns_digest(columns) == self.run["rounds_digest"], ROUNDS_FILE)
@@ -185,13 +184,13 @@ class Trace(DrawnResult):
 
     @cached_property
     def losses(self) -> dict[str, NDArray] | None:
-        """Losses of devices' histories as columns, in order of device and time; None if none could
-        be lost. Checks invariant 7."""
+        """Losses of devices' histories as columns, in order of device and time; None if histories
+        could not be lost. Checks invariant 7."""
         return self._events(LOSSES_FILE)
 
     @cached_property
     def clock_changes(self) -> dict[str, NDArray] | None:
-        """Settings of devices' clocks as columns, in order of device and time; None if clocks could
+        """Changes of devices' clocks as columns, in order of device and time; None if clocks could
         not change. Checks invariant 7."""
         return self._events(CLOCKS_FILE)
 
@@ -207,16 +206,16 @@ class Trace(DrawnResult):
 
     @cached_property
     def trained(self) -> TrainedRun | None:
-        """The model that `fedray run` learned from this trace, opened; None if none was trained.
+        """The trained run that `fedray run` wrote with this trace; None if no model was trained.
 
         Raises:
-            TraceCorrupt: the model was learned from another trace.
+            TraceCorrupt: the model was trained on another trace.
         """
         directory = self.path / TRAINING
         if not directory.exists():
             return None
         trained = TrainedRun.open(directory, self._verify)
-        # Each file of another run's training agrees with the others, so only this reveals it.
+        # The files of another run's training are consistent, so only this check reveals them.
         if trained.trace_digest != self.digest:
             raise TraceCorrupt(
                 f"{shown(str(directory))} was trained on the trace {trained.trace_digest[:12]}, "
@@ -227,20 +226,20 @@ class Trace(DrawnResult):
 
     @cached_property
     def metrics(self) -> dict[str, NDArray] | None:
-        """Columns of the training metrics by name, a row per committed round; None if no model was
-        trained."""
+        """Columns of the training metrics by name, with a row per committed round; None if no model
+        was trained."""
         return self.trained.metrics if self.trained is not None else None
 
     @property
     def task_metrics(self) -> tuple[Metric, ...]:
-        """The held-out metrics among `metrics`: names, units, and which values are better; none if
+        """Held-out metrics among `metrics`, with names, units and which values are better; empty if
         no model was trained."""
         return () if self.trained is None else self.trained.task_metrics
 
     def accepted(self) -> Iterator[AcceptedPart]:
-        """Participations, part by part in order of device; every device is in one part only. Checks
-        invariants 4 to 6, and 8 where rounds are buffered."""
-        # Invariant 6 is of all parts together, so it is checked once the last one was read.
+        """Yields participations part by part, in order of device; every device is in only one part.
+        Checks invariants 4 to 6, and 8 for buffered rounds."""
+        # Invariant 6 concerns all parts together, so it is checked after the last part.
         count = self.committed_rounds
         rows_per_round = np.zeros(count, np.int64)
         for accepted in in_order(self._accepted_of, self.run["parts"]):
@@ -265,7 +264,7 @@ class Trace(DrawnResult):
 
     @property
     def _max_staleness(self) -> int | None:
-        """Limit of the scenario; None if the scenario cannot be read."""
+        """The scenario's limit on staleness; None if it cannot be read."""
         buffer = self.scenario["rounds"].get("buffer")
         value = buffer.get("max_staleness") if isinstance(buffer, dict) else None
         return value if type(value) is int else None
@@ -279,11 +278,11 @@ class Trace(DrawnResult):
         return [self.name_of(each) for each in device_ids]
 
     def columns(self, part: int) -> dict[str, NDArray]:
-        """All columns of the rows of one `part`, by name; outcomes as codes, NaN for no report.
+        """Returns all columns of one `part` by name, with outcomes as codes, and NaN for no report.
         Rows are sorted by device and check-in. Checks invariant 4."""
         entry = self.run["parts"][part]
         columns = self._columns_of(entry, self.participation_schema.names)
-        # Rows of abandoned attempts bear the number of the next commit, which may never come.
+        # Rows of abandoned attempts have the number of the next commit, which may never come.
         last_round = int(self.rounds["round"].max(initial=0))
         file = str(self.path / entry["file"])
         first, end = entry["first_device"], entry["end_device"]
@@ -291,7 +290,7 @@ class Trace(DrawnResult):
         return columns
 
     def outcome_counts(self) -> dict[str, int]:
-        """Selected devices by outcome, in committed and abandoned rounds together."""
+        """Returns the number of selected devices by outcome, in committed and abandoned rounds."""
         counts = np.zeros(len(OUTCOMES), np.int64)
         for part in self.run["parts"]:
             codes = self._columns_of(part, ("outcome",))["outcome"]
@@ -299,20 +298,20 @@ class Trace(DrawnResult):
         return dict(zip(OUTCOMES, counts.tolist(), strict=True))
 
     def verify(self) -> None:
-        """Recomputes every digest from the columns, read or not, and reads every file of a trained
-        model. Raises TraceCorrupt at the first that differs."""
+        """Recomputes every digest from the columns, and reads every file of a trained model. Raises
+        TraceCorrupt at the first difference."""
         check_document(self.run, self.path)
         parts = self.run["parts"]
         for index, part in enumerate(parts):
             self._demand(columns_digest(self.columns(index)) == part["digest"], part["file"])
-        # A new Trace reads rounds and metrics again, and demands their digests.
+        # A new Trace reads rounds and metrics again, and checks their digests.
         checked = Trace(self.path, self.run)
         _ = checked.rounds, checked.losses, checked.clock_changes, checked.metrics
         if checked.trained is not None:
             checked.trained.verify()
 
     def _columns_of(self, part: dict[str, Any], names: Sequence[str]) -> dict[str, NDArray]:
-        """Columns of a part, each checked against its recorded digest."""
+        """Returns columns of a part, each checked against its recorded digest."""
         file = self.path / part["file"]
         schema = self.participation_schema
         columns = read_columns(file, schema, part["rows"], names, codes={"outcome": OUTCOMES})
@@ -326,15 +325,14 @@ class Trace(DrawnResult):
     def _demand(self, has_digest: bool, where: str) -> None:
         if not has_digest:
             raise TraceCorrupt(
-                f"{self.path / where} does not have the digest that {RUN_FILE} records; it was "
-                "changed, or is another "
-                "trace's: take the trace from its source again, or leave digests unchecked "
-                "(`verify=False`)"
+                f"{self.path / where} does not have the digest that {RUN_FILE} records, so it was "
+                "changed or belongs to another trace; copy the trace from its source again, or "
+                "leave digests unchecked (`verify=False`)"
             )
 
 
 def integrity(is_verified: bool) -> str:
-    """Describes the protection of a trace's figures against damage, in a sentence.
+    """Returns a sentence on how a trace's figures are protected against damage.
 
     Args:
         is_verified: whether digests are checked as columns are read.
@@ -345,18 +343,18 @@ def integrity(is_verified: bool) -> str:
 
 
 def read_document(directory: Path) -> dict[str, Any]:
-    """Returns the document run.json of a trace's directory, of any format and version.
+    """Returns the document run.json of a trace's directory, in any format and version.
 
     Raises:
         TraceError: the directory or its run.json does not exist.
-        TraceCorrupt: it cannot be read.
+        TraceCorrupt: run.json cannot be read.
     """
     file = directory / RUN_FILE
     # A path that Parquet cannot open is reported first.
     check_name(directory)
     if directory.is_file():
         raise TraceError(
-            f"trace {str(directory)!r} is a file, and no directory; make a trace of a log by "
+            f"trace {str(directory)!r} is a file, not a directory; make a trace from a log with "
             "`fedray import`"
         )
     if not directory.is_dir():
@@ -367,9 +365,9 @@ def read_document(directory: Path) -> dict[str, Any]:
         raise TraceError(f"trace {str(directory)!r} has no {RUN_FILE}; {_WRITERS}") from None
     except (OSError, ValueError) as error:
         raise TraceCorrupt(
-            f"{file} cannot be read ({first_line(error)}); take the trace from its source again"
+            f"{file} cannot be read ({first_line(error)}); copy the trace from its source again"
         ) from None
-    # Valid JSON may be anything, such as a list.
+    # Valid JSON may be any value, such as a list.
     if not isinstance(run, dict):
         raise TraceError(f"{file} does not say format={FORMAT!r}; {_WRITERS}")
     return run
@@ -385,9 +383,9 @@ def check_document(run: dict[str, Any], directory: Path, name: str = RUN_FILE) -
     """
     if run[DOCUMENT_DIGEST] != document_digest(run):
         raise TraceCorrupt(
-            f"{directory / name} does not have the digest that it records of itself; it was "
-            "changed: take the trace from its "
-            "source again, or leave digests unchecked (`verify=False`)"
+            f"{directory / name} does not have the digest that it records of itself, so it was "
+            "changed; copy the trace from its source again, or leave digests unchecked "
+            "(`verify=False`)"
         )
 
 
@@ -404,7 +402,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
             f"{file} has schema_version={shown(version)}, this release reads {SCHEMA_VERSION}; "
             "use the fedray release that wrote it, or run the scenario again"
         )
-    # Properties rely on these kinds, also where digests are left unchecked.
+    # Properties rely on these types, even if digests are not checked.
     kinds = {
         "digest": str,
         "rounds_digest": str,
@@ -420,16 +418,16 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     check_keys(run, kinds, directory)
     if verify:
         check_document(run, directory)
-    # Entries are checked before anything relies on their keys.
+    # Entries are checked first, because the code below relies on their keys.
     check_parts(run["parts"], directory, {"columns": dict})
     if not verify:
         return run
-    # Parts are checked as they are read; here, that the whole is made of them.
+    # Parts are checked when they are read; here, only that their digests make up the trace's.
     part_digests = [part["digest"] for part in run["parts"]]
     digest = run_digest(part_digests, run["rounds_digest"], run)
     if digest != run["digest"]:
         raise TraceCorrupt(
-            f"{file}: its digest is not that of its parts and rounds; take the trace from its "
+            f"{file}: its digest does not match its parts and rounds; copy the trace from its "
             "source again"
         )
     return run
@@ -438,11 +436,11 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
 def check_keys(
     run: dict[str, Any], kinds: Mapping[str, type], directory: Path, name: str = RUN_FILE
 ) -> None:
-    """Raises TraceCorrupt unless run.json has the given keys, with values of their kinds.
+    """Raises TraceCorrupt unless run.json has the given keys, with values of the given types.
 
     Args:
         run: the document.
-        kinds: type of each key's value.
+        kinds: type of the value of each key.
         directory: its directory, for messages.
         name: its file, for messages.
     """
@@ -450,36 +448,36 @@ def check_keys(
     if wrong:
         file = directory / name
         raise TraceCorrupt(
-            f"{file} lacks {', '.join(wrong)}, or has them in another form; take the trace from "
-            "its source again"
+            f"{file} lacks {', '.join(wrong)}, or has values of another type there; copy the trace "
+            "from its source again"
         )
 
 
 def check_no_strays(parts: list[Any], directory: Path) -> None:
     """Raises TraceCorrupt if the folder of parts has other files.
 
-    Other tools read the folder as a whole, and would count files that are not part of the trace.
+    Other tools read the whole folder, and would count files that are not part of the trace.
     """
     known = {Path(part["file"]).name for part in parts}
     found = [file.name for file in (directory / PARTICIPATIONS).glob("*")]
     strays = sorted(name for name in found if name not in known)
     if strays:
         raise TraceCorrupt(
-            f"{directory / PARTICIPATIONS} holds {strays[0]!r}, which is no part of the trace; "
-            "move it away"
+            f"{directory / PARTICIPATIONS} has {strays[0]!r}, which is not part of the trace; move "
+            "it away"
         )
 
 
 def check_parts(
     parts: list[Any], directory: Path, further: Mapping[str, type] | None = None
 ) -> None:
-    """Raises TraceCorrupt unless they are entries of parts in order of device, apart, under their
-    own names.
+    """Raises TraceCorrupt unless `parts` are entries of parts in order of device, without overlap,
+    and with the right file names.
 
     Args:
         parts: entries of run.json.
         directory: its directory, for messages.
-        further: type of each key's value, beside the keys of every part.
+        further: type of the value of each key beyond those of every part.
     """
     file = directory / RUN_FILE
     kinds = {"digest": str, **(further or {})}
@@ -491,24 +489,24 @@ def check_parts(
             and all(isinstance(part.get(key), kind) for key, kind in kinds.items())
         ):
             raise TraceCorrupt(
-                f"{file} has an incomplete entry in parts; take the trace from its source again"
+                f"{file} has an incomplete entry in parts; copy the trace from its source again"
             )
-        # A document may hold anything, so numbers are looked at before they are compared.
+        # A document may have any values, so types are checked before numbers are compared.
         numbers = [part[key] for key in ("first_device", "end_device", "rows")]
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
             raise TraceCorrupt(
-                f"{file} has an entry in parts whose numbers are {shown(numbers)}; take the trace "
+                f"{file} has an entry in parts with the numbers {shown(numbers)}; copy the trace "
                 "from its source again"
             )
         if not after <= part["first_device"] < part["end_device"]:
             raise TraceCorrupt(
-                f"{file} has parts that overlap or are out of order at {shown(part['file'])}; take "
-                "the trace again"
+                f"{file} has parts that overlap or are out of order at {shown(part['file'])}; copy "
+                "the trace from its source again"
             )
         after = part["end_device"]
-        # Since the name follows from the device, no document can point outside of the trace.
+        # With names that follow from devices, no document can refer to files outside of the trace.
         if part["file"] != part_file(part["first_device"]):
             raise TraceCorrupt(
-                f"{file} names {shown(part['file'])}, which is not the name of its part; take the "
-                "trace again"
+                f"{file} names {shown(part['file'])}, which is not the name of its part; copy the "
+                "trace from its source again"
             )

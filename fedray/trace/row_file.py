@@ -1,5 +1,5 @@
-"""Files of rows for other programs, as Parquet or CSV: written batch by batch, so that any number
-of rows fits in memory."""
+"""Writes files of rows for other programs, as Parquet or CSV, batch by batch, so that memory does
+not limit the number of rows."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -20,11 +20,11 @@ ROW_SUFFIXES: dict[str, RowForm] = {".parquet": "parquet", ".pq": "parquet", ".c
 
 @contextlib.contextmanager
 def new_row_file(file: Path, argument: str) -> Iterator[Path]:
-    """Yields a name to write rows under; the file is complete when the block ends, or absent.
+    """Yields a temporary path to write to; when the block ends, the file is complete, or absent.
 
     Args:
-        file: its path; an existing file is replaced.
-        argument: the user's argument that names it.
+        file: path of the file; an existing file is replaced.
+        argument: name of the user's argument with the path.
 
     Raises:
         InputError: the file cannot be written.
@@ -37,27 +37,27 @@ def new_row_file(file: Path, argument: str) -> Iterator[Path]:
             argument,
             str(file),
             f"cannot be written ({first_line(error)})",
-            "name a place that can be written",
+            "give a writable path",
         ) from None
 
 
 def write_rows(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: Path, form: RowForm
 ) -> int:
-    """Writes rows; in CSV also a line of column names.
+    """Writes rows to a file; CSV gets a line of column names.
 
     Args:
-        batches: rows of this schema, in order.
-        schema: the columns.
-        file: the path.
-        form: the file's form.
+        batches: batches of rows with this schema, in order.
+        schema: columns of the file.
+        file: path of the file.
+        form: format of the file.
 
     Returns:
-        Number of rows.
+        Number of rows written.
 
     Raises:
         OSError: the file cannot be written.
-        pyarrow.ArrowException: the same.
+        pyarrow.ArrowException: the rows cannot be converted, or the file cannot be written.
     """
     total = 0
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The trace on disk.
+"""The files of a trace.
 
     TRACE/
       run.json                    scenario, software, the parts, the digest of the result columns,
@@ -46,7 +46,7 @@ from fedray.wire.messages import Outcome
 FORMAT = "fedray-trace"
 SCHEMA_VERSION = 6
 DOCUMENT_DIGEST = "document_digest"
-"""The key of run.json that holds the digest of all its others."""
+"""Key of run.json that holds the digest of all its other keys."""
 RUN_FILE = "run.json"
 ROUNDS_FILE = "rounds.parquet"
 LOSSES_FILE = "losses.parquet"
@@ -55,7 +55,7 @@ REPORT_FILE = "report.html"
 PARTICIPATIONS = "participations"
 
 OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
-"""Names in the `outcome` column; a name's place is its code in memory and in the digest."""
+"""Names in the column `outcome`; a name's position is its code in memory and in the digest."""
 STATES = ("committed", "abandoned")
 
 PARTICIPATION_SCHEMA = pa.schema(
@@ -63,16 +63,16 @@ PARTICIPATION_SCHEMA = pa.schema(
         pa.field("round", pa.uint32(), nullable=False),
         pa.field("device_id", pa.uint64(), nullable=False),
         pa.field("checkin_time", pa.float64(), nullable=False),
-        # The report's time is null where the device never reported.
+        # The report's time is null if the device never reported.
         pa.field("report_time", pa.float64()),
         pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),
-        # Examples that the device holds; training.client says on how many of them it trains.
+        # Number of examples on the device; training.client limits how many of them are used.
         pa.field("examples", pa.uint32(), nullable=False),
     ]
 )
 BUFFERED_SCHEMA = PARTICIPATION_SCHEMA.append(
-    # Rounds that had been released when the device started: the version of the model that it was
-    # sent. The round less the version is the staleness of its report.
+    # Number of rounds released when the device started, which is the version of the model that it
+    # was sent. The round minus the version is the staleness of its report.
     pa.field("version", pa.uint32(), nullable=False)
 )
 """Columns of participations in buffered rounds."""
@@ -101,20 +101,20 @@ DEVICE_EVENTS = {
     LOSSES_FILE: ("losses_digest", LOSS_SCHEMA),
     CLOCKS_FILE: ("clock_changes_digest", CLOCK_SCHEMA),
 }
-"""Files of events of devices beside rounds, if such events may happen: key of the digest in
-run.json, and columns."""
+"""Files of device events other than participations, which exist if such events may happen: key of
+the digest in run.json, and columns."""
 
 
 def part_file(first_device: int) -> str:
-    """A part's path within the trace; names sort in order of device, up to 10^13 ids."""
+    """Returns a part's path within the trace. Names sort in order of device, up to 10^13 ids."""
     return f"{PARTICIPATIONS}/devices-{first_device:013d}.parquet"
 
 
 def columns_digest(columns: Mapping[str, NDArray]) -> str:
-    """BLAKE2b-256 over columns in order, in hexadecimal: name, type, values as little-endian bytes
-    (NaN in one form; outcomes as codes).
+    """Returns the BLAKE2b-256 over columns in order, in hexadecimal: name, type, values as
+    little-endian bytes (NaN in one form; outcomes as codes).
 
-    It is of the values, and not of the file: another writer of Parquet gives the same.
+    The digest depends on the values, not on the file, so another Parquet writer gives the same.
     """
     digest = hashlib.blake2b(digest_size=32)
     for name, column in columns.items():
@@ -134,22 +134,22 @@ def column_digest(name: str, column: NDArray) -> str:
 
 
 def _canonical(name: str, column: NDArray) -> tuple[bytes, NDArray]:
-    """(name, type and length; values) as they are digested, the same on every machine."""
-    # Machines of either byte order give the same digest.
+    """Returns (name, type and length; values) as they are hashed, the same on every machine."""
+    # Machines with either byte order must give the same digest.
     values = column.astype(column.dtype.newbyteorder("<"), copy=False)
-    # Only a column that holds a NaN is copied.
+    # Only a column with a NaN is copied.
     if values.dtype.kind == "f" and np.isnan(values).any():
         values = np.where(np.isnan(values), np.nan, values)
-    # The head keeps columns apart: no value can pass from one to the next.
+    # The head separates columns, so that no value can move to the next one unnoticed.
     head = f"{name}:{values.dtype.str}:{values.size};"
     return head.encode(), np.ascontiguousarray(values)
 
 
 def document_digest(document: Mapping[str, Any]) -> str:
-    """SHA-256 of a document's values, however they are laid out as JSON; DOCUMENT_DIGEST itself
-    does not count."""
+    """Returns the SHA-256 of a document's values, whatever the layout of the JSON; DOCUMENT_DIGEST
+    itself does not count."""
     content = {key: value for key, value in document.items() if key != DOCUMENT_DIGEST}
-    # The order of keys means nothing in JSON, so it must not change the digest.
+    # The order of keys has no meaning in JSON, so it must not change the digest.
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -157,15 +157,14 @@ def document_digest(document: Mapping[str, Any]) -> str:
 def run_digest(
     part_digests: list[str], rounds_digest: str, event_digests: Mapping[str, Any] | None = None
 ) -> str:
-    """Digests all result columns.
+    """Returns the digest of all result columns.
 
-    Two runs with the same digest had the same participations, whatever their number of shards.
+    Two runs with the same digest had the same participations, whatever their numbers of shards.
 
     Args:
         part_digests: digests of the parts, in order of device.
         rounds_digest: digest of rounds.parquet.
-        event_digests: digests of the files of DEVICE_EVENTS that exist, by their keys; other keys
-            do not count. None without such files.
+        event_digests: digests of existing files of DEVICE_EVENTS, by key; other keys are ignored.
     """
     given = event_digests or {}
     of_events = [given[key] for key, _ in DEVICE_EVENTS.values() if key in given]

@@ -1,4 +1,4 @@
-"""The traces of several tasks that shared the devices.
+"""The traces of several tasks that share devices.
 
     DIRECTORY/
       tasks.json     scenario, tasks, the digest of each trace, and one of itself
@@ -39,11 +39,11 @@ _KINDS: dict[str, type] = {
 
 
 def is_of_tasks(directory: str | Path) -> bool:
-    """Whether a `directory` has the traces of several tasks."""
+    """Whether a `directory` contains the traces of several tasks."""
     try:
         return (Path(directory) / TASKS_FILE).exists()
     except OSError:
-        # A name that no directory can have is one without tasks.
+        # A path that no directory can have contains no tasks.
         return False
 
 
@@ -51,9 +51,9 @@ def is_of_tasks(directory: str | Path) -> bool:
 class TasksRun:
     """An opened run of several tasks.
 
-    path: its directory.
+    path: directory of the run.
     document: tasks.json.
-    traces: traces of the tasks by their names, in the order of the scenario.
+    traces: traces of the tasks by name, in the order of the scenario.
     """
 
     path: Path
@@ -66,7 +66,7 @@ class TasksRun:
 
         Args:
             path: the directory.
-            verify: whether documents and, as they are read, columns must have their digests.
+            verify: whether documents, and columns when they are read, must have their digests.
 
         Raises:
             TraceError: the directory is not a run of several tasks.
@@ -79,26 +79,26 @@ class TasksRun:
         for entry in document["traces"]:
             name = entry["task"]
             trace = Trace.open(directory / name, verify)
-            # A trace of another run agrees with itself, so only this reveals it.
+            # A trace of another run is consistent in itself, so only this check reveals it.
             if trace.digest != entry["digest"]:
                 raise TraceCorrupt(
-                    f"{directory / name} is the trace {trace.digest[:12]}, and {TASKS_FILE} names "
-                    f"{entry['digest'][:12]}; take the run from its source again"
+                    f"{directory / name} is the trace {trace.digest[:12]}, but {TASKS_FILE} names "
+                    f"{entry['digest'][:12]}; copy the run from its source again"
                 )
             traces[name] = trace
         return cls(directory, document, traces)
 
     @property
     def digest(self) -> str:
-        """Digest of the tasks' traces together."""
+        """Digest of the traces of all tasks together."""
         return self.document["digest"]
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object: tasks.json, and the path."""
+        """Returns tasks.json and the path as one JSON object."""
         return {"path": str(self.path), **self.document}
 
     def verify(self) -> None:
-        """Recomputes every digest of every trace. Raises TraceCorrupt at the first that differs."""
+        """Recomputes every digest of every trace. Raises TraceCorrupt at the first difference."""
         for trace in self.traces.values():
             trace.verify()
 
@@ -107,7 +107,7 @@ class TasksWriter(PartialDirectory):
     """Writes the traces of several tasks.
 
     Args:
-        directory: gets its name when `finish` is called.
+        directory: final path of the directory, which `finish` gives it.
         names: names of the tasks.
         is_resumed: whether a run that ended early continues.
     """
@@ -116,13 +116,13 @@ class TasksWriter(PartialDirectory):
         self, directory: str | Path, names: Sequence[str], *, is_resumed: bool = False
     ) -> None:
         super().__init__(directory, TASKS_FILE, is_resumed=is_resumed)
-        # Traces are written at the end, and again after an interruption.
+        # Traces are written only at the end, so a resumed run writes them again.
         for name in names:
             for path in (self.partial / name, self.partial / f"{name}.partial"):
                 shutil.rmtree(path, ignore_errors=True)
 
     def forget_content(self, name: str) -> None:
-        """Removes a file that `save_content` wrote for the time of the run; each trace has its own.
+        """Removes a file that `save_content` wrote for the run; each trace has its own copy.
 
         Args:
             name: name given to `save_content`.
@@ -130,10 +130,10 @@ class TasksWriter(PartialDirectory):
         (self.partial / name).unlink(missing_ok=True)
 
     def finish(self, traces: Mapping[str, Trace], run: Mapping[str, Any]) -> Path:
-        """Writes tasks.json, then gives the directory its name.
+        """Writes tasks.json, then gives the directory its final name.
 
         Args:
-            traces: traces of the tasks by their names, which are in the directory.
+            traces: traces of the tasks by name, which are in the directory.
             run: further keys of tasks.json.
 
         Returns:
@@ -169,7 +169,7 @@ def _read(directory: Path, verify: bool) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:
         raise TraceCorrupt(
-            f"{file} cannot be read ({first_line(error)}); take the run from its source again"
+            f"{file} cannot be read ({first_line(error)}); copy the run from its source again"
         ) from None
     if not isinstance(document, dict) or document.get("format") != TASKS_FORMAT:
         raise TraceError(
@@ -181,7 +181,7 @@ def _read(directory: Path, verify: bool) -> dict[str, Any]:
             f"{file} has version={shown(document.get('version'))}, this release reads "
             f"{TASKS_VERSION}; use the release that wrote it, or run the scenario again"
         )
-    # Kinds come first, because what follows looks into the values.
+    # Types are checked first, because the code below reads the values.
     check_keys(document, _KINDS, directory, TASKS_FILE)
     entries = document["traces"]
     is_listed = all(
@@ -189,11 +189,13 @@ def _read(directory: Path, verify: bool) -> dict[str, Any]:
         for each in entries
     )
     if not entries or not is_listed:
-        raise TraceCorrupt(f"{file} names no traces; take the run from its source again")
+        raise TraceCorrupt(f"{file} names no traces; copy the run from its source again")
     if verify:
         check_document(document, directory, TASKS_FILE)
-    # Names become paths, so none may lead out of the directory.
+    # Names become paths, so they must not lead out of the directory.
     names = [each["task"] for each in entries]
     if any("/" in name or name in (".", "..") for name in names) or len(set(names)) < len(names):
-        raise TraceCorrupt(f"{file}: traces are no folders beside it; take the run from its source")
+        raise TraceCorrupt(
+            f"{file}: its traces are not folders next to it; copy the run from its source again"
+        )
     return document

@@ -5,7 +5,7 @@
       metrics.parquet    a row per round
       model.safetensors  the final model's parameters by name
 
-`fedray run` writes it to TRACE/training, `fedray train` to its `--out`.
+`fedray run` writes it to TRACE/training, and `fedray train` to its `--out`.
 """
 
 import dataclasses
@@ -39,14 +39,14 @@ from fedray.wire.messages import Measured, Metric, TaskDescription, TrainingMetr
 FORMAT = "fedray-training"
 VERSION = 3
 TRAINING = "training"
-"""The folder of a trace in which `fedray run` puts the trained run."""
+"""Folder of a trace in which `fedray run` puts the trained run."""
 TRAINING_FILE = "training.json"
 METRICS_FILE = "metrics.parquet"
 MODEL_FILE = "model.safetensors"
 METRIC_SCHEMA = pa.schema(
     [
         pa.field("round", pa.uint32(), nullable=False),
-        # The loss is null where no device of the round trained.
+        # The loss is null if no device of the round trained.
         pa.field("train_loss", pa.float64()),
         pa.field("clipped_share", pa.float64(), nullable=False),
         pa.field("trained", pa.uint32(), nullable=False),
@@ -58,23 +58,24 @@ METRIC_SCHEMA = pa.schema(
         pa.field("counted_norm", pa.float64()),  # null: no short updates were counted
     ]
 )
-"""Columns that every trained run has. After them comes, for each of its metrics, a column
-evaluation_NAME and a column evaluation_NAME_error: null where the round was not evaluated."""
+"""Columns of every trained run. They are followed, for each metric, by the columns evaluation_NAME
+and evaluation_NAME_error, which are null if the round was not evaluated."""
 LEFT_OUT = {
     "without_examples": "without examples",
     "damaged": "with damaged data",
     "not_finite": "with an update that is not finite",
     "zeroed": "with an update so long that it counts as zero",
 }
-"""Columns that count devices which took part and added nothing to the model, in words."""
+"""Meanings of columns that count devices which took part but added nothing to the model."""
 MANY_NOT_FINITE = 0.01
-"""Share of a run's updates from which on it is said that they are not finite."""
+"""Share of updates that are not finite from which a training counts as diverged."""
 LAST_SHARE, LEAST_ROUNDS = 10, 10
-"""The first round's loss is compared with the losses of the last tenth of the rounds, at least 10,
-in runs of at least 20."""
+"""The first round's loss is compared with the losses of the last tenth of the rounds, at least 10
+of them, in runs of at least 20 rounds."""
 SURE_DEVIATIONS = 4.0
-"""Standard deviations of these losses by which they must be above the first. Of rounds whose model
-does not change at all, with log-normal losses of any width, at most 2 in 10,000 are so."""
+"""A training diverged if these losses exceed the first by this many of their standard deviations.
+If the model never changes, that happens in at most 2 of 10,000 runs with log-normal losses of any
+width."""
 _KINDS = {
     "trace_digest": str,
     "rounds": int,
@@ -104,14 +105,14 @@ _FORMS = {"task_metrics": _METRICS, "optimum": TypeAdapter(dict[str, float])}
 
 
 class EncodingFigures(TypedDict):
-    """Encoding of updates, as training.json records it."""
+    """The encoding of updates, as training.json records it."""
 
     kind: str
     """Kind of the scenario's `privacy.encoding`."""
     bits_per_parameter: float
-    """Bits that a device sends in a round for each parameter."""
+    """Number of bits that a device sends per round and parameter."""
     inflation: float
-    """Largest norm of an encoded update over the clip norm; at least 1."""
+    """Largest norm of an encoded update divided by the clip norm; at least 1."""
 
 
 class TrainedDocument(TypedDict):
@@ -128,15 +129,15 @@ class TrainedDocument(TypedDict):
     model_sha256: str
     """SHA-256 of the model's file, in hexadecimal."""
     parameters: dict[str, list[int]]
-    """Shape of each tensor of the model, by its name."""
+    """Shape of each tensor of the model by name."""
     task_metrics: list[Metric]
     """Metrics of the evaluations."""
     optimum: dict[str, float]
-    """The best possible value of a metric, by its name, if the task knows it."""
+    """Best possible value of each metric by name, if the task knows it."""
     trace_digest: str
-    """Digest of the trace that it was learned from."""
+    """Digest of the trace that the model was trained on."""
     rounds: int
-    """Rounds that were trained."""
+    """Number of rounds that were trained."""
     seed: int
     """Seed of the training."""
     scenario_digest: str
@@ -146,30 +147,29 @@ class TrainedDocument(TypedDict):
     aggregator_device: str
     """Device on which the model was kept, such as `cpu`."""
     devices_at_once: int | None
-    """Devices whose updates are computed together in one batch."""
+    """Number of devices whose updates are computed together in one batch."""
     encoding: EncodingFigures
     """Encoding of updates."""
     trainers: int
-    """Workers that trained devices."""
+    """Number of workers that trained devices."""
     restarts: int
     """Number of lost workers that were replaced."""
     notes: list[str]
-    """Events of checkpoints, and a divergence of the training; in sentences."""
+    """Sentences about checkpoint problems and a divergence of the training."""
     written: str
     """Time of writing: UTC, as ISO 8601 has it."""
     wall_seconds: float
     """Wall-clock time of the training in seconds."""
     seconds_per_round: float | None
-    """Seconds. Wall-clock time of a round on the machine that trained: the median of those since
-    the training began or was resumed, each with its evaluation if it had one. None if that was not
-    recorded."""
+    """Median wall-clock time of a round on the training machine since the training began or was
+    resumed, including evaluations, in seconds; None if not recorded."""
     packages: dict[str, str]
-    """Versions of Python and of packages, by their names."""
+    """Versions of Python and of packages by name."""
     document_digest: str
     """Digest of training.json itself."""
     last_metrics: dict[str, float | None]
-    """The columns of metrics.parquet in the last round, by their names (see the trace columns);
-    null where a value is missing or not finite."""
+    """Columns of metrics.parquet in the last round by name (see the trace columns); null if a value
+    is missing or not finite."""
 
 
 class TrainedRun(DrawnResult):
@@ -197,18 +197,18 @@ class TrainedRun(DrawnResult):
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Self:
-        """Opens a directory.
+        """Opens the directory of a trained run.
 
         Args:
             path: the directory.
-            verify: whether training.json and, as they are read, the files must have their digests.
+            verify: whether training.json, and files when they are read, must have their digests.
         """
         directory = Path(path)
         file = directory / TRAINING_FILE
         if file.exists() and (directory / RUN_FILE).exists():
             raise TraceCorrupt(
-                f"{shown(str(directory))} has {RUN_FILE} and {TRAINING_FILE}, and so holds files "
-                "of two runs; give each a directory of its own"
+                f"{shown(str(directory))} has {RUN_FILE} and {TRAINING_FILE}, so it has files of "
+                "two runs; put each run in its own directory"
             )
         try:
             document = parse_json(file.read_bytes())
@@ -231,16 +231,16 @@ class TrainedRun(DrawnResult):
             )
         if verify and document.get(DOCUMENT_DIGEST) != document_digest(document):
             raise TraceCorrupt(
-                f"{file} does not have the digest that it records of itself; it was changed: "
+                f"{file} does not have the digest that it records of itself, so it was changed; "
                 "train again, or leave digests unchecked"
             )
         wrong = [key for key, kind in _KINDS.items() if not isinstance(document.get(key), kind)]
-        # Forms look into the values, so their kinds must be right before.
+        # Types are checked first, because forms are checked inside the values.
         if not wrong:
             wrong = [name for name, form in _FORMS.items() if not _has_form(document[name], form)]
         if wrong:
             raise TraceCorrupt(
-                f"{file} lacks {', '.join(wrong)}, or has them in another form; train again"
+                f"{file} lacks {', '.join(wrong)}, or has values of another type there; train again"
             )
         return cls(directory, document, verify)
 
@@ -252,33 +252,32 @@ class TrainedRun(DrawnResult):
 
     @property
     def trace_digest(self) -> str:
-        """Digest of the trace whose participations were trained on, by which a trained run finds
-        its trace."""
+        """Digest of the trace whose participations were trained on, which identifies it."""
         return self.document["trace_digest"]
 
     @property
     def task_metrics(self) -> tuple[Metric, ...]:
-        """The metrics of its evaluations: names, units, and which values are better."""
+        """Metrics of the evaluations, with names, units and which values are better."""
         return _METRICS.validate_python(self.document["task_metrics"])
 
     @cached_property
     def metrics(self) -> dict[str, NDArray]:
-        """Columns of metrics.parquet by name, a row per round; NaN where a round was not evaluated.
-        Raises TraceCorrupt."""
+        """Columns of metrics.parquet by name, with a row per round; NaN if a round was not
+        evaluated. Raises TraceCorrupt."""
         columns = read_columns(self.path / METRICS_FILE, metric_schema(self.task_metrics))
         if self._verify and columns_digest(columns) != self.document.get("metrics_digest"):
             raise TraceCorrupt(self._changed(METRICS_FILE))
         return columns
 
     def parameters(self) -> Float32Array:
-        """The final model's parameters [D], in the order in which they were trained."""
+        """Returns the final model's parameters [D], in the order of the training."""
         parts = self.named_parameters()
         # training.json lists the names in the order of the flat vector.
         return np.concatenate([parts[name].ravel() for name in self.document["parameters"]])
 
     def named_parameters(self) -> dict[str, Float32Array]:
-        """The final model's parameters by name."""
-        import safetensors.numpy  # an audit of a trace reads no model, and may be without it
+        """Returns the final model's parameters by name."""
+        import safetensors.numpy  # only needed to read a model, and may not be installed
 
         content = self._model_content()
         try:
@@ -298,16 +297,16 @@ class TrainedRun(DrawnResult):
         return content
 
     def to_arrow(self) -> pa.Table:
-        """The metrics, a row per round, with the columns of metrics.parquet; null where a round was
-        not evaluated."""
+        """Returns the metrics with a row per round and the columns of metrics.parquet; null if a
+        round was not evaluated."""
         columns = self.metrics
         return pa.table(
             {name: pa.array(column, from_pandas=True) for name, column in columns.items()}
         )
 
     def last_evaluation(self) -> dict[str, Measured]:
-        """The metrics after the last round, by name, with standard errors; both NaN if it was not
-        evaluated."""
+        """Returns the metrics after the last round by name, with standard errors; both are NaN if
+        it was not evaluated."""
         last = {name: float(column[-1]) for name, column in self.metrics.items()}
         measures = {}
         for metric in self.task_metrics:
@@ -317,28 +316,28 @@ class TrainedRun(DrawnResult):
 
     @property
     def bits_per_parameter(self) -> float:
-        """Bits that a device sent in a round per parameter of the model."""
+        """Number of bits that a device sent per round and parameter of the model."""
         return self.document["encoding"]["bits_per_parameter"]
 
     @property
     def bytes_per_upload(self) -> int:
-        """Whole bytes that a device sent in a round."""
+        """Number of bytes that a device sent per round, rounded up."""
         parameters = sum(math.prod(shape) for shape in self.document["parameters"].values())
         return math.ceil(self.bits_per_parameter * parameters / 8)
 
     @property
     def seconds_per_round(self) -> float | None:
-        """Wall-clock time of a round on the training machine: the median since the training began
-        or resumed, each round with its evaluation if it had one. None if not recorded."""
+        """Median wall-clock time of a round on the training machine since the training began or was
+        resumed, including evaluations; None if not recorded."""
         return self.document.get("seconds_per_round")
 
     @cached_property
     def divergence(self) -> str:
-        """Why the model is not to be used, and what to change, as sentences; empty if nothing shows
-        that the training diverged.
+        """Sentences on why the model should not be used, and what to change; empty if nothing
+        indicates that the training diverged.
 
-        It diverged if the share MANY_NOT_FINITE of the updates were not finite, or the loss on the
-        devices rose far above that of the first round, which is the initial model's.
+        It diverged if at least the share MANY_NOT_FINITE of the updates was not finite, or the loss
+        on the devices rose far above that of the first round, which is the initial model's.
         """
         found = " and ".join(filter(None, (self._not_finite(), self._risen_loss())))
         if not found:
@@ -350,8 +349,8 @@ class TrainedRun(DrawnResult):
         if self.document["scenario"]["privacy"]["mechanism"]["kind"] == "none":
             return advice
         return (
-            f"{advice} If they are low already, the noise is what moves the "
-            "model: raise rounds.report_goal, or lower privacy.noise_multiplier, which raises "
+            f"{advice} If they are already low, the noise dominates the "
+            "updates: raise rounds.report_goal, or lower privacy.noise_multiplier, which raises "
             "epsilon."
         )
 
@@ -369,8 +368,8 @@ class TrainedRun(DrawnResult):
         if losses.size < 2 * LEAST_ROUNDS:
             return ""
         first, median = float(losses[0]), float(np.median(last))
-        # More than twice the first loss, also where losses may be negative; and more than rounds
-        # of the same model differ, because devices of a round may be few and unlike.
+        # The loss must rise by its own size, even if losses can be negative, and by more than
+        # rounds of one model differ, because the devices of a round may be few and unlike.
         if median - first <= max(abs(first), SURE_DEVIATIONS * float(last.std(ddof=1))):
             return ""
         return (
@@ -379,8 +378,8 @@ class TrainedRun(DrawnResult):
         )
 
     def rows(self) -> list[list[str]]:
-        """The training as lines of a table, a name and a value each: rounds, task, losses, and what
-        was left out."""
+        """Returns the training as rows of a table, each with a name and a value: rounds, task,
+        losses, and devices that were left out."""
         document = self.document
         training = self.document["scenario"]["training"]
         loss = self.metrics["train_loss"][-1]
@@ -404,14 +403,14 @@ class TrainedRun(DrawnResult):
         return rows
 
     def _devices_of_a_round(self) -> str:
-        # Only rounds of stored uploads have the table.
+        # Only scenarios with stored uploads have the table.
         uploads = self.document["scenario"]["rounds"].get("uploads") or {}
         if uploads.get("schedule", {}).get("kind") == "poisson":
             return "all devices that were drawn"
         return f"{self.document['scenario']['training']['cohort_sample']:,} devices"
 
     def _encoding_rows(self) -> list[list[str]]:
-        """Encoding of updates as rows."""
+        """Returns the encoding of updates as rows."""
         encoding = self.document["encoding"]
         text = f"{encoding['kind']}, {encoding['bits_per_parameter']:.4g} bits per parameter"
         if encoding["inflation"] > 1.0:
@@ -419,22 +418,22 @@ class TrainedRun(DrawnResult):
         return [["encoding", text]]
 
     def _left_out_rows(self) -> list[list[str]]:
-        """Devices that took part and added nothing to the model, if there are any."""
+        """Returns a row on devices that took part but added nothing to the model, if any."""
         counts = {text: int(self.metrics[name].sum()) for name, text in LEFT_OUT.items()}
         texts = [f"{count:,} {text}" for text, count in counts.items() if count]
         return [["left out", ", ".join(texts)]] if texts else []
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object: training.json, with `divergence` among its notes, and the metrics of the
-        last round (null: not finite)."""
+        """Returns training.json, with `divergence` among its notes, and the metrics of the last
+        round as one JSON object; null for values that are not finite."""
         last = json_of({name: column[-1] for name, column in self.metrics.items()})
         notes = [*self.document["notes"], *filter(None, [self.divergence])]
         return {"path": str(self.path), **self.document, "notes": notes, "last_metrics": last}
 
     def verify(self) -> None:
         """Reads every file and compares its digest with the recorded one. Raises TraceCorrupt at
-        the first that differs."""
-        # Opened again, because cached values were not checked if digests were left unchecked.
+        the first difference."""
+        # Opened again, because cached values may have been read without checking digests.
         checked = type(self).open(self.path)
         _ = checked.metrics, checked.parameters()
 
@@ -443,13 +442,13 @@ class TrainedRun(DrawnResult):
 
     def _changed(self, name: str) -> str:
         return (
-            f"{self.path / name} does not have the digest that {TRAINING_FILE} records; it was "
-            "changed: train again, or leave digests unchecked"
+            f"{self.path / name} does not have the digest that {TRAINING_FILE} records, so it was "
+            "changed; train again, or leave digests unchecked"
         )
 
 
 class TrainedRunWriter(PartialDirectory):
-    """A trained run in the making: a directory that gets its name when all is written."""
+    """An unfinished trained run: a directory that gets its final name when it is complete."""
 
     def __init__(
         self, directory: str | Path, *, is_resumed: bool = False, partial: Path | None = None
@@ -463,8 +462,8 @@ class TrainedRunWriter(PartialDirectory):
         parameters: Float32Array,
         document: Mapping[str, Any],
     ) -> Path:
-        """Writes metrics, model and training.json, and gives the directory its name. Returns its
-        path.
+        """Writes metrics, model and training.json, and gives the directory its final name. Returns
+        its path.
 
         Args:
             metrics: one row per round.
@@ -472,7 +471,7 @@ class TrainedRunWriter(PartialDirectory):
             parameters: the final model, [D].
             document: further keys of training.json.
         """
-        # Order matters to the digest of the columns: it is that of the schema.
+        # The digest depends on the order of the columns, which is that of the schema.
         schema = metric_schema(description.metrics)
         columns = _metric_columns(metrics, description.metrics)
         arrays = []
@@ -507,7 +506,7 @@ def _has_form(value: Any, form: TypeAdapter[Any]) -> bool:
 
 
 def _task_name(training: Mapping[str, Any]) -> str:
-    """The task as a person would name it: its kind, or a user's file."""
+    """Returns the kind of the task, or the user's file."""
     task = training["task"]
     return task.get("file", task["kind"])
 
@@ -522,10 +521,10 @@ def model_content(
     Args:
         parameters: the model, [D].
         shapes: shape of every parameter by name, in the order of the vector.
-        provenance: texts by name that the file carries beside them.
+        provenance: texts by name that the file stores besides the parameters.
     """
     sizes = [math.prod(shape) for shape in shapes.values()]
-    # split needs no edge at the end of the vector.
+    # `np.split` needs no edge at the end of the vector.
     parts = np.split(parameters, np.cumsum(sizes)[:-1])
     named = {}
     for (name, shape), part in zip(shapes.items(), parts, strict=True):

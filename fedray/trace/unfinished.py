@@ -1,4 +1,4 @@
-"""An unfinished run on disk, beside its future trace: enough to continue after any failure.
+"""An unfinished run on disk, next to its future trace: enough to continue after any failure.
 
     TRACE.partial/
       unfinished.json                 format, scenario, digest, and a random name that no other run
@@ -39,7 +39,7 @@ from fedray.wire.messages import Settlement, settlements_of_devices
 
 FORMAT = "fedray-unfinished"
 CHECKPOINT_ROWS = 1 << 21
-"""Rows outside the journal's files at which a checkpoint is due."""
+"""Number of rows not yet in the journal's files at which a checkpoint is due."""
 _COLUMNS = (
     "device_ids",
     "check_in_times",
@@ -53,14 +53,14 @@ _COLUMNS = (
 
 
 class Journal:
-    """Every settlement of a run, in order: those since the last checkpoint in memory, the others in
+    """All settlements of a run, in order: those since the last checkpoint in memory, the others in
     files.
 
     A shard's state is a function of the scenario and the settlements, so a restarted shard is sent
-    these batches.
+    all of them.
 
     Args:
-        partial: directory in which the run is made.
+        partial: partial directory of the run.
         run: identity of the run, from `write_unfinished`.
     """
 
@@ -78,18 +78,18 @@ class Journal:
         return self._checkpoints.notes
 
     def append(self, settlement: Settlement) -> None:
-        """Takes the next `settlement`, into memory; `save` brings it to the disk."""
+        """Adds the next `settlement` in memory; `save` writes it to the disk."""
         self._recent.append(settlement)
         self._recent_rows += settlement.device_ids.size
 
     def batches(self) -> Iterator[tuple[Settlement, ...]]:
-        """All settlements, a batch per file, then those in memory.
+        """Yields all settlements, a batch per file, then those in memory.
 
-        Raises CheckpointError for a file that was changed.
+        Raises CheckpointError if a file was changed.
         """
         for number, digest in enumerate(self._digests):
             arrays = load_npz(self._segment(number), digest.hex())
-            # Rows of all settlements of a file lie one after the other; their sizes part them.
+            # The rows of all settlements in a file are concatenated; `sizes` separates them.
             edges = np.concatenate([[0], np.cumsum(arrays["sizes"])])
             heads = zip(arrays["attempts"], arrays["rounds"], arrays["tasks"], strict=True)
             batch = []
@@ -102,20 +102,20 @@ class Journal:
             yield tuple(self._recent)
 
     def settlements(self, first_device: int, end_device: int) -> Iterator[tuple[Settlement, ...]]:
-        """The batches, cut to the devices of one shard: ids from `first_device` to below
+        """Yields the batches for the devices of one shard only: ids from `first_device` to below
         `end_device`."""
         for batch in self.batches():
             yield settlements_of_devices(batch, first_device, end_device)
 
     def save_if_due(self, state: Callable[[], Mapping[str, NDArray]], seconds: float) -> None:
-        """Saves if the time is over, or the journal has grown large.
+        """Saves if enough time has passed, or the journal has grown large.
 
         Args:
-            state: returns the argument of `save`.
-            seconds: seconds between two checkpoints.
+            state: function that returns the argument of `save`.
+            seconds: time between two checkpoints, seconds.
 
         Raises:
-            RunFailed: as `save`.
+            RunFailed: see `save`.
         """
         is_time = time.monotonic() - self._last_save >= seconds
         if is_time or self._recent_rows >= CHECKPOINT_ROWS:
@@ -129,20 +129,20 @@ class Journal:
 
         Raises RunFailed; earlier checkpoints then stay complete.
         """
-        # The journal comes first: a checkpoint never names a file that is not yet on the disk.
+        # The journal is written first, so that no checkpoint names a file that is not on the disk.
         make_folder(self._partial / JOURNAL)
         self._save_recent()
         digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, 32)
         self._checkpoints.save({"journal": digests, **state})
 
     def load(self) -> dict[str, NDArray]:
-        """Returns the state of the newest checkpoint all of whose files fit, and continues from it.
+        """Returns the state of the newest checkpoint with intact files, and continues from it.
 
         Raises:
             CheckpointError: no checkpoint is usable.
         """
         state = self._checkpoints.newest(self._check_segments)
-        # Journal files that are newer than this checkpoint are overwritten by the next saves.
+        # The next saves overwrite journal files that are newer than this checkpoint.
         self._digests = _digests_of(state)
         del state["journal"]
         return state
@@ -157,7 +157,8 @@ class Journal:
     def _save_recent(self) -> None:
         if not self._recent:
             return
-        # One array per column for all settlements: thousands of small ones would take long to read.
+        # One array per column for all settlements, because thousands of small ones are slow to
+        # read.
         recent = self._recent
         arrays = {name: [getattr(each, name) for each in recent] for name in _COLUMNS}
         heads = {
@@ -184,28 +185,28 @@ def write_unfinished(partial: Path, document: Mapping[str, Any]) -> str:
 
     Args:
         partial: directory of the unfinished run.
-        document: everything that a resumed run needs.
+        document: everything that a resumed run needs, as JSON.
 
     Returns:
-        Identity of the run, which no other run has, even of the same scenario.
+        Identity of the run, which differs from that of any other run, even of the same scenario.
     """
     # The random name distinguishes runs of the same scenario.
     head = {"format": FORMAT, "version": VERSION, "run": secrets.token_hex(16)}
     content = (json.dumps({**head, **document}, indent=1) + "\n").encode()
     write_whole(partial / UNFINISHED_FILE, content, f"{UNFINISHED_FILE} in {str(partial)!r}")
-    # The identity is that of the content, so an edited file fits no checkpoint.
+    # The identity is a digest of the content, so an edited file matches no checkpoint.
     return hashlib.sha256(content).hexdigest()
 
 
 def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
-    """Returns the partial directory of an unfinished run, its unfinished.json, and the run's
+    """Returns the partial directory of an unfinished run, its unfinished.json and the run's
     identity.
 
     directory: output of the run, or its partial directory.
 
     Raises CheckpointError.
     """
-    # A user may name the intended output, or the directory on the disk.
+    # A user may give the intended output, or the partial directory.
     for partial in (partial_directory(directory), directory):
         file = partial / UNFINISHED_FILE
         try:
@@ -230,15 +231,14 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
             )
         if not has_checkpoint(partial):
             raise CheckpointError(
-                f"{str(partial)!r} has no checkpoint yet; run again from the start, which replaces "
-                "it"
+                f"{str(partial)!r} has no checkpoint yet; start the run again, which replaces it"
             )
         return partial, document, hashlib.sha256(content).hexdigest()
-    # A training is asked for by the directory in which it is being made.
+    # For a training, callers give the partial directory.
     wanted = finished_directory(directory)
     raise CheckpointError(
-        f"{str(wanted)!r} has no unfinished run beside it ({partial_directory(wanted).name}); "
-        "name the directory of a run that was interrupted"
+        f"{str(wanted)!r} has no unfinished run next to it ({partial_directory(wanted).name}); "
+        "give the directory of an interrupted run"
     )
 
 
@@ -246,4 +246,6 @@ def _digests_of(state: Mapping[str, NDArray]) -> list[bytes]:
     try:
         return [row.tobytes() for row in state["journal"].reshape(-1, 32)]
     except (KeyError, ValueError):
-        raise CheckpointError("the checkpoint does not say which journal it belongs to") from None
+        raise CheckpointError(
+            "the checkpoint does not record which journal it belongs to"
+        ) from None

@@ -1,5 +1,5 @@
-"""Writes a trace: into a directory beside the final one, renamed at the end. Until then no trace
-exists under its name."""
+"""Writes a trace to a partial directory, which is renamed at the end, so that a trace is complete
+as soon as it exists under its name."""
 
 import dataclasses
 import io
@@ -43,20 +43,20 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
     """Encodes one part as Parquet bytes.
 
     Args:
-        first_device: least permitted id.
+        first_device: smallest permitted id.
         end_device: one above the largest permitted id.
         columns: columns of PARTICIPATION_SCHEMA, or of BUFFERED_SCHEMA with versions, in its order;
             outcomes as codes, NaN for no report.
 
     Returns:
-        The bytes, with the digests of the values.
+        The part with its bytes and the digests of its values.
     """
     schema = BUFFERED_SCHEMA if "version" in columns else PARTICIPATION_SCHEMA
     # The digest depends on the order of the columns, which is that of the schema.
     ordered = {name: columns[name] for name in schema.names}
     arrays = [_to_arrow(ordered[field.name], field) for field in schema]
     table = pa.table(arrays, schema=schema)
-    # Times are nearly random: compressing them costs more than it saves.
+    # Times are nearly random, so compressing them costs more than it saves.
     compression = {name: "NONE" if name.endswith("_time") else "ZSTD" for name in schema.names}
     buffer = io.BytesIO()
     pq.write_table(
@@ -65,7 +65,7 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
         compression=compression,  # pyright: ignore[reportArgumentType]
         row_group_size=ROW_GROUP,
         use_dictionary=["outcome"],  # pyright: ignore[reportArgumentType]  (the stub knows bool only)
-        # Sorted ids differ by little; the upper bytes of times are alike, and so lie together.
+        # Sorted ids differ little, and byte-stream split groups the similar upper bytes of times.
         column_encoding={
             "round": "PLAIN",
             "device_id": "DELTA_BINARY_PACKED",
@@ -96,8 +96,8 @@ def _to_arrow(column: NDArray, field: pa.Field) -> pa.Array:
 
 
 def round_columns(records: Sequence[RoundRecord]) -> dict[str, NDArray]:
-    """Columns of rounds.parquet, in the schema's order, a row for each of the `records`; the state
-    as a code, its place in STATES."""
+    """Returns the columns of rounds.parquet in the schema's order, with a row for each of the
+    `records`; the state as a code, its position in STATES."""
     return {
         "round": np.array([record.round_index for record in records], np.uint32),
         "opened": np.array([record.opened for record in records], np.float64),
@@ -112,7 +112,7 @@ def round_columns(records: Sequence[RoundRecord]) -> dict[str, NDArray]:
 
 
 class TraceWriter(PartialDirectory):
-    """A trace in the making: a directory that gets its name when all is written."""
+    """An unfinished trace: a directory that gets its final name when everything is written."""
 
     made_again = (PARTICIPATIONS,)
 
@@ -120,14 +120,14 @@ class TraceWriter(PartialDirectory):
         super().__init__(directory, RUN_FILE, is_resumed=is_resumed)
         self._parts: list[dict[str, Any]] = []
         self._events: dict[str, dict[int, Losses | ClockSettings]] = {}
-        """Events of devices, by the file of DEVICE_EVENTS and the part's first device."""
+        """Device events by the file of DEVICE_EVENTS and the part's first device."""
         self.class_counts: ClassCounts | None = None
-        """Participations by class of devices, of all parts so far."""
+        """Participations by class of devices in all parts so far."""
 
     def add_part(self, part: ShardPart) -> None:
-        """Takes a `part`, and writes it unless its shard has. Parts may come in any order."""
+        """Adds a `part`, and writes it unless its shard has. Parts may come in any order."""
         name = part_file(part.first_device)
-        # A part without bytes was written by its shard, where the shard sees the directory.
+        # A part without bytes was written by its shard, which shares the file system.
         if part.parquet is not None:
             self._write(name, part.parquet)
         events = {LOSSES_FILE: part.losses, CLOCKS_FILE: part.clock_settings}
@@ -149,7 +149,7 @@ class TraceWriter(PartialDirectory):
         )
 
     def finish(self, records: Sequence[RoundRecord], run: Mapping[str, Any]) -> Path:
-        """Writes rounds and run.json, then gives the directory its name.
+        """Writes rounds and run.json, then gives the directory its final name.
 
         Args:
             records: every attempt at a round, in order of time.
@@ -158,12 +158,12 @@ class TraceWriter(PartialDirectory):
         Returns:
             The directory's path.
         """
-        # Shards finish in any order; the digest of the run must not depend on it.
+        # Shards finish in any order, and the digest of the run must not depend on it.
         self._parts.sort(key=lambda part: part["first_device"])
         columns = round_columns(records)
         arrays = [_to_arrow(columns[field.name], field) for field in ROUND_SCHEMA]
         self._write_table(ROUNDS_FILE, pa.table(arrays, schema=ROUND_SCHEMA))
-        # Digests are of values, so another writer of Parquet would give the same.
+        # Digests depend on values only, so another Parquet writer would give the same.
         rounds_digest = columns_digest(columns)
         event_digests = {DEVICE_EVENTS[file][0]: self._write_events(file) for file in self._events}
         part_digests = [part["digest"] for part in self._parts]
@@ -180,8 +180,7 @@ class TraceWriter(PartialDirectory):
         return self.publish(document)
 
     def _write_events(self, file: str) -> str:
-        """Writes what happened to the devices of all parts into a file of DEVICE_EVENTS; its
-        digest."""
+        """Writes the events of all parts to a file of DEVICE_EVENTS, and returns its digest."""
         _, schema = DEVICE_EVENTS[file]
         by_part = self._events[file]
         # Events are sorted by device (invariant 7), and parts come in any order.
@@ -201,21 +200,20 @@ class TraceWriter(PartialDirectory):
 
 
 def write_part(part: ShardPart, partial: str, token: str) -> ShardPart:
-    """Writes a shard's part into the writer's directory if that is visible here, and then drops the
-    bytes.
+    """Writes a shard's part to the writer's directory if visible here, and drops the bytes.
 
     Args:
         part: part with its bytes.
-        partial: path of the directory, as the driver sees it.
-        token: content of the writer's token file. On another machine, a directory of that name is
-            another.
+        partial: path of the directory on the driver's machine.
+        token: content of the writer's token file; the same path on another machine has another
+            token.
 
     Returns:
-        The part without bytes if it was written, else unchanged, to be sent.
+        The part without bytes if it was written; otherwise the unchanged part, which must be sent.
     """
     directory = Path(partial)
     try:
-        # The directory may be another machine's of the same name, which has another token.
+        # A directory with the same path on another machine has another token.
         if (directory / TOKEN_FILE).read_text() != f"{MARK}{token}":
             return part
     except OSError:

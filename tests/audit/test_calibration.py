@@ -219,7 +219,7 @@ def test_what_has_no_such_noise_is_refused_in_one_line(trace_of, small, tmp_path
         with pytest.raises(InputError, match=message) as caught:
             calibrate_trace(given, **options)
         assert "\n" not in str(caught.value)
-    with pytest.raises(TraceError, match="traces of several tasks, and here one is meant"):
+    with pytest.raises(TraceError, match="traces of several tasks, but only one is possible here"):
         calibrate_trace(tmp_path / "tasks", rho=1.0)
 
 

@@ -421,10 +421,10 @@ def test_uses_come_at_their_rates_and_last_as_long_as_they_say() -> None:
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        (needing(), "always eligible; take model = 'always_on'"),
-        ([*needing("idle"), "uses.per_hour_by_night=0.0"], "must be used at any hour"),
-        (["uses.day_hours=[9.0,8.0]"], "must be two rising hours"),
-        (["charging.day_start_hours=[9.0,8.0]"], "must be two rising hours"),
+        (needing(), "always eligible; use model = 'always_on'"),
+        ([*needing("idle"), "uses.per_hour_by_night=0.0"], "both rates must be above 0"),
+        (["uses.day_hours=[9.0,8.0]"], "must be two increasing hours"),
+        (["charging.day_start_hours=[9.0,8.0]"], "must be two increasing hours"),
         (["wifi.no_such_key=1"], "unknown key"),
     ],
 )

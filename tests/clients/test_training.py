@@ -166,7 +166,7 @@ def test_whole_updates_beyond_so_many_clip_norms_count_as_zero() -> None:
 
 def test_norms_for_another_number_of_layers_are_refused() -> None:
     table = PerLayerClipping(norms=(0.5, 0.5))
-    with pytest.raises(ScenarioError, match=r"has 2 norms, and the model has 3 layers \(a, b, c\)"):
+    with pytest.raises(ScenarioError, match=r"has 2 norms, but the model has 3 layers \(a, b, c\)"):
         Clipper(Privacy(clipping=table), SHAPES)
 
 

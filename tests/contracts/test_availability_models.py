@@ -339,7 +339,7 @@ class TestReplay:
             ),
             (
                 "device,start,end\na,1.7e12,1.8e12\n",
-                "starts at 1.7e.12, which is no time in seconds; divide by 1000",
+                "starts at 1.7e.12, which is not a time in seconds; divide all times by 1000",
             ),
             ("device,start\na,5\n", "with columns device, start, end"),
             ("device,start,end\na,,3\n", "empty cells"),
@@ -459,7 +459,7 @@ def test_a_function_that_breaks_its_contract_is_refused(
 
 
 def test_sessions_that_never_leave_a_gap_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="20.0 at once on average, more than 3"):
+    with pytest.raises(ScenarioError, match="overlap 20.0 times on average, more than 3"):
         build(
             [
                 'availability={model="poisson",sessions_per_day=20.0,session_minutes=1440.0,session_max_hours=48.0}'

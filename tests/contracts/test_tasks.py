@@ -246,8 +246,8 @@ def test_draws_within_a_module_are_found_for_one_device_and_for_many(layer, devi
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        (None, "(No such file or directory); bring the file there"),
-        ("def task(:", "is no readable Python file"),
+        (None, "(No such file or directory); put a readable file there"),
+        ("def task(:", "is not a readable Python file"),
         ("x = 1", "has no function 'task'"),
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("raise SystemExit(0)", "SystemExit"),

@@ -175,7 +175,10 @@ def test_schema_and_scenarios(fedray_command) -> None:
     ("arguments", "expected"),
     [
         (["run", "missing.toml"], "does not exist; name a file, or a scenario that ships"),
-        (["run", "quikstart"], "is no file and none that ships; there are quickstart, "),
+        (
+            ["run", "quikstart"],
+            "is neither a file nor a shipped scenario; choose from quickstart, ",
+        ),
         (["stress", "timers"], "is no file and none of timer, "),
         (["run", "BAD.toml"], "is not valid TOML"),
         (["run", "GOOD.toml", "--set", "rounds.goal=1"], "unknown key rounds.goal"),
@@ -213,7 +216,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["report", "TRACE", "--out", "."], "is a directory; name a file in it"),
         (["dance"], "No such command"),
         (["run"], "SCENARIO is missing"),
-        (["run", "--resume", "nowhere"], "has no unfinished run beside it"),
+        (["run", "--resume", "nowhere"], "has no unfinished run next to it"),
         (["run", "--resume", "nowhere", "--out", "x"], "leave out --out"),
         (
             ["run", "--resume", "nowhere", "--set", "seed=1"],
@@ -233,11 +236,11 @@ def test_schema_and_scenarios(fedray_command) -> None:
         ),
         (
             ["run", "GOOD.toml", "--set", "availability={model='replay',file='nope.csv'}"],
-            "nope.csv' (No such file or directory); bring the file there",
+            "nope.csv' (No such file or directory); put a readable file there",
         ),
         (
             ["run", "GOOD.toml", "--set", "availability={model='custom',file='BAD.toml'}"],
-            "is no readable Python file",
+            "is not a readable Python file",
         ),
         (
             [

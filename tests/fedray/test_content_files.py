@@ -87,12 +87,12 @@ def test_a_content_file_that_is_not_regular_inside_and_small_is_one_line(
 def test_python_that_is_nested_beyond_the_parser_is_one_line(nested: str, trace: Path) -> None:
     code = {"signs": b"x = " + b"-" * 200_000 + b"1", "sums": b"x = 1" + b" + 1" * 100_000}[nested]
     (trace / "own.py").write_bytes(code)
-    with pytest.raises(ScenarioError, match="is no readable Python file"):
+    with pytest.raises(ScenarioError, match="is not a readable Python file"):
         own_scenario(trace)
     digest = hashlib.sha256(code).hexdigest()
     (trace / f"{digest}.py").write_bytes(code)
     kept = recorded(trace, availability={"model": "custom", "file": "own.py", "sha256": digest})
     assert isinstance(kept.availability, CustomAvailability)
     # As after trust_code=True.
-    with pytest.raises(InputError, match="is no readable Python file"):
+    with pytest.raises(InputError, match="is not a readable Python file"):
         function_in(kept.availability, "runs")

@@ -201,7 +201,9 @@ def test_what_devices_cannot_add_noise_for_is_refused(small) -> None:
         small("privacy.mechanism={kind='identity'}", "privacy.encoding={kind='discrete_gaussian'}")
     with pytest.raises(ScenarioError, match=r"clipping\.kind='adaptive': counts of short updates"):
         discrete(small, "privacy.clipping={kind='adaptive'}")
-    with pytest.raises(ScenarioError, match="stop_at: the budget counts noise of the server"):
+    with pytest.raises(
+        ScenarioError, match="stop_at: the budget counts only noise that the server adds"
+    ):
         discrete(small, "privacy.stop_at={rho=1.0}")
     with pytest.raises(
         ScenarioError, match="parameters=30320 is not the model's number of parameters, 10,"

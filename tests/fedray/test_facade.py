@@ -317,7 +317,9 @@ def test_no_caller_hands_a_stopwatch_to_a_result() -> None:
 
 def _candidate() -> Candidate:
     found = {"epsilon": 2.5, "rho": 0.1, "days": 3.0, "planned_max_participations": 4}
-    return Candidate(50, 72.0, 1.0, 1.0, 60, (3,), (4,), planned_min_sep=3, **found)
+    return Candidate(
+        fedray.PlanTarget(3.0), 12, 50, 72.0, 1.0, 60, (3,), (4,), planned_min_sep=3, **found
+    )
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttribu
     [
         (
             "run",
-            FedrayError("read it, and give `trust_code=True`"),
-            "read it, and give `--trust-code`",
+            FedrayError("read it, and pass `trust_code=True`"),
+            "read it, and pass `--trust-code`",
         ),
         (
             "import",

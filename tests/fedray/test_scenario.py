@@ -60,13 +60,13 @@ def test_every_shipped_scenario_is_valid_and_described() -> None:
         ("rounds.report_goal=30000", ["report_goal=30000", "20000", "lower the goal"]),
         (
             "rounds.report_goal=-5",
-            ["rounds.report_goal = -5", "greater than 0", "Reports that close a round"],
+            ["rounds.report_goal = -5", "greater than 0", "Number of reports that close"],
         ),
         ("rounds.report_goal=2.5", ["rounds.report_goal = 2.5", "integer"]),
         ("population.devices=true", ["population.devices", "True", "integer"]),
         (
             "privacy.noise_multiplier=nan",
-            ["privacy.noise_multiplier = nan", "finite", "Noise standard deviation"],
+            ["privacy.noise_multiplier = nan", "finite", "Standard deviation of the noise"],
         ),
         ("privacy.noise_multiplier=inf", ["privacy.noise_multiplier = inf", "finite"]),
         (
@@ -85,7 +85,7 @@ def test_every_shipped_scenario_is_valid_and_described() -> None:
         ("population.time_zones=[{utc_offset_hours=0.0,share=0.4}]", ["shares sum to 0.4"]),
         (
             "latency.setup_seconds=1800",
-            ["report_timeout_minutes=30", "no device reports within it"],
+            ["report_timeout_minutes=30", "no device can report in time"],
         ),
         ("participation.timer_hours=1e9", ["timer_hours", "1000000000.0", "less than or equal to"]),
         ("latency.speed_between=800", ["latency.speed_between = 800", "less than or equal to 3"]),
@@ -94,10 +94,10 @@ def test_every_shipped_scenario_is_valid_and_described() -> None:
             ["selection_timeout_minutes", "greater than or equal to 1"],
         ),
         ("privacy.clip_norm=1e-300", ["privacy.clip_norm", "greater than or equal to 0.000001"]),
-        ("privacy.clipping.kind=adaptive", ["adaptive", "this blt mechanism", "take a mechanism"]),
+        ("privacy.clipping.kind=adaptive", ["adaptive", "this blt mechanism", "use a mechanism"]),
         (
             "privacy={clipping={kind='adaptive'},mechanism={kind='tree',restarts=[12]}}",
-            ["begins anew", "this tree mechanism", "rounds.count=12"],
+            ["does not restart", "this tree mechanism", "rounds.count=12"],
         ),
         (
             "privacy={clipping={kind='adaptive'},noise_multiplier=20.0,mechanism={kind='identity'}}",
@@ -122,11 +122,11 @@ def test_every_shipped_scenario_is_valid_and_described() -> None:
             ["unknown key privacy.mechanism.restarts"],
         ),
         ("training.devices_at_once=many", ["at_once = 'many'", "valid integer or 'measured'; "]),
-        ("rounds.look_ahead_minutes=7", ["look_ahead_minutes", "7", "divide a day"]),
+        ("rounds.look_ahead_minutes=7", ["look_ahead_minutes", "7", "of a day"]),
         ("participation.timer_resets_on=never", ["timer_resets_on", "never", "accepted"]),
         ("rounds.report_goal", ["table.key=value"]),
         ("name.deep=1", ["name", "not a table"]),
-        ("availability.day_start_hours=[23.0,8.0]", ["day_start_hours", "rising hours"]),
+        ("availability.day_start_hours=[23.0,8.0]", ["day_start_hours", "increasing hours"]),
     ],
 )
 def test_a_mistake_is_named_in_one_line_with_its_remedy(
@@ -180,7 +180,7 @@ def test_the_command_names_an_override_by_its_flag(fedray_command, file: Path) -
     assert f"fedray: --set 'rounds.cuont=3', applied to {file}: unknown key rounds.cuont" in err
     code, _, err = fedray_command("run", str(file), "--set", "rounds.count")
     assert code == 2
-    assert "fedray: --set 'rounds.count' must read table.key=value" in err
+    assert "fedray: --set 'rounds.count' must have the form table.key=value" in err
 
 
 def test_overrides_of_several_tasks_are_named(tmp_path: Path) -> None:

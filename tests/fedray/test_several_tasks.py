@@ -114,15 +114,15 @@ def test_what_is_recorded_is_read_back(file: Path, tmp_path: Path) -> None:
         (["tasks.suggestions.weight=0"], "task suggestions: weight = 0: .*greater than 0"),
         (["tasks.suggestions.starts_days=400"], "starts_days=400 is not before rounds.max_days=366"),
         (["tasks.suggestions.population.devices=3"], "unknown key population"),
-        (["tasks.suggestions.rounds.sampler=thinning"], "speaks of what tasks share; say it once, in \\[rounds\\]"),
-        (["tasks.suggestions.participation.history_loss_per_day=1"], "participation.history_loss_per_day=1.0 is not that of task next-word"),
+        (["tasks.suggestions.rounds.sampler=thinning"], "tasks share this setting; set it once, in \\[rounds\\]"),
+        (["tasks.suggestions.participation.history_loss_per_day=1"], "participation.history_loss_per_day=1.0 differs from that of task next-word"),
         (["tasks.suggestions.participation.timer_hours=3"], "timer_group='keyboard' shares its timer with task suggestions, but participation.timer_hours=12.0 is 3.0 there"),
         (["tasks.suggestions.participation.timer_resets_on=selected"], "participation.timer_resets_on=accepted is selected there"),
-        (["tasks.suggestions.rounds.mode=buffered", "tasks.suggestions.rounds.buffer={concurrency=300, max_staleness=3}"], "task suggestions: rounds.mode='buffered': tasks share devices only where"),
+        (["tasks.suggestions.rounds.mode=buffered", "tasks.suggestions.rounds.buffer={concurrency=300, max_staleness=3}"], "task suggestions: rounds.mode='buffered': tasks can share devices only if"),
         (["tasks.journal.weight=1"], "the task 'journal' cannot have that name"),
         (["tasks.a/b.weight=1"], "cannot have that name"),
-        (["tasks=3"], "tasks must be tables with a name each"),
-        (["tasks={}"], "tasks must be tables with a name each"),
+        (["tasks=3"], "tasks must be named tables"),
+        (["tasks={}"], "tasks must be named tables"),
         (["tasks.suggestions=3"], "task suggestions: "),
     ],
 )  # fmt: skip
@@ -135,7 +135,7 @@ def test_what_is_wrong_with_tasks_is_told_in_one_line(
 
 
 def test_who_wants_one_task_refuses_several(file: Path) -> None:
-    with pytest.raises(ScenarioError, match="has several tasks, and here one is meant"):
+    with pytest.raises(ScenarioError, match="has several tasks, but only one is possible here"):
         Scenario.from_toml(file)
 
 
@@ -182,16 +182,16 @@ def test_the_command_runs_audits_and_reports_several_tasks(
         (["audit", str(out), "--noise-multiplier", "3"], "--noise-multiplier is about one trace"),
         (["audit", str(out), "--show-devices"], "--show-devices is about one trace"),
         (["audit", str(out), "--statement", "s"], "--statement is about one trace"),
-        (["calibrate", str(out), "--rho", "1"], "and here one is meant"),
+        (["calibrate", str(out), "--rho", "1"], "but only one is possible here"),
         (["train", str(out)], "several tasks"),
-        (["canary", str(file)], "has several tasks, and here one is meant"),
+        (["canary", str(file)], "has several tasks, but only one is possible here"),
         (["run", "--resume", str(out)], "is whole, there is nothing to go on with"),
     ):
         code, _, error = fedray_command(*command)
         assert code in (1, 2)
         assert told in error
         assert len(error.splitlines()) == 1
-    with pytest.raises(TraceError, match="name one of the folders in it"):
+    with pytest.raises(TraceError, match="give one of the folders in it"):
         open_trace(out)
 
 

@@ -78,7 +78,7 @@ def test_hostile_scenarios_get_one_short_line(
         ("training.evaluate_every=0x" + "f" * 5000, "an integer of 20,000 bits"),
         ("privacy=1", "privacy"),
         ("privacy.mechanism=1", "privacy.mechanism"),
-        ("x" * 5000, "must read table.key=value"),
+        ("x" * 5000, "must have the form table.key=value"),
         ("seed." + ".".join("x" * 2000) + "=1", "is a value, not a table"),
         ("rounds.count=" + "x" * 5000, "..."),
         ("rounds.count=\x1b[31m", "\\x1b[31m"),

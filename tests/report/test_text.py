@@ -13,7 +13,7 @@ from fedray.report.mechanisms import mechanisms_table
 from fedray.report.page import audit_page, render_study
 from fedray.report.table import Table
 from fedray.report.terminal import audit_text
-from fedray.studies.canary import check_aggregator
+from fedray.studies.canary import Recorded, check_training
 from fedray.studies.fit import Fit, FittedRun
 
 SMALL = Table.of(
@@ -145,7 +145,7 @@ def test_a_fit_shows_what_starved_and_where_nobody_came_twice() -> None:
 
 
 def test_a_canary_shows_its_pattern_and_every_problem(small) -> None:
-    found = check_aggregator(small(), (1, 5), 8, 256)
+    found = check_training(small(), Recorded((1, 5), 8), 256)
     rows = found.tables()[0].rows
     assert rows[1] == ("pattern", "rounds 1, 5")
     assert [text for name, text in rows if name == "WRONG"] == found.problems

@@ -153,7 +153,7 @@ def test_after_the_selection_timeout_a_share_of_the_devices_must_wait(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("rounds.start_share=0.5", "start_share=0.5: of 260 devices to select that is less than"),
+        ("rounds.start_share=0.5", "start_share=0.5 of 260 devices to select is less than"),
         ('rounds.closing={kind="at_least"}', "open_minutes is missing"),
         ('rounds.closing={kind="at_least",open_minutes=31}', "open_minutes=31 is more than"),
         ('rounds.closing={kind="most"}', "is not one of goal, at_least"),

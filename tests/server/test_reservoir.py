@@ -84,7 +84,7 @@ def test_a_drawn_trace_is_the_same_for_any_shards_and_after_a_resume(small, tmp_
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["rounds.waiting_multiple=2.0"], "with selection='first' as many wait as are selected"),
+        (["rounds.waiting_multiple=2.0"], "with selection='first' only the devices to select wait"),
         (
             [
                 "rounds.mode=buffered",
@@ -99,7 +99,7 @@ def test_a_drawn_trace_is_the_same_for_any_shards_and_after_a_resume(small, tmp_
                 "rounds.uploads={window_hours=24,schedule={kind='cyclic',min_sep=2}}",
                 "rounds.selection=reservoir",
             ],
-            "selection: it is a rule for devices that wait",
+            "selection is a rule for devices that wait",
         ),
     ],
 )

@@ -199,9 +199,9 @@ def test_the_audit_of_such_a_run_composes_poisson_sampled_gaussians(run) -> None
         (("privacy.clipping={kind='adaptive'}",), "divides a count by the number of devices"),
         (
             ("rounds.uploads.schedule={kind='cyclic', min_sep=3}", "training.cohort_sample=20"),
-            "here devices are not drawn so",
+            "meant for Poisson samples, which these rounds are not",
         ),
-        (("rounds.mode='on-device'",), "devices choose themselves when they take part"),
+        (("rounds.mode='on-device'",), "devices choose when they take part"),
     ],
 )
 def test_what_would_tell_who_was_drawn_is_refused(overrides: tuple[str, ...], reason: str) -> None:

@@ -264,14 +264,14 @@ def test_the_model_is_trained_on_the_committed_rounds(small, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("stop_at", "told"),
     [
-        ("{}", "names neither rho nor epsilon"),
-        ("{delta=1e-6}", "names neither rho nor epsilon"),
-        ("{rho=1.0, delta=1e-6}", "is that of an epsilon"),
+        ("{}", "has neither rho nor epsilon"),
+        ("{delta=1e-6}", "has neither rho nor epsilon"),
+        ("{rho=1.0, delta=1e-6}", "has no effect without stop_at.epsilon"),
         ("{rho=0.0}", "greater than 0"),
         ("{epsilon=-1.0}", "greater than 0"),
         ("{rh=1.0}", "did you mean 'rho'"),
-        ("{rho=1e-9}", "the first round alone spends"),
-        ("{epsilon=1e-9}", "the first round alone spends"),
+        ("{rho=1e-9}", "the first round already spends"),
+        ("{epsilon=1e-9}", "the first round already spends"),
         ("7", "stop_at"),
     ],
 )

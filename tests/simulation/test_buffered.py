@@ -399,7 +399,10 @@ def test_ray_changes_nothing(reference: Trace, small, tmp_path: Path) -> None:
     ("overrides", "told"),
     [
         (['rounds.mode="buffered"'], "mode='buffered' needs the table buffer; add buffer ="),
-        (["rounds.buffer={concurrency=9, max_staleness=1}"], "with mode='on-device', which has"),
+        (
+            ["rounds.buffer={concurrency=9, max_staleness=1}"],
+            "with mode='on-device', which does not",
+        ),
         ([*BUFFERED, "rounds.over_selection=1.5"], "over_selection is given with mode='buffered'"),
         ([*BUFFERED, "rounds.report_timeout_minutes=9.0"], "report_timeout_minutes is given with"),
         ([*BUFFERED, "rounds.min_minutes_between=9.0"], "min_minutes_between is given with mode"),
@@ -407,11 +410,17 @@ def test_ray_changes_nothing(reference: Trace, small, tmp_path: Path) -> None:
         ([*BUFFERED, "rounds.closing={kind='goal'}"], "closing is given with mode='buffered'"),
         ([*BUFFERED, "rounds.buffer.concurrency=0"], "concurrency = 0"),
         ([*BUFFERED, "rounds.buffer.max_staleness=-1"], "max_staleness = -1"),
-        ([*BUFFERED, "rounds.buffer.concurrency=75000"], "more devices than the 70000 that"),
-        ([*BUFFERED, "rounds.report_goal=60000", "population.reach=0.5"], "than the 35000 that"),
-        ([*BUFFERED, "rounds.buffer.weighting={kind='loss'}"], "a function of staleness alone"),
+        ([*BUFFERED, "rounds.buffer.concurrency=75000"], "exceeds the 70000 devices that"),
+        (
+            [*BUFFERED, "rounds.report_goal=60000", "population.reach=0.5"],
+            "exceeds the 35000 devices that",
+        ),
+        (
+            [*BUFFERED, "rounds.buffer.weighting={kind='loss'}"],
+            "a weight may depend only on staleness",
+        ),
         ([*BUFFERED, "rounds.buffer.weighting.exponent=0.0"], "exponent = 0.0"),
-        ([*BUFFERED, "privacy.encoding={kind='secagg'}"], "cannot know in which buffer"),
+        ([*BUFFERED, "privacy.encoding={kind='secagg'}"], "cannot know which buffer"),
         (
             [
                 *BUFFERED,
@@ -430,7 +439,7 @@ def test_what_cannot_be_is_refused_in_one_line(small, overrides: list[str], told
 
 
 @pytest.mark.parametrize(
-    ("version", "told"), [(40, "a version is of a round that comes later"), (0, "rounds stale")]
+    ("version", "told"), [(40, "a version is larger than its round"), (0, "rounds stale")]
 )
 def test_a_version_that_cannot_be_is_refused(
     trace: Trace, tmp_path: Path, version: int, told: str

@@ -148,5 +148,5 @@ def test_each_layer_alone_is_trained_to_another_model(
         str(tmp_path / "n"),
     )
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "privacy.clipping.norms has 1 norms, and the model has" in err
+    assert "privacy.clipping.norms has 1 norms, but the model has" in err
     assert json.loads((tmp_path / "m" / "training.json").read_bytes())["version"] == 3

@@ -615,7 +615,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     )
     [note] = trace.run["notes"]
     assert "is damaged or of another run" in note
-    assert "goes on from" in note
+    assert "continues from" in note
     assert note in caplog.text
 
 

@@ -187,10 +187,10 @@ BUFFER = "rounds.buffer={concurrency=300, max_staleness=3}"
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        ((), "at_limit='exclude' without stop_at"),
+        ((), "at_limit='exclude' has no effect without stop_at"),
         (("privacy.stop_at.rho=0.1", SIGNS), "has negative entries"),
         (("privacy.stop_at.rho=0.0103",), "one participation has the sensitivity"),
-        (("privacy.stop_at.rho=0.1", "rounds.mode=buffered", BUFFER), "which buffer takes"),
+        (("privacy.stop_at.rho=0.1", "rounds.mode=buffered", BUFFER), "which buffer its report"),
         (
             ("privacy.stop_at.rho=0.1", "privacy.at_limit=leave"),
             "at_limit = 'leave': input should be 'stop' or 'exclude'",

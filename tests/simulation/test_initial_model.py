@@ -71,7 +71,7 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(
         assert "\n" not in str(caught.value)
     kept = scenario_of(tmp_path / "other")
     (tmp_path / "other").write_text("changed")
-    with pytest.raises(InputError, match="has another content"):
+    with pytest.raises(InputError, match="is not the file of this run"):
         LocalTrainer(kept.for_trainers()).initial_parameters()
 
 

@@ -371,7 +371,7 @@ def test_the_command_accounts_for_the_noise_that_the_training_s_devices_add(
     [
         (["nowhere"], "is not a directory"),
         (["TRACE", "--resume", "m", "--out", "m"], "leave out --out"),
-        (["TRACE", "--resume", "m"], "/m' has no unfinished run beside it (m.partial)"),
+        (["TRACE", "--resume", "m"], "/m' has no unfinished run next to it (m.partial)"),
         (["TRACE", "--set", "training.task=chess"], "is not one of next_word"),
         (
             ["TRACE", "--set", "rounds.count=9"],

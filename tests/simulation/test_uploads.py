@@ -483,21 +483,21 @@ def test_certain_draws_are_certain() -> None:
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("rounds.mode='on-device'", "devices choose themselves when they take part"),
-        ("rounds.uploads.window_hours=1.3", "must be whole look-ahead windows"),
-        ("rounds.uploads.windows=23", "some would have no round"),
+        ("rounds.mode='on-device'", "devices choose when they take part"),
+        ("rounds.uploads.window_hours=1.3", "must be a multiple of look_ahead_minutes"),
+        ("rounds.uploads.windows=23", "some windows would have no round"),
         ("rounds.max_days=0.1", "end after max_days"),
-        ("rounds.start_share=0.9", "start_share: it is a rule for devices that wait"),
+        ("rounds.start_share=0.9", "start_share is a rule for devices that wait"),
         ("rounds.uploads.unresolved_share=0.2", "unresolved_share"),
         # The whole first sentence of the key's description, which has a full stop in it.
         (
             "rounds.uploads.schedule={kind='poisson', probability=2}",
-            r"round \(q of McMahan et al\. 2018\)\)$",
+            r"round \(q in McMahan et al\. 2018\)\)$",
         ),
-        ("participation.round_separation=3", "an upload, which is of no round"),
+        ("participation.round_separation=3", "an upload, which belongs to no round"),
         (
             "training={enabled=true, cohort_sample=37}",
-            "must not exceed rounds.report_goal=40, of which 36 may be left",
+            "must not exceed rounds.report_goal=40, of which only 36 may be accepted",
         ),
     ],
 )

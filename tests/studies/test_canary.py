@@ -39,7 +39,7 @@ from fedray.mechanisms.triangular import lower_factor
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
 from fedray.server.learning.aggregator import ModelAggregator
-from fedray.studies.canary import CanaryResult, check_aggregator, run_canary
+from fedray.studies.canary import CanaryResult, Recorded, check_training, run_canary
 from fedray.studies.noise_tests import ALARM
 
 SEEDS = 100 if os.environ.get("FEDRAY_ALL_SEEDS") else 12
@@ -80,8 +80,8 @@ def scenario(small) -> Scenario:
 
 
 def check(scenario: Scenario, strategy: Strategy, seed: int, **planted) -> CanaryResult:
-    return check_aggregator(
-        with_mechanism(scenario, strategy, seed), PATTERN, ROUNDS, COORDINATES, **planted
+    return check_training(
+        with_mechanism(scenario, strategy, seed), Recorded(PATTERN, ROUNDS), COORDINATES, **planted
     )
 
 
@@ -275,7 +275,7 @@ def names_of_problems(result: CanaryResult) -> list[str]:
 def test_all_tests_together_have_the_stated_false_alarm_rate(scenario: Scenario) -> None:
     runs = 1000 if SEEDS == 100 else 40
     results = [
-        check_aggregator(with_mechanism(scenario, BUFFERED, seed), PATTERN, ROUNDS, 256)
+        check_training(with_mechanism(scenario, BUFFERED, seed), Recorded(PATTERN, ROUNDS), 256)
         for seed in range(runs)
     ]
     least = np.array([min(test.p for test in result.tests) for result in results])

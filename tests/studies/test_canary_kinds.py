@@ -376,7 +376,7 @@ def test_devices_noise_has_fewer_coordinates_and_is_refused_beyond_reason(
     value = setting("discrete_gaussian").with_overrides(
         "training.cohort_sample=1", "rounds.report_goal=3"
     )
-    with pytest.raises(InputError, match="coordinates=8192: devices that add noise would draw"):
+    with pytest.raises(InputError, match="coordinates=8192 is too large for .* rounds; "):
         run_canary(value, trace.path, 8192)
     found = run_canary(value, trace.path)
     # Rounds with one device of three have a third of the variance.

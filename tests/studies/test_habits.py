@@ -228,13 +228,13 @@ def test_sums_are_those_of_a_grid_of_minutes() -> None:
     weekend = [(weekday + day) % 7 >= 5 for day in range(days)]
     for device, own in enumerate(rows):
         hours, with_any, again, before, by_day = brute(own[:, 0], own[:, 1], days)
-        assert sums.hours[device] == pytest.approx(hours)
-        assert sums.days_with_any[device] == with_any
-        assert sums.again[device] == pytest.approx(again)
-        assert sums.before[device] == pytest.approx(before)
-        assert sums.weekend[device] == pytest.approx(by_day[weekend].sum())
-        assert sums.weekdays[device] == pytest.approx(by_day.sum() - by_day[weekend].sum())
-        assert sums.runs[device] == len(own)
+        assert sums["hours"][device] == pytest.approx(hours)
+        assert sums["with_any"][device, 0] == with_any
+        assert sums["again"][device, 0] == pytest.approx(again)
+        assert sums["again"][device, 1] == pytest.approx(before)
+        assert sums["week"][device, 0] == pytest.approx(by_day[weekend].sum())
+        assert sums["week"][device, 1] == pytest.approx(by_day.sum() - by_day[weekend].sum())
+        assert sums["runs"][device, 0] == len(own)
 
 
 def test_a_night_is_a_chain_of_runs_with_its_middle_at_night() -> None:
@@ -242,24 +242,24 @@ def test_a_night_is_a_chain_of_runs_with_its_middle_at_night() -> None:
     starts = np.array([22.0, 25.0, 37.0, 47.0])
     ends = np.array([24.5, 28.0, 38.0, 53.0])
     sums = interval_sums(np.array([0, 4]), starts, ends, 4, 0)
-    nights = sums.nights[0]
+    nights = sums["nights"][0]
     assert nights[0] == 2
     assert nights[1] == pytest.approx((1.0 - 3.0) + (2.0 - 3.0))
     assert nights[3] == pytest.approx(2 * math.log(6 / 4.9))
     assert nights[5:7].tolist() == pytest.approx([1, 2.0])
     assert nights[8:].tolist() == pytest.approx([1, 0.5, 12.0])
-    assert sums.by_day[0].tolist() == pytest.approx([1, 0.0, 0.0])
+    assert sums["by_day"][0].tolist() == pytest.approx([1, 0.0, 0.0])
 
 
 def test_records_are_summed_by_hand() -> None:
     times = np.array([1.5, 2.0, 25.5, 120.0])
     sums = point_sums(np.array([0, 4]), times, 0)
-    assert sums.hours[0].nonzero()[0].tolist() == [0, 1, 2]
-    assert sums.days_with_any[0] == 3
-    assert (sums.weekend[0], sums.weekdays[0]) == (1, 3)
-    assert sums.gaps[0] == 3
-    assert sums.shorter[0].tolist() == [0, 1, 1, 1, 1, 1, 2, 2, 2, 3]
-    assert sums.pairs[0][:2].tolist() == pytest.approx([1, 1.0])
+    assert sums["hours"][0].nonzero()[0].tolist() == [0, 1, 2]
+    assert sums["with_any"][0, 0] == 3
+    assert sums["week"][0].tolist() == [1, 3]
+    assert sums["gaps"][0, -1] == 3
+    assert sums["gaps"][0, :-1].tolist() == [0, 1, 1, 1, 1, 1, 2, 2, 2, 3]
+    assert sums["pairs"][0][:2].tolist() == pytest.approx([1, 1.0])
 
 
 @pytest.mark.slow
@@ -380,7 +380,7 @@ def test_a_log_of_a_spreadsheet_is_read_by_its_delimiter_and_format(tmp_path: Pa
             "device,time\na,1\n",
             {"time": "time", "time_unit": "seconds"},
             {"days": 3.0},
-            "rounds alone",
+            "only for a log of rounds",
         ),
         ("device,start,end\na,1,2\n", {}, {"utc_offset_hours": 15.0}, "from -12 to 14"),
     ],

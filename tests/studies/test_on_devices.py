@@ -83,12 +83,10 @@ def test_measures_are_those_of_each_device_alone(trained, trace) -> None:
     group = next(each for each in found.groups if (each.by, each.low) == ("participations", 4))
     for metric in found.metrics:
         values = np.array([each[metric.name] for each in alone])
-        mean, error = group.means[metric.name]
+        mean, error, quantiles = group.metrics[metric.name]
         assert mean == pytest.approx(values.mean(), rel=1e-6)
         assert error == pytest.approx(values.std(ddof=1) / np.sqrt(3), rel=1e-6)
-        assert group.quantiles[metric.name] == pytest.approx(
-            np.quantile(values, QUANTILES), rel=1e-6
-        )
+        assert quantiles == pytest.approx(np.quantile(values, QUANTILES), rel=1e-6)
 
 
 def test_samples_are_addressed(trained, trace) -> None:

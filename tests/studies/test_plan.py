@@ -27,7 +27,7 @@ from fedray.studies.plan import (
     _with_limits,
     make_plan,
 )
-from fedray.studies.plan_page import plan_figure, plan_files, plan_page, plan_sentences
+from fedray.studies.plan_page import plan_figures, plan_files, plan_page, plan_sentences
 
 HERE = Placement(backend="in-process")
 
@@ -66,7 +66,7 @@ def test_the_search_ends_though_goals_starve_in_between() -> None:
     assert tried[0] == 141
 
 
-def candidate(goal: int, epsilon: float | None = None, **others) -> Candidate:
+def candidate(goal: int, epsilon: float | None = None, rounds: int = 12, **others) -> Candidate:
     given = {
         "min_seps": (7, 8),
         "max_participations": (2, 2),
@@ -77,9 +77,10 @@ def candidate(goal: int, epsilon: float | None = None, **others) -> Candidate:
     if others.get("note"):
         given = {"min_seps": (), "max_participations": ()}
     return Candidate(
+        PlanTarget(epsilon=3.0, noise_per_report=0.001),
+        rounds,
         goal,
         24.0,
-        0.001 * goal,
         population_over_goal=4243,
         epsilon=epsilon,
         **{"scale": 0.5, **given, **others},
@@ -95,8 +96,12 @@ def test_what_is_planned_for_lies_below_what_was_seen() -> None:
     above = 0
     for *seen, fresh in draws:
         planned = _with_limits(
-            candidate(200, min_seps=tuple(map(round, seen)), max_participations=(2, 2, 2)),
-            2000,
+            candidate(
+                200,
+                rounds=2000,
+                min_seps=tuple(map(round, seen)),
+                max_participations=(2, 2, 2),
+            ),
             3,
             None,
         )
@@ -104,13 +109,23 @@ def test_what_is_planned_for_lies_below_what_was_seen() -> None:
         above += fresh >= planned.planned_min_sep
     assert above / 4000 >= 0.935
     same = _with_limits(
-        candidate(200, min_seps=(50, 50, 50), max_participations=(2, 3, 3)), 200, 3, None
+        candidate(200, rounds=200, min_seps=(50, 50, 50), max_participations=(2, 3, 3)), 3, None
     )
     assert (same.planned_min_sep, same.planned_max_participations) == (48, 4)
-    full = _with_limits(candidate(200, min_seps=(49,), max_participations=(3,)), 200, 3, same)
+    full = _with_limits(
+        candidate(200, rounds=200, min_seps=(49,), max_participations=(3,)), 3, same
+    )
     assert full.planned_min_sep < 49
     once = _with_limits(
-        candidate(200, min_seps=(None, None), max_participations=(1, 1)), 200, 2, None
+        candidate(
+            200,
+            rounds=200,
+            min_seps=(None, None),
+            max_participations=(1, 1),
+            planned_min_sep=None,
+        ),
+        2,
+        None,
     )
     assert (once.planned_min_sep, once.planned_max_participations) == (None, 1)
 
@@ -128,10 +143,10 @@ def test_a_plan_is_the_cheapest_that_meets_its_target_and_its_scenario_does_too(
     assert best.is_full_size
     assert best.epsilon <= 20.0
     assert best.noise_multiplier == pytest.approx(0.005 * best.report_goal)
-    least = min(each.report_goal for each in plan.least_of_timers.values() if each is not None)
+    least = min(each.report_goal for _, each in plan.timers if each is not None)
     assert best.report_goal <= 1.05 * least
     assert any(
-        each.report_goal < best.report_goal and not each.meets(target) for each in plan.candidates
+        each.report_goal < best.report_goal and not each.meets_target for each in plan.candidates
     )
     for each in plan.candidates:
         assert each.population_over_goal == 20_000 // each.report_goal
@@ -237,9 +252,9 @@ def test_rules_of_the_scenario_that_are_stricter_than_the_margin_are_planned_for
     rules = small(
         "participation.round_separation=49", "participation.max_participations=2"
     ).participation
-    seen = candidate(200, min_seps=(50, 52, 54), max_participations=(3, 3, 3))
-    assert _with_limits(seen, 200, 3, None).planned_min_sep < 49
-    planned = _with_limits(seen, 200, 3, None, rules)
+    seen = candidate(200, rounds=200, min_seps=(50, 52, 54), max_participations=(3, 3, 3))
+    assert _with_limits(seen, 3, None).planned_min_sep < 49
+    planned = _with_limits(seen, 3, None, rules)
     assert (planned.planned_min_sep, planned.planned_max_participations) == (49, 2)
 
 
@@ -259,7 +274,7 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
 
     monkeypatch.setattr(planning, "simulated_limits", simulated)
     monkeypatch.setattr(
-        planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5
+        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
     )
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     starves = False
@@ -302,14 +317,14 @@ def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch)
 
     monkeypatch.setattr(planning, "simulated_limits", simulated)
     monkeypatch.setattr(
-        planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5
+        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
     )
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False)
     full = [each for each in plan.candidates if each.is_full_size]
     assert plan.best == full[-1]
     assert len(full) > 1
-    assert not full[0].meets(target)
+    assert not full[0].meets_target
     assert plan.best.report_goal > full[0].report_goal
     assert plan.best.enforced_days == 3.0
     # A search at full size is confirmed too: by what the limits cost as rules.
@@ -337,7 +352,7 @@ def test_an_interrupted_plan_goes_on_and_tells_how_far_it_is(
 
     monkeypatch.setattr(planning, "simulated_limits", simulated)
     monkeypatch.setattr(
-        planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5
+        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
     )
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     arguments = (small("rounds.count=100"), target, [12.0, 24.0], 2, 0.5, HERE)
@@ -364,7 +379,7 @@ def test_a_small_scale_is_not_passed_over_in_silence(small, monkeypatch) -> None
         planning, "simulated_limits", lambda scenario: Truth(MinSep(12, 3, 4), days=1.0)
     )
     monkeypatch.setattr(
-        planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5
+        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
     )
     target = PlanTarget(epsilon=1e4, noise_per_report=0.005, buffers=1)
     for scale, count in ((0.04, 1), (0.05, 0)):
@@ -420,7 +435,7 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
         "No report goal and timer that were tried meet epsilon 1 at delta 1e-10. The least was "
     )
     assert set(plan_files(none, "")) == {"report.html", "plan.json"}
-    figure = plan_figure(plan)
+    (figure,) = plan_figures(plan)
     assert [(mark.text, mark.axis, mark.at, mark.until) for mark in figure.marks] == [
         ("target 3", "y", 3.0, None),
         ("plan 200", "x", 200, None),

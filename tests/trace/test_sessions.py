@@ -459,7 +459,7 @@ def test_the_commands_write_what_they_say(tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ("recorded_devices=2", "has device 4; raise the number"),
+        ("recorded_devices=2", "has device 4; raise recorded_devices"),
         ("recorded_devices=0", "greater than or equal to 1"),
     ],
 )
@@ -468,5 +468,5 @@ def test_recorded_devices_must_hold_the_file(tmp_path: Path, small, keys, proble
     with pytest.raises(InputError, match=problem):
         small(f'availability={{model="replay",file="{tmp_path}/s.csv",{keys}}}')
     (tmp_path / "n.csv").write_text("device,start,end\na,1,2\n")
-    with pytest.raises(InputError, match="no whole numbers 0, 1, 2"):
+    with pytest.raises(InputError, match="does not number its devices 0, 1, 2"):
         small(f'availability={{model="replay",file="{tmp_path}/n.csv",recorded_devices=3}}')

@@ -229,11 +229,11 @@ def damage(name: str, trace: Trace) -> None:
     ("name", "error", "remedy"),
     [
         ("missing run", TraceError, "has no run.json; give the directory"),
-        ("run is no json", TraceCorrupt, "take the trace from its source"),
+        ("run is no json", TraceCorrupt, "copy the trace from its source"),
         ("another format", TraceError, "give the directory"),
         ("another version", TraceVersion, "schema_version=99, this release reads 6"),
         ("run without parts", TraceCorrupt, "lacks parts"),
-        ("a stray file", TraceCorrupt, "holds 'zzz.parquet', which is no part"),
+        ("a stray file", TraceCorrupt, "has 'zzz.parquet', which is not part"),
         ("odd numbers", TraceCorrupt, "whose numbers are"),
         ("overlapping parts", TraceCorrupt, "overlap or are out of order"),
         ("nested beyond reason", TraceCorrupt, "cannot be read"),
@@ -293,7 +293,7 @@ def test_nulls_where_none_may_be_are_refused(trace_of) -> None:
 
 
 def test_a_committed_round_without_participations_is_refused(trace_of) -> None:
-    with pytest.raises(TraceCorrupt, match="accepts nobody"):
+    with pytest.raises(TraceCorrupt, match="accepts no device"):
         trace_of([[0], [2]], 3)
 
 

@@ -2,16 +2,15 @@
 
 A log is cut to whole days [0, days) of its clock, and so are simulated ones, so that both are cut
 alike. Every column is a sum over one device's records. The statistics of a population are functions
-of the columns' means over devices; bootstrap weights over devices therefore need no second pass
-through the log.
+of the columns' means over devices; bootstrap weights therefore need no second pass through the log.
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from fedray.base.arrays import Float64Array, Int64Array
 
 RUN_HOURS = (1 / 6, 1 / 3, 2 / 3, 1.25, 2.5, 5.0, 8.0)
 """Lengths of runs, hours: the share of runs that are longer is a statistic."""
@@ -24,7 +23,7 @@ GAP_HOURS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 28.0, 52.0, 76.0, 124.0)
 COUNT_RATES = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 2.0)
 """Records per day: the share of devices with more is a statistic."""
 _CHAIN_GAP = 1.0
-"""Hours: runs that are less apart are one night, cut by interruptions."""
+"""Hours: runs less apart are one night, cut by interruptions."""
 _NIGHT_LEAST = 2.0
 """Hours: shorter chains are not nights, whenever they are."""
 _NIGHT_START, _NIGHT_END = 18.0, 12.0
@@ -32,44 +31,50 @@ _NIGHT_START, _NIGHT_END = 18.0, 12.0
 _DAY_START, _DAY_END = 12.0, 18.0
 """Hours of the day at which a run by day starts: nights are far from them."""
 _NIGHT_MIDDLE, _NIGHT_MEDIAN = 3.0, 4.9
-"""Hours by which middles and lengths are measured; they change no estimate."""
+"""Origins of middles and lengths, hours; they change no estimate."""
 
 
-class Sums(NamedTuple):
-    """The sums of N devices of a log of intervals, a row per device.
-
-    hours: [N, 24]; eligible hours by the hour of the day.
-    runs: [N]; intervals.
-    days_with_any: [N]; days on which the device was eligible.
-    longer: [N, R]; intervals longer than each of RUN_HOURS.
-    again, before: [N]; hours of the log but its last day at which the device was eligible and also
-        24 hours later; and those at which it was eligible.
-    weekend, weekdays: [N]; eligible hours on Saturdays and Sundays, and on the other days.
-    nights: [N, 11]; count, sums of the middle and its square, of the logarithm of the length and
-        its square; pairs of nights in succession, products of their middles and of their
-        logarithms; interruptions, their hours, and the nights' hours.
-    by_day: [N, 3]; runs that start by day, sums of the logarithm of their length and its square.
-    """
-
-    hours: NDArray[np.float64]
-    runs: NDArray[np.float64]
-    days_with_any: NDArray[np.float64]
-    longer: NDArray[np.float64]
-    again: NDArray[np.float64]
-    before: NDArray[np.float64]
-    weekend: NDArray[np.float64]
-    weekdays: NDArray[np.float64]
-    nights: NDArray[np.float64]
-    by_day: NDArray[np.float64]
+Columns = dict[str, Float64Array]
+"""Sums of N devices by name, [N, width]."""
+_OF_INTERVALS = {
+    # Eligible hours by the hour of the day.
+    "hours": 24,
+    # Intervals.
+    "runs": 1,
+    # Days on which the device was eligible.
+    "with_any": 1,
+    # Intervals longer than each of RUN_HOURS.
+    "longer": len(RUN_HOURS),
+    # Hours of the log but its last day at which the device was eligible and also 24 hours later;
+    # and at which it was eligible.
+    "again": 2,
+    # Eligible hours on Saturdays and Sundays, and on the other days.
+    "week": 2,
+    # Count, sums of the middle and its square, of the logarithm of the length and its square; pairs
+    # of nights in succession, products of their middles and of their logarithms; interruptions,
+    # their hours, and the nights' hours.
+    "nights": 11,
+    # Runs that start by day, sums of the logarithm of their length and its square.
+    "by_day": 3,
+}
+_OF_POINTS = {
+    # Records by the hour of the day.
+    "hours": 24,
+    # Days with a record.
+    "with_any": 1,
+    # Times between two records that are shorter than each of GAP_HOURS, and all of them.
+    "gaps": len(GAP_HOURS) + 1,
+    # Records on Saturdays and Sundays, and on the other days.
+    "week": 2,
+    # Pairs of first records of days in succession, the cosine of the difference of their hours, and
+    # the cosines and sines of both hours.
+    "pairs": 4,
+}
 
 
 def interval_sums(
-    first: NDArray[np.int64],
-    starts: NDArray[np.float64],
-    ends: NDArray[np.float64],
-    days: int,
-    first_weekday: int,
-) -> Sums:
+    first: Int64Array, starts: Float64Array, ends: Float64Array, days: int, first_weekday: int
+) -> Columns:
     """Adds up the intervals of devices.
 
     Args:
@@ -79,34 +84,22 @@ def interval_sums(
         days: length of the log.
         first_weekday: weekday of its first day; 0 is a Monday.
     """
-    devices = first.size - 1
-    sums = Sums(
-        hours=np.zeros((devices, 24)),
-        runs=np.zeros(devices),
-        days_with_any=np.zeros(devices),
-        longer=np.zeros((devices, len(RUN_HOURS))),
-        again=np.zeros(devices),
-        before=np.zeros(devices),
-        weekend=np.zeros(devices),
-        weekdays=np.zeros(devices),
-        nights=np.zeros((devices, 11)),
-        by_day=np.zeros((devices, 3)),
-    )
-    _add_runs(first, starts, ends, days, first_weekday, sums)
-    _add_nights(first, starts, ends, days, sums.nights)
-    return sums
+    columns = {name: np.zeros((first.size - 1, width)) for name, width in _OF_INTERVALS.items()}
+    _add_runs(first, starts, ends, days, first_weekday, tuple(columns.values()))
+    _add_nights(first, starts, ends, days, columns["nights"])
+    return columns
 
 
 @njit(cache=True)
 def _add_runs(first, starts, ends, days, first_weekday, sums):
-    hours, runs, with_any, longer, again, before, weekend, weekdays, _, by_day = sums
+    hours, runs, with_any, longer, again, week, _, by_day = sums
     for device in range(first.size - 1):
         last_day = -1
         later = first[device]
         for run in range(first[device], first[device + 1]):
             start, end = starts[run], ends[run]
             length = end - start
-            runs[device] += 1.0
+            runs[device, 0] += 1.0
             for place in range(len(RUN_HOURS)):
                 if length > RUN_HOURS[place]:
                     longer[device, place] += 1.0
@@ -123,22 +116,23 @@ def _add_runs(first, starts, ends, days, first_weekday, sums):
                 day = int(hour // 24)
                 hours[device, int(hour - 24 * day)] += part
                 if (first_weekday + day) % 7 >= 5:
-                    weekend[device] += part
+                    week[device, 0] += part
                 else:
-                    weekdays[device] += part
+                    week[device, 1] += part
                 # Runs are in order of time, so only a later day can be a new one.
                 if day > last_day:
-                    with_any[device] += 1.0
+                    with_any[device, 0] += 1.0
                     last_day = day
                 hour += 1.0
             # The records 24 hours after the last day are unknown.
-            before[device] += max(0.0, min(end, 24.0 * (days - 1)) - start)
+            again[device, 1] += max(0.0, min(end, 24.0 * (days - 1)) - start)
             # Intervals that touch this one's next day: `later` never has to go back.
             while later < first[device + 1] and ends[later] <= start + 24.0:
                 later += 1
             other = later
             while other < first[device + 1] and starts[other] < end + 24.0:
-                again[device] += min(ends[other], end + 24.0) - max(starts[other], start + 24.0)
+                overlap = min(ends[other], end + 24.0) - max(starts[other], start + 24.0)
+                again[device, 0] += overlap
                 other += 1
 
 
@@ -192,32 +186,7 @@ def _add_nights(first, starts, ends, days, nights):
                 row[7] += logarithm * math.log(spans[day - 1] / _NIGHT_MEDIAN)
 
 
-class PointSums(NamedTuple):
-    """The sums of N devices of a log of moments, a row per device.
-
-    hours: [N, 24]; records by the hour of the day.
-    days_with_any: [N]; days with a record.
-    shorter: [N, G]; times between two records that are shorter than each of GAP_HOURS.
-    gaps: [N]; times between two records.
-    weekend, weekdays: [N]; records on Saturdays and Sundays, and on the other days.
-    pairs: [N, 4]; of the first records of days in succession: pairs, the cosine of how much their
-        hours differ, and the cosines and sines of both hours.
-    """
-
-    hours: NDArray[np.float64]
-    days_with_any: NDArray[np.float64]
-    shorter: NDArray[np.float64]
-    gaps: NDArray[np.float64]
-    weekend: NDArray[np.float64]
-    weekdays: NDArray[np.float64]
-    pairs: NDArray[np.float64]
-
-
-def point_sums(
-    first: NDArray[np.int64],
-    times: NDArray[np.float64],
-    first_weekday: int,
-) -> PointSums:
+def point_sums(first: Int64Array, times: Float64Array, first_weekday: int) -> Columns:
     """Adds up the moments of devices.
 
     Args:
@@ -225,23 +194,14 @@ def point_sums(
         times: [P], hours since the log's first midnight, sorted by device and time.
         first_weekday: weekday of its first day; 0 is a Monday.
     """
-    devices = first.size - 1
-    sums = PointSums(
-        hours=np.zeros((devices, 24)),
-        days_with_any=np.zeros(devices),
-        shorter=np.zeros((devices, len(GAP_HOURS))),
-        gaps=np.zeros(devices),
-        weekend=np.zeros(devices),
-        weekdays=np.zeros(devices),
-        pairs=np.zeros((devices, 4)),
-    )
-    _add_points(first, times, first_weekday, sums)
-    return sums
+    columns = {name: np.zeros((first.size - 1, width)) for name, width in _OF_POINTS.items()}
+    _add_points(first, times, first_weekday, tuple(columns.values()))
+    return columns
 
 
 @njit(cache=True)
 def _add_points(first, times, first_weekday, sums):
-    hours, with_any, shorter, gaps, weekend, weekdays, pairs = sums
+    hours, with_any, gaps, week, pairs = sums
     turn = 2.0 * math.pi / 24.0
     for device in range(first.size - 1):
         last_day, first_of_last_day, first_of_day = -1, 0.0, 0.0
@@ -250,18 +210,18 @@ def _add_points(first, times, first_weekday, sums):
             day = int(time // 24)
             hours[device, int(time - 24 * day)] += 1.0
             if (first_weekday + day) % 7 >= 5:
-                weekend[device] += 1.0
+                week[device, 0] += 1.0
             else:
-                weekdays[device] += 1.0
+                week[device, 1] += 1.0
             if record > first[device]:
-                gaps[device] += 1.0
+                gaps[device, len(GAP_HOURS)] += 1.0
                 gap = time - times[record - 1]
                 for place in range(len(GAP_HOURS)):
                     if gap < GAP_HOURS[place]:
-                        shorter[device, place] += 1.0
+                        gaps[device, place] += 1.0
             if day == last_day:
                 continue
-            with_any[device] += 1.0
+            with_any[device, 0] += 1.0
             first_of_last_day, first_of_day = first_of_day, time
             # Before the first record `last_day` is -1, which never precedes day 0.
             if day == last_day + 1 and last_day >= 0:

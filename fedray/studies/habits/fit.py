@@ -24,9 +24,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from scipy import optimize, special
 
+from fedray.base.arrays import Float64Array
 from fedray.base.document import Document, InJson, Key, Keys, NotInJson
 from fedray.base.errors import FitFailed, InputError, ScenarioError
 from fedray.base.part_done import PartDone
@@ -48,7 +48,7 @@ LEAST_DEVICES, LEAST_DAYS = 100, 3
 NORMAL_95 = 1.959964
 """Standard errors to either end of a 95 % interval."""
 SIMULATED = 4.0
-"""Times the devices of the log are simulated for the estimate."""
+"""Simulated devices for the estimate, over the devices of the log."""
 LEAST_SIMULATED, MOST_SIMULATED = 2_000, 30_000
 FIRST_SHARE = 4
 """Factor by which the search begins with fewer devices."""
@@ -65,7 +65,7 @@ _LEAST_EIGENVALUE = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Estimate(Document):
-    """One parameter as the log tells it."""
+    """The estimate of one parameter."""
 
     name: str
     """Its key in the table `availability`; see `fedray.studies.habits.parameters`."""
@@ -88,7 +88,7 @@ class Held(Document):
     value: Any
     """The fixed value."""
     reason: str
-    """Why, in words."""
+    """The reason, in words."""
 
 
 class Statistic(NamedTuple):
@@ -97,7 +97,7 @@ class Statistic(NamedTuple):
     name: str
     """Name of the statistic."""
     measured: float
-    """In the log."""
+    """Value in the log."""
     simulated: float
     """Value for the simulated devices at the estimates."""
     standard_error: float
@@ -113,7 +113,7 @@ class HabitFit(DrawnResult):
     PAGE: ClassVar[str] = "fedray.studies.habits.page:habit_fit_page"
 
     layout: Annotated[Layout, Keys("kind days")]
-    """How the log was kept."""
+    """Layout of the log."""
     devices: int
     """Devices of the log."""
     records: int
@@ -132,7 +132,7 @@ class HabitFit(DrawnResult):
     """Statistics of the log."""
     simulated: NotInJson[Summary]
     """The same of the simulated devices at the estimates."""
-    errors: NotInJson[NDArray[np.float64]]
+    errors: NotInJson[Float64Array]
     """[M]; standard errors of the differences of the statistics, measured minus simulated."""
     j_statistic: float
     """The weighted squared difference that is left: chi-squared if the model is true."""
@@ -148,14 +148,13 @@ class HabitFit(DrawnResult):
 
     @property
     def p_value(self) -> InJson[float]:
-        """How often J would be as large or larger if the habit model were true."""
+        """Probability of a J at least as large if the habit model were true."""
         if self.degrees_of_freedom < 1:
             return 1.0
         return float(special.chdtrc(self.degrees_of_freedom, self.j_statistic))
 
     def to_tables(self) -> dict[str, Any]:
-        """The tables of a scenario that the fit gives: availability, and where the offset was
-        fitted, population.time_zones."""
+        """Returns the fitted tables: availability, and population.time_zones with an offset."""
         # TOML has no null: keys that are None are left out.
         keys = self.table.model_dump(mode="json", exclude_none=True)
         tables: dict[str, Any] = {"availability": {name: _short(keys[name]) for name in keys}}
@@ -166,13 +165,13 @@ class HabitFit(DrawnResult):
 
     @property
     def scenario_tables(self) -> Annotated[dict[str, Any], Key("tables")]:
-        """The tables of a scenario that the fit gives: `availability`, and with
-        `--utc-offset unknown` `population.time_zones`."""
+        """The fitted tables of a scenario: `availability`, and with `--utc-offset unknown`
+        `population.time_zones`."""
         return self.to_tables()
 
     @property
     def statistics(self) -> InJson[list[Statistic]]:
-        """Statistics of the log that are compared with those of simulated devices."""
+        """Statistics of the log beside their values for simulated devices."""
         values = (self.measured.names, self.measured.values, self.simulated.values, self.errors)
         return [Statistic(*each) for each in zip(*values, strict=True)]
 
@@ -213,32 +212,28 @@ def fit_habits(
             f"least {LEAST_DEVICES} devices and {LEAST_DAYS} days"
         )
     if fits_offset and layout.kind != "intervals":
-        raise InputError.of(
-            "utc_offset",
-            "unknown",
-            f"needs a log of intervals, and this one is of {layout.kind}",
-            "give the hours that local time is ahead of the log's clock",
-        )
+        rule = f"needs a log of intervals, and this one is of {layout.kind}"
+        raise InputError.of("utc_offset", "unknown", rule, "give the hours of the clock's offset")
     search = _Search(records, layout, base or HabitAvailability(), seed, on_progress)
     held = [Held(name, getattr(search.base, name), "never fitted") for name in NEVER_FITTED]
     free = []
     for parameter in PARAMETERS:
-        if layout.kind in parameter.of and (fits_offset or parameter.name != OFFSET):
+        name = parameter.name
+        if layout.kind in parameter.of and (fits_offset or name != OFFSET):
             free.append(parameter)
-        elif parameter.name in search.start and parameter.name != OFFSET:
-            reason = f"a log of {layout.kind} does not tell it"
-            held.append(Held(parameter.name, search.start[parameter.name], reason))
-    free, unknown = search.telling(free)
+        elif name in search.start and name != OFFSET:
+            held.append(Held(name, search.start[name], f"a log of {layout.kind} does not tell it"))
+    unknown = search.choose(free)
     held += [
         Held(each.name, search.start[each.name], "this log does not tell it") for each in unknown
     ]
-    if not free:
-        raise InputError("the log tells none of the parameters; give one of more devices or days")
-    return search.fit(free, held)
+    if not search.free:
+        raise InputError("the log identifies no parameter; give one of more devices or days")
+    return search.fit(held)
 
 
 class _Search:
-    """The search for the parameters of one log."""
+    """The search for the parameters of one log. A place [P] is a value of each on its scale."""
 
     def __init__(
         self,
@@ -251,6 +246,7 @@ class _Search:
         self.records = records
         self.base = base
         self.start = start_values(base)
+        self.free: list[Parameter] = []
         self._layout = layout
         self._on_progress = on_progress
         self._simulations = 0
@@ -260,17 +256,19 @@ class _Search:
         wanted = round(SIMULATED * records.devices)
         self.devices = min(max(wanted, LEAST_SIMULATED), MOST_SIMULATED)
         # The seed is far from usual ones, because a simulated log must not share these draws.
-        self._large = Simulator(layout, self.devices, seed + (1 << 40))
-        self._small = Simulator(layout, self.devices // FIRST_SHARE, seed + (1 << 40))
+        far = seed + (1 << 40)
+        self._large = Simulator(layout, self.devices, far)
+        self._small = Simulator(layout, self.devices // FIRST_SHARE, far)
         # `_errors` needs two Jacobians whose noise is independent, so these devices differ.
         half = self.devices // 2
         self._halves = (
-            Simulator(layout, half, seed + (1 << 40)),
-            Simulator(layout, self.devices - half, seed + (1 << 40), half),
+            Simulator(layout, half, far),
+            Simulator(layout, self.devices - half, far, half),
         )
         # Weights must not depend on the statistics that they weigh, so these devices differ too.
-        self._others = Simulator(layout, self.devices, seed + (1 << 40), self.devices)
-        # Far from the estimate no simulated devices are like those of the log.
+        self._others = Simulator(layout, self.devices, far, self.devices)
+        # Far from the estimate no simulated devices are like the log's, so its own covariance
+        # serves.
         self._weigh(self.covariance, self.devices)
         if layout.kind != "intervals":
             self.start[RATE] = self._first_rate()
@@ -278,83 +276,85 @@ class _Search:
 
     def _first_rate(self) -> float:
         """Records per eligible hour if devices were eligible as they are at the start."""
-        # This is a place to start from, for which few devices will do.
+        # Few devices will do for a place to start from.
         intervals = Simulator(Layout("intervals", 7, 0), 500, 1).records(self.base)
         hours = float((intervals.ends - intervals.starts).sum()) / 500 / 7
         records = self.records.starts.size / self.records.devices / self._layout.days
         # With a timer fewer hours count than the eligible ones; the search finds the rest.
         return min(max(records / max(hours, 1e-3), 0.02), 20.0)
 
-    def _weigh(self, covariance: NDArray[np.float64], simulated: int) -> None:
+    def _weigh(self, covariance: Float64Array, simulated: int) -> None:
         """Weighs statistics by the inverse of a covariance from now on.
 
         Args:
-            covariance: [M, M], of the statistics of as many devices as the log has.
+            covariance: [M, M], for the number of devices of the log.
             simulated: number of simulated devices that have a record, as all devices of the log
                 have.
         """
         self._weights = _whitening(covariance)
-        rank = self._weights.shape[0]
         self._simulation_noise = self.records.devices / simulated
         of_log = self._weights @ self.covariance @ self._weights.T
         # Covariance of weighted differences. Simulated devices have the covariance of the weights.
-        self._spread = of_log + self._simulation_noise * np.eye(rank)
+        self._spread = of_log + self._simulation_noise * np.eye(len(self._weights))
 
-    def telling(self, free: list[Parameter]) -> tuple[list[Parameter], list[Parameter]]:
-        """Splits parameters into identifiable and not identifiable from the log.
+    def choose(self, free: list[Parameter]) -> list[Parameter]:
+        """Takes the parameters that the log identifies as free ones; returns the others.
 
         A parameter is removed if its standard error is too large to be useful, the worst first,
         until all remaining ones are useful.
         """
+        # The first offset is found before any parameter is free.
         if OFFSET in (each.name for each in free):
             self.start[OFFSET] = self._first_offset()
-        place = self._place(free)
-        jacobian = self._jacobian(self._small, free, place, is_central=False)
+        self.free = free
+        jacobian = self._jacobian(self._small, self._place(), is_central=False)
         unknown: list[Parameter] = []
-        while free:
-            worse = self._errors(jacobian, jacobian) / [_MOST_ERROR[each.scale] for each in free]
+        while self.free:
+            most = [_MOST_ERROR[each.scale] for each in self.free]
+            worse = self._errors(jacobian, jacobian) / most
             worst = int(np.argmax(worse))
             if worse[worst] <= 1.0:
                 break
-            unknown.append(free[worst])
-            free = [each for each in free if each is not free[worst]]
+            unknown.append(self.free[worst])
+            self.free = [*self.free[:worst], *self.free[worst + 1 :]]
             # The column of the worst goes as well, so that nothing is simulated again.
             jacobian = np.delete(jacobian, worst, axis=1)
-        return free, unknown
+        return unknown
 
     def _first_offset(self) -> float:
         """The whole hours by which the log's day is most like the day of the defaults."""
-        simulated = self._simulated(self._small, [], np.empty(0))
+        simulated = self._simulated(self._small, np.empty(0))
         mine = np.asarray(self.measured.columns["hours"]).mean(axis=0)
         other = np.asarray(simulated.columns["hours"]).mean(axis=0)
         # The log's hour h is the hour h + offset of the devices.
         likeness = [float(mine @ np.roll(other, -hours)) for hours in range(-11, 13)]
         return float(np.argmax(likeness) - 11)
 
-    def fit(self, free: list[Parameter], held: list[Held]) -> HabitFit:
-        """Estimates the `free` parameters; `held` is reported beside them."""
+    def fit(self, held: list[Held]) -> HabitFit:
+        """Estimates the free parameters; `held` is reported beside them."""
         # Far from the estimate few devices will do; then one Jacobian at full size is enough.
-        place = self._first_estimate(free)
-        others = self._simulated(self._others, free, place)
+        place = self._first_estimate()
+        others = self._simulated(self._others, place)
         # The covariance of means falls as 1 / devices.
         covariance = others.covariance(self._seed) * others.devices / self.records.devices
         self._weigh(covariance, others.devices)
-        jacobians = [self._jacobian(half, free, place, is_central=True) for half in self._halves]
+        jacobians = [self._jacobian(half, place, is_central=True) for half in self._halves]
         errors = self._errors(*jacobians)
-        place = self._estimate(free, place, 0.5 * (jacobians[0] + jacobians[1]), errors)
-        simulated = self._simulated(self._large, free, place)
+        place = self._estimate(place, 0.5 * (jacobians[0] + jacobians[1]), errors)
+        simulated = self._simulated(self._large, place)
         # The differences that remain at the estimate are the J statistic.
         difference = self._weights @ (simulated.values - self.measured.values)
         noise = 1.0 + self._simulation_noise
-        rank = self._weights.shape[0]
+        rank = len(self._weights)
         # An inverse of a covariance from B draws is too large on average (Hartlap et al. 2007).
         too_large = (BOOTSTRAP_DRAWS - 1) / (BOOTSTRAP_DRAWS - rank - 2)
-        values = self._values(free, place)
+        values = self._values(place)
         # Intervals are symmetric on the scale, so their ends are carried over one by one.
         estimates = []
-        for parameter, at, error in zip(free, place, errors, strict=True):
-            low, high = at - NORMAL_95 * error, at + NORMAL_95 * error
-            ends = parameter.from_scale(float(low)), parameter.from_scale(float(high))
+        for parameter, at, error in zip(self.free, place, errors, strict=True):
+            ends = [
+                parameter.from_scale(float(at + side * error)) for side in (-NORMAL_95, NORMAL_95)
+            ]
             scaled_error = float(parameter.slope(float(at)) * error)
             estimates.append(Estimate(parameter.name, values[parameter.name], scaled_error, *ends))
         return HabitFit(
@@ -365,29 +365,22 @@ class _Search:
             tuple(estimates),
             tuple(held),
             table_of(values, self.base),
-            values[OFFSET] if any(each.name == OFFSET for each in free) else None,
+            values[OFFSET] if any(each.name == OFFSET for each in self.free) else None,
             self.measured,
             simulated,
             np.sqrt(noise * np.diag(self.covariance)),
             float(difference @ difference) / noise / too_large,
-            rank - len(free),
+            rank - len(self.free),
         )
 
-    def _first_estimate(self, free: list[Parameter]) -> NDArray[np.float64]:
-        """Near the estimate, with few devices: far from it, steps need no more."""
-
-        def difference(place: NDArray[np.float64]) -> NDArray[np.float64]:
-            return self._difference(self._small, free, place)
-
-        def derivatives(place: NDArray[np.float64]) -> NDArray[np.float64]:
-            return self._jacobian(self._small, free, place, is_central=False)
-
-        # scipy's stubs do not know that a Jacobian may be a function.
+    def _first_estimate(self) -> Float64Array:
+        """Finds a place near the estimate with few devices: far from it, steps need no more."""
         found = optimize.least_squares(
-            difference,
-            self._place(free),
-            jac=derivatives,  # pyright: ignore[reportArgumentType]
-            bounds=_bounds(free),
+            lambda place: self._difference(self._small, place),
+            self._place(),
+            # scipy's stubs do not know that a Jacobian may be a function.
+            jac=lambda place: self._jacobian(self._small, place, is_central=False),  # pyright: ignore[reportArgumentType]
+            bounds=self._bounds,
             x_scale="jac",
             ftol=1e-2,
             xtol=1e-3,
@@ -396,26 +389,21 @@ class _Search:
         return found.x
 
     def _estimate(
-        self,
-        free: list[Parameter],
-        place: NDArray[np.float64],
-        jacobian: NDArray[np.float64],
-        errors: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """The estimate with all devices: Gauss-Newton steps with one Jacobian, since the place is
-        near."""
-        difference = self._difference(self._large, free, place)
-        low, high = _bounds(free)
+        self, place: Float64Array, jacobian: Float64Array, errors: Float64Array
+    ) -> Float64Array:
+        """Gauss-Newton steps to the estimate with all devices and one Jacobian, as it is near."""
+        difference = self._difference(self._large, place)
         for _ in range(_MOST_STEPS):
             step = -np.linalg.lstsq(jacobian, difference, rcond=None)[0]
-            tried = np.clip(place + step, low, high)
-            again = self._difference(self._large, free, tried)
             # A step that makes it worse is tried once more, at less than half of its length.
-            if again @ again >= difference @ difference:
-                tried = np.clip(place + 0.4 * step, low, high)
-                again = self._difference(self._large, free, tried)
+            for share in (1.0, 0.4):
+                tried = np.clip(place + share * step, *self._bounds)
+                again = self._difference(self._large, tried)
+                is_better = again @ again < difference @ difference
+                if is_better:
+                    break
             # Counts change in jumps, so a step has a least size.
-            if again @ again >= difference @ difference:
+            if not is_better:
                 break
             moved = np.abs(tried - place) / errors
             place, difference = tried, again
@@ -424,9 +412,7 @@ class _Search:
                 break
         return place
 
-    def _errors(
-        self, jacobian: NDArray[np.float64], other: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _errors(self, jacobian: Float64Array, other: Float64Array) -> Float64Array:
         """Returns standard errors [P] on the parameters' scales, by the sandwich formula.
 
         The sandwich is (J'G)^-1 J'SJ (G'J)^-1, with S the covariance of weighted differences: J is
@@ -454,76 +440,64 @@ class _Search:
         return np.sqrt(np.diag(bread @ filling @ bread)) / scale
 
     def _jacobian(
-        self,
-        simulator: Simulator,
-        free: list[Parameter],
-        place: NDArray[np.float64],
-        is_central: bool,
-    ) -> NDArray[np.float64]:
-        """Derivatives [rank, P] of the weighted statistics, by differences with common random
-        numbers."""
-        low, high = _bounds(free)
+        self, simulator: Simulator, place: Float64Array, is_central: bool
+    ) -> Float64Array:
+        """Derivatives [rank, P] of the weighted statistics, by common random numbers."""
+        low, high = self._bounds
         # Differences to one side share their middle, which saves half of the simulations.
-        here = None if is_central else self._difference(simulator, free, place)
+        here = None if is_central else self._difference(simulator, place)
         columns = []
-        for at, parameter in enumerate(free):
+        for at, parameter in enumerate(self.free):
             step = np.zeros(place.size)
             step[at] = _STEPS[parameter.scale]
             above = np.minimum(place + step, high)
-            below = place
+            below, lower = place, here
             # At its upper end a parameter can only go down.
             if is_central or above[at] == place[at]:
                 below = np.maximum(place - step, low)
-            upper = self._difference(simulator, free, above)
-            lower = here
+            upper = self._difference(simulator, above)
             if lower is None or below is not place:
-                lower = self._difference(simulator, free, below)
+                lower = self._difference(simulator, below)
             columns.append((upper - lower) / (above[at] - below[at]))
         return np.stack(columns, axis=1)
 
-    def _difference(
-        self, simulator: Simulator, free: list[Parameter], place: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _difference(self, simulator: Simulator, place: Float64Array) -> Float64Array:
         """[rank]; simulated minus measured statistics, weighted."""
-        simulated = self._simulated(simulator, free, place)
+        simulated = self._simulated(simulator, place)
         return self._weights @ (simulated.values - self.measured.values)
 
-    def _simulated(
-        self, simulator: Simulator, free: list[Parameter], place: NDArray[np.float64]
-    ) -> Summary:
-        values = self._values(free, place)
+    def _simulated(self, simulator: Simulator, place: Float64Array) -> Summary:
+        values = self._values(place)
         self._simulations += 1
-        expected = max(8 * len(free) + 20, self._simulations)
+        expected = max(8 * len(self.free) + 20, self._simulations)
         text = f"simulation {self._simulations}"
         self._on_progress(PartDone(text, self._simulations, expected, is_least=True))
         rate = values.get(RATE, math.inf)
         try:
             records = simulator.records(table_of(values, self.base), values[OFFSET], rate)
         except ScenarioError as error:
-            raise FitFailed(f"no habits near those of the log can be simulated: {error}") from None
+            raise FitFailed(f"no habits near the log's can be simulated: {error}") from None
         return self._layout.summary(records)
 
-    def _values(self, free: list[Parameter], place: NDArray[np.float64]) -> Mapping[str, float]:
-        found = dict(self.start)
-        for parameter, at in zip(free, place, strict=True):
-            found[parameter.name] = parameter.from_scale(float(at))
-        return found
+    def _values(self, place: Float64Array) -> Mapping[str, float]:
+        pairs = zip(self.free, place, strict=True)
+        return self.start | {each.name: each.from_scale(float(at)) for each, at in pairs}
 
-    def _place(self, free: list[Parameter]) -> NDArray[np.float64]:
-        low, high = _bounds(free)
-        start = [each.to_scale(self.start[each.name]) for each in free]
+    def _place(self) -> Float64Array:
+        low, high = self._bounds
+        start = [each.to_scale(self.start[each.name]) for each in self.free]
         # The optimiser needs a start that is not on a bound.
         margin = 1e-3 * (high - low)
         return np.clip(start, low + margin, high - margin)
 
+    @property
+    def _bounds(self) -> tuple[Float64Array, Float64Array]:
+        low = np.array([each.to_scale(each.low) for each in self.free])
+        high = np.array([each.to_scale(each.high) for each in self.free])
+        return low, high
 
-def _bounds(free: list[Parameter]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    low = np.array([each.to_scale(each.low) for each in free])
-    high = np.array([each.to_scale(each.high) for each in free])
-    return low, high
 
-
-def _whitening(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _whitening(covariance: Float64Array) -> Float64Array:
     """[rank, M]; makes differences of statistics independent, of variance one."""
     deviations = np.sqrt(np.diag(covariance))
     # A statistic that is the same in every resample (such as one of nights in a log without any)
@@ -537,7 +511,7 @@ def _whitening(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _short(value: Any) -> Any:
-    """Returns a value rounded to as many digits as a file needs."""
+    """Rounds a value to the digits that a file needs."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     return [_short(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""A log of eligibility as the fit sees it, and the same log of simulated devices."""
+"""A log of eligibility in the form of a fit, and the same log of simulated devices."""
 
 import math
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 from scipy import special
 
+from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.rng import Key, Stream, draw, exponential, stream_key, tabulated_quantiles
 from fedray.clients.availability.habit import HabitAvailabilityModel, HabitTables
 from fedray.clients.availability.intervals import DAY, HOUR
@@ -33,9 +33,9 @@ class Records(NamedTuple):
     ends: [R], hours; equal to the starts if records are moments.
     """
 
-    first: NDArray[np.int64]
-    starts: NDArray[np.float64]
-    ends: NDArray[np.float64]
+    first: Int64Array
+    starts: Float64Array
+    ends: Float64Array
 
     @property
     def devices(self) -> int:
@@ -45,7 +45,7 @@ class Records(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a log was kept: everything that a simulation must do alike."""
+    """The properties of a log that a simulation must share."""
 
     kind: Kind
     """Kind of its records: intervals of eligibility, check-ins or participations."""
@@ -62,7 +62,7 @@ class Layout:
         return sum((self.first_weekday + day) % 7 >= 5 for day in range(self.days))
 
     def summary(self, records: Records) -> Summary:
-        """The statistics of the records of such a log."""
+        """Returns the statistics of the records of such a log."""
         if self.kind == "intervals":
             sums = interval_sums(*records, self.days, self.first_weekday)
             return summary_of_intervals(sums, self.days, self.weekend_days)
@@ -75,7 +75,7 @@ class ObservedLog(NamedTuple):
     """A log in the form in which it is fitted.
 
     records: records of whole days, in hours of the log's clock, moved by the given offset.
-    layout: how it was kept.
+    layout: properties that a simulation must share.
     form: form of the log's times, in words; empty for a simulated log.
     """
 
@@ -86,8 +86,8 @@ class ObservedLog(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulator:
-    """Keeps the log of simulated devices, by common random numbers: the same seed for all values
-    of the parameters, so that a difference of two simulations is that of their values."""
+    """Makes logs of simulated devices by common random numbers: the seed is the same for all values
+    of the parameters, so that only these make two simulations differ."""
 
     layout: Layout
     """Layout of the log."""
@@ -101,19 +101,19 @@ class Simulator:
     def records(
         self, table: HabitAvailability, offset: float = 0.0, rate: float = math.inf
     ) -> Records:
-        """The log of devices with given habits.
+        """Makes the log of devices with given habits.
 
         Args:
             table: their habits.
             offset: local time minus the log's clock, hours.
-            rate: records per eligible hour; of no use where records are intervals.
+            rate: records per eligible hour; unused if records are intervals.
 
         Raises:
             ScenarioError: a device has too many sessions.
         """
         layout = self.layout
-        # One week more, so that the day before the first lies within the simulation, as do the
-        # timers before the log.
+        # One week more, so that the simulation has the day before the first, and the timers before
+        # the log.
         lead_days = math.ceil(layout.timer_hours / 24.0)
         weeks = 7 * (1 + lead_days // 7)
         first_day = weeks + layout.first_weekday
@@ -123,7 +123,7 @@ class Simulator:
         intervals = long_intervals(
             model, self._ids, self._open, origin - lead_days * DAY, origin + layout.days * DAY
         )
-        # Hours count from the log's first midnight; below 0 they are the past that starts timers.
+        # Hours count from the log's first midnight; records below 0 only start timers.
         starts = np.maximum((intervals.start_times - origin) / HOUR, -24.0 * lead_days)
         ends = np.minimum((intervals.end_times - origin) / HOUR, 24.0 * layout.days)
         first = np.searchsorted(intervals.local, np.arange(self.devices + 1))
@@ -131,18 +131,17 @@ class Simulator:
         if layout.kind == "intervals":
             return seen(Records(first, starts, ends))
         key = stream_key(self.seed, Stream.LOG_RECORDS)
-        points, point_first = _points(
-            key, self.first_device, first, starts, ends, rate, layout.timer_hours
-        )
+        lengths = rate, layout.timer_hours
+        points, point_first = _points(key, self.first_device, first, starts, ends, *lengths)
         return seen(Records(point_first, points, points))
 
     @cached_property
-    def _ids(self) -> NDArray[np.uint64]:
+    def _ids(self) -> UInt64Array:
         first = self.first_device
         return np.arange(first, first + self.devices, dtype=np.uint64)
 
     @cached_property
-    def _open(self) -> NDArray[np.float64]:
+    def _open(self) -> Float64Array:
         return np.zeros(self.devices)
 
     def _scenario(self, offset: float) -> Scenario:
@@ -176,7 +175,7 @@ def quick_tables(scenario: Scenario, table: HabitAvailability) -> HabitTables:
 
 
 def seen(records: Records) -> Records:
-    """The records of devices that have any: a log has no others."""
+    """Leaves out devices without a record, which no log has."""
     counts = np.diff(records.first)
     first = np.concatenate([[0], np.cumsum(counts[counts > 0])])
     return records._replace(first=first)
@@ -202,7 +201,7 @@ def _points(key: Key, first_device, first, starts, ends, rate, timer_hours):
     point_first = np.zeros(first.size, np.int64)
     count = 0
     for device in range(first.size - 1):
-        # No timer runs where the simulation begins, which is why it begins before the log.
+        # No timer runs when the simulation begins, which is why it begins before the log.
         open_time = -np.inf
         # No interval begins on such a day.
         last_day, draws = -(1 << 30), 0

@@ -1,8 +1,9 @@
 """The page of a fit: measured beside simulated."""
 
+from collections.abc import Callable
+
 import numpy as np
 import tomli_w
-from numpy.typing import NDArray
 
 from fedray.report.figure import Axis, Figure, Series, Shown
 from fedray.report.page import render_study
@@ -13,12 +14,7 @@ from fedray.studies.habits.statistics import Summary
 
 
 def habit_fit_page(fit: HabitFit, command: str = "") -> str:
-    """Returns the page of a fit as text.
-
-    Args:
-        fit: the fit.
-        command: command line that made it, which the page shows; empty for a call in Python.
-    """
+    """Returns the page of a fit, which shows the command line that made it, if one did."""
     made = [Table.facts("How this page was made", [("command", command)])] if command else []
     return render_study(
         "Habits of a log's devices",
@@ -31,7 +27,7 @@ def habit_fit_page(fit: HabitFit, command: str = "") -> str:
 
 
 def fit_sentence(fit: HabitFit) -> str:
-    """The records of the log of a `fit`, and how well the habit model describes them."""
+    """Describes the records of the log, and how well the habit model fits them."""
     verdict = "The differences that are left are no more than chance explains."
     if fit.p_value < 0.01:
         verdict = (
@@ -47,7 +43,7 @@ def fit_sentence(fit: HabitFit) -> str:
 
 
 def habit_fit_tables(fit: HabitFit) -> list[Table]:
-    """Fitted parameters, other parameters, and statistics of a `fit`."""
+    """Fitted parameters, other parameters, and statistics."""
     estimates = {
         "parameter": lambda each: each.name,
         "estimate": lambda each: f"{each.value:.4g}",
@@ -60,6 +56,12 @@ def habit_fit_tables(fit: HabitFit) -> list[Table]:
         "held at": _held_at,
         "why": lambda each: each.reason,
     }
+    statistics = {
+        "statistic": lambda each: each.name,
+        "measured": lambda each: f"{each.measured:.4f}",
+        "simulated": lambda each: f"{each.simulated:.4f}",
+        "difference": _difference,
+    }
     return [
         Table.of(
             "Parameters, with 95 % intervals",
@@ -70,27 +72,19 @@ def habit_fit_tables(fit: HabitFit) -> list[Table]:
             fit_sentence(fit),
         ),
         Table.of("Not fitted", fit.held, held),
-        _statistics_table(fit),
+        Table.of(
+            "Statistics",
+            fit.statistics,
+            statistics,
+            "Difference: simulated minus measured, in standard errors of both. Estimates are "
+            "chosen to make the differences small together.",
+        ),
     ]
 
 
 def _held_at(held: Held) -> str:
     value = held.value
     return f"{value:.4g}" if isinstance(value, float) else ", ".join(map(str, value))
-
-
-def _statistics_table(fit: HabitFit) -> Table:
-    cells = {
-        "statistic": lambda each: each.name,
-        "measured": lambda each: f"{each.measured:.4f}",
-        "simulated": lambda each: f"{each.simulated:.4f}",
-        "difference": _difference,
-    }
-    note = (
-        "Difference: simulated minus measured, in standard errors of both. Estimates are chosen "
-        "to make the differences small together."
-    )
-    return Table.of("Statistics", fit.statistics, cells, note)
 
 
 def _difference(statistic: Statistic) -> str:
@@ -109,16 +103,21 @@ def habit_fit_figures(fit: HabitFit) -> list[Shown]:
     return figures
 
 
+def _of_both(fit: HabitFit, curve: Callable[[str, Summary], Series]) -> tuple[Series, ...]:
+    return curve("measured", fit.measured), curve("simulated", fit.simulated)
+
+
 def _hours(fit: HabitFit) -> Figure:
-    is_of_intervals = fit.layout.kind == "intervals"
     hours = np.arange(24, dtype=np.float64) + 0.5
-    series = []
-    for name, summary in (("measured", fit.measured), ("simulated", fit.simulated)):
+
+    def curve(name: str, summary: Summary) -> Series:
         # Sums are shown per day, so that the length of the log does not matter.
         per_device = summary.columns["hours"] / fit.layout.days
         mean = per_device.mean(axis=0)
         half = NORMAL_95 * per_device.std(axis=0) / np.sqrt(summary.devices)
-        series.append(Series(name, "line", hours, mean, low=mean - half, high=mean + half))
+        return Series(name, "line", hours, mean, low=mean - half, high=mean + half)
+
+    is_of_intervals = fit.layout.kind == "intervals"
     what = "Share of devices that are eligible" if is_of_intervals else "Records per device"
     return Figure(
         "hours",
@@ -126,33 +125,35 @@ def _hours(fit: HabitFit) -> Figure:
         "Of devices with a record. Bands are 95 % intervals over devices.",
         Axis("hour of the day"),
         Axis(what),
-        tuple(series),
+        _of_both(fit, curve),
     )
 
 
 def _lengths(fit: HabitFit) -> Figure:
-    series = []
-    is_of_intervals = fit.layout.kind == "intervals"
-    for name, summary in (("measured", fit.measured), ("simulated", fit.simulated)):
-        if is_of_intervals:
-            x = np.array(RUN_HOURS)
-            share = summary.columns["longer"].sum(axis=0) / summary.columns["runs"].sum()
-        else:
-            x = np.array(GAP_HOURS)
-            counts = summary.columns["gaps"].sum(axis=0)
-            # The last column counts all gaps; it is 0 if every device has one record.
-            share = counts[:-1] / max(1.0, counts[-1])
-        series.append(Series(name, "line", x, share))
-    title = "Lengths of intervals" if is_of_intervals else "Times between records of a device"
-    share = "Share that is longer" if is_of_intervals else "Share that is shorter"
-    return Figure("lengths", title, "", Axis("hours", is_log=True), Axis(share), tuple(series))
+    def longer(name: str, summary: Summary) -> Series:
+        share = summary.columns["longer"].sum(axis=0) / summary.columns["runs"].sum()
+        return Series(name, "line", np.array(RUN_HOURS), share)
+
+    def shorter(name: str, summary: Summary) -> Series:
+        counts = summary.columns["gaps"].sum(axis=0)
+        # The last column counts all gaps; it is 0 if every device has one record.
+        return Series(name, "line", np.array(GAP_HOURS), counts[:-1] / max(1.0, counts[-1]))
+
+    title, share, curve = "Times between records of a device", "Share that is shorter", shorter
+    if fit.layout.kind == "intervals":
+        title, share, curve = "Lengths of intervals", "Share that is longer", longer
+    series = _of_both(fit, curve)
+    return Figure("lengths", title, "", Axis("hours", is_log=True), Axis(share), series)
 
 
 def _inequality(fit: HabitFit) -> Figure:
-    series = []
-    for name, summary in (("measured", fit.measured), ("simulated", fit.simulated)):
-        share, held = _held_by_the_top(summary)
-        series.append(Series(name, "line", share, held))
+    def curve(name: str, summary: Summary) -> Series:
+        # This is the Lorenz curve, read from the most eligible device on.
+        held = np.cumsum(np.sort(summary.total)[::-1]) / summary.total.sum()
+        share = np.linspace(0.0, 1.0, 41)
+        devices = np.arange(summary.devices + 1) / summary.devices
+        return Series(name, "line", share, np.interp(share, devices, np.append(0.0, held)))
+
     what = "eligible time" if fit.layout.kind == "intervals" else "records"
     return Figure(
         "inequality",
@@ -160,13 +161,5 @@ def _inequality(fit: HabitFit) -> Figure:
         f"The share of all {what} that the most eligible devices hold.",
         Axis("share of the devices"),
         Axis(f"share of the {what}"),
-        tuple(series),
+        _of_both(fit, curve),
     )
-
-
-def _held_by_the_top(summary: Summary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    # This is the Lorenz curve, read from the most eligible device on.
-    held = np.cumsum(np.sort(summary.total)[::-1]) / summary.total.sum()
-    share = np.linspace(0.0, 1.0, 41)
-    devices = np.arange(summary.devices + 1) / summary.devices
-    return share, np.interp(share, devices, np.concatenate([[0.0], held]))

@@ -18,31 +18,27 @@ only the rounds of participations."""
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A number that is fitted: where it stands, and on which scale it is fitted.
-
-    Its value is between `low` and `high`. The optimiser and the standard errors work on its scale:
-    `log`, `logit` or `plain`.
-    """
+    """A number that may be fitted. The optimiser and the standard errors work on its scale."""
 
     name: str
     """Its key in the table `availability`; night_propensity has two, alpha and beta."""
     scale: Literal["log", "logit", "plain"]
     """Scale of the estimate and its interval."""
     low: float
-    """Least value that is tried."""
+    """Least value of a search."""
     high: float
-    """Largest value that is tried."""
+    """Largest value of a search."""
     of: tuple[Kind, ...]
     """Kinds of logs that can identify it."""
 
     def to_scale(self, value: float) -> float:
-        """A value of the parameter on its scale."""
+        """Returns the place of a value on the scale."""
         if self.scale == "log":
             return math.log(value)
         return math.log(value / (1.0 - value)) if self.scale == "logit" else value
 
     def from_scale(self, free: float) -> float:
-        """The value of the parameter at a place on its scale, no further than its ends."""
+        """Returns the value at a place on the scale, no further than its ends."""
         if self.scale == "log":
             # The exponential of a far place would overflow, so the end is applied first.
             value = math.exp(min(free, math.log(self.high)))
@@ -94,21 +90,17 @@ NEVER_FITTED = ("session_max_hours", "day_start_hours")
 def start_values(table: HabitAvailability) -> dict[str, float]:
     """Returns the parameters' values in a table, except parameters that no table has."""
     alpha, beta = table.night_propensity
-    found = {"night_propensity.alpha": alpha, "night_propensity.beta": beta}
-    for parameter in PARAMETERS:
-        # The rate and the offset are not keys of the table.
-        if parameter.name in HabitAvailability.model_fields:
-            found[parameter.name] = getattr(table, parameter.name)
-    return found
+    # The rate and the offset are not keys of the table.
+    names = [each.name for each in PARAMETERS if each.name in HabitAvailability.model_fields]
+    return {
+        "night_propensity.alpha": alpha,
+        "night_propensity.beta": beta,
+        **{name: getattr(table, name) for name in names},
+    }
 
 
 def table_of(values: Mapping[str, float], base: HabitAvailability) -> HabitAvailability:
-    """Returns a table with the given values.
-
-    Args:
-        values: values by the parameters' names; names that are not keys of the table are skipped.
-        base: source of all other keys.
-    """
+    """Returns the base table with other values, by parameter; other names are skipped."""
     keys: dict[str, Any] = base.model_dump(exclude_none=True)
     # The table has a pair where the fit has two parameters.
     alpha, beta = base.night_propensity
@@ -121,18 +113,15 @@ def table_of(values: Mapping[str, float], base: HabitAvailability) -> HabitAvail
 
 
 def base_table(overrides: Sequence[str]) -> HabitAvailability:
-    """The table from which a fit begins.
+    """Returns the start of a fit. Raises InputError for other keys or another model.
 
     Args:
         overrides: keys of the habit model, as "availability.key=value".
-
-    Raises:
-        InputError: they are other keys, or no habits.
     """
     for each in overrides:
         if not each.startswith("availability."):
             raise InputError.of(
-                "overrides", each, "is not a key of availability, which are all that a fit takes"
+                "overrides", each, "is not a key of availability; a fit takes no others"
             )
     # The rest of the scenario does not matter, as only availability is read from it.
     tables = {

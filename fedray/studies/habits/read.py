@@ -1,4 +1,4 @@
-"""A log of a user's system as the fit wants it: whole days, devices by number, hours."""
+"""Reads a log of a user's system for a fit: whole days, devices by number, hours."""
 
 import math
 from pathlib import Path
@@ -15,7 +15,7 @@ from fedray.studies.habits.parameters import Kind
 _EPOCH_WEEKDAY = 3
 """1970-01-01 was a Thursday; 0 is a Monday."""
 _SLACK_HOURS = 1.0
-"""A log that begins so shortly after midnight has the whole day."""
+"""A log that begins within this time after midnight has the whole day."""
 
 
 def read_observed_log(
@@ -32,7 +32,7 @@ def read_observed_log(
         path: a CSV or Parquet file, or a directory of them.
         columns: roles of its columns.
         utc_offset_hours: local time minus the log's clock.
-        timer_hours: hours that a device keeps away after it took part; None if moments are
+        timer_hours: hours that a device keeps away after a participation; None if moments are
             check-ins.
         days: evenly spaced length of all rounds together; for a log of rounds only.
 
@@ -48,7 +48,7 @@ def read_observed_log(
     if kind == "rounds":
         log = _rounds_as_times(log, days)
     elif days is not None:
-        raise InputError.of("days", days, "is for a log of rounds alone", "leave it out")
+        raise InputError.of("days", days, "is only for a log of rounds", "leave it out")
     if kind == "intervals" and timer_hours is not None:
         raise InputError.of("timer_hours", timer_hours, "is for participations", "leave it out")
     start = log.start + HOUR * utc_offset_hours
@@ -68,14 +68,14 @@ def read_observed_log(
     is_inside = (end > start) if kind == "intervals" else (end == start)
     is_inside &= start < 24.0 * whole_days
     device, start, end = log.device[is_inside], start[is_inside], end[is_inside]
-    # The statistics take intervals to be apart, and a log may have some that overlap.
+    # The statistics need disjoint intervals, and a log may have some that overlap.
     if kind == "intervals":
         device, start, end = joined_sessions(device, HOUR * start, HOUR * end)
         start, end = start / HOUR, end / HOUR
     else:
         order = np.lexsort((start, device))
         device, start, end = device[order], start[order], end[order]
-    # `seen` leaves out devices of which nothing lies in the whole days.
+    # `seen` leaves out devices without a record in the whole days.
     devices = int(log.device.max()) + 1
     first = np.searchsorted(device, np.arange(devices + 1))
     # Other clocks have no weekday, and are taken to begin on a Monday.
@@ -87,12 +87,9 @@ def read_observed_log(
 def _kind(columns: RecordColumns, timer_hours: float | None) -> Kind:
     if columns.round is not None:
         if timer_hours is None:
-            raise InputError.of(
-                "timer_hours",
-                None,
-                f"must be given for the rounds of {columns.round!r}, which are participations",
-                "give the hours that a device keeps away, or 0",
-            )
+            rule = f"must be given for the rounds of {columns.round!r}, which are participations"
+            remedy = "give the hours that a device keeps away, or 0"
+            raise InputError.of("timer_hours", None, rule, remedy)
         return "rounds"
     if columns.time is not None:
         return "check-ins" if timer_hours is None else "participations"
@@ -100,14 +97,10 @@ def _kind(columns: RecordColumns, timer_hours: float | None) -> Kind:
 
 
 def _rounds_as_times(log: LogRecords, days: float | None) -> LogRecords:
-    """Rounds at even distances over the days that they took."""
+    """Spaces rounds evenly over the days that they took."""
     if days is None or not 1 <= days <= 3660:
-        raise InputError.of(
-            "days",
-            days,
-            "must be the days that all rounds of a log without times took, from 1 to 3660",
-            "or name a column of times",
-        )
+        rule = "must be the days that all rounds of a log without times took, from 1 to 3660"
+        raise InputError.of("days", days, rule, "or name a column of times")
     first, last = float(log.start.min()), float(log.start.max())
     if first == last:
         raise InputError("the log has a single round; a fit needs many")

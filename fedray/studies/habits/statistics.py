@@ -1,16 +1,16 @@
 """The statistics by which a log and simulated devices are compared, and their covariance.
 
-Every statistic is a smooth function of means over devices, but for the shares of the most eligible
+Every statistic is a smooth function of means over devices, except the shares of the most eligible
 devices. So the bootstrap over devices (Efron 1979) takes one product of matrices.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedray.base.arrays import Float64Array
 from fedray.base.rng import Stream, stream_generator
 from fedray.studies.habits.columns import (
     COUNT_RATES,
@@ -18,8 +18,7 @@ from fedray.studies.habits.columns import (
     GAP_HOURS,
     NIGHT_SHARES,
     RUN_HOURS,
-    PointSums,
-    Sums,
+    Columns,
 )
 
 BOOTSTRAP_DRAWS = 1000
@@ -30,8 +29,10 @@ TOP_SHARES = (0.1, 0.3)
 _CHUNK = 50
 """Bootstrap draws whose weights are in memory at once."""
 
-Means = dict[str, NDArray[np.float64]]
+Means = dict[str, Float64Array]
 """Means of columns over devices, by name: [..., width]."""
+Statistics = list[tuple[str, Float64Array]]
+"""Statistics [...] with their names."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class Summary:
 
     columns: Means
     """By name, [N, width] each."""
-    total: NDArray[np.float64]
-    """[N]; hours or records of each device, of which the most eligible devices hold a share."""
-    of_means: Callable[[Means], list[tuple[str, NDArray[np.float64]]]]
+    total: Float64Array
+    """[N]; hours or records of each device, which the shares of the top devices are about."""
+    of_means: Callable[[Means], Statistics]
     """Statistics [...] by name, of means [..., width]."""
 
     @property
@@ -61,11 +62,11 @@ class Summary:
         return (*own, *(f"share of the top {share:.0%} of devices" for share in TOP_SHARES))
 
     @cached_property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Float64Array:
         """The statistics, [M]."""
         return self.resampled(np.ones((1, self.devices)))[0]
 
-    def resampled(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    def resampled(self, weights: Float64Array) -> Float64Array:
         """The statistics [B, M] of devices that count several times.
 
         Args:
@@ -74,13 +75,8 @@ class Summary:
         own = [value for _, value in self.of_means(self._means(weights))]
         return np.column_stack([*own, *self._top_shares(weights)])
 
-    def covariance(self, seed: int) -> NDArray[np.float64]:
-        """Returns the covariance [M, M] of the statistics of as many devices, by the bootstrap over
-        devices.
-
-        Args:
-            seed: seed of the draws.
-        """
+    def covariance(self, seed: int) -> Float64Array:
+        """Returns the covariance [M, M] of the statistics, by the bootstrap over devices."""
         generator = stream_generator(seed, Stream.LOG_BOOTSTRAP)
         devices = min(self.devices, MOST_RESAMPLED)
         chosen = generator.permutation(self.devices)[:devices]
@@ -97,15 +93,15 @@ class Summary:
         # The covariance of means falls as 1 / devices.
         return np.cov(np.concatenate(drawn), rowvar=False) * devices / self.devices
 
-    def _means(self, weights: NDArray[np.float64]) -> Means:
+    def _means(self, weights: Float64Array) -> Means:
         shares = weights / weights.sum(axis=1, keepdims=True)
         return {name: shares @ column for name, column in self.columns.items()}
 
-    def _top_shares(self, weights: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-        order, total = self._from_the_top
+    def _top_shares(self, weights: Float64Array) -> list[Float64Array]:
+        order = np.argsort(-self.total, kind="stable")
         in_order = weights[:, order]
         devices = np.cumsum(in_order, axis=1)
-        held = np.cumsum(in_order * total, axis=1)
+        held = np.cumsum(in_order * self.total[order], axis=1)
         shares = []
         for share in TOP_SHARES:
             # The share may end within a device, of which a part counts then.
@@ -117,82 +113,51 @@ class Summary:
             shares.append(np.array(found) / held[:, -1])
         return shares
 
-    @cached_property
-    def _from_the_top(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        order = np.argsort(-self.total, kind="stable")
-        return order, self.total[order]
 
-
-def summary_of_intervals(sums: Sums, days: int, weekend_days: int) -> Summary:
-    """Returns the statistics of a log of intervals.
-
-    Args:
-        sums: sums of its devices.
-        days: length of the log.
-        weekend_days: Saturdays and Sundays among them.
-    """
-    # The first day's night began before the log did, so there is one night fewer than days.
-    nights = sums.nights[:, :1] / max(1, days - 1)
-    by_day = sums.by_day[:, :1] / days
+def summary_of_intervals(sums: Columns, days: int, weekend_days: int) -> Summary:
+    """Returns the statistics of a log of intervals, from `interval_sums` of its devices."""
+    # The first day's night began before the log did, so the log has one night fewer than days.
+    nights = sums["nights"][:, :1] / max(1, days - 1)
+    by_day = sums["by_day"][:, :1] / days
     columns = {
-        "hours": sums.hours,
-        "runs": sums.runs[:, None],
-        "with_any": sums.days_with_any[:, None],
-        "longer": sums.longer,
-        "again": np.stack([sums.again, sums.before], axis=1),
-        "week": np.stack([sums.weekend, sums.weekdays], axis=1),
-        "nights": sums.nights,
-        "by_day": sums.by_day,
+        **sums,
         "night_shares": (nights > NIGHT_SHARES).astype(np.float64),
         "day_rates": (by_day > DAY_RATES).astype(np.float64),
         # Second moments show how unequal devices are, and whether nights and days are correlated.
         "products": np.concatenate([nights * by_day, by_day**2, nights**2], axis=1),
     }
 
-    def of_means(means: Means) -> list[tuple[str, NDArray[np.float64]]]:
-        hours = means["hours"] / days
-        found = _by_two_hours("eligible at", hours)
-        runs = means["runs"][..., 0]
-        found += [
-            ("intervals per device and day", runs / days),
+    def of_means(means: Means) -> Statistics:
+        runs = means["runs"]
+        again, before = np.moveaxis(means["again"], -1, 0)
+        count, logs, log_squares = np.moveaxis(means["by_day"], -1, 0)
+        both, squares, night_squares = np.moveaxis(means["products"], -1, 0)
+        night, day = means["nights"][..., 0] / max(1, days - 1), count / days
+        mean = _ratio(logs, count)
+        longer, durations = _ratio(means["longer"], runs), map(_duration, RUN_HOURS)
+        return [
+            *_by_two_hours("eligible at", means["hours"] / days),
+            ("intervals per device and day", runs[..., 0] / days),
             ("share of days with any", means["with_any"][..., 0] / days),
-        ]
-        for place, length in enumerate(RUN_HOURS):
-            name = f"intervals longer than {_duration(length)}"
-            found.append((name, _ratio(means["longer"][..., place], runs)))
-        again = _ratio(means["again"][..., 0], means["again"][..., 1])
-        found.append(("eligible 24 h later, if eligible", again))
-        found += _weekend(means["week"], days, weekend_days)
-        for place, share in enumerate(NIGHT_SHARES):
-            found.append((f"devices with nights > {share:.0%}", means["night_shares"][..., place]))
-        for place, rate in enumerate(DAY_RATES):
-            name = f"devices with > {rate:g} intervals by day"
-            found.append((name, means["day_rates"][..., place]))
-        night, day, (both, squares, night_squares) = (
-            means["nights"][..., 0] / max(1, days - 1),
-            means["by_day"][..., 0] / days,
-            np.moveaxis(means["products"], -1, 0),
-        )
-        found += [
+            *_each("intervals longer than {}", durations, longer),
+            ("eligible 24 h later, if eligible", _ratio(again, before)),
+            *_weekend(means["week"], days, weekend_days),
+            *_each("devices with nights > {:.0%}", NIGHT_SHARES, means["night_shares"]),
+            *_each("devices with > {:g} intervals by day", DAY_RATES, means["day_rates"]),
             ("nights with intervals by day, relative", _ratio(both, night * day)),
             ("intervals by day squared, relative", _ratio(squares, day**2)),
             ("nights squared, relative", _ratio(night_squares, night**2)),
-        ]
-        found += _of_nights(means["nights"])
-        count, logs, log_squares = np.moveaxis(means["by_day"], -1, 0)
-        mean = _ratio(logs, count)
-        return [
-            *found,
+            *_of_nights(means["nights"]),
             ("log length by day", mean),
             ("log length by day, variance", _ratio(log_squares, count) - mean**2),
         ]
 
-    return Summary(columns, sums.hours.sum(axis=1), of_means)
+    return Summary(columns, sums["hours"].sum(axis=1), of_means)
 
 
-def _of_nights(nights: NDArray[np.float64]) -> list[tuple[str, NDArray[np.float64]]]:
+def _of_nights(nights: Float64Array) -> Statistics:
     """Middles and lengths: mean, variance, and covariance of one night with the next."""
-    # The order is that of `Sums.nights`.
+    # The order is that of the column.
     count, middles, middle_squares, logs, log_squares = np.moveaxis(nights[..., :5], -1, 0)
     pairs, middle_pairs, log_pairs, gaps, gap_hours, spans = np.moveaxis(nights[..., 5:], -1, 0)
     middle, logarithm = _ratio(middles, count), _ratio(logs, count)
@@ -208,67 +173,55 @@ def _of_nights(nights: NDArray[np.float64]) -> list[tuple[str, NDArray[np.float6
     ]
 
 
-def summary_of_records(sums: PointSums, days: int, weekend_days: int, has_clock: bool) -> Summary:
-    """Returns the statistics of a log of moments.
+def summary_of_records(sums: Columns, days: int, weekend_days: int, has_clock: bool) -> Summary:
+    """Returns the statistics of a log of moments, from `point_sums` of its devices.
 
     Args:
-        sums: sums of its devices.
-        days: length of the log.
-        weekend_days: Saturdays and Sundays among them.
         has_clock: whether the hour of the day and the day of the week are known.
     """
-    records = sums.hours.sum(axis=1)
+    records = sums["hours"].sum(axis=1)
     counts = records[:, None] / days
-    columns = {
-        "hours": sums.hours,
-        "with_any": sums.days_with_any[:, None],
-        "gaps": np.concatenate([sums.shorter, sums.gaps[:, None]], axis=1),
-        "week": np.stack([sums.weekend, sums.weekdays], axis=1),
-        "pairs": sums.pairs,
-        "counts": np.concatenate([counts > COUNT_RATES, counts**2], axis=1).astype(np.float64),
-    }
+    count_columns = np.concatenate([counts > COUNT_RATES, counts**2], axis=1).astype(np.float64)
 
-    def of_means(means: Means) -> list[tuple[str, NDArray[np.float64]]]:
+    def of_means(means: Means) -> Statistics:
         per_device = means["hours"].sum(axis=-1)
+        counts, gaps, pairs = means["counts"], means["gaps"], means["pairs"]
+        shorter, durations = _ratio(gaps[..., :-1], gaps[..., -1:]), map(_duration, GAP_HOURS)
         found = [
             ("records per device and day", per_device / days),
             ("share of days with any", means["with_any"][..., 0] / days),
-            (
-                "records squared, relative",
-                _ratio(means["counts"][..., -1], (per_device / days) ** 2),
-            ),
+            ("records squared, relative", _ratio(counts[..., -1], (per_device / days) ** 2)),
+            *_each("gaps shorter than {}", durations, shorter),
+            *_each("devices with > {:g} records a day", COUNT_RATES, counts),
         ]
-        for place, length in enumerate(GAP_HOURS):
-            name = f"gaps shorter than {_duration(length)}"
-            found.append((name, _ratio(means["gaps"][..., place], means["gaps"][..., -1])))
-        for place, rate in enumerate(COUNT_RATES):
-            name = f"devices with > {rate:g} records a day"
-            found.append((name, means["counts"][..., place]))
         if not has_clock:
             return found
-        # The number of records is a statistic already, so hours are shares of it.
-        shares = _ratio(means["hours"], per_device[..., None])
-        pairs = means["pairs"]
-        found += _by_two_hours("records at", shares)
-        found += _weekend(means["week"], days, weekend_days)
-        for place, name in enumerate(("difference", "hours, cosine", "hours, sine"), start=1):
-            found.append((f"days in succession: {name}", _ratio(pairs[..., place], pairs[..., 0])))
-        return found
+        names = ("difference", "hours, cosine", "hours, sine")
+        return [
+            *found,
+            # The number of records is a statistic already, so hours are shares of it.
+            *_by_two_hours("records at", _ratio(means["hours"], per_device[..., None])),
+            *_weekend(means["week"], days, weekend_days),
+            *_each("days in succession: {}", names, _ratio(pairs[..., 1:], pairs[..., :1])),
+        ]
 
-    return Summary(columns, records, of_means)
-
-
-def _by_two_hours(what: str, hours: NDArray[np.float64]) -> list[tuple[str, NDArray[np.float64]]]:
-    found = []
-    for hour in range(0, 24, 2):
-        found.append((f"{what} {hour}:00-{hour + 2}:00", 0.5 * hours[..., hour : hour + 2].sum(-1)))
-    return found
+    return Summary({**sums, "counts": count_columns}, records, of_means)
 
 
-def _weekend(
-    week: NDArray[np.float64], days: int, weekend_days: int
-) -> list[tuple[str, NDArray[np.float64]]]:
-    """Weekends relative to other days; nothing where the log lacks either."""
+def _each(form: str, marks: Iterable[object], values: Float64Array) -> Statistics:
+    """A statistic for each mark, of values [..., marks]."""
+    return [(form.format(mark), values[..., place]) for place, mark in enumerate(marks)]
+
+
+def _by_two_hours(what: str, hours: Float64Array) -> Statistics:
+    return [
+        (f"{what} {hour}:00-{hour + 2}:00", 0.5 * hours[..., hour : hour + 2].sum(-1))
+        for hour in range(0, 24, 2)
+    ]
+
+
+def _weekend(week: Float64Array, days: int, weekend_days: int) -> Statistics:
+    """Weekends relative to other days; empty if the log lacks either."""
     if not 0 < weekend_days < days:
         return []
     on_weekends = week[..., 0] / weekend_days
@@ -276,8 +229,8 @@ def _weekend(
     return [("a day of a weekend, relative", _ratio(on_weekends, on_others))]
 
 
-def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The ratio; 0 where nothing of the kind occurs, so that a log without it has a value too."""
+def _ratio(above: Float64Array, below: Float64Array) -> Float64Array:
+    """The ratio; 0 for an empty denominator, so that every log has a value."""
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 

@@ -1,2 +1,1 @@
-"""What happens if the guess was wrong: sweeps of settings or simulated runs, and how mechanisms
-made for the guess fare there."""
+"""Sweeps of settings or simulated runs: the cost of a wrong guess for mechanisms made for it."""

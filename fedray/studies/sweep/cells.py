@@ -1,7 +1,7 @@
-"""What happens in a cell, and how mechanisms fare there. These are plain functions, which run.py
-calls in tasks."""
+"""Privacy and utility of mechanisms in a cell."""
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,9 @@ from fedray.mechanisms.optimize.design import MechanismRequest, made_mechanism
 from fedray.mechanisms.optimize.objective import Target
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.workload import Workload
 from fedray.scenario import Scenario
-from fedray.studies.simulated import Truth
+from fedray.studies.simulated import Truth, study_digest
 from fedray.studies.sweep.sweep import Cell, MadeFor, MechanismSpec, Sweep
 
 
@@ -25,25 +26,24 @@ from fedray.studies.sweep.sweep import Cell, MadeFor, MechanismSpec, Sweep
 class Row(Document):
     """One mechanism in one cell.
 
-    All its figures rest on one sensitivity, that of the trace where there is one. A figure is None
-    where the mechanism cannot do what is asked; the note says why.
+    All its figures rest on one sensitivity, that of the trace if there is one. A figure is None if
+    the mechanism is impossible here; the note says why.
     """
 
     mechanism: str
-    """As in the legend: kind, size, which loss it was optimised for, and for what."""
+    """As in the legend: kind, size, the loss and the setting that it was optimised for."""
     made_for: str
-    """"estimate", "truth", "distribution", or "anything" for what is not optimised."""
+    """"estimate", "truth", "distribution", or "anything" if it is not optimised."""
     rounds: int | None
-    """n of the cell; None where a run starved, however late."""
+    """n of the cell; None if a run starved, however late."""
     min_sep: int | None
-    """b of the cell; None where no device took part twice."""
+    """b of the cell; None if no device took part twice."""
     max_participations: int | None
     """k of the cell."""
     noise_multiplier: float
     """z of the cell, the same for all its mechanisms; rho and epsilon are at it."""
     sensitivity: float | None = None
-    """Sensitivity of the simulated trace where there is one, else under the cell's (b, k). Losses,
-    rho and epsilon follow from it."""
+    """Sensitivity of the simulated trace, else under (b, k); losses, rho and epsilon use it."""
     sensitivity_of: str | None = None
     """"trace" or "(b, k)"."""
     sensitivity_is_exact: bool | None = None
@@ -53,7 +53,7 @@ class Row(Document):
     participation_sensitivity_is_exact: bool | None = None
     """Whether that sensitivity is exact; False: it is an upper bound."""
     participation_sensitivity_lower_bound: float | None = None
-    """Where it is not exact, a value that it is not below."""
+    """If it is not exact, a value that it is not below."""
     rms_loss: float | None = None
     """RmsLoss: error over the rounds at mu = 1."""
     max_loss: float | None = None
@@ -61,13 +61,12 @@ class Row(Document):
     regret: float | None = None
     """rms_loss over the least in the cell, minus 1."""
     common_rho: float | None = None
-    """A rho that all mechanisms of the cell have in the comparison: that of the sweep's first
-    mechanism at z."""
+    """The rho of all mechanisms of the cell in the comparison: that of the first one at z."""
     needed_noise_multiplier: float | None = None
     """The noise multiplier that this mechanism needs for it."""
     rms_prefix_error: float | None = None
-    """Deviation of the noise on prefix sums at that multiplier, root mean square over rounds;
-    tables are sorted by it."""
+    """Root mean square error at that multiplier, of prefix sums or of the sweep's workload; tables
+    are sorted by it."""
     max_prefix_error: float | None = None
     """The same, of the worst round."""
     rho: float | None = None
@@ -85,191 +84,168 @@ class Row(Document):
         return self.rounds is None
 
 
-def assumed(sweep: Sweep, cell: Cell) -> Truth:
-    """The setting of a `cell` of a `sweep` without a scenario: (n, b, k) as its values say.
+@dataclass(frozen=True)
+class Judgement:
+    """A task: every mechanism of a sweep in one cell, made for each of its purposes."""
 
-    Rounds come from the sweep's estimate where the cell has none. Without a min-sep, devices take
-    turns: b = population / report goal. k is at most what the rounds have room for.
-    """
-    rounds = cell.get("rounds")
-    if not rounds:
-        # `Sweep` demands an estimate of settings that do not vary the rounds.
-        assert sweep.estimate is not None
-        rounds = sweep.estimate.rounds
-    min_sep = cell.get("min_sep")
-    if not min_sep:
-        min_sep = max(1, cell.get("population") // cell.get("report_goal"))
-    # n rounds have room for ceil(n / b) participations that are b apart.
-    most = -(-rounds // min_sep)
-    wanted = cell.get("max_participations") or "most"
-    max_participations = most if wanted == "most" else min(wanted, most)
-    return Truth(MinSep(rounds, min_sep, max_participations))
+    sweep: Sweep
+    cell: Cell
+    scenario: Scenario | None
+    """Scenario of the cell; None if it was not simulated."""
+    truth: Truth
+    """Simulated or assumed outcome of the cell."""
+    distribution: tuple[MinSep, ...]
+    """Participations of all cells."""
+    designs: Path | None
+    """Folder of the cache of mechanisms; None for no cache."""
 
+    @property
+    def digest(self) -> str:
+        """Digest of everything that the rows depend on, and of nothing else: a cell that is judged
+        the same way in two sweeps is computed once."""
+        # If a field were missing here, rows of another sweep would be used.
+        noise = {"noise_multiplier", "noise_per_report", "delta"}
+        used = noise | {"estimate", "mechanisms", "workload"}
+        sweep = self.sweep.model_dump(mode="json", include=used)
+        # The plotted figure decides objectives, and is not among the fields above.
+        objectives = [self.sweep.objective_of(spec) for spec in self.sweep.mechanisms]
+        scenario = self.scenario.digest if self.scenario is not None else None
+        # The scenario's digest stands for the patterns, which follow from it.
+        truth = asdict(self.truth.participation) if self.truth.participation is not None else None
+        # Else a cell that is added to a sweep would make all others be judged again.
+        needs_all = any("distribution" in spec.made_for for spec in self.sweep.mechanisms)
+        distribution = [asdict(each) for each in self.distribution] if needs_all else []
+        # A report goal among the values may decide z.
+        values = list(self.cell.values)
+        return study_digest("judgement", sweep, objectives, values, scenario, truth, distribution)
 
-def judge(
-    sweep: Sweep,
-    cell: Cell,
-    scenario: Scenario | None,
-    truth: Truth,
-    distribution: tuple[MinSep, ...],
-    designs: Path | None,
-) -> list[Row]:
-    """Judges every mechanism for each of what it is made for.
+    def rows(self) -> tuple[Row, ...]:
+        """Returns a row for each mechanism and purpose."""
+        judged = []
+        for spec in self.sweep.mechanisms:
+            # A mechanism that is not optimised is the same for every purpose.
+            purposes = spec.made_for if spec.needs_optimising else spec.made_for[:1]
+            judged += [self._row(spec, made_for) for made_for in purposes]
+        # Any common rho gives the same order, so it is that of the first mechanism that has one.
+        common_rho = next((row.rho for row, _ in judged if row.rho is not None), None)
+        rows = [
+            row if strategy is None else self._with_utility(row, strategy, common_rho)
+            for row, strategy in judged
+        ]
+        # Regret is relative to the best of the cell, so it needs all rows first.
+        best = min((row.rms_loss for row in rows if row.rms_loss is not None), default=math.nan)
+        return tuple(
+            row if row.rms_loss is None else replace(row, regret=row.rms_loss / best - 1.0)
+            for row in rows
+        )
 
-    Args:
-        sweep: names the mechanisms.
-        cell: the values that are varied.
-        scenario: of the cell; None if it was not simulated.
-        truth: what happened in the cell, or is assumed to happen.
-        distribution: the participations of all cells.
-        designs: folder of the cache of mechanisms; None for no cache.
+    def _noise_multiplier(self) -> float:
+        """z: the sweep's, in proportion to the report goal, the scenario's, or 1."""
+        sweep, scenario = self.sweep, self.scenario
+        if sweep.noise_per_report is not None:
+            # A cell without a scenario has its goal among its values; `Sweep` demands it.
+            goal = self.cell.get("report_goal") if scenario is None else scenario.rounds.report_goal
+            return sweep.noise_per_report * goal
+        own = 1.0 if scenario is None else scenario.privacy.noise_multiplier
+        return sweep.noise_multiplier or own
 
-    Returns:
-        A row for each.
-    """
-    z = noise_multiplier_of(sweep, cell, scenario)
-    judged = []
-    for spec in sweep.mechanisms:
-        # What is not optimised is the same whatever it is made for.
-        purposes = spec.made_for if spec.needs_optimising else spec.made_for[:1]
-        for made_for in purposes:
-            judged.append(_row(sweep, spec, made_for, truth, distribution, z, designs))
-    # Any common rho gives the same order, so it is that of the first mechanism that has one.
-    common_rho = next((row.rho for row, _ in judged if row.rho is not None), None)
-    rows = []
-    for row, strategy in judged:
-        rows.append(row if strategy is None else _with_utility(row, strategy, common_rho))
-    losses = [row.rms_loss for row in rows if row.rms_loss is not None]
-    if not losses:
-        return rows
-    # Regret is relative to the best of the cell, so it needs all rows first.
-    best = min(losses)
-    return [
-        row if row.rms_loss is None else replace(row, regret=row.rms_loss / best - 1.0)
-        for row in rows
-    ]
+    def _row(self, spec: MechanismSpec, made_for: MadeFor) -> tuple[Row, Strategy | None]:
+        """Privacy of one mechanism; and the mechanism, unless its row has a note and no figures."""
+        truth, z = self.truth, self._noise_multiplier()
+        label = self.sweep.label(spec, made_for)
+        for_what = made_for if spec.needs_optimising else "anything"
+        if truth.participation is None:
+            return Row(label, for_what, None, None, None, z, note=truth.note), None
+        n, k = truth.participation.rounds, truth.participation.max_participations
+        row = Row(label, for_what, n, truth.min_sep, k, z, days=truth.days, note=truth.note)
+        try:
+            strategy = made_mechanism(
+                self._request(spec, made_for, truth.participation), self.designs
+            )
+            # A mechanism that was made for fewer rounds raises here, and the note says so.
+            strategy.check_rounds(n)
+            used = under = strategy.participation_sensitivity(truth.participation)
+            # The participation of a simulated run is known exactly: its own sensitivity is used.
+            if truth.patterns is not None:
+                used = trace_sensitivity(strategy, truth.patterns)
+            released = Gaussian(noise_multiplier=z, sensitivity=used.value)
+            note, epsilon = row.note, None
+            try:
+                epsilon = gdp_epsilon(released, self.sweep.delta)
+            except ValueError as error:
+                # Noise that gives no guarantee still has losses.
+                note = _one_line(error)
+            found = replace(
+                row,
+                sensitivity=used.value,
+                sensitivity_of="(b, k)" if truth.patterns is None else "trace",
+                sensitivity_is_exact=used.is_exact,
+                participation_sensitivity=under.value,
+                participation_sensitivity_is_exact=under.is_exact,
+                participation_sensitivity_lower_bound=under.lower_bound,
+                rho=rho_of(released),
+                epsilon=epsilon,
+                note=note,
+            )
+            return found, strategy
+        except (ValueError, ArithmeticError) as error:
+            # An impossible mechanism is a result too: the reason becomes the row's note.
+            return replace(row, note=_one_line(error)), None
 
+    def _request(
+        self, spec: MechanismSpec, made_for: MadeFor, participation: MinSep
+    ) -> MechanismRequest:
+        """The mechanism for a guess, for the participation of the cell, or for all cells."""
+        targets = ()
+        # A mechanism that is not optimised is made for the cell, whatever its purpose.
+        estimate = self.sweep.estimate
+        if made_for == "estimate" and estimate is not None and spec.needs_optimising:
+            participation = estimate.participation()
+        elif made_for == "distribution":
+            # Cells with the same (n, b, k) are one target, which weighs as much as they together.
+            distinct, weights = np.unique(
+                [astuple(each) for each in self.distribution], axis=0, return_counts=True
+            )
+            targets = tuple(
+                Target(MinSep(*map(int, outcome)), float(weight))
+                for outcome, weight in zip(distinct, weights, strict=True)
+            )
+            # A request needs one setting even if targets decide: the most frequent one.
+            participation = max(targets, key=lambda target: target.weight).participation
+        objective = self.sweep.objective_of(spec)
+        lengths = [each.participation.rounds for each in targets] or [participation.rounds]
+        workload = self.sweep.workload_over(max(lengths), self.scenario)
+        return MechanismRequest(
+            spec.kind, participation, spec.buffers, spec.bands, objective, targets, workload
+        )
 
-def noise_multiplier_of(sweep: Sweep, cell: Cell, scenario: Scenario | None) -> float:
-    """Returns z of a cell: given, in proportion to the report goal, or 1.
-
-    Args:
-        sweep: may give z, or z over the report goal.
-        cell: may have the report goal.
-        scenario: of the cell, which has a report goal and a z too; None if there is none.
-    """
-    if sweep.noise_per_report is not None:
-        # A cell without a scenario has its goal among its values; `Sweep` demands it.
-        goal = scenario.rounds.report_goal if scenario is not None else cell.get("report_goal")
-        return sweep.noise_per_report * goal
-    if sweep.noise_multiplier:
-        return sweep.noise_multiplier
-    return scenario.privacy.noise_multiplier if scenario is not None else 1.0
-
-
-def _row(
-    sweep: Sweep,
-    spec: MechanismSpec,
-    made_for: MadeFor,
-    truth: Truth,
-    distribution: tuple[MinSep, ...],
-    z: float,
-    designs: Path | None,
-) -> tuple[Row, Strategy | None]:
-    """Privacy of one mechanism; and the mechanism, unless the row says why it has no figures."""
-    label = sweep.label(spec, made_for)
-    for_what = made_for if spec.needs_optimising else "anything"
-    if truth.participation is None:
-        return Row(label, for_what, None, None, None, z, note=truth.note), None
-    n = truth.participation.rounds
-    b = truth.participation.min_sep
-    k = truth.participation.max_participations
-    row = Row(label, for_what, n, b if k > 1 else None, k, z, days=truth.days, note=truth.note)
-    try:
-        request = _request(sweep, spec, made_for, truth.participation, distribution)
-        strategy = made_mechanism(request, designs)
-        # A mechanism that was made for fewer rounds raises here, and the note says so.
-        strategy.check_rounds(n)
-        under = strategy.participation_sensitivity(truth.participation)
-        trace = trace_sensitivity(strategy, truth.patterns) if truth.patterns is not None else None
-        # What happened in a simulated run is known exactly, so its own sensitivity is used.
-        used = under if trace is None else trace
-        released = Gaussian(noise_multiplier=z, sensitivity=used.value)
-        epsilon, note = _epsilon(released, sweep.delta)
-        found = replace(
+    def _with_utility(self, row: Row, strategy: Strategy, common_rho: float | None) -> Row:
+        """A row with its losses, and its error if all mechanisms of the cell have the same rho."""
+        # A row with a strategy has a rho, so the cell has a common one.
+        assert row.rounds is not None
+        assert row.sensitivity is not None
+        assert common_rho is not None
+        try:
+            workload = self._workload(row.rounds)
+            found = utility(strategy, row.rounds, row.sensitivity, common_rho, workload=workload)
+        except ValueError as error:
+            # Errors over this many rounds are not finite.
+            return replace(row, note=_one_line(error))
+        return replace(
             row,
-            sensitivity=used.value,
-            sensitivity_of="(b, k)" if trace is None else "trace",
-            sensitivity_is_exact=used.is_exact,
-            participation_sensitivity=under.value,
-            participation_sensitivity_is_exact=under.is_exact,
-            participation_sensitivity_lower_bound=under.lower_bound,
-            rho=rho_of(released),
-            epsilon=epsilon,
-            note=note or row.note,
+            rms_loss=found.rms_loss,
+            max_loss=found.max_loss,
+            common_rho=found.rho,
+            needed_noise_multiplier=found.noise_multiplier,
+            rms_prefix_error=found.rms_prefix_error,
+            max_prefix_error=found.max_prefix_error,
         )
-        return found, strategy
-    except (ValueError, ArithmeticError) as error:
-        # That a mechanism cannot do what is asked is a result too: it becomes the row's note.
-        return replace(row, note=" ".join(str(error).split())), None
+
+    def _workload(self, rounds: int) -> Workload:
+        """The workload of the cell's rounds; a run that ended early had the planned schedule."""
+        planned = rounds if self.scenario is None else max(rounds, self.scenario.rounds.count)
+        return self.sweep.workload_over(planned, self.scenario)
 
 
-def _epsilon(released: Gaussian, delta: float) -> tuple[float | None, str]:
-    """None, and why, where the noise is no guarantee at all: losses are told all the same."""
-    try:
-        return gdp_epsilon(released, delta), ""
-    except ValueError as error:
-        return None, " ".join(str(error).split())
-
-
-def _with_utility(row: Row, strategy: Strategy, common_rho: float | None) -> Row:
-    """A row with its losses, and its error where all mechanisms of the cell have the same rho."""
-    # A row with a strategy has a rho, so the cell has a common one.
-    assert row.rounds is not None
-    assert row.sensitivity is not None
-    assert common_rho is not None
-    try:
-        found = utility(strategy, row.rounds, row.sensitivity, common_rho)
-    except ValueError as error:
-        # The strategy has no finite error over so many rounds.
-        return replace(row, note=" ".join(str(error).split()))
-    return replace(
-        row,
-        rms_loss=found.rms_loss,
-        max_loss=found.max_loss,
-        common_rho=found.rho,
-        needed_noise_multiplier=found.noise_multiplier,
-        rms_prefix_error=found.rms_prefix_error,
-        max_prefix_error=found.max_prefix_error,
-    )
-
-
-def _request(
-    sweep: Sweep,
-    spec: MechanismSpec,
-    made_for: MadeFor,
-    truth: MinSep,
-    distribution: tuple[MinSep, ...],
-) -> MechanismRequest:
-    """The mechanism that somebody would make: for a guess, for what is true here, or for all that
-    is true somewhere in the sweep."""
-    # What is not optimised falls through to the truth, whatever it is made for.
-    if made_for == "estimate" and sweep.estimate is not None and spec.needs_optimising:
-        participation = sweep.estimate.participation()
-        targets = ()
-    elif made_for == "distribution":
-        # Cells with the same (n, b, k) are one target, which weighs as much as they do together.
-        outcomes = [(each.rounds, each.min_sep, each.max_participations) for each in distribution]
-        distinct, weights = np.unique(outcomes, axis=0, return_counts=True)
-        targets = tuple(
-            Target(MinSep(*map(int, outcome)), float(weight))
-            for outcome, weight in zip(distinct, weights, strict=True)
-        )
-        # A request needs one setting even where targets decide: the most frequent one.
-        participation = max(targets, key=lambda target: target.weight).participation
-    else:
-        participation = truth
-        targets = ()
-    return MechanismRequest(
-        spec.kind, participation, spec.buffers, spec.bands, sweep.objective_of(spec), targets
-    )
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

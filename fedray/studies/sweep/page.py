@@ -1,7 +1,7 @@
-"""Sweeps as figures and a page; the page of a plan is in plan_page.py."""
+"""Sweeps as tables, figures and a page."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs
 from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.sweep.cells import Row
-from fedray.studies.sweep.run import Crossing, SweepResult
+from fedray.studies.sweep.run import OF_THE_CELL, Crossing, SweepResult
+from fedray.studies.sweep.sweep import Cell, Sweep
 
 COLUMNS = {
     "rounds": "n",
@@ -36,11 +37,8 @@ COLUMNS = {
     "note": "note",
 }
 """Headings of the figures of a sweep."""
-BOUNDS = {
-    "sensitivity": "sensitivity_is_exact",
-    "participation_sensitivity": "participation_sensitivity_is_exact",
-}
-"""Figures that may be upper bounds, and what says so."""
+BOUNDS = ("sensitivity", "participation_sensitivity")
+"""Figures that may be upper bounds; KEY_is_exact says so."""
 _BRIEF = (
     "min_sep",
     "max_participations",
@@ -61,12 +59,14 @@ _TITLES = {
     "rho": "rho",
     "epsilon": "epsilon",
 }
-_OF_THE_CELL = ("min_sep", "noise_multiplier")
-"""Figures that all mechanisms of a cell have in common: one line will do."""
+
+
+def _title(sweep: Sweep) -> str:
+    return _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows)
 
 
 def sweep_notes(result: SweepResult) -> list[str]:
-    """What a reader of the `result` has to know, a sentence each."""
+    """Notes for a reader of the result, a sentence each."""
     rows = [row for each in result.cells for row in each.rows]
     kinds = {row.sensitivity_of for row in rows if row.sensitivity_of is not None}
     rests = {"trace": "that of the simulated trace", "(b, k)": "that of the cell's (b, k)"}
@@ -75,9 +75,10 @@ def sweep_notes(result: SweepResult) -> list[str]:
         named = " or ".join(rests[kind] for kind in sorted(kinds))
         notes.append(f"Losses, rho and epsilon of a row rest on one sensitivity, {named}.")
     notes.append(
-        "RmsLoss and MaxLoss are errors of the prefix sums at mu = 1. The last errors are those "
-        "where all mechanisms of a cell "
-        "have the same rho, that of the sweep's first mechanism; the least comes first."
+        f"RmsLoss and MaxLoss are errors of {result.sweep.parsed_workload.rows} at mu = 1. For the "
+        "last errors, all "
+        "mechanisms of a cell have the same rho, that of the sweep's first mechanism; the least "
+        "comes first."
     )
     notes.append(NOT_COMPARABLE)
     if any(row.is_starved for row in rows):
@@ -85,15 +86,15 @@ def sweep_notes(result: SweepResult) -> list[str]:
             "A cell whose run starved has no figures, because its first rounds say nothing of the "
             "whole run; its note has the cause."
         )
-    # None means that there is no sensitivity at all, and only False a bound.
-    has_bounds = any(row[exact] is False for row in result.table() for exact in BOUNDS.values())
+    # None means that no sensitivity is known, and only False a bound.
+    has_bounds = any(row[f"{name}_is_exact"] is False for row in result.table() for name in BOUNDS)
     if has_bounds:
         notes.append("A sensitivity with <= is an upper bound, because no exact one is known.")
     return notes
 
 
 def sweep_page(result: SweepResult) -> str:
-    """The page of a sweep's `result`: figures, changes of the better mechanism, and all cells."""
+    """Returns the page of a sweep: figures, changes of the better mechanism, and all cells."""
     return render_study(
         result.sweep.name,
         result.sweep.description,
@@ -105,10 +106,10 @@ def sweep_page(result: SweepResult) -> str:
 
 
 def sweep_tables(result: SweepResult) -> list[Table]:
-    """The cells of a sweep's `result`, and the places where the better mechanism changes."""
+    """The changes of the better mechanism, if any, and the cells."""
     crossings = result.crossings()
-    cells = _cells_table(result)
-    return [_crossings_table(result, crossings), cells] if crossings else [cells]
+    crossed = [_crossings_table(result, crossings)] if crossings else []
+    return [*crossed, _cells_table(result)]
 
 
 def _crossings_table(result: SweepResult, crossings: Sequence[Crossing]) -> Table:
@@ -119,7 +120,7 @@ def _crossings_table(result: SweepResult, crossings: Sequence[Crossing]) -> Tabl
         "and": lambda each: f"{each.high:g}",
         "interpolated": lambda each: f"{each.at:.1f}",
     }
-    note = f"Where the lower {_TITLES[result.sweep.y]} changes from one mechanism to another."
+    note = f"Where the lower {_title(result.sweep)} changes from one mechanism to another."
     return Table.of("Crossings", crossings, cells, note)
 
 
@@ -129,9 +130,9 @@ def _cells_table(result: SweepResult) -> Table:
     rows = result.table()
     varied = [key for key, values in result.sweep.vary.items() if len(values) > 1]
     seen = {name: {_cell(row, name) for row in rows} for name in COLUMNS}
-    # Of a single row every column would be the same in all rows, and none would be left.
+    # Every column of a single row would be the same in all rows, and none would be left.
     is_single = len(rows) == 1
-    telling = [
+    shown = [
         name
         for name in COLUMNS
         if (seen[name] - {"-", ""} if is_single else len(seen[name]) > 1 and name not in varied)
@@ -140,34 +141,33 @@ def _cells_table(result: SweepResult) -> Table:
         key.split(".")[-1]: lambda row, key=key: str(row[f"cell.{key}"]) for key in varied
     }
     cells["mechanism"] = lambda row: row["mechanism"]
-    cells |= {COLUMNS[name]: lambda row, name=name: _cell(row, name) for name in telling}
+    cells |= {COLUMNS[name]: lambda row, name=name: _cell(row, name) for name in shown}
     equal = {} if is_single else {name: each for name, each in seen.items() if len(each) == 1}
     said = [f"{COLUMNS[name]} {text}" for name, (text,) in equal.items() if text not in ("-", "")]
     constants = f"In all rows: {'; '.join(said)}." if said else ""
-    details = tuple(COLUMNS[name] for name in telling if name not in _BRIEF)
+    details = tuple(COLUMNS[name] for name in shown if name not in _BRIEF)
     notes = (constants, *sweep_notes(result))
     return Table.of(result.sweep.name, rows, cells, *notes, details=details)
 
 
 def _cell(row: dict[str, Any], name: str) -> str:
     value = row[name]
-    # With one participation of each device there is no gap.
+    # With one participation of each device no gap exists.
     if name == "min_sep" and row["max_participations"] == 1:
         return shown_min_sep(None)
     if name == "noise_multiplier":
         return shown_noise(value)
     if name == "days" and value is not None:
         return f"{value:.5g}"
-    is_bound = name in BOUNDS and row[BOUNDS[name]] is False
+    is_bound = name in BOUNDS and row[f"{name}_is_exact"] is False
     return f"{'<= ' if is_bound else ''}{significant(value)}"
 
 
 def sweep_figures(result: SweepResult) -> list[Shown]:
-    """What is drawn of a sweep's `result`: a plane per mechanism and other values, or one figure
-    with a line for each."""
+    """A plane per mechanism and other values, or one figure with a line for each."""
     sweep = result.sweep
     x_axis = _key_title(sweep.x)
-    y_title = _TITLES[sweep.y]
+    y_title = _title(sweep)
     lines = _lines(result)
     if sweep.plane is not None:
         return [
@@ -184,16 +184,12 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
             for place, (name, (values, marks)) in enumerate(_planes(result).items())
         ]
     series = tuple(_series(result, name, rows) for name, rows in lines.items())
-    is_simulated = sweep.scenario is not None
     note = "A click on a name hides it. "
-    if is_simulated:
+    if sweep.scenario is not None:
         note += "Every point is a simulated run; between them nothing was observed."
     elif any(each.kind == "steps" for each in series):
-        note += (
-            "Participations change in steps, so each value is held until the next that was "
-            "computed."
-        )
-    # NaN breaks a line, and says nothing of the axis.
+        note += "Participations change in steps, so each value is held until the next computed one."
+    # NaN breaks a line, and must not change the axis.
     every_y = [float(y) for each in series for y in each.y if math.isfinite(y)]
     return [
         Figure(
@@ -213,30 +209,29 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
 
 def _starved(result: SweepResult) -> list[Mark]:
     """A mark for each cell whose run starved, which therefore has no point."""
-    marks: dict[Mark, None] = {}
-    for each in result.cells:
-        if any(row.is_starved for row in each.rows):
-            others = _others(result, each.cell.values, (result.sweep.x,))
-            at = float(each.cell.get(result.sweep.x))
-            marks[Mark(at, ", ".join(["starves", *others]))] = None
-    return list(marks)
+    x = result.sweep.x
+    marks = [
+        Mark(float(each.cell.get(x)), ", ".join(["starves", *_others(result, each.cell, (x,))]))
+        for each in result.cells
+        if any(row.is_starved for row in each.rows)
+    ]
+    return list(dict.fromkeys(marks))
 
 
 def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
-    """A line only where neighbouring values of the sweep were computed and k is the same there;
-    simulated runs are points."""
+    """A line if k is the same everywhere, else steps; simulated runs are points."""
     every_x = np.array(sorted({float(each.cell.get(result.sweep.x)) for each in result.cells}))
-    # NaN where a neighbour was not computed, or has no figure: the line is broken there.
+    # A line is broken at NaN: the value was not computed, or has no figure.
     values = [getattr(rows[x], result.sweep.y) if x in rows else None for x in every_x]
     y = np.array([math.nan if value is None else float(value) for value in values])
     seen = np.isfinite(y)
     if result.sweep.scenario is not None:
         return Series(name, "points", every_x[seen], y[seen])
-    # k changes in steps; where it is the same everywhere, figures change smoothly.
+    # k changes in steps; if it is the same everywhere, figures change smoothly.
     most = {rows[x].max_participations for x in every_x[seen]}
     if len(most) == 1 and result.sweep.y != "min_sep":
         return Series(name, "line", every_x, y)
-    # A step goes on to the next value where that one was computed, and else is a point.
+    # A step continues to the next value if that one was computed, and else is a point.
     is_next_seen = np.append(seen[1:], False)
     next_x = np.append(every_x[1:], every_x[-1])
     until = np.where(is_next_seen, next_x, every_x)
@@ -244,24 +239,29 @@ def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
 
 
 def _lines(result: SweepResult) -> dict[str, dict[float, Row]]:
-    """Rows with a figure by their place on the horizontal axis; by mechanism, what its sensitivity
-    is of, and the other values."""
-    sweep = result.sweep
+    """Rows with a figure, by the name of their line and their place on the horizontal axis."""
     lines = {}
-    for each in result.cells:
-        others = _others(result, each.cell.values, (sweep.x,))
-        x = float(each.cell.get(sweep.x))
-        # All mechanisms of a cell share such a figure, so the first row stands for them.
-        for row in each.rows[:1] if sweep.y in _OF_THE_CELL else each.rows:
-            if row.is_starved or getattr(row, sweep.y) is None:
-                continue
-            name = ", ".join([_legend(sweep.y, row), *others])
+    for name, (x,), row in _placed(result, (result.sweep.x,)):
+        if not row.is_starved and getattr(row, result.sweep.y) is not None:
             lines.setdefault(name, {})[x] = row
     return lines
 
 
+def _placed(
+    result: SweepResult, axes: tuple[str, ...]
+) -> Iterator[tuple[str, tuple[float, ...], Row]]:
+    """Rows with their names (mechanism and other values) and their places on the axes."""
+    y = result.sweep.y
+    for each in result.cells:
+        others = _others(result, each.cell, axes)
+        place = tuple(float(each.cell.get(axis)) for axis in axes)
+        # All mechanisms of a cell share such a figure, so the first row stands for them.
+        for row in each.rows[:1] if y in OF_THE_CELL else each.rows:
+            yield ", ".join([_legend(y, row), *others]), place, row
+
+
 def _legend(y: str, row: Row) -> str:
-    if y in _OF_THE_CELL:
+    if y in OF_THE_CELL:
         return _TITLES[y]
     # Only simulated runs starve, and the figures of the others are those of their traces.
     subject = "the trace" if row.sensitivity_of == "trace" or row.is_starved else "(b, k)"
@@ -271,32 +271,21 @@ def _legend(y: str, row: Row) -> str:
 def _planes(
     result: SweepResult,
 ) -> dict[str, tuple[dict[tuple[float, float], float], dict[tuple[float, float], str]]]:
-    """Values, and marks of cells that starved, by mechanism and by what is on neither axis."""
+    """Values, and marks of cells that starved, by the name of their plane."""
     sweep = result.sweep
     planes = {}
     assert sweep.plane is not None
-    for each in result.cells:
-        others = _others(result, each.cell.values, (sweep.x, sweep.plane))
-        place = (float(each.cell.get(sweep.x)), float(each.cell.get(sweep.plane)))
-        for row in each.rows[:1] if sweep.y in _OF_THE_CELL else each.rows:
-            value = getattr(row, sweep.y)
-            name = ", ".join([_legend(sweep.y, row), *others])
-            if row.is_starved:
-                planes.setdefault(name, ({}, {}))[1][place] = "starves"
-            elif value is not None:
-                planes.setdefault(name, ({}, {}))[0][place] = float(value)
+    for name, (x, y), row in _placed(result, (sweep.x, sweep.plane)):
+        value = getattr(row, sweep.y)
+        if row.is_starved:
+            planes.setdefault(name, ({}, {}))[1][x, y] = "starves"
+        elif value is not None:
+            planes.setdefault(name, ({}, {}))[0][x, y] = float(value)
     return planes
 
 
-def _others(
-    result: SweepResult, values: Sequence[tuple[str, Any]], axes: tuple[str, ...]
-) -> list[str]:
-    """What else is varied, as words."""
-    return [
-        f"{_key_title(key)} {value}"
-        for key, value in values
-        if key not in axes and len(result.sweep.vary[key]) > 1
-    ]
+def _others(result: SweepResult, cell: Cell, axes: tuple[str, ...]) -> list[str]:
+    return [f"{_key_title(key)} {value}" for key, value in result.others_of(cell, axes)]
 
 
 def _key_title(key: str) -> str:

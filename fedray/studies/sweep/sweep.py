@@ -1,5 +1,5 @@
-"""A sweep: a TOML file that says what is varied, which mechanisms are judged, and what they were
-made for.
+"""A sweep: a TOML file with the values that are varied, the mechanisms that are judged, and the
+setting that each was made for.
 
     name = "min-sep at 3 participations"
     # Settings, or keys of the scenario if there is one.
@@ -24,6 +24,7 @@ where min_sep itself is not given).
 import importlib.util
 import itertools
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -36,8 +37,10 @@ from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
 from fedray.mechanisms.optimize.design import RECIPES, Kind, MechanismRequest, Recipe
 from fedray.mechanisms.optimize.objective import Objective
-from fedray.mechanisms.participation import MOST_ROUNDS, MinSep
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.workload import Workload
 from fedray.scenario import Scenario
+from fedray.studies.workloads import schedule_rates
 
 Count = Annotated[int, Field(ge=1)]
 MadeFor = Literal["estimate", "truth", "distribution"]
@@ -50,13 +53,13 @@ PLOTTED_LOSS: dict[str, Objective] = {
     "max_loss": "max",
     "max_prefix_error": "max",
 }
-"""Which loss a figure is made of."""
+"""Loss behind a plotted figure."""
 LOSS_NAMES: dict[Objective, str] = {"rms": "RmsLoss", "max": "MaxLoss"}
 MOST_CELLS = 20_000
 
 
 class Estimate(Table):
-    """A guess of what will happen, (n, b, k), as somebody makes it before a run."""
+    """A guess of (n, b, k) before a run."""
 
     refusal: ClassVar[type[InputError]] = InputError
 
@@ -68,14 +71,12 @@ class Estimate(Table):
     """Most rounds of one device, k."""
 
     def participation(self) -> MinSep:
-        """The guess as mechanisms and sensitivities take it. Raises InputError for one that is
-        impossible."""
+        """The guess as mechanisms take it. Raises InputError for an impossible one."""
         return MinSep(self.rounds, self.min_sep, self.max_participations)
 
 
 class MechanismSpec(Table):
-    """A mechanism to judge, and what it is optimised for; one mechanism may be made for several
-    things, each with its row."""
+    """A mechanism to judge, and the settings that it is optimised for, each with its row."""
 
     refusal: ClassVar[type[InputError]] = InputError
 
@@ -86,11 +87,10 @@ class MechanismSpec(Table):
     bands: Count | None = None
     """Bands of a banded kind; default: the min-sep that it is made for."""
     objective: Objective | None = None
-    """Which loss is optimised; default: of a blt the one that is plotted, else that of its
-    paper."""
+    """Optimised loss; default: for a blt the plotted one, else that of its paper."""
     made_for: Annotated[tuple[MadeFor, ...], Field(strict=False, min_length=1)] = ("estimate",)
-    """estimate, truth (what happens in each cell), distribution (all cells at once, alike in
-    weight; of a blt)."""
+    """estimate, truth (the outcome of each cell), distribution (all cells at once, alike in
+    weight; only for a blt)."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -107,7 +107,7 @@ class MechanismSpec(Table):
 
     @property
     def recipe(self) -> Recipe:
-        """How mechanisms of this kind are made."""
+        """Recipe of mechanisms of this kind."""
         return RECIPES[self.kind]
 
     @property
@@ -118,13 +118,12 @@ class MechanismSpec(Table):
 
 
 class Sweep(Table):
-    """A sweep: what is varied, and which mechanisms are judged in each combination of the
-    values."""
+    """Varied values, and the mechanisms that are judged in each combination of them."""
 
     refusal: ClassVar[type[InputError]] = InputError
 
     name: str
-    """What pages and tables call it."""
+    """Title of pages and tables."""
     description: str = ""
     """One sentence for people."""
     scenario: str | None = None
@@ -132,7 +131,7 @@ class Sweep(Table):
     vary: Annotated[dict[str, tuple[Value, ...]], Field(min_length=1, strict=False)]
     """Values by key; the cells are all their combinations."""
     estimate: Estimate | None = None
-    """What was guessed before; needed by mechanisms made for it."""
+    """The guess before a run; needed by mechanisms made for it."""
     mechanisms: Annotated[tuple[MechanismSpec, ...], Field(strict=False, min_length=1)]
     """Tables: the mechanisms that are judged in every cell."""
     noise_multiplier: (
@@ -144,7 +143,7 @@ class Sweep(Table):
     delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
     """delta of every epsilon."""
     x: str
-    """What plots have as their horizontal axis: one of the keys that are varied."""
+    """Horizontal axis of plots: one of the varied keys."""
     y: Literal[
         "rms_loss",
         "max_loss",
@@ -157,9 +156,12 @@ class Sweep(Table):
         "min_sep",
         "noise_multiplier",
     ] = "rms_loss"
-    """What is plotted, a figure of `fedray.studies.sweep.cells.Row`."""
+    """Plotted figure of `fedray.studies.sweep.cells.Row`."""
     plane: str | None = None
-    """The vertical axis of a plane: another key that is varied."""
+    """Vertical axis of a plane: another varied key."""
+    workload: str = "prefix"
+    """Workload of losses and errors, such as "momentum=0.9,decay=0.95"; the part "schedule" is the
+    learning-rate schedule of the scenario."""
 
     @field_validator("vary", mode="before")
     @classmethod
@@ -177,21 +179,28 @@ class Sweep(Table):
             raise ValueError(
                 "vary: a list of values is empty; leave its key out, or give it a value"
             )
+        cells = math.prod(map(len, self.vary.values()))
+        if cells > MOST_CELLS:
+            raise ValueError(
+                f"vary: {cells:,} cells are more than {MOST_CELLS:,}; leave some values out"
+            )
         if self.noise_multiplier is not None and self.noise_per_report is not None:
             raise ValueError("noise_multiplier and noise_per_report: give one of them")
+        if self.parsed_workload.rates and self.scenario is None:
+            raise ValueError("workload: a schedule needs a scenario; add one, or leave it out")
+        # An impossible guess or setting is refused here, and not in the middle of a sweep.
+        if self.estimate is not None:
+            self.estimate.participation()
         if self.scenario is None:
             self._check_settings()
-        for axis in (self.x, *([self.plane] if self.plane else [])):
+        for axis in filter(None, (self.x, self.plane)):
             if axis not in self.vary:
                 raise ValueError(
                     f"{axis!r} is not varied; the axes are among {', '.join(self.vary)}"
                 )
             if not all(isinstance(value, int | float) for value in self.vary[axis]):
-                raise ValueError(
-                    f"{axis!r} has values that are no numbers, so it can be no axis; take another "
-                    "key"
-                )
-        # What is not optimised needs no estimate, even if it is the default of `made_for`.
+                raise ValueError(f"{axis!r} can be no axis: its values are no numbers")
+        # A mechanism that is not optimised needs no estimate, though `made_for` has it by default.
         made_for = {
             each for spec in self.mechanisms for each in spec.made_for if spec.needs_optimising
         }
@@ -200,17 +209,18 @@ class Sweep(Table):
                 "estimate is missing, and a mechanism is made for it; add rounds, min_sep and "
                 "max_participations"
             )
-        # An impossible guess is refused here, and not in the middle of a sweep.
-        if self.estimate is not None:
-            self.estimate.participation()
-        cells = 1
-        for values in self.vary.values():
-            cells *= len(values)
-        if cells > MOST_CELLS:
-            raise ValueError(
-                f"vary: {cells:,} cells are more than {MOST_CELLS:,}; leave some values out"
-            )
         return self
+
+    @property
+    def parsed_workload(self) -> Workload:
+        """The workload, with a rate of one round in place of a schedule."""
+        return Workload.parse(self.workload, (1.0,))
+
+    def workload_over(self, rounds: int, scenario: Scenario | None) -> Workload:
+        """Returns the workload for a number of rounds, with the scenario's schedule if named."""
+        if scenario is None or not self.parsed_workload.rates:
+            return self.parsed_workload
+        return Workload.parse(self.workload, schedule_rates(scenario, rounds))
 
     def _check_settings(self) -> None:
         for key, values in self.vary.items():
@@ -219,34 +229,41 @@ class Sweep(Table):
                     f"vary.{key}: settings are {', '.join(SETTINGS)}; other keys need a scenario"
                 )
             for value in values:
-                if not (isinstance(value, int) and value >= 1) and not (
-                    key == "max_participations" and value == "most"
-                ):
+                is_most = key == "max_participations" and value == "most"
+                if not is_most and not (isinstance(value, int) and value >= 1):
                     raise ValueError(f"vary.{key}: {value!r} must be a whole number of at least 1")
-                if key in ("rounds", "min_sep") and isinstance(value, int) and value > MOST_ROUNDS:
-                    raise ValueError(
-                        f"vary.{key}: {value:,} is above {MOST_ROUNDS:,}; no run is so long"
-                    )
         if "rounds" not in self.vary and self.estimate is None:
             raise ValueError(
                 "rounds are given nowhere; vary them (one value will do), or give an estimate"
             )
-        if "min_sep" not in self.vary:
-            if not {"population", "report_goal"} <= self.vary.keys():
-                raise ValueError("min_sep is given nowhere; vary it, or population and report_goal")
-            population, goal = (self.vary[key] for key in ("population", "report_goal"))
-            # The largest min-sep is that of the largest population and the smallest goal.
-            if max(map(int, population)) // min(map(int, goal)) > MOST_ROUNDS:
-                raise ValueError(
-                    f"vary: population / report_goal is above {MOST_ROUNDS:,} somewhere; no run is "
-                    "so long"
-                )
+        if "min_sep" not in self.vary and not {"population", "report_goal"} <= self.vary.keys():
+            raise ValueError("min_sep is given nowhere; vary it, or population and report_goal")
         if self.noise_per_report is not None and "report_goal" not in self.vary:
-            raise ValueError("noise_per_report: needs report_goal among what is varied")
+            raise ValueError("noise_per_report: needs report_goal among the varied keys")
+        for cell in self.cells():
+            self.setting_of(cell)
+
+    def setting_of(self, cell: "Cell") -> MinSep:
+        """Returns (n, b, k) of a cell without a scenario. Raises InputError if it is impossible.
+
+        Rounds come from the estimate if the cell has none. Without a min-sep, devices take turns:
+        b = population / report goal. k is at most ceil(n / b), for which the rounds have room.
+        """
+        rounds = cell.get("rounds")
+        if not rounds:
+            # A sweep that does not vary the rounds has an estimate.
+            assert self.estimate is not None
+            rounds = self.estimate.rounds
+        min_sep = cell.get("min_sep")
+        if not min_sep:
+            min_sep = max(1, cell.get("population") // cell.get("report_goal"))
+        most = -(-rounds // min_sep)
+        wanted = cell.get("max_participations") or "most"
+        return MinSep(rounds, min_sep, most if wanted == "most" else min(wanted, most))
 
     @classmethod
     def from_toml(cls, path: str | Path) -> tuple[Self, Scenario | None]:
-        """The sweep of the TOML file at `path`, and its scenario if it has one.
+        """Reads a sweep from a TOML file, and its scenario if it has one.
 
         Every cell is tried, so that a long sweep does not find out late that one is impossible.
         Raises InputError in one line.
@@ -274,13 +291,7 @@ class Sweep(Table):
         return PLOTTED_LOSS.get(self.y, usual) if is_for_plot else usual
 
     def label(self, spec: MechanismSpec, made_for: MadeFor) -> str:
-        """Names a mechanism in tables and plots: what it is, for which loss it is optimised,
-        and for what.
-
-        Args:
-            spec: the mechanism.
-            made_for: "estimate", "truth" or "distribution".
-        """
+        """Names a mechanism in tables and plots: kind, size, objective and purpose."""
         label: str = spec.kind
         if spec.bands:
             label += f" {spec.bands} bands"
@@ -293,11 +304,10 @@ class Sweep(Table):
 
     def cells(self) -> "list[Cell]":
         """All combinations, in order of the file: the last key varies fastest."""
-        cells = []
-        for combination in itertools.product(*self.vary.values()):
-            values = zip(self.vary, combination, strict=True)
-            cells.append(Cell(tuple(values)))
-        return cells
+        return [
+            Cell(tuple(zip(self.vary, combination, strict=True)))
+            for combination in itertools.product(*self.vary.values())
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,13 +318,12 @@ class Cell:
     """Keys with their values, in the order of the sweep's file."""
 
     def get(self, key: str) -> Any:
-        """The value of a `key`, a setting or a scenario's "table.key"; None for what is not
-        varied."""
+        """Returns the value of a key (a setting, or a scenario's "table.key"), or None."""
         return dict(self.values).get(key)
 
     def scenario_of(self, scenario: Scenario) -> Scenario:
-        """The `scenario` with this cell's values set in it; untrained, since participation does not
-        depend on what is learned. Raises ScenarioError."""
+        """Returns the scenario with this cell's values; untrained, since participation does not
+        depend on the model. Raises ScenarioError."""
         # JSON writes numbers and strings as TOML does, which overrides are read as.
         settings = [f"{key}={json.dumps(value)}" for key, value in self.values]
         try:
@@ -325,26 +334,20 @@ class Cell:
 
 
 def shipped_sweeps() -> dict[str, Path]:
-    """Files of the sweeps that come with the `scenarios` package, by name, in order of their
-    names."""
+    """Files of the sweeps that come with the `scenarios` package, by name, sorted."""
     package = importlib.util.find_spec("fedray.scenarios")
     locations = package.submodule_search_locations if package else None
-    found = {}
-    for folder in locations or []:
-        for file in sorted((Path(folder).resolve() / "stress").glob("*.toml")):
-            found[file.stem] = file
-    return found
+    folders = [Path(each).resolve() / "stress" for each in locations or []]
+    return {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
 
 
 def find_sweep(name: str) -> tuple[Sweep, Scenario | None]:
-    """The sweep of a `name`, and its scenario if it has one: by the name of a shipped sweep, or
-    else by the path of a TOML file. Raises InputError."""
+    """Reads a shipped sweep by its name, or the sweep of a TOML file, and its scenario if it has
+    one. Raises InputError."""
     shipped = shipped_sweeps()
-    if name in shipped:
-        return Sweep.from_toml(shipped[name])
-    if not name.endswith(".toml"):
+    if name not in shipped and not name.endswith(".toml"):
         names = ", ".join(nearest_first(name, shipped))
         raise InputError(
             f"sweep {name!r} is no file and none of {names}; name one of them, or a TOML file"
         )
-    return Sweep.from_toml(Path(name))
+    return Sweep.from_toml(shipped.get(name, Path(name)))

@@ -138,7 +138,7 @@ def test_source_code_is_lines_of_words(small_library: Path, source, scenario_of)
     recorded = scenario_of(wanted).data.sha256  # pyright: ignore[reportAttributeAccessIssue]
     (small_library / "site.py").write_text("import re\n")
     standard_library.standard_library.cache_clear()
-    with pytest.raises(InputError, match="another Python's standard library"):
+    with pytest.raises(InputError, match="not the digest of this Python's standard library"):
         source({**wanted, "sha256": recorded})
 
 

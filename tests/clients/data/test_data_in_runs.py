@@ -143,7 +143,7 @@ def test_a_scenario_is_known_by_its_data_and_not_by_the_datas_place(
     assert moved == other
     tied = scenario.with_overrides("data.tie=zone")
     assert tied.digest != scenario.digest
-    with pytest.raises(ScenarioError, match=r"data: file=.* has another content"):
+    with pytest.raises(ScenarioError, match=r"data: file=.* has the sha256"):
         scenario_of({**TABLE, "file": "elsewhere.sqlite", "sha256": scenario.data.sha256})
     with pytest.raises(ScenarioError, match=r"data: file='none' cannot be read"):
         scenario_of({**TABLE, "file": "none"})
@@ -161,7 +161,7 @@ def test_a_trace_is_audited_where_its_data_is_not_and_opened_with_none_other(
         file.write(b"more")
     known = Scenario.from_tables(recorded, directory=trace.path, is_recorded=True)
     assert known.digest == scenario.digest
-    with pytest.raises(InputError, match="has another content"):
+    with pytest.raises(InputError, match="is not the file of this run"):
         source_of(known)
     database.unlink()
     assert audit_trace(trace.path).rounds == 2
