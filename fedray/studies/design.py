@@ -156,9 +156,9 @@ def evaluate_mechanisms(
         strategies = {str(each): _strategy(each, participation, matrix) for each in given}
         found = {}
         for name, strategy in strategies.items():
-            setting = participation, noise_multiplier, delta, sampling
+            setting = participation, noise_multiplier, delta, sampling, matrix
             try:
-                found[name] = mechanism_figures(strategy, *setting, matrix)
+                found[name] = mechanism_figures(strategy, *setting)
             except InputError as error:
                 raise InputError(f"mechanism {name!r}: {error}") from None
         return found

@@ -355,7 +355,7 @@ class TestReplay:
         assert "\n" not in str(error.value)
 
     def test_a_period_shorter_than_the_recording_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(ScenarioError, match="until day 4.00; raise the period"):
+        with pytest.raises(ScenarioError, match="ends on day 4.00; raise the period"):
             build(['availability={model="replay",file="recording.csv",period_days=3}'], tmp_path)
 
 
@@ -389,7 +389,7 @@ def test_habits_under_which_a_device_is_eligible_for_months_are_refused(
         ),
         (
             "participation.max_participations=0",
-            "max_participations = 0: .* takes part again after that many; none: no cap",
+            "max_participations = 0: .* never takes part again",
         ),
     ],
 )

@@ -230,7 +230,7 @@ def test_json_is_one_object_and_nothing_else(
     if "TRACE" in arguments:
         path = str(trace_of([[0, 3], [1, 2]], 4).path)
         arguments = [path if word == "TRACE" else word for word in arguments]
-    code, out, err = fedray_command(*arguments, "--json")
+    code, out, err = fedray_command("--quiet", *arguments, "--json")
     assert (code, err) == (0, "")
     document = json.loads(out)
     assert not key or key in document

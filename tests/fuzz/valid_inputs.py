@@ -32,7 +32,8 @@ from fedray.audit.participation import read_patterns
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.audit.several_tasks import audit_tasks
 from fedray.base.errors import InputError, ScenarioError, Starved
-from fedray.cli import _exit_code, app
+from fedray.cli import app
+from fedray.commands.exit_codes import exit_code
 from fedray.imports.importer import import_log
 from fedray.imports.log_records import RecordColumns
 from fedray.mechanisms.figures import Figures
@@ -117,7 +118,7 @@ def run_command(line: list[str]) -> tuple[int, str]:
     """The exit code of the command, run in this process, and what it printed as errors."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = _exit_code(lambda: app(line, standalone_mode=False))
+        code = exit_code(lambda: app(line, standalone_mode=False))
     return code, err.getvalue()
 
 

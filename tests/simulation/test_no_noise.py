@@ -83,7 +83,7 @@ def test_the_clip_norm_follows_exact_counts_in_every_round(small) -> None:
     ("overrides", "reason"),
     [
         (("privacy.stop_at={rho=1.0}",), "without noise every round spends more"),
-        (("privacy.encoding={kind='discrete_gaussian',parameters=10}",), "take the mechanism"),
+        (("privacy.encoding={kind='discrete_gaussian',parameters=10}",), "use the mechanism"),
         (
             ("privacy.clipping.kind=none", "privacy.encoding.kind=secagg"),
             "room for clipped updates only",
@@ -161,7 +161,9 @@ def test_no_claim_holds_however_large_and_the_reason_is_the_noise(
     code, out, _ = fedray_command("audit", str(silent.path), "--claim", claim)
     assert code == 1
     assert NO_GUARANTEE in " ".join(out.split())
-    code, _, problem = fedray_command("statement", str(silent.path), "--claim", claim)
+    code, _, problem = fedray_command(
+        "audit", str(silent.path), "--claim", claim, "--statement", str(tmp_path / "s")
+    )
     assert code == 2
     assert NO_GUARANTEE in problem
 
@@ -207,7 +209,7 @@ def test_training_without_noise_and_clipping_is_the_mean_of_what_devices_learned
 def test_without_noise_devices_may_count_by_their_examples(small) -> None:
     """The step is the mean by examples, sum of n Delta over sum of n; with noise it is refused, because the number of devices is known."""
     weighting = "training.weighting={kind='clipped',example_cap=100,least_mean_weight=1e-6}"
-    with pytest.raises(ScenarioError, match="those of Poisson samples"):
+    with pytest.raises(ScenarioError, match="meant for Poisson samples"):
         small("training.enabled=true", weighting)
     keys = ("training.enabled=true", "training.server.momentum=0.0")
     aggregator = ModelAggregator(small(*keys, NONE, weighting))

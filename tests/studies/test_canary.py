@@ -331,7 +331,7 @@ def test_the_digests_of_the_trace_may_be_left_unchecked(
     code, out, _ = fedray_command(*arguments, "--trace", str(trace.path), "--no-verify")
     assert (code, json.loads(out)["pattern"]) == (0, [0, 4, 9])
     code, _, err = fedray_command(*arguments, "--no-verify")
-    assert (code, "name it by --trace" in err) == (2, True)
+    assert (code, "need --trace TRACE" in err) == (2, True)
 
 
 def test_no_noise_at_all_is_told(scenario: Scenario) -> None:

@@ -14,12 +14,15 @@ from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.design import MechanismRequest, optimize_mechanism
 from fedray.mechanisms.optimize.objective import Target as Outcome
 from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Identity, TreeFull
+from fedray.mechanisms.workload import Workload
 from fedray.report.figure import Plane
 from fedray.report.files import figure_csv, figure_svg
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies import simulated as simulated_runs
 from fedray.studies.sweep import run as stress_run
+from fedray.studies.sweep.cells import Judgement
 from fedray.studies.sweep.page import sweep_figures, sweep_page
 from fedray.studies.sweep.run import run_sweep
 from fedray.studies.sweep.sweep import Sweep, find_sweep, shipped_sweeps
@@ -141,6 +144,36 @@ def test_a_row_is_what_its_mechanism_costs_there(tmp_path: Path) -> None:
         assert min(row.rms_loss for row in cell.rows) * (1 + cell.rows[0].regret) == pytest.approx(
             cell.rows[0].rms_loss
         )
+
+
+def test_losses_and_optima_of_a_sweep_are_of_its_workload(tmp_path: Path) -> None:
+    made = '[[mechanisms]]\nkind = "blt"\nbuffers = 1\nmade_for = ["truth"]\n'
+    for workload in ("prefix", "momentum=0.9,decay=0.95"):
+        text = f'workload = "{workload}"\n{QUICK}{made}'
+        result = run_sweep(*read(tmp_path, text), HERE, has_cache=False)
+        parsed = Workload.parse(workload)
+        for cell, truth in zip(result.cells, (MinSep(60, 12, 3), MinSep(60, 20, 3)), strict=True):
+            request = MechanismRequest("blt", truth, 1, None, "rms", workload=parsed)
+            strategies = (TreeFull(rounds=60), Identity(), optimize_mechanism(request))
+            for row, strategy in zip(cell.rows, strategies, strict=True):
+                assert row.rms_loss == pytest.approx(loss(strategy, truth, parsed).rms_loss)
+        assert f"errors of {parsed.rows} at mu = 1" in sweep_page(result)
+
+
+def test_the_schedule_of_a_sweep_is_that_of_its_cells(tmp_path: Path, small) -> None:
+    """Over the planned rounds, even if a run ended early."""
+    schedule = "training.server.schedule.cooldown_rounds"
+    text = SIMULATED.replace("seed = [1, 2]", f'"{schedule}" = [0, 6]')
+    sweep, scenario = read(tmp_path, 'workload = "schedule"\n' + text, small)
+    for cell in sweep.cells():
+        own = cell.scenario_of(scenario)
+        cell_schedule = own.training.server.schedule
+        expected = tuple(cell_schedule.factor(index, 12) for index in range(12))
+        assert sweep.workload_over(12, own) == Workload(rates=expected)
+        truth = simulated_runs.Truth(MinSep(10, 3, 2))
+        found = Judgement(sweep, cell, own, truth, (), None).rows()[-1].rms_loss
+        whole = loss(Identity(), MinSep(10, 3, 2), Workload(rates=expected))
+        assert found == pytest.approx(whole.rms_loss)
 
 
 @pytest.mark.slow
@@ -275,6 +308,8 @@ def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_clust
         ('x = "min_sep"', 'x = "rho"', "'rho' is not varied"),
         ("min_sep = [6, 20]", "min_sep = []", "a list of values is empty"),
         ("min_sep = [6, 20]", "min_sep = [0]", "whole number of at least 1"),
+        ('x = "min_sep"', 'x = "min_sep"\nworkload = "schedule"', "a schedule needs a scenario"),
+        ('x = "min_sep"', 'x = "min_sep"\nworkload = "sgd"', "'sgd' is no workload"),
         ("min_sep = [6, 20]", "goal = [3]", "settings are rounds"),
         (
             "estimate = {rounds = 60, min_sep = 12, max_participations = 5}",

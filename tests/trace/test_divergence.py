@@ -28,7 +28,7 @@ def trained_with(directory: Path, losses, not_finite: int = 0) -> TrainedRun:
         "trace_digest": "0" * 64,
         "rounds": len(rows),
         "seed": 0,
-        "scenario": {},
+        "scenario": {"privacy": {"mechanism": {"kind": "tree"}}},
         "encoding": {},
         "notes": [],
     }

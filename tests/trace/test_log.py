@@ -100,7 +100,10 @@ def test_rounds_without_a_participation_are_refused_with_both_remedies(
         (("--column", "start=t"), "must be ROLE=NAME; roles are device, round, time"),
         (("--column", "round=r"), "--column round=... is given twice"),
         (("--time-format", "minutes"), "is neither one of s, ms, us, ns nor a format"),
-        (("--time-format", "ms"), "--time-format='milliseconds' tells how times are written"),
+        (
+            ("--time-format", "ms"),
+            "--time-format='milliseconds' describes times, but there are none",
+        ),
     ):
         code, _, stderr = fedray_command("import", str(path), *columns, "--rounds", "9", *more)
         assert (code, stderr.count("\n")) == (2, 1)

@@ -16,6 +16,7 @@ from fedray.mechanisms.optimize.design import MechanismRequest, made_mechanism
 from fedray.mechanisms.optimize.objective import Target
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.workload import Workload
 from fedray.scenario import Scenario
 from fedray.studies.simulated import Truth, study_digest
 from fedray.studies.sweep.sweep import Cell, MadeFor, MechanismSpec, Sweep
@@ -64,7 +65,8 @@ class Row(Document):
     needed_noise_multiplier: float | None = None
     """The noise multiplier that this mechanism needs for it."""
     rms_prefix_error: float | None = None
-    """Root mean square error of prefix sums at that multiplier; tables are sorted by it."""
+    """Root mean square error at that multiplier, of prefix sums or of the sweep's workload; tables
+    are sorted by it."""
     max_prefix_error: float | None = None
     """The same, of the worst round."""
     rho: float | None = None
@@ -102,7 +104,8 @@ class Judgement:
         """Digest of everything that the rows depend on, and of nothing else: a cell that is judged
         the same way in two sweeps is computed once."""
         # If a field were missing here, rows of another sweep would be used.
-        used = {"estimate", "mechanisms", "noise_multiplier", "noise_per_report", "delta"}
+        noise = {"noise_multiplier", "noise_per_report", "delta"}
+        used = noise | {"estimate", "mechanisms", "workload"}
         sweep = self.sweep.model_dump(mode="json", include=used)
         # The plotted figure decides objectives, and is not among the fields above.
         objectives = [self.sweep.objective_of(spec) for spec in self.sweep.mechanisms]
@@ -126,7 +129,7 @@ class Judgement:
         # Any common rho gives the same order, so it is that of the first mechanism that has one.
         common_rho = next((row.rho for row, _ in judged if row.rho is not None), None)
         rows = [
-            row if strategy is None else _with_utility(row, strategy, common_rho)
+            row if strategy is None else self._with_utility(row, strategy, common_rho)
             for row, strategy in judged
         ]
         # Regret is relative to the best of the cell, so it needs all rows first.
@@ -210,32 +213,39 @@ class Judgement:
             # A request needs one setting even if targets decide: the most frequent one.
             participation = max(targets, key=lambda target: target.weight).participation
         objective = self.sweep.objective_of(spec)
+        lengths = [each.participation.rounds for each in targets] or [participation.rounds]
+        workload = self.sweep.workload_over(max(lengths), self.scenario)
         return MechanismRequest(
-            spec.kind, participation, spec.buffers, spec.bands, objective, targets
+            spec.kind, participation, spec.buffers, spec.bands, objective, targets, workload
         )
+
+    def _with_utility(self, row: Row, strategy: Strategy, common_rho: float | None) -> Row:
+        """A row with its losses, and its error if all mechanisms of the cell have the same rho."""
+        # A row with a strategy has a rho, so the cell has a common one.
+        assert row.rounds is not None
+        assert row.sensitivity is not None
+        assert common_rho is not None
+        try:
+            workload = self._workload(row.rounds)
+            found = utility(strategy, row.rounds, row.sensitivity, common_rho, workload=workload)
+        except ValueError as error:
+            # Errors over this many rounds are not finite.
+            return replace(row, note=_one_line(error))
+        return replace(
+            row,
+            rms_loss=found.rms_loss,
+            max_loss=found.max_loss,
+            common_rho=found.rho,
+            needed_noise_multiplier=found.noise_multiplier,
+            rms_prefix_error=found.rms_prefix_error,
+            max_prefix_error=found.max_prefix_error,
+        )
+
+    def _workload(self, rounds: int) -> Workload:
+        """The workload of the cell's rounds; a run that ended early had the planned schedule."""
+        planned = rounds if self.scenario is None else max(rounds, self.scenario.rounds.count)
+        return self.sweep.workload_over(planned, self.scenario)
 
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-def _with_utility(row: Row, strategy: Strategy, common_rho: float | None) -> Row:
-    """A row with its losses, and its error if all mechanisms of the cell have the same rho."""
-    # A row with a strategy has a rho, so the cell has a common one.
-    assert row.rounds is not None
-    assert row.sensitivity is not None
-    assert common_rho is not None
-    try:
-        found = utility(strategy, row.rounds, row.sensitivity, common_rho)
-    except ValueError as error:
-        # Errors over this many rounds are not finite.
-        return replace(row, note=_one_line(error))
-    return replace(
-        row,
-        rms_loss=found.rms_loss,
-        max_loss=found.max_loss,
-        common_rho=found.rho,
-        needed_noise_multiplier=found.noise_multiplier,
-        rms_prefix_error=found.rms_prefix_error,
-        max_prefix_error=found.max_prefix_error,
-    )

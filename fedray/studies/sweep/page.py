@@ -14,7 +14,7 @@ from fedray.report.page import render_study
 from fedray.report.table import Table
 from fedray.studies.sweep.cells import Row
 from fedray.studies.sweep.run import OF_THE_CELL, Crossing, SweepResult
-from fedray.studies.sweep.sweep import Cell
+from fedray.studies.sweep.sweep import Cell, Sweep
 
 COLUMNS = {
     "rounds": "n",
@@ -61,6 +61,10 @@ _TITLES = {
 }
 
 
+def _title(sweep: Sweep) -> str:
+    return _TITLES[sweep.y].replace("prefix sums", sweep.parsed_workload.rows)
+
+
 def sweep_notes(result: SweepResult) -> list[str]:
     """Notes for a reader of the result, a sentence each."""
     rows = [row for each in result.cells for row in each.rows]
@@ -71,7 +75,8 @@ def sweep_notes(result: SweepResult) -> list[str]:
         named = " or ".join(rests[kind] for kind in sorted(kinds))
         notes.append(f"Losses, rho and epsilon of a row rest on one sensitivity, {named}.")
     notes.append(
-        "RmsLoss and MaxLoss are errors of the prefix sums at mu = 1. For the last errors, all "
+        f"RmsLoss and MaxLoss are errors of {result.sweep.parsed_workload.rows} at mu = 1. For the "
+        "last errors, all "
         "mechanisms of a cell have the same rho, that of the sweep's first mechanism; the least "
         "comes first."
     )
@@ -115,7 +120,7 @@ def _crossings_table(result: SweepResult, crossings: Sequence[Crossing]) -> Tabl
         "and": lambda each: f"{each.high:g}",
         "interpolated": lambda each: f"{each.at:.1f}",
     }
-    note = f"Where the lower {_TITLES[result.sweep.y]} changes from one mechanism to another."
+    note = f"Where the lower {_title(result.sweep)} changes from one mechanism to another."
     return Table.of("Crossings", crossings, cells, note)
 
 
@@ -162,7 +167,7 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
     """A plane per mechanism and other values, or one figure with a line for each."""
     sweep = result.sweep
     x_axis = _key_title(sweep.x)
-    y_title = _TITLES[sweep.y]
+    y_title = _title(sweep)
     lines = _lines(result)
     if sweep.plane is not None:
         return [

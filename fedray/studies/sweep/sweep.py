@@ -38,7 +38,9 @@ from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOI
 from fedray.mechanisms.optimize.design import RECIPES, Kind, MechanismRequest, Recipe
 from fedray.mechanisms.optimize.objective import Objective
 from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.workload import Workload
 from fedray.scenario import Scenario
+from fedray.studies.workloads import schedule_rates
 
 Count = Annotated[int, Field(ge=1)]
 MadeFor = Literal["estimate", "truth", "distribution"]
@@ -157,6 +159,9 @@ class Sweep(Table):
     """Plotted figure of `fedray.studies.sweep.cells.Row`."""
     plane: str | None = None
     """Vertical axis of a plane: another varied key."""
+    workload: str = "prefix"
+    """Workload of losses and errors, such as "momentum=0.9,decay=0.95"; the part "schedule" is the
+    learning-rate schedule of the scenario."""
 
     @field_validator("vary", mode="before")
     @classmethod
@@ -181,6 +186,8 @@ class Sweep(Table):
             )
         if self.noise_multiplier is not None and self.noise_per_report is not None:
             raise ValueError("noise_multiplier and noise_per_report: give one of them")
+        if self.parsed_workload.rates and self.scenario is None:
+            raise ValueError("workload: a schedule needs a scenario; add one, or leave it out")
         # An impossible guess or setting is refused here, and not in the middle of a sweep.
         if self.estimate is not None:
             self.estimate.participation()
@@ -203,6 +210,17 @@ class Sweep(Table):
                 "max_participations"
             )
         return self
+
+    @property
+    def parsed_workload(self) -> Workload:
+        """The workload, with a rate of one round in place of a schedule."""
+        return Workload.parse(self.workload, (1.0,))
+
+    def workload_over(self, rounds: int, scenario: Scenario | None) -> Workload:
+        """Returns the workload for a number of rounds, with the scenario's schedule if named."""
+        if scenario is None or not self.parsed_workload.rates:
+            return self.parsed_workload
+        return Workload.parse(self.workload, schedule_rates(scenario, rounds))
 
     def _check_settings(self) -> None:
         for key, values in self.vary.items():
