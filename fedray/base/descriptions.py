@@ -14,25 +14,8 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from pydantic import BaseModel, GetJsonSchemaHandler
-
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*(?:\n {4}.*)*)", re.MULTILINE)
 """An entry of a docstring about fields: names, and a text whose further lines are indented."""
-
-
-class Described(BaseModel):
-    """A value whose fields are described by the strings below them, in its JSON schema too."""
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: Any, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        written = handler(core_schema)
-        properties = handler.resolve_ref_schema(written).get("properties", {})
-        for name, description in descriptions_of(cls).items():
-            if name in properties:
-                properties[name].setdefault("description", description)
-        return written
 
 
 @functools.cache
@@ -47,9 +30,10 @@ def descriptions_of(owner: type) -> Mapping[str, str]:
     found: dict[str, str] = {}
     # Base classes come first, so that the strings of subclasses win.
     for each in reversed(owner.__mro__):
-        if each not in (object, BaseModel):
+        if each is not object and each.__module__ != "pydantic.main":
             found |= _own_descriptions(each)
-    fields = owner.model_fields if issubclass(owner, BaseModel) else {}
+    # Only models have this attribute. Pydantic is not imported here, since it loads slowly.
+    fields = getattr(owner, "model_fields", {})
     given = {name: field.description for name, field in fields.items()}
     return found | {name: description for name, description in given.items() if description}
 

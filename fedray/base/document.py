@@ -27,8 +27,6 @@ from typing import (
     is_typeddict,
 )
 
-from pydantic import BaseModel
-
 from fedray.base.descriptions import descriptions_of
 from fedray.base.parsing import finite_or_none
 
@@ -117,7 +115,8 @@ def json_of(value: Any) -> Any:
             return finite_or_none(value)
         case Mapping():
             return {str(key): json_of(each) for key, each in value.items()}
-        case BaseModel():
+        # Models of pydantic, which base does not import for this.
+        case _ if hasattr(value, "model_dump"):
             return value.model_dump(mode="json")
         # Named tuples are objects, and other tuples are lists.
         case _ if is_dataclass(value) or hasattr(value, "_fields"):
@@ -182,8 +181,8 @@ def _marks(annotation: Any) -> tuple[Any, ...]:
 def _annotations(owner: type) -> dict[str, Any]:
     """Returns the annotations of a class's fields, then of its marked constants and properties."""
     # Pydantic adds attributes to a class at run time, so its fields are asked for.
-    if issubclass(owner, BaseModel):
-        return dict.fromkeys(owner.model_fields)
+    if hasattr(owner, "model_fields"):
+        return dict.fromkeys(owner.model_fields)  # pyright: ignore[reportAttributeAccessIssue]
     found, marked = {}, {}
     for each in reversed(owner.__mro__):
         own = vars(each).get("__annotations__", {})
@@ -337,6 +336,6 @@ def _word(part: Any) -> str:
     if origin in (dict, Mapping):
         names = getattr(arguments[0], "__metadata__", ("name",))[0]
         return f"object by {names}" if _object_in(arguments[1]) else "object"
-    if isinstance(part, type) and (_has_keys(part) or issubclass(part, BaseModel)):
+    if isinstance(part, type) and (_has_keys(part) or hasattr(part, "model_fields")):
         return "object"
     return "text"

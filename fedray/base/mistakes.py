@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
 
-from fedray.base.descriptions import Described, descriptions_of
+from fedray.base.descriptions import descriptions_of
 from fedray.base.errors import InputError, one_line, shown
 
 _TAGS = ("kind", "model")
@@ -27,15 +27,16 @@ _TOLD_ALONE = {
 """Problems that are not reported as a value and the rule it breaks."""
 
 
-class Explained(Described):
+class Explained(BaseModel):
     """A value that is checked when it is constructed; a mistake is reported in one line.
 
     The constructor raises `refusal`. `model_validate` still raises pydantic's ValidationError, so
-    that a reader of files can name the file.
+    that a reader of files can name the file. The strings below fields are their descriptions, in
+    the JSON schema too.
     """
 
+    # Class of the constructor's errors; not a description, since it is no key.
     refusal: ClassVar[type[InputError]] = InputError
-    """Class of the constructor's errors."""
 
     def __init__(self, *unnamed: Any, **values: Any) -> None:
         if unnamed:
@@ -55,6 +56,17 @@ class Explained(Described):
     # Pydantic then validates nested tables itself, without this constructor, so that the problems
     # of all tables are reported together.
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: Any, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        written = handler(core_schema)
+        properties = handler.resolve_ref_schema(written).get("properties", {})
+        for name, description in descriptions_of(cls).items():
+            if name in properties:
+                properties[name].setdefault("description", description)
+        return written
 
 
 _Refusal = TypeVar("_Refusal", bound=InputError)

@@ -69,9 +69,10 @@ def test_tests_are_no_package() -> None:
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
 
-def test_importing_fedray_loads_nothing_heavy() -> None:
+@pytest.mark.parametrize("module", ["fedray", "fedray.cli"])
+def test_importing_fedray_and_its_command_loads_nothing_heavy(module: str) -> None:
     program = (
-        "import sys, fedray\n"
+        f"import sys, {module}\n"
         "heavy = [n for n in ('ray', 'torch', 'jax', 'numba', 'pyarrow', 'dp_accounting', 'matplotlib', 'pydantic') if n in sys.modules]\n"
         "assert not heavy, heavy"
     )

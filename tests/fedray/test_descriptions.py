@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedray.base.descriptions import Described, descriptions_of
+from fedray.base.descriptions import descriptions_of
+from fedray.base.mistakes import Explained
 from fedray.mechanisms.registry import BLT
 from fedray.scenario import Scenario
 
@@ -27,7 +28,7 @@ class Whole(BaseModel):
         """Of no field."""
 
 
-class Lazy(Described):
+class Lazy(Explained):
     """Read by us."""
 
     first: int = 1
@@ -63,9 +64,9 @@ def test_fields_of_a_base_class_keep_theirs() -> None:
 
 
 def test_a_class_without_source_has_what_its_fields_say() -> None:
-    names = {"Described": Described, "Field": Field, "__name__": "prompt"}
+    names = {"Explained": Explained, "Field": Field, "__name__": "prompt"}
     exec(
-        "class Typed(Described):\n    key: int = Field(description='said')\n    other: int = 1",
+        "class Typed(Explained):\n    key: int = Field(description='said')\n    other: int = 1",
         names,
     )
     assert descriptions_of(names["Typed"]) == {"key": "said"}
