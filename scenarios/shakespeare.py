@@ -132,7 +132,7 @@ def run(
     rounds: Annotated[int, "Rounds of each training."] = 1200,
     optimizers: Annotated[str, "Optimisers, with commas between."] = ",".join(OPTIMIZERS),
     tuning: Annotated[
-        bool, "Evaluate on a tenth of the training roles, to choose learning rates (--set)."
+        bool, "Evaluate on a tenth of the training roles, to choose learning rates."
     ] = False,
     overrides: Sequence[str] = (),
     placement: "fedray.Placement | None" = None,

@@ -187,7 +187,7 @@ def test_full_closed_and_broken_output_have_no_traceback() -> None:
     full = fedray(f"{command} schema > /dev/full")
     assert full.returncode == 1
     assert "No space left on device" in one_error(full.stderr)
-    closed = fedray(f"{command} scenarios >&-")
+    closed = fedray(f"{command} init --list >&-")
     assert (closed.returncode, closed.stderr) == (0, "")
     broken = fedray(f"(sleep 2; {command} schema; echo done $? >&2) | true")
     assert broken.stderr == "done 1\n"

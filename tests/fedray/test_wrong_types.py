@@ -120,7 +120,8 @@ def _callables() -> dict[str, Callable[..., Any]]:
         is_kind = inspect.isclass(value)
         if is_kind and (issubclass(value, Exception) or inspect.isabstract(value)):
             continue
-        if getattr(value, "_is_protocol", False):
+        # Nobody constructs a protocol, or the mixin of results.
+        if getattr(value, "_is_protocol", False) or value is fedray.DrawnResult:
             continue
         if is_kind or inspect.isfunction(value):
             found[name] = value

@@ -217,12 +217,16 @@ def test_documents_of_mechanisms_match_their_types(
     setting = ("--rounds", "60", "--min-sep", "12", "--max-participations", "4")
     sampled = ("--sampling", "0.01", "--delta", "1e-6")
     file = str(tmp_path / "identity.json")
-    for command in (("mechanism", "--noise-multiplier", "1"), ("mechanism", "--epsilon", "4")):
+    workload = ("--workload", "momentum=0.9")
+    for command in (
+        ("mechanism", "--noise-multiplier", "1", *workload),
+        ("mechanism", "--epsilon", "4", *workload),
+    ):
         name, *options = command
         found = printed(fedray_command, name, file, *setting, *sampled, *options, "--json")
         check("fedray mechanism", found)
         sampled_part = {"hypothetical": found["hypothetical"]}
-    several = printed(fedray_command, "mechanism", file, "tree", *setting, "--json")
+    several = printed(fedray_command, "mechanism", file, "tree", *setting, *workload, "--json")
     check("fedray mechanism, of several", several)
     outcomes = [
         {"rounds": 60, "min_sep": 12, "max_participations": 4},
@@ -230,7 +234,7 @@ def test_documents_of_mechanisms_match_their_types(
     ]
     (tmp_path / "targets.json").write_text(json.dumps(outcomes))
     targets = ("--targets", str(tmp_path / "targets.json"), "--buffers", "1")
-    found = printed(fedray_command, "optimize", "blt", *targets, "--json")
+    found = printed(fedray_command, "optimize", "blt", *targets, *workload, "--json")
     check("fedray optimize", found, sampled_part, has_base=False)
 
 

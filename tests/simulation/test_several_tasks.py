@@ -102,7 +102,7 @@ def test_shards_and_interruptions_change_nothing(reference: TasksRun, tmp_path: 
     resumed = resume_tasks(tmp_path / "t", HERE)
     assert digests(resumed) == digests(reference)
     assert resumed.digest == reference.digest
-    with pytest.raises(CheckpointError, match="is whole"):
+    with pytest.raises(CheckpointError, match="is complete"):
         resume_tasks(tmp_path / "t", HERE)
 
 

@@ -159,7 +159,8 @@ class Sweep(Table):
     """Plotted figure of `fedray.studies.sweep.cells.Row`."""
     plane: str | None = None
     """Vertical axis of a plane: another varied key."""
-    workload: str = "prefix"
+    # Documents of sweeps over prefix sums stay as they were before there was a choice.
+    workload: Annotated[str, Field(exclude_if=lambda workload: workload == "prefix")] = "prefix"
     """Workload of losses and errors, such as "momentum=0.9,decay=0.95"; the part "schedule" is the
     learning-rate schedule of the scenario."""
 
