@@ -215,7 +215,8 @@ class Strategy(Explained, ABC):
         of the workload A at noise of unit scale."""
         if rounds > MOST_MATRIX_ROUNDS:
             rule = f"is more than {MOST_MATRIX_ROUNDS:,}, the most for workload {workload}"
-            raise InputError.of("rounds", rounds, rule, "take prefix")
+            remedy = "use fewer rounds" + ("" if workload.is_prefix else ", or workload prefix")
+            raise InputError.of("rounds", rounds, rule, remedy)
         variances = np.zeros(rounds)
         for first, block in self.noise_blocks(rounds):
             B = workload.applied(block, first)

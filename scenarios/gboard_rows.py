@@ -242,8 +242,8 @@ def _run_of(row: dict[str, str | None], where: str, is_users: bool) -> Published
     if run.max_participations < 2 or run.rounds_between >= run.rounds - 1:
         raise InputError(
             f"{where}: max_participations={run.max_participations} and rounds_between="
-            f"{run.rounds_between} must be of a run in which a device took part twice; leave the "
-            "row out"
+            f"{run.rounds_between} do not describe a run in which a device took part "
+            "twice; leave the row out"
         )
     return run
 

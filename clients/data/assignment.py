@@ -146,8 +146,9 @@ class _Traits:
             self._habit = HabitAvailabilityModel(scenario, scenario.availability)
 
     def of(self, device_ids: Ids) -> Float64Array:
-        """Returns traits [G] of devices: the UTC hour of the middle of their nights, the number of
-        their zone, or the factor of their training time."""
+        """Returns the trait [G] of each device that `data.tie` names: "hour", the UTC hour of the
+        middle of its night; "zone", the number of its time zone; "speed", the factor on its
+        training time."""
         if self._habit is not None:
             known = self._habit.known_of(device_ids)
             utc_hours = known.center - self._zones.offsets[known.zone]

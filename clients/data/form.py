@@ -379,7 +379,7 @@ def _as_float32(found: NDArray, name: str, scale: float = 1.0) -> Float32Array:
     with np.errstate(over="ignore"):
         reals = (scale * found.astype(np.float64)).astype(np.float32)
     if not np.isfinite(reals).all():
-        raise ValueError(f"column {name!r} has values that are not finite")
+        raise ValueError(f"column {name!r} has values that are not finite float32 numbers")
     return reals
 
 

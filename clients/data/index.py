@@ -56,12 +56,12 @@ class Index:
         return sorted(self._table.column("split").unique().to_pylist())
 
     def places(self, split: str) -> Integers:
-        """Returns the places of the clients of a split, in order of their names."""
+        """Returns the rows of this index that hold the clients of a split, in order of name."""
         is_in_it = _COMPUTE.equal(self._table.column("split"), split)
         return np.flatnonzero(is_in_it.to_numpy(zero_copy_only=False))
 
     def client(self, place: int) -> Client:
-        """Returns the client at a place among all."""
+        """Returns the client in one row of the index, which counts the clients of all splits."""
         cells = (self._table.column(name)[place] for name in Client._fields)
         return Client(*(cell.as_py() for cell in cells))
 

@@ -182,18 +182,9 @@ def _output(gates, tanhs, outputs, t):
 
 @njit(cache=True, nogil=True)
 def _step_back(gates, cells, tanhs, output_slopes, cell_slope, slopes, t, place):
-    """Writes the slopes of the loss by the gates of step t, before their sigmoids and tanhs.
+    """Writes the gradient of the loss with respect to the gates of step t before activation.
 
-    A sigmoid s has the slope s (1 - s), a tanh t has 1 - t^2.
-
-    Args:
-        gates, cells, tanhs: arrays of the forward pass.
-        output_slopes: slopes by the outputs, [G, .., B, H]; step t is at `place`.
-        cell_slope: slope by the cell after step t through later steps, [G, B, H]; becomes the slope
-            by the cell before step t.
-        slopes: result, [G, T, B, gates H], in the layout of the gates.
-        t: step.
-        place: position of the step in `output_slopes`.
+    The derivative of a sigmoid s is s (1 - s), that of a tanh t is 1 - t^2.
     """
     units = tanhs.shape[3]
     is_coupled = gates.shape[3] == 3 * units

@@ -777,7 +777,7 @@ class _Used:
                 raise InputError.of(
                     "noise_multiplier",
                     noise_multiplier,
-                    "is of no mechanism, since the run added no noise",
+                    "applies to no mechanism, since the run added no noise",
                     "name a mechanism",
                 )
             if noise_multiplier is None and privacy is not None and own is not None:

@@ -163,9 +163,9 @@ def _check(audit: Audit) -> None:
     audited = audit.mechanisms[0]
     if isinstance(audited.noise, DeviceNoise):
         raise InputError(
-            f"{named}: its devices add the noise (privacy.encoding.kind='discrete_gaussian'), and "
-            "what a round has of it depends on how many were accepted, so no noise multiplier is "
-            "calibrated to it; audit the trace at noise multipliers of your choice"
+            f"{named}: its devices add the noise (privacy.encoding.kind='discrete_gaussian'), so a "
+            "round's noise depends on how many devices were accepted, and no single noise "
+            "multiplier can be calibrated; audit the trace with noise multipliers of your choice"
         )
     # If sampling provably adds nothing, the other guarantees cover the run.
     if audited.sampled is not None and audited.sampled.sensitivity is not None:

@@ -126,9 +126,9 @@ def _wrong_counts(trace: Trace, probability: float) -> str:
 
 
 def _wrong_uploads(trace: Trace, window_seconds: float) -> str:
-    """Returns in words which device was drawn with two uploads of a window, or with an upload of
-    another window, since its probability then differed from the stated one; empty if no device was.
-    """
+    """Returns a sentence that names a device drawn with two uploads of one window, or with an
+    upload from outside the round's window; "" if there is none. Such a device was not drawn with
+    the stated probability."""
     ends = trace.rounds["opened"][trace.rounds["state"] == 0]
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)

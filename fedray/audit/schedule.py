@@ -15,18 +15,15 @@ def following_rounds(
     upload_seconds: float,
     min_sep: int,
 ) -> Int64Array:
-    """Returns the first round in which a device can take part again after each round; n for none.
+    """Returns, for each round, the first later round in which the same device can take part; n if
+    there is none.
 
-    Within a window its upload is drawn at least `min_sep` rounds later. The next upload starts
-    `upload_seconds` after the earlier one or later, so it may be in the first window that ends
-    after the present one's start and that time. Every pair of rounds is treated separately: a chain
-    of them may be longer than that of any device, never shorter.
-
-    Args:
-        window_ends: [n]; end of each round's upload window, seconds since start.
-        window_seconds: length of a window.
-        upload_seconds: least time between two uploads of a device.
-        min_sep: least difference between two rounds of an upload.
+    While its window lasts, an upload can be drawn again after `min_sep` rounds. A device's next
+    upload comes at least `upload_seconds` after its last, which may have come at the very start of
+    the window; so it can be drawn in the first later window that ends after that start plus
+    `upload_seconds`. Pairs
+    of rounds are bounded one by one: a chain of them may hold more participations than any device
+    can have, never fewer.
     """
     n = window_ends.size
     rounds = np.arange(n)

@@ -168,8 +168,9 @@ def long_words(key, device_ids, a):
 
 @njit(inline="always")
 def address_within(time, start_time, end_time):
-    """Returns a time as part of an address: its position in [start_time, end_time), in units of
-    2^-32 of the window. Times further apart than that have different addresses."""
+    """Returns the part of an address that stands for a time: its position in [start_time,
+    end_time), in units of 2^-32 of the window's length. Times at least one unit apart have
+    different addresses."""
     return int((time - start_time) / (end_time - start_time) * 2.0**32)
 
 

@@ -1,5 +1,5 @@
-"""Options of commands for arguments of the library: an error of the library names an argument, such
-as `trust_code=True`, and the user of a command reads the option, `--trust-code`."""
+"""Translates the arguments that errors of the library name into options of commands: for
+`trust_code=True`, the user of a command reads `--trust-code`."""
 
 from collections.abc import Iterable
 from dataclasses import fields

@@ -289,7 +289,7 @@ class Log:
         if len(kinds) == 1:
             return kinds[0]
         if pa.binary() in kinds:
-            rule = "must be integers or strings, not bytes"
+            rule = "combines several columns, which must be integers or strings, not bytes"
             raise InputError.of("device_column", names, rule, "write bytes as hexadecimal text")
         return pa.string()
 

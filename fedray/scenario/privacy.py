@@ -192,7 +192,7 @@ class Privacy(Table):
         elif not is_clipped:
             raise ValueError(
                 f"clipping.kind='none' with mechanism.kind={self.mechanism.kind!r}: the noise is "
-                "measured by the clip norm; take another clipping, or the mechanism none"
+                "scaled by the clip norm; take another clipping, or the mechanism none"
             )
         if not is_clipped and not isinstance(self.encoding, FixedPoint):
             raise ValueError(

@@ -184,7 +184,7 @@ class Scenario(Table):
 
     @property
     def training_files(self) -> tuple[ContentFile, ...]:
-        """Tables of the data and task files that a training reads."""
+        """The data and task tables that name a file which training reads."""
         tables = (self.data, self.training.task)
         return tuple(table for table in tables if isinstance(table, ContentFile))
 
@@ -293,8 +293,8 @@ class Scenario(Table):
         usable = self.device_ids * self.usable_share
         if not self.availability.can_be_thinned and self.rounds.sampler == "thinning":
             raise ValueError(
-                "rounds.sampler='thinning': your own availability function only lists intervals, "
-                "which needs enumeration; leave the sampler out"
+                "rounds.sampler='thinning' asks whether a device is eligible at one moment, but a "
+                "custom availability function only lists intervals; leave the sampler out"
             )
         # Ids from 2^40 on belong to held-out clients, and joining devices need ids too.
         if self.device_ids >= 2**40:

@@ -104,11 +104,11 @@ class OnDevices(DrawnResult):
     most_examples: int
     """Most examples that were used of each device."""
     without_data: int
-    """Devices of the samples without examples that can be read."""
+    """Number of sampled devices that were left out because they have no readable examples."""
     notes: tuple[str, ...]
     """Notes for a reader, a sentence each."""
     quantiles: ClassVar[InJson[tuple[float, ...]]] = QUANTILES
-    """Quantiles that each group has, from 0 to 1."""
+    """Levels, from 0 to 1, of the quantiles that each group reports."""
 
     def __repr__(self) -> str:
         return f"<OnDevices of {self.trained!r}: {len(self.groups)} groups>"

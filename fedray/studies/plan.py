@@ -223,7 +223,7 @@ class Plan(DrawnResult):
     warnings: tuple[str, ...] = ()
     """Warnings about the answer, a sentence each."""
     has_cache: NotInJson[bool] = True
-    """Whether results are kept, and kept ones are used."""
+    """Whether simulations are stored in the cache, and taken from it if they are there."""
 
     def __repr__(self) -> str:
         found = "nothing meets it"

@@ -57,8 +57,8 @@ def check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:
         found_rows = parquet.metadata.num_rows
     if rows is not None and found_rows != rows:
         raise TraceCorrupt(
-            f"{file} has {found_rows} rows, {RUN_FILE} says {rows}; copy the trace from its source "
-            "again"
+            f"{file} has {found_rows} rows, but {RUN_FILE} records {rows}; copy the trace from "
+            "its source again"
         )
 
 

@@ -678,7 +678,8 @@ def _real(document: Any, key: str) -> float | None:
 
 
 def _reals(document: dict[str, Any]) -> dict[str, float | None]:
-    """Returns numbers by name; only the first names, since a file may have any number of them."""
+    """Returns the first MOST_METRICS values by name, None for one that is not a number. The limit
+    exists because a file may have any number of names."""
     names = list(document)[:MOST_METRICS]
     return {one_line(name)[:LONGEST_TEXT]: _real(document, name) for name in names}
 

@@ -66,7 +66,7 @@ def error_form(objective: Objective, workload: Workload, rounds: int) -> Float64
         raise InputError.of("objective", objective, rule, "take rms")
     if rounds > MOST_MATRIX_ROUNDS:
         rule = f"is more than {MOST_MATRIX_ROUNDS:,}, the most for workload {workload}"
-        raise InputError.of("rounds", rounds, rule)
+        raise InputError.of("rounds", rounds, rule, "use fewer rounds, or workload prefix")
     A = workload.matrix(rounds)
     K = A.T @ A / rounds
     Q = np.zeros((rounds, rounds))

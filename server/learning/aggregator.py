@@ -189,7 +189,7 @@ def _kind_of(device: torch.device) -> str:
     """The kind of a device that is there. Raises InputError."""
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(
-            "aggregator_gpus is not 0 but torch sees no GPU; install torch's CUDA build, or leave "
-            "it out for the CPU"
+            "aggregator_gpus is not 0, but torch sees no GPU; install torch's CUDA build, or leave "
+            "aggregator_gpus out to use the CPU"
         )
     return kind_of_device(device)

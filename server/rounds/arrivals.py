@@ -230,7 +230,7 @@ def next_time(return_key, window, device, end, free_time):
 
 @njit(forceinline=True)
 def push(counts, times, rows, time, row, records=None):
-    """Adds an entry to a heap.
+    """Adds an entry to a heap in place; the entry with the earliest time is first.
 
     Args:
         counts: array whose second number is the number of the heap's entries.
@@ -255,7 +255,8 @@ def push(counts, times, rows, time, row, records=None):
 
 @njit(forceinline=True)
 def pop(counts, times, rows, records=None):
-    """Removes the first entry of a heap; the arguments are as in `push`."""
+    """Removes the earliest entry of a heap without returning it: read times[0] and rows[0] first.
+    The arguments are as in `push`."""
     counts[1] -= 1
     count = counts[1]
     # The last entry fills the hole at the top, and sinks until no child comes before it.

@@ -96,7 +96,7 @@ def test_what_needs_noise_or_clipping_is_refused_without(small, overrides, reaso
 
 
 def test_only_a_run_without_noise_may_leave_updates_unclipped(small) -> None:
-    with pytest.raises(ScenarioError, match="measured by the clip norm"):
+    with pytest.raises(ScenarioError, match="scaled by the clip norm"):
         small("privacy.clipping.kind=none")
     clip = clip_rule_of(small(NONE, "privacy.clipping.kind=none", "privacy.clip_norm=0.5")).clip()
     assert (clip.norm, clip.zero_above) == (512.0, 512.0)

@@ -241,7 +241,7 @@ def damage(name: str, trace: Trace) -> None:
         ("missing part", TraceCorrupt, "is missing"),
         ("truncated part", TraceCorrupt, "truncated"),
         ("empty rounds", TraceCorrupt, "truncated"),
-        ("fewer rows", TraceCorrupt, "has 9 rows, run.json says 10"),
+        ("fewer rows", TraceCorrupt, "has 9 rows, but run.json records 10"),
         ("other columns", TraceCorrupt, "has columns"),
     ],
 )

@@ -476,7 +476,10 @@ class _Search:
         try:
             records = simulator.records(table_of(values, self.base), values[OFFSET], rate)
         except ScenarioError as error:
-            raise FitFailed(f"no habits near the log's can be simulated: {error}") from None
+            raise FitFailed(
+                f"the fit reached habits that cannot be simulated ({error}); the log may be unlike "
+                "the habit model: fix some of its keys"
+            ) from None
         return self._layout.summary(records)
 
     def _values(self, place: Float64Array) -> Mapping[str, float]:

@@ -86,8 +86,8 @@ class ObservedLog(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulator:
-    """Makes logs of simulated devices by common random numbers: the seed is the same for all values
-    of the parameters, so that only these make two simulations differ."""
+    """Simulates the logs of devices with common random numbers: all parameter values share one
+    seed, so two simulations differ only because their parameters do."""
 
     layout: Layout
     """Layout of the log."""

@@ -239,7 +239,7 @@ def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
 
 
 def _lines(result: SweepResult) -> dict[str, dict[float, Row]]:
-    """Rows with a figure, by the name of their line and their place on the horizontal axis."""
+    """Rows that have a value to plot, by the name of their line, then by their x."""
     lines = {}
     for name, (x,), row in _placed(result, (result.sweep.x,)):
         if not row.is_starved and getattr(row, result.sweep.y) is not None:

@@ -67,7 +67,7 @@ class RowOfCell(NamedTuple):
     """A row of a sweep, with the values of its cell."""
 
     cell: InPlace[Mapping[str, Any]]
-    """Value in the cell of each varied KEY."""
+    """Value of each varied KEY in this cell."""
     row: InPlace[Row]
 
 
