@@ -17,8 +17,8 @@ from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
 
 class BandFHU(ToeplitzStrategy):
-    """Square root of the prefix sum, truncated to `bands` coefficients, their number being the only
-    parameter to optimise."""
+    """Square root of the prefix sum, truncated to `bands` coefficients; their number is the only
+    parameter."""
 
     kind: Literal["band-fhu"] = "band-fhu"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Banded square root."""

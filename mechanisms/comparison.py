@@ -1,10 +1,10 @@
-"""Mechanisms side by side: the error of each at equal privacy.
+"""Compares mechanisms: the error of each at equal privacy.
 
 A noise multiplier z multiplies the noise on the rows of C, and kinds of mechanism scale C
-differently: independent noise has columns of norm 1, a BLT has larger ones. So equal multipliers
-are neither equal privacy nor equal error. What can be compared is the error of the prefix sums when
-every mechanism has the noise multiplier that it needs for the same rho. Source: McMahan, Xu, Zhang
-2024, section 3 (MaxLoss, RmsLoss); Bun and Steinke 2016 (rho).
+differently: independent noise has columns of norm 1, a BLT has longer ones. So equal multipliers
+give neither equal privacy nor equal error. What can be compared is the error of the prefix sums
+when every mechanism has the noise multiplier that it needs for the same rho. Source: McMahan, Xu,
+Zhang 2024, section 3 (MaxLoss, RmsLoss); Bun and Steinke 2016 (rho).
 """
 
 import math
@@ -26,17 +26,18 @@ NOT_COMPARABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Utility(Document):
-    """What one mechanism gives at a privacy that all have in common, at clip norm 1.
+    """The noise and the error of one mechanism at a privacy (rho) common to all that are compared,
+    at clip norm 1.
 
-    Privacy is that of rho; the error is what to compare.
+    Compare mechanisms by their errors; their noise multipliers are not comparable.
     """
 
     name: str
     """Name of the mechanism; by default its kind."""
     sensitivity: float
-    """The sensitivity used, of a trace or under a participation."""
+    """The sensitivity used: of the trace, or under the participation."""
     rms_loss: float
-    """RmsLoss at that sensitivity: root mean square error over the rounds, at mu = 1."""
+    """RmsLoss at that sensitivity: root mean square over the rounds of the error at mu = 1."""
     max_loss: float
     """MaxLoss at that sensitivity: error of the worst round, at mu = 1."""
     rho: float
@@ -45,10 +46,11 @@ class Utility(Document):
     """The noise multiplier that this mechanism needs for the common rho; not comparable between
     kinds."""
     rms_prefix_error: float
-    """Standard deviation of the noise on a prefix sum at that multiplier, root mean square over
-    rounds. Sort by it."""
+    """Standard deviation, at that noise multiplier, of the noise on a prefix sum: root mean square
+    over the rounds. The figure by which to rank mechanisms."""
     max_prefix_error: float
-    """The same, of the worst round."""
+    """Standard deviation of the noise on the prefix sum of the worst round, at that noise
+    multiplier."""
 
     def __repr__(self) -> str:
         return (
@@ -71,14 +73,14 @@ def utility(
     Args:
         strategy: the mechanism.
         rounds: number of released rounds n.
-        sensitivity: sensitivity of the trace, or under (b, k), of this strategy; positive.
+        sensitivity: sensitivity of this strategy, for the trace or under (b, k); positive.
         rho: common rho of the comparison; positive.
         name: name of the mechanism; default: the strategy's kind.
         workload: workload of the errors, or its text; prefix sums by default.
 
     Raises:
-        InputError: sensitivity or rho are not positive and finite, the strategy has fewer rounds,
-            or its matrix is near singular and so has no finite error.
+        InputError: sensitivity or rho is not positive and finite, the strategy has fewer rounds, or
+            its matrix is nearly singular and so has no finite error.
     """
     for what, value in (("sensitivity", sensitivity), ("rho", rho)):
         if not 0 < value < math.inf:
@@ -89,6 +91,7 @@ def utility(
                 "leave the comparison out",
             )
     max_error, rms_error = errors(strategy, rounds, workload_of(workload))
+    # rho = mu^2 / 2, with mu = sensitivity / noise multiplier.
     noise_multiplier = sensitivity / math.sqrt(2.0 * rho)
     return Utility(
         name=strategy.kind if name is None else name,

@@ -1,4 +1,4 @@
-"""All figures of a mechanism at one setting: loss, sensitivity, privacy."""
+"""All figures of a mechanism at one setting: errors, sensitivity, losses and privacy."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -28,7 +28,7 @@ from fedray.mechanisms.workload import PREFIX, Workload, workload_of
 HYPOTHETICAL = (
     "only if every device was Poisson-sampled as stated; devices that choose when they come are not"
 )
-"""Condition of an amplified figure."""
+"""Condition under which an amplified figure holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Hypothetical:
     """Privacy of a mechanism if devices were Poisson-sampled."""
 
     epsilon: float | None
-    """Upper bound of epsilon at delta, by the privacy loss distribution; None without a noise
+    """Upper bound on epsilon at delta, by the privacy loss distribution; None without a noise
     multiplier."""
     renyi_epsilon: float | None
-    """The same by Renyi DP, which is looser; it is there for comparison with other tools."""
+    """Upper bound on epsilon by Renyi DP: looser, for comparison with other tools."""
     sampling: Annotated[PoissonSampling, Keys("probability partitions compositions")]
     is_exact: bool = False
-    """False: both epsilons are upper bounds."""
+    """Always False: both epsilons are upper bounds."""
     assumption: str = HYPOTHETICAL
     """The assumption, in words; no run of fedray samples devices in this way."""
 
@@ -90,7 +90,8 @@ class Figures(Result):
 
     @property
     def event(self) -> Event | None:
-        """The release as accountants take it, without sampling; None without a noise multiplier."""
+        """The release without sampling, as the accountants take it; None without a noise
+        multiplier."""
         if self.noise_multiplier is None:
             return None
         return StrategyRelease(
@@ -121,28 +122,29 @@ class Figures(Result):
 
     @property
     def amplified_event(self) -> Event | None:
-        """The release if devices are Poisson-sampled by `sampling`. Raises InputError if nothing is
-        proven."""
+        """The release if devices are Poisson-sampled by `sampling`; None without a noise multiplier
+        or sampling. Raises InputError if no amplification is proven."""
         if self.noise_multiplier is None or self.sampling is None:
             return None
         return cyclically_sampled(self.strategy, self.sampling, self.noise_multiplier)
 
     @property
     def amplified_epsilon(self) -> float | None:
-        """An upper bound of epsilon at delta, if devices are so sampled, by the privacy loss
+        """Upper bound on epsilon at delta if devices are sampled by `sampling`, by the privacy loss
         distribution; None without a noise multiplier or sampling."""
         event = self.amplified_event
         return None if event is None else pld_epsilon(event, self.delta)
 
     @property
     def amplified_renyi_epsilon(self) -> float | None:
-        """The same by Renyi DP, which is looser; it is there for comparison with other tools."""
+        """Upper bound on the amplified epsilon by Renyi DP: looser, for comparison with other
+        tools."""
         event = self.amplified_event
         return None if event is None else renyi_epsilon(event, self.delta)
 
     def parameters(self) -> dict[str, Any]:
-        """The strategy's own parameters, as in its JSON; of a matrix its size and bands too, as a
-        reader cannot see them from its digest."""
+        """Returns the strategy's own parameters, as in its JSON; for a matrix also its size and
+        bands, which a reader cannot see from its digest."""
         own = self.strategy.parameters
         if isinstance(self.strategy, MatrixFile):
             own |= {"rounds": self.strategy.most_rounds, "bands": self.strategy.bands}
@@ -155,7 +157,7 @@ class Figures(Result):
 
     @property
     def workload_name(self) -> Annotated[IfAny[str], Key("workload")]:
-        """Workload of the errors and losses, such as "momentum=0.9"; missing for prefix sums."""
+        """Workload of the errors and losses, such as "momentum=0.9"; absent for prefix sums."""
         return None if self.workload.is_prefix else str(self.workload)
 
     @property
@@ -200,7 +202,7 @@ def mechanism_figures(
     matrix = workload_of(workload)
     found = loss(strategy, participation, matrix)
     figures = Figures(strategy, participation, found, noise_multiplier, delta, sampling, matrix)
-    # Both are computed now, so that what cannot be computed is refused here.
+    # Computed now, so that a setting without these figures is refused here and not on first use.
     _ = figures.epsilon, figures.amplified_epsilon
     return figures
 
@@ -215,29 +217,30 @@ def calibrated_figures(
     sampling: PoissonSampling | None = None,
     workload: Workload | str = PREFIX,
 ) -> Figures:
-    """Returns the figures at the least noise multiplier that meets a target, rounded up by a
-    relative 1e-7 at most.
+    """Returns the figures at the smallest noise multiplier that meets a target, rounded up by at
+    most a relative 1e-7.
 
     Args:
         strategy: the mechanism.
         participation: enforced (rounds, min-sep, max participations).
         delta: delta of epsilon.
-        epsilon: target at delta. Give this or rho.
-        rho: zCDP target.
-        sampling: if given, epsilon is the amplified one, assuming that devices are sampled so.
+        epsilon: target for epsilon at delta. Give this or rho.
+        rho: target for rho (zCDP).
+        sampling: if given, the target is the epsilon amplified by this sampling.
         workload: workload of the errors, or its text.
 
     Raises:
-        InputError: a setting is impossible, both or neither target is given, or rho with sampling,
-            which has no zCDP.
+        InputError: a setting is impossible, not exactly one target is given, or rho is given with
+            sampling, for which no zCDP is proven.
     """
     check_one_target(epsilon, rho)
     if sampling is None:
+        # Without sampling the release is one Gaussian, so a closed form gives the noise multiplier.
         sensitivity = strategy.participation_sensitivity(participation)
         z = noise_multiplier_for(sensitivity.value, delta, epsilon=epsilon, rho=rho)
     elif rho is not None:
         raise InputError.of(
-            "rho", rho, "with sampling: no zCDP is proven for sampled mechanisms", "give epsilon"
+            "rho", rho, "cannot be met with sampling, for which no zCDP is proven", "give epsilon"
         )
     else:
         assert epsilon is not None
@@ -246,6 +249,6 @@ def calibrated_figures(
             event = cyclically_sampled(strategy, sampling, z)
             return pld_epsilon(event, delta)
 
-        # With sampling epsilon has no closed form, so that the noise multiplier is searched for.
+        # With sampling, epsilon has no closed form, so the noise multiplier is searched for.
         z = least_noise_multiplier(amplified_epsilon, epsilon)
     return mechanism_figures(strategy, participation, z, delta, sampling, workload)

@@ -1,4 +1,4 @@
-"""Strategies on disk: a JSON document `{"kind": ..., parameters}`, and for a matrix a `.npy` file
+"""Strategies on disk: a JSON document `{"kind": ..., parameters}` and, for a matrix, a `.npy` file
 next to it."""
 
 import json
@@ -31,6 +31,7 @@ def read_strategy(file: str | Path) -> Strategy:
     """
     path = Path(file)
     if path.suffix == ".npy":
+        # A bare matrix claims no structure, so audits assume nothing about it.
         document = {"kind": "matrix", "file": path.name}
     else:
         document = read_json(path, "mechanism file")
@@ -47,10 +48,10 @@ def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Str
     """Reads the strategy that a scenario or a claim names. Raises InputError.
 
     Args:
-        name: path of the strategy's file, relative to the naming file; or a kind without
+        name: path of the strategy's file, relative to the file that names it; or a kind without
             parameters.
-        what: type of the naming file, in messages: "scenario" or "claim".
-        context: validation context; its `directory` is that of the naming file.
+        what: type of the file that names it, for messages: "scenario" or "claim".
+        context: validation context; its `directory` is that of the file that names the strategy.
     """
     directory = (context or {}).get("directory", Path())
     path = directory / name
@@ -75,7 +76,8 @@ def _of_kind(kind: str, directory: Path) -> Strategy:
 
 
 def write_strategy(strategy: Strategy, file: str | Path) -> None:
-    """Writes the JSON of a strategy to `file`, after its matrix, whose file is named by content.
+    """Writes the JSON of a strategy to `file`, after its matrix, whose file is named after its
+    content.
 
     The JSON is replaced atomically, and always names a complete matrix. Raises InputError if the
     file cannot be written.
@@ -94,7 +96,7 @@ def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
     """Returns the JSON document for `path`, and writes the matrix next to it. Raises OSError."""
     document = strategy.model_dump(mode="json")
     if isinstance(strategy, MatrixFile):
-        # The name contains the digest, so that an older JSON never finds another matrix.
+        # The name contains the digest, so that an older JSON never finds a different matrix.
         matrix_path = path.with_name(f"{path.stem}-{strategy.sha256[:16]}.npy")
         replace_file(matrix_path, strategy.content)
         document["file"] = matrix_path.name

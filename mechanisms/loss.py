@@ -1,4 +1,4 @@
-"""Error and loss of a strategy for a workload (McMahan, Xu, Zhang 2024, section 3)."""
+"""The error and the loss of a strategy for a workload (McMahan, Xu, Zhang 2024, section 3)."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Loss:
     sensitivity: Sensitivity
     """L2 sensitivity under the participation."""
     max_error: float
-    """Standard deviation of the noise in the worst round: of prefix sums, the worst sum."""
+    """Standard deviation of the noise in the worst round (for prefix sums: of the worst sum)."""
     rms_error: float
     """Root mean square of the standard deviation over rounds."""
 

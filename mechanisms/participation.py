@@ -1,4 +1,4 @@
-"""Participation: the patterns of rounds that a device may have."""
+"""Participation: the patterns of rounds in which a device may take part."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from fedray.base.errors import InputError
 
 MOST_ROUNDS = 1 << 22
-"""Longest run supported; the draws of the noise have no addresses for later rounds."""
+"""Largest number of rounds supported; draws of the noise have no addresses for later rounds."""
 
 
 def gap_of(rounds_between: int) -> int:
     """Returns the min-sep b for a number of rounds strictly between two participations: one more.
 
-    Published min-seps (MinS of Xu et al. 2023, and their code) count the rounds in between; b is
-    the difference of the two round numbers.
+    Published min-seps (MinS of Xu et al. 2023, and their code) count the rounds in between, while b
+    is the difference of the two round numbers.
     """
     return rounds_between + 1
 
@@ -29,11 +29,11 @@ class MinSep:
     """
 
     rounds: int
-    """n, number of rounds of the run; they count from 0."""
+    """n, number of rounds of the run; they are numbered from 0."""
     min_sep: int
-    """b, smallest difference between two rounds of one device; 1 permits every round."""
+    """b, smallest difference between two rounds of the same device; 1 permits every round."""
     max_participations: int
-    """k, largest number of rounds of one device; at most ceil(n / b)."""
+    """k, largest number of rounds of a device; at most ceil(n / b)."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -62,12 +62,13 @@ class MinSep:
     def patterns(self) -> Iterator[tuple[int, ...]]:
         """Yields every permitted pattern, including the empty one, as a tuple of increasing rounds.
 
-        Their number is exponential; use it only for checks at small sizes.
+        The number of patterns is exponential; use this only for checks at small sizes.
         """
         stack: list[tuple[int, ...]] = [()]
         while stack:
             pattern = stack.pop()
             yield pattern
             if len(pattern) < self.max_participations:
+                # Only later rounds are appended, so every pattern occurs once.
                 first = pattern[-1] + self.min_sep if pattern else 0
                 stack.extend((*pattern, later) for later in range(first, self.rounds))

@@ -72,7 +72,7 @@ class Draws(Restarting):
     """out_t = sum_j d_j z_{t-j}: C^-1 is banded Toeplitz."""
 
     coefficients: Float64Array
-    """d_0 = 1, d_1, ...: the coefficients of C^-1; the state is one draw fewer."""
+    """The coefficients d_0 = 1, d_1, ... of C^-1; the state is one draw fewer than these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

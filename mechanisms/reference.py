@@ -20,8 +20,8 @@ def noise_map(strategy: Strategy, rounds: int) -> Float64Array:
     """Returns M, [rounds, draws]: the noise of round t is z * clip_norm * (M Z)[t], Z standard
     normal.
 
-    There is a draw per row of C, and for completed trees one per virtual subtree, for its whole
-    estimate.
+    There is one draw per row of C and, for completed trees, one per virtual subtree, which stands
+    for its whole estimate.
     """
     if isinstance(strategy, Tree):
         return tree_noise_map(strategy, rounds)
@@ -39,8 +39,8 @@ def pattern_sensitivity(strategy: Strategy, pattern: tuple[int, ...], rounds: in
 
 
 def participation_sensitivity(strategy: Strategy, participation: MinSep) -> float:
-    """Returns the largest pattern sensitivity by enumeration of all permitted patterns, whose
-    number is exponential: for runs of a dozen rounds."""
+    """Returns the largest pattern sensitivity, by enumerating all permitted patterns. Their number
+    is exponential, so only for runs of a dozen rounds."""
     C = strategy.definition(participation.rounds)
     return max(_aligned_norm(C, pattern) for pattern in participation.patterns())
 

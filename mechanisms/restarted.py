@@ -1,8 +1,8 @@
 """A Toeplitz mechanism with restarts at given rounds, like the published tree runs with adaptive
 clipping (Xu et al. 2023, Algorithm 1).
 
-C is block diagonal; each block is the Toeplitz matrix of its segment's length. Trees have their own
-key `restarts`; a matrix from a file contains its blocks.
+C is block diagonal; each block is the Toeplitz matrix of its segment's length. Trees have a key
+`restarts` of their own; a matrix from a file contains its blocks.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from fedray.mechanisms.toeplitz import Toeplitz, ToeplitzStrategy
 from fedray.mechanisms.workload import PREFIX, Workload
 
 PROGRAM_PARTICIPATIONS = 300
-"""Participations up to which the exact program over the segments takes seconds."""
+"""Number of participations up to which the exact program over the segments takes only seconds."""
 
 
 class Restarted(Strategy):
@@ -60,7 +60,8 @@ class Restarted(Strategy):
     def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         entries = np.zeros(np.shape(first))
         for start, end in self.segments(rounds):
-            # first <= second, so both are in the segment. Entries between segments stay zero.
+            # first <= second, so `second` in the segment and `first` at or after its start put both
+            # in it. Entries between segments stay zero.
             inside = np.nonzero((first >= start) & (second < end))
             entries[inside] = self.mechanism.gram_entries(
                 first[inside] - start, second[inside] - start, end - start
@@ -167,6 +168,7 @@ def _largest_square(
                     squares[first] = _regular_squares(mechanism, end - first, b, k)
                 for own, square in enumerate(squares[first][: k + 1 - count]):
                     rounds = tuple(range(first, first + own * b, b))
+                    # Segments are orthogonal, so their squares add up.
                     # A device in the last rounds of this segment must wait beyond its end.
                     free = max(end, first + own * b)
                     longer = _Best(best.square + square, free, best.pattern + rounds)
@@ -178,8 +180,8 @@ def _largest_square(
 def _regular_squares(
     mechanism: ToeplitzStrategy, rounds: int, min_sep: int, most: int
 ) -> list[float]:
-    """Returns squared sensitivities of 0, 1, 2, ... participations, min_sep apart from round 0 on;
-    at most `most` participations, and no more than fit into the rounds."""
+    """Returns the squared sensitivities of 0, 1, 2, ... participations, min_sep apart from round 0
+    on; at most `most`, and no more than fit into the rounds."""
     squares = [0.0]
     if rounds <= 0:
         return squares
@@ -192,7 +194,7 @@ def _regular_squares(
 
 
 def _undominated(candidates: list[_Best]) -> list[_Best]:
-    """Returns the Pareto-optimal patterns: largest square, earliest free round."""
+    """Returns the patterns that are Pareto-optimal in a large square and an early free round."""
     kept: list[_Best] = []
     for best in sorted(candidates, key=lambda best: (best.free, -best.square)):
         if not kept or best.square > kept[-1].square:

@@ -23,17 +23,19 @@ from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, ROUNDING, PatternSe
 from fedray.mechanisms.strategy import Strategy
 
 LEAST_AHEAD, SHARE_AHEAD = 64, 8
-"""Distance of a horizon in rounds: LEAST_AHEAD, or rounds so far / SHARE_AHEAD if that is more."""
+"""Distance of a horizon in rounds: LEAST_AHEAD, or if larger, the number of rounds so far /
+SHARE_AHEAD."""
 MANY = 1 << 14
-"""If more devices exceed the limit at the horizon, a nearer horizon is cheaper than checking them
-in every round."""
+"""Number of devices beyond the limit at the horizon from which on a nearer horizon is cheaper than
+checking them in every round."""
 CHUNK = 1 << 18
-"""Most devices per step."""
+"""Largest number of devices per step."""
 _NEW, _NO_LINK = -1, 0
 
 
 class RunningSensitivity:
-    """The rounds of every device so far, with a check of a limit on the sensitivity.
+    """The rounds of every device so far, and a check whether any exceeds a limit on the
+    sensitivity.
 
     Args:
         strategy: the strategy C.
@@ -63,6 +65,7 @@ class RunningSensitivity:
     def add(self, device_ids: UInt64Array) -> None:
         """Adds the next round, with its distinct devices [A]."""
         places = self._devices.places_of(device_ids)
+        # G >= 0, so a bound of the horizon stays valid if the increase at the horizon is added.
         # After the horizon, bounds are recomputed before their next use.
         if self.rounds < self._horizon:
             self._bounds = _with_room(self._bounds, self._devices.count)
@@ -73,8 +76,9 @@ class RunningSensitivity:
     def beyond(self) -> float | None:
         """Returns the largest sensitivity so far if it exceeds the limit, else None.
 
-        The value is the one that an audit of these rounds finds: exact, or its upper bound.
+        The value is the one that an audit of these rounds finds: exact, or an upper bound.
         """
+        # With negative entries a later round may lower a sensitivity, so no bound lasts.
         if not self._never_falls:
             return self._largest_beyond(np.arange(self._devices.count))
         if self.rounds > self._horizon:
@@ -139,7 +143,7 @@ class SensitivityFilter:
         """Squared sensitivities over all rounds by device, with spare capacity."""
 
     def admits(self, device_ids: UInt64Array) -> BoolArray:
-        """Whether each of the devices [A] may take part in the next round."""
+        """Returns whether each of the devices [A] may take part in the next round."""
         _, squares = self._with_next_round(device_ids)
         return squares <= self._most_square
 
@@ -151,7 +155,7 @@ class SensitivityFilter:
         self.rounds += 1
 
     def _with_next_round(self, device_ids: UInt64Array) -> tuple[Int64Array, Float64Array]:
-        """Returns (places of devices [A], their squared sensitivities with the next round)."""
+        """Returns the places of devices [A] and their squared sensitivities with the next round."""
         places = self._devices.places_of(device_ids)
         self._squares = _with_room(self._squares, self._devices.count)
         growth = self._devices.growth(places, self.rounds, self._over_all_rounds)
@@ -162,15 +166,15 @@ def check_can_be_filtered(strategy: Strategy, rounds: int, limit: float) -> None
     """Raises InputError unless a `SensitivityFilter` can be made from these arguments."""
     if strategy.pattern_square(np.zeros(1, np.int64), rounds) is None:
         raise InputError(
-            f"this {strategy.kind} mechanism has negative entries, for which a device's loss in "
-            "later rounds is not known in advance; use a mechanism without, or end the run at the "
-            "budget"
+            f"this {strategy.kind} mechanism has negative entries, so the privacy that a device "
+            "will have spent after later rounds is not known in advance; use a mechanism without "
+            "negative entries, or end the run at the budget"
         )
     every = np.arange(rounds)
     most = float(strategy.gram_entries(every, every, rounds).max()) ** 0.5
     if most > limit * (1.0 + ROUNDING):
         raise InputError(
-            f"one participation has the sensitivity {up(most, 6)} over {rounds:,} rounds, and the "
+            f"one participation has the sensitivity {up(most, 6)} over {rounds:,} rounds, but the "
             f"budget allows {down(limit, 6)}, so no device could take part; raise the budget or "
             "the noise multiplier"
         )
@@ -199,11 +203,12 @@ class _Devices:
         self._links = 1
 
     def places_of(self, device_ids: UInt64Array) -> Int64Array:
-        """Returns the places of devices [A], assigning places to new devices."""
+        """Returns the places of devices [A], after assigning places to new devices."""
         places = np.full(device_ids.size, _NEW)
         for ids, known in (self._old, self._recent):
             at = np.searchsorted(ids, device_ids)
-            # `searchsorted` may point after the last id; any index will do, as ids are compared.
+            # `searchsorted` may point past the last id; any index will do there, because ids are
+            # compared.
             at[at == ids.size] = 0
             if ids.size:
                 is_known = ids[at] == device_ids
@@ -251,8 +256,8 @@ class _Devices:
         return growth
 
     def steps_back(self, places: Int64Array) -> Iterator[tuple[Int64Array, Int64Array]]:
-        """Yields (indices of the devices [A], their rounds): the latest rounds, the second latest,
-        and so on."""
+        """Yields indices into `places` [A] and a round of each: first the latest rounds, then the
+        second latest, and so on."""
         # One array operation per step instead of a loop over devices.
         links = self._latest[places]
         whose = np.arange(places.size)

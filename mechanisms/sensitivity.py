@@ -38,33 +38,36 @@ when needed."""
 
 ANY_STRATEGY_ROUNDS = 20_000
 ANY_STRATEGY_OPERATIONS = 2e9
-"""Limits of the bound for any C, about 20 s: rounds n, and operations, which are n^2 (k - 1), or
-n^2 if b = 1. An audit needs several such bounds."""
+"""Limits, in rounds n and in operations, within which the bound for any C takes about 20 s; it
+needs n^2 (k - 1) operations, or n^2 if b = 1. An audit needs several such bounds."""
 
 SUMMED_FROM = 256
-"""Patterns with more participations sum columns of C instead of Gram entries, if C >= 0."""
+"""Number of participations above which a pattern is computed from columns of C instead of Gram
+entries, if C >= 0."""
 
 MOST_WITH_SIGNS, MOST_CERTIFIED = 10_000, 1_000
-"""Most participations of a pattern for which negative Gram entries are searched, block by block;
-and for which a bound with such entries is replaced by the exact value."""
+"""Largest numbers of participations in a pattern for which negative Gram entries are looked for,
+block by block, and for which the bound for a pattern with such entries is replaced by the exact
+value."""
 BLOCK = 256
 
 MOST_CERTIFICATES = 200
-"""Patterns of a trace with negative Gram entries for which the exact value is computed; if more are
-needed, the result is the bound."""
+"""Number of patterns of a trace with negative Gram entries for which the exact value is computed;
+if more are needed, the result is the bound."""
 
 ROWS_TOGETHER = 32
-"""Rows of G per step of the bound for any C; few enough for the processor's cache."""
+"""Number of rows of G per step of the bound for any C; few enough for the processor's cache."""
 
 MOST_IMPROVEMENTS = 20
-"""Improvements per starting pattern of the lower bound for any C. Without a limit, patterns may
-move by one round at a time for hundreds of steps."""
+"""Largest number of improvements per starting pattern of the lower bound for any C. Without a
+limit, patterns may move by one round at a time for hundreds of steps."""
 
 ROUNDING = 1e-12
-"""Relative rounding error of float64 sums of these lengths; smaller differences decide nothing."""
+"""Relative rounding error of float64 sums of these lengths; smaller differences are ignored."""
 
 CERTIFIED, MOST_SWEEPS = 1e-8, 5000
-"""Relative gap of the squared bounds that counts as optimal, and the limit of sweeps."""
+"""Relative gap between the squared bounds below which they count as equal, and the largest number
+of sweeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +82,26 @@ class PatternValues:
 
 
 class LargestPattern(NamedTuple):
-    """Largest sensitivity among some patterns."""
+    """The largest sensitivity among a set of patterns."""
 
     value: float
     """L2 sensitivity at clip norm 1."""
     is_exact: bool
-    """Whether it is attained; False marks an upper bound of all these patterns."""
+    """Whether the pattern attains the value; False marks an upper bound for all patterns of the
+    set."""
     place: int
-    """Position of the pattern; the first of equal ones."""
+    """Position of the pattern in the set; the first if several are equal."""
 
 
 class PatternSensitivities:
-    """Sensitivities of many patterns of one strategy.
+    """Sensitivities of many patterns under one strategy.
 
     Tabulates G as soon as a table is faster than computing entries, so one object should serve all
     patterns.
 
     Args:
         strategy: the strategy C.
-        rounds: n, rounds of the run.
+        rounds: n, number of rounds of the run.
         most_rounds: largest argument of later `grow` calls; None if there will be none.
     """
 
@@ -116,25 +120,25 @@ class PatternSensitivities:
         self._looked_up = 0
 
     def of(self, patterns: Int64Array, weights: Float64Array | None = None) -> PatternValues:
-        """Returns the sensitivities of patterns [P, c], each row sorted, within [0, rounds).
+        """Returns the sensitivities of patterns [P, c], each sorted and within [0, rounds).
 
-        With weights [P, c] >= 0, contribution i of a pattern has norm at most w_i: w_i w_j G[i, j]
-        replaces G[i, j].
+        With weights [P, c] >= 0, contribution i of a pattern has norm at most w_i, so w_i w_j G[i,
+        j] replaces G[i, j].
 
-        A repeated round means two contributions in that round, clipped separately: the sum over
-        i, j runs over the entries of the pattern, so it includes the product of the two.
+        A repeated round means two contributions in that round, clipped separately: the sum over i,
+        j runs over the entries of the pattern, so it includes the product of the two.
 
         Raises:
-            InputError: patterns are not sorted or outside the rounds, or the strategy has no finite
-                sensitivity.
+            InputError: a pattern is not sorted or has rounds outside the run, or the strategy has
+                no finite sensitivity.
         """
         patterns = np.asarray(patterns, dtype=np.int64)
         is_inside = bool((patterns >= 0).all() and (patterns < self._rounds).all())
         is_in_order = (np.diff(patterns, axis=1) >= 0).all()
         if not (is_inside and is_in_order):
             raise InputError(
-                f"patterns must not decrease, and lie within 0 to rounds-1={self._rounds - 1}; "
-                "sort them"
+                "patterns must be sorted, with rounds from 0 to "
+                f"rounds-1={self._rounds - 1}; sort them"
             )
         # The Python loop runs over the shorter side: few long patterns, or many short ones.
         if len(patterns) < patterns.shape[1]:
@@ -189,6 +193,7 @@ class PatternSensitivities:
 
     def _one(self, pattern: Int64Array, weights: Float64Array | None) -> tuple[float, bool]:
         """Computes (squared sensitivity, is_exact) of one pattern [c], in O(c) memory."""
+        # The sum over columns takes n steps instead of c^2, but knows neither weights nor signs.
         if pattern.size > SUMMED_FROM and weights is None:
             summed = self._strategy.pattern_square(pattern, self._rounds)
             if summed is not None:
@@ -219,16 +224,17 @@ class PatternSensitivities:
         return square, is_exact
 
     def _rounding(self, first: Int64Array, second: Int64Array) -> Float64Array:
-        """Returns the largest size of an entry that may be a rounded zero, relative to the norms of
-        its two columns."""
+        """Returns the largest absolute value that a rounded zero may have in an entry, given the
+        norms of its two columns."""
         squared_norms = self.entries(first, first) * self.entries(second, second)
         return ROUNDING * np.sqrt(squared_norms)
 
     def exact(self, pattern: Int64Array, weights: Float64Array | None = None) -> Sensitivity:
-        """Returns the sensitivity of one pattern [c], with optional weights [c], and its proof.
+        """Returns the sensitivity of one pattern [c], with optional weights [c], and its theorem.
 
         If G has negative entries on the pattern, the value is exact for models of at least c
-        parameters, and a bound for smaller ones. Above MOST_CERTIFIED participations it is a bound.
+        parameters and a bound for smaller ones. Above MOST_CERTIFIED participations it is only a
+        bound.
 
         Raises:
             InputError: as `of`.
@@ -266,18 +272,19 @@ class PatternSensitivities:
         """Finds the largest sensitivity of patterns [P, c], if it is above a given value.
 
         Patterns with only an upper bound need a slow certificate for their exact value. They are
-        certified from the largest bound down, until the other bounds are below the largest value.
-        If certificates run out, the largest remaining bound is the result.
+        certified from the largest bound down, until the remaining bounds are below the largest
+        value. If the certificates run out, the largest remaining bound is the result.
 
         Args:
             patterns: patterns [P, c], as in `of`.
             weights: weights [P, c], as in `of`, or None.
-            found: result of `of` for them.
+            found: result of `of` for these patterns.
             above: largest sensitivity known so far.
             certificates: number of certificates allowed.
 
         Returns:
-            The largest sensitivity, or None if none is above; and the certificates left.
+            The largest sensitivity, or None if no pattern exceeds `above`; and the number of
+            certificates left.
         """
         largest = None
         exact_values = np.where(found.is_exact, found.values, -np.inf)
@@ -286,7 +293,7 @@ class PatternSensitivities:
             above = float(exact_values[place])
             largest = LargestPattern(above, True, place)
         unclear = np.flatnonzero(~found.is_exact & (found.values > above))
-        # Many devices share a pattern.
+        # Many devices share a pattern, which needs only one certificate.
         tried: set[bytes] = set()
         for place in unclear[np.argsort(-found.values[unclear], kind="stable")].tolist():
             bound = float(found.values[place])
@@ -366,8 +373,8 @@ def unit_vector_sensitivity(G: Float64Array) -> tuple[float, float]:
 
 
 def orthogonal_sensitivity(squared_norms: Float64Array, participation: MinSep) -> Sensitivity:
-    """Returns the exact sensitivity if columns at least b apart are orthogonal, as with at most b
-    bands.
+    """Returns the exact sensitivity for a C whose columns at least b apart are orthogonal, such as
+    one of at most b bands.
 
     f(i, j) = max(f(i+1, j), G[i, i] + f(i+b, j-1)) (Choquette-Choo et al. 2023, Theorem 2,
     Algorithms 3 and 5).
@@ -388,8 +395,8 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
     """Returns an upper and a lower bound for any C; exact for one participation, or if the bounds
     agree.
 
-    With r_i the largest sum of |G[i, j]| over the rounds j of a pattern, the squared sensitivity is
-    at most the largest sum of r_i over the rounds i of a pattern (Choquette-Choo et al. 2023,
+    Let r_i be the largest sum of |G[i, j]| over the rounds j of a pattern. The squared sensitivity
+    is at most the largest sum of r_i over the rounds i of a pattern (Choquette-Choo et al. 2023,
     Theorem 3 and Algorithm 4; up to 5 % loose on dense C).
 
     Raises:
@@ -405,8 +412,8 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
             f"rounds={n}: no theorem gives this {strategy.kind} strategy's sensitivity under "
             f"(min_sep={participation.min_sep}, "
             f"max_participations={participation.max_participations}); the bound for any C "
-            f"takes at most {ANY_STRATEGY_ROUNDS} rounds and, for a min_sep above 1, "
-            f"{ANY_STRATEGY_OPERATIONS:g} products of rounds, rounds and participations"
+            f"is computed for at most {ANY_STRATEGY_ROUNDS} rounds and, if min_sep exceeds 1, for "
+            f"rounds^2 x (max_participations - 1) up to {ANY_STRATEGY_OPERATIONS:g}"
         )
     table = strategy.gram_table(n) if n <= GRAM_TABLE_ROUNDS else None
     if table is not None:
@@ -461,6 +468,7 @@ def _lower_bound(
     b = participation.min_sep
     longest = participation.max_participations
     last_start = n - 1 - (longest - 1) * b
+    # Patterns with the smallest gaps have the most terms, and the largest ones if G falls with lag.
     # Which shift of the regular pattern is the worst depends on C; sixteen are tried.
     if last_start >= 0:
         starts = np.unique(np.linspace(0, last_start, 16).astype(int))
@@ -507,7 +515,8 @@ def _best_pattern_sums(weights: Float64Array, participation: MinSep) -> Float64A
 
 
 def _best_pattern(weights: Float64Array, participation: MinSep) -> tuple[float, tuple[int, ...]]:
-    """Returns the same for weights [n], with the pattern that attains it."""
+    """Returns the largest sum of weights [n] over a pattern, and the rounds of a pattern that
+    attains it."""
     n = weights.size
     b = participation.min_sep
     if b == 1:

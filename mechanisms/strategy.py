@@ -1,5 +1,5 @@
-"""Strategy: the matrix C of a mechanism that releases C X + z * clip_norm * N(0, I); and its
-sensitivity with the proof."""
+"""The matrix C of a mechanism that releases C X + z * clip_norm * N(0, I), and its sensitivity with
+the theorem that proves it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -18,15 +18,16 @@ from fedray.mechanisms.recurrence import Recurrence
 from fedray.mechanisms.workload import PREFIX, Workload
 
 LARGEST_NOISE_GROWTH = 1e6
-"""Largest weight of a draw in C^-1 Z: beyond, float32 noise would drown itself."""
+"""Largest allowed weight of a draw in C^-1 Z; beyond it, the rounding of float32 would swamp the
+noise."""
 
 MOST_MATRIX_ROUNDS = 20_000
 """Size limit of matrices. A matrix of this size has 3.2 GB, and its products take minutes."""
 
 
 class SensitivityUnknown(InputError):
-    """No theorem gives the sensitivity under this participation within reason. That of a trace,
-    pattern by pattern, may still be known."""
+    """No theorem gives the sensitivity under this participation in reasonable time. The sensitivity
+    of a trace, computed pattern by pattern, may still be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,9 @@ class Sensitivity:
 class Strategy(Explained, ABC):
     """An immutable strategy matrix. Serialises to JSON as its `kind` and its parameters.
 
-    A subclass has the definition of its paper, its Gram matrix G = C'C, entry by entry, the error
-    of its decoder, and the recurrence of its noise. Most belong to one of two families that have
-    all of them, `fedray.mechanisms.toeplitz.ToeplitzStrategy` and
+    A subclass provides the definition of C from its paper, the entries of the Gram matrix G = C'C,
+    the error of the decoder, and the recurrence of the noise. Most belong to one of two families
+    that implement all of these, `fedray.mechanisms.toeplitz.ToeplitzStrategy` and
     `fedray.mechanisms.triangular.TriangularStrategy`.
     """
 
@@ -66,12 +67,12 @@ class Strategy(Explained, ABC):
     """Kind of the mechanism."""
 
     paper: ClassVar[str]
-    """Where the mechanism comes from."""
+    """The paper that published the mechanism."""
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The mechanism's own parameters, as in its file, without those not given; of a matrix its
-        digest, wherever its file is."""
+        """The mechanism's own parameters, as in its file, without those not given; for a matrix,
+        its digest instead of its file name."""
         return {
             key: value
             for key, value in self.model_dump(mode="json", exclude_none=True).items()
@@ -80,12 +81,12 @@ class Strategy(Explained, ABC):
 
     @property
     def most_rounds(self) -> int | None:
-        """Most rounds that may be released; None if C is defined for any number of rounds."""
+        """Largest number of rounds that may be released; None if C is defined for any number."""
         return None
 
     def check_rounds(self, rounds: int) -> None:
-        """Raises InputError unless 1 <= `rounds` <= most_rounds, for noise beyond its rounds would
-        repeat rows or have none."""
+        """Raises InputError unless 1 <= `rounds` <= most_rounds; noise for later rounds would
+        repeat rows or be missing."""
         if rounds < 1:
             raise InputError.of(
                 "rounds", rounds, "must be at least 1", "nothing is released in no rounds"
@@ -97,34 +98,36 @@ class Strategy(Explained, ABC):
                 "rounds",
                 rounds,
                 f"is more than this {self.kind} strategy has ({self.most_rounds})",
-                "noise beyond would repeat rows or have none: optimise it for more rounds",
+                "optimise one for more rounds",
             )
 
     @abstractmethod
     def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
-        """G[first, second] elementwise, for 0 <= first <= second < rounds (shapes alike).
+        """Returns G[first, second] elementwise, for 0 <= first <= second < rounds, of equal shapes.
 
-        G = C'C over a run of that many rounds. For some kinds an entry falls with the rounds that
-        are left, so it differs between a run and its beginning.
+        G = C'C over a run of `rounds` rounds. For some kinds an entry is larger if more rounds
+        follow, so it differs between a run and the beginning of that run.
         """
 
     def gram(self, rounds: int) -> Float64Array:
-        """G = C'C, [rounds, rounds]; 8 bytes per entry, so for a few thousand rounds at most."""
+        """Returns G = C'C, [rounds, rounds]; 8 bytes per entry, so for a few thousand rounds at
+        most."""
         return self.gram_rows(np.arange(rounds), rounds)
 
     def gram_table(self, rounds: int) -> GramTable:
-        """G over that many rounds, to look entries up; 4 bytes per pair of rounds.
+        """Returns a table for looking up entries of G over `rounds` rounds; 4 bytes per pair of
+        rounds.
 
-        It is quicker than `gram_entries` where many patterns ask for the same entries.
+        It is faster than `gram_entries` if many patterns need the same entries.
         """
         return GramTable.of_matrix(self.gram(rounds))
 
     def grown_table(self, table: GramTable | None, rounds: int, most_rounds: int) -> GramTable:
-        """Returns G over more rounds than `table` has, at last over `most_rounds`; `table` must not
-        be used any more.
+        """Returns G over `rounds` rounds, which are more than `table` has and at most
+        `most_rounds`; `table` must not be used afterwards.
 
-        A strategy whose G only gains terms with the rounds adds them to the table; others compute
-        it again. `table` is None the first time.
+        A strategy whose entries of G only gain terms as rounds are added extends the table; others
+        recompute it. `table` is None in the first call.
         """
         del table, most_rounds
         return self.gram_table(rounds)
@@ -138,17 +141,19 @@ class Strategy(Explained, ABC):
         return self.gram_entries(first, second, rounds)
 
     def summed_gram_rows(self, pattern: Int64Array, rounds: int) -> Float64Array | None:
-        """Returns the sum of G's rows in a pattern [c], [rounds], without G; None if adding them up
-        is the quickest way."""
+        """Returns the sum of the rows of G in a pattern [c], [rounds], computed without G; None if
+        adding up the rows is fastest."""
+        # Only a structure such as constant diagonals makes another way quicker.
         del pattern, rounds
         return None
 
     def pattern_square(self, pattern: Int64Array, rounds: int) -> float | None:
-        """Returns the squared norm of the sum of C's columns in a pattern [c], without G; None if C
-        has negative entries.
+        """Returns the squared norm of the sum of the columns of C in a pattern [c], computed
+        without G; None if C has negative entries.
 
-        It is the sum over i, j in the pattern of G[i, j], in time and memory of the rounds instead
-        of c^2. A round that occurs twice in the pattern counts twice.
+        It equals the sum of G[i, j] over i, j in the pattern, but takes time and memory in
+        proportion to the rounds instead of c^2. A round that occurs twice in the pattern counts
+        twice.
         """
         del pattern, rounds
         return None
@@ -159,20 +164,21 @@ class Strategy(Explained, ABC):
         return rounds
 
     def is_quick_under_participation(self, rounds: int) -> bool:
-        """Whether `participation_sensitivity` over `rounds` rounds takes less than a look at every
-        entry of G."""
+        """Returns whether `participation_sensitivity` over `rounds` rounds takes less time than
+        looking at every entry of G."""
         del rounds
         return False
 
     def noise_growth(self, rounds: int) -> float:
         """Returns the largest weight of a draw in the noise C^-1 Z over `rounds` rounds; 1 if the
-        strategy's parameters bound it, and if it would need a matrix's inverse."""
+        strategy's parameters bound it, or if it could be computed only by inverting a matrix."""
         del rounds
         return 1.0
 
     def check_noise_growth(self, rounds: int) -> None:
         """Raises InputError if the noise of `rounds` rounds grows beyond LARGEST_NOISE_GROWTH."""
         growth = self.noise_growth(rounds)
+        # `not <=`, so that a growth that is not a number is refused too.
         if not growth <= LARGEST_NOISE_GROWTH:
             raise InputError(
                 f"the noise C^-1 Z of this {self.kind} strategy grows {growth:g}-fold within "
@@ -181,33 +187,38 @@ class Strategy(Explained, ABC):
 
     @abstractmethod
     def definition(self, rounds: int) -> Float64Array:
-        """Returns C, [rounds, rounds], or [nodes, rounds] for a tree, as its paper defines it.
+        """Returns C as its paper defines it: [rounds, rounds], or [nodes, rounds] for a tree.
 
-        Slow and readable, and shares no code with the other methods: canaries and tests compare
+        Slow and readable. Shares no code with the other methods, because canaries and tests compare
         them with it.
         """
 
     @abstractmethod
     def recurrence(self, rounds: int) -> Recurrence:
-        """Returns how its noise is made, row by row, for 1 <= rounds <= most_rounds.
+        """Returns the recurrence that makes the strategy's noise, row by row.
 
-        The server does not know kinds: it makes a stream of this recurrence.
+        The server does not depend on the kind of strategy: it makes its stream of noise from this
+        recurrence.
+
+        Args:
+            rounds: number of rounds, from 1 to most_rounds.
         """
 
     @abstractmethod
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
-        """Largest sensitivity of any pattern that the participation permits.
+        """Returns the largest sensitivity of any pattern that the participation permits.
 
-        The value is never too small: it is exact, or a proven upper bound that says so.
+        The value is never too small: it is exact, or a proven upper bound and marked as such.
 
         Raises:
             InputError: the strategy has fewer rounds than the participation.
-            SensitivityUnknown: no theorem gives one within reason.
+            SensitivityUnknown: no theorem gives a value in reasonable time.
         """
 
     def noise_blocks(self, rounds: int) -> Iterator[tuple[int, Float64Array]]:
-        """Yields (first, block): columns of C^-1, or of the noise map of a tree, from row `first`
-        on, [rounds - first, columns]; the rows above are zero. Blocks may be overwritten."""
+        """Yields (first, block), [rounds - first, columns]: the next columns of C^-1, or of a
+        tree's noise map, from row `first` on; the rows above are zero. Blocks may be
+        overwritten."""
         yield 0, np.asarray(np.linalg.inv(self.definition(rounds)), np.float64)
 
     def error_variances(self, rounds: int, workload: Workload = PREFIX) -> Float64Array:
@@ -218,6 +229,7 @@ class Strategy(Explained, ABC):
             remedy = "use fewer rounds" + ("" if workload.is_prefix else ", or workload prefix")
             raise InputError.of("rounds", rounds, rule, remedy)
         variances = np.zeros(rounds)
+        # Block by block, because all of B would need as much memory as C.
         for first, block in self.noise_blocks(rounds):
             B = workload.applied(block, first)
             variances[first:] += np.einsum("ij,ij->i", B, B)

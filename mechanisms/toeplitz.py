@@ -20,8 +20,8 @@ from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
 
 DIRECT_SUMS = 256
-"""Columns, or bands, up to which columns are summed one by one. Larger sums use an FFT, whose
-relative rounding error is below 1e-12."""
+"""Number of columns, or of bands, up to which columns are summed one by one. Larger sums use an
+FFT, whose relative rounding error is below 1e-12."""
 
 
 class ToeplitzStrategy(Strategy):
@@ -77,8 +77,8 @@ class ToeplitzStrategy(Strategy):
         return toeplitz_blocks(self.inverse_first_column(rounds))
 
     def error_variances(self, rounds: int, workload: Workload = PREFIX) -> Float64Array:
-        """Returns sum_{i <= t} beta_i^2, beta the coefficients of B = A C^-1, if A is Toeplitz too
-        (McMahan, Xu, Zhang 2024, Proposition 3.3)."""
+        """Returns sum_{i <= t} beta_i^2 for each round t, with beta the coefficients of B = A C^-1,
+        if A is Toeplitz too (McMahan, Xu, Zhang 2024, Proposition 3.3)."""
         if not workload.is_toeplitz:
             return super().error_variances(rounds, workload)
         # A copy, because `applied` may overwrite its argument.
@@ -86,8 +86,8 @@ class ToeplitzStrategy(Strategy):
         return np.cumsum(beta**2)
 
     def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
-        """G[i, j] = sum_{s < n-j} c_s c_(s+j-i): one running sum per lag j - i that occurs within
-        the bands."""
+        """Returns G[i, j] = sum_{s < n-j} c_s c_(s+j-i), by one running sum per lag j - i that
+        occurs within the bands."""
         c = np.trim_zeros(self.first_column(rounds), "b")
         lags = (second - first).ravel()
         terms = (rounds - second).ravel()
@@ -99,7 +99,7 @@ class ToeplitzStrategy(Strategy):
         # strict=False, because np.split returns one empty part if no lag is within the bands.
         for lag, chosen in zip(distinct, np.split(order, starts[1:]), strict=False):
             sums = np.cumsum(c[: c.size - lag] * c[lag:])
-            # Late columns end with the run, early columns with the bands.
+            # Late columns end with the run, early columns after the last band.
             last_terms = np.minimum(terms[chosen], sums.size)
             entries[chosen] = sums[last_terms - 1]
         return entries.reshape(np.shape(second - first))

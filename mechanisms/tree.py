@@ -28,10 +28,10 @@ from fedray.mechanisms.workload import PREFIX, Workload
 
 NO_ROUND = -(2**62)
 PROGRAM_PARTICIPATIONS = 300
-"""Participations up to which the exact program over the tree takes seconds; its time grows with
-their square."""
+"""Number of participations up to which the exact program over the tree takes seconds; its time
+grows with their square."""
 MOST_MAPPED_ROUNDS = 4096
-"""Rounds up to which the noise map fits into 1 GB."""
+"""Number of rounds up to which the noise map fits into 1 GB."""
 
 
 class Subtree(NamedTuple):
@@ -136,7 +136,8 @@ def forest_sensitivity(trees: tuple[Subtree, ...], participation: MinSep) -> Sen
 
 
 def _counted_bound(trees: tuple[Subtree, ...], participation: MinSep) -> Sensitivity:
-    """Bounds the sensitivity by the room below a node and the k participations of each height."""
+    """Bounds the sensitivity by the number of rounds below a node and the k participations at each
+    height."""
     k = participation.max_participations
     square = 0
     highest = max(tree.height for tree in trees)
@@ -193,7 +194,7 @@ class Tree(Strategy):
     def _completion_is_planned(self) -> Self:
         if self.completion and self.rounds is None:
             raise ValueError(
-                "completion=true needs rounds, the planned number, to complete the last tree"
+                "completion=true needs the planned number of rounds, to complete the last tree"
             )
         return self
 
@@ -204,6 +205,7 @@ class Tree(Strategy):
     def segments(self, rounds: int) -> list[Segment]:
         """Returns the segments of the first `rounds` rounds; an unfinished one is not completed."""
         self.check_rounds(rounds)
+        # A run that stops early leaves its last tree as it is: nobody completed it.
         planned = {*self.restarts, self.rounds}
         return [
             Segment(start, end, self.completion and end in planned)
@@ -226,6 +228,7 @@ class Tree(Strategy):
         return Forest(
             starts=tuple(segment.start for segment in segments),
             completed_ends=frozenset(each.end for each in segments if each.is_completed),
+            # Completion adds levels above the highest complete node of the real rounds.
             variances=tuple(honaker_variances(rounds.bit_length() + 2)),
         )
 
@@ -251,13 +254,13 @@ class Tree(Strategy):
 
     def noise_blocks(self, rounds: int) -> Iterator[tuple[int, Float64Array]]:
         if rounds > MOST_MAPPED_ROUNDS:
-            rule = f"is more than {MOST_MAPPED_ROUNDS:,}, the most of a tree and this workload"
-            raise InputError.of("rounds", rounds, rule, "take prefix")
+            rule = f"is more than {MOST_MAPPED_ROUNDS:,}, the most for a tree with this workload"
+            raise InputError.of("rounds", rounds, rule, "use workload prefix")
         yield 0, tree_noise_map(self, rounds)
 
     def error_variances(self, rounds: int, workload: Workload = PREFIX) -> Float64Array:
-        """Returns the variance of each prefix's estimate: the sum of `honaker_variances` over its
-        dyadic parts and the finished trees. Other workloads take the whole noise map."""
+        """Returns the variance of each prefix's estimate: the sum of `honaker_variances` over the
+        prefix's dyadic parts and the finished trees. Other workloads need the whole noise map."""
         if not workload.is_prefix:
             return super().error_variances(rounds, workload)
         v = honaker_variances(rounds.bit_length() + 1)
@@ -319,6 +322,8 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
             return subtree(height - 1, start, real - half)
 
         joined = join(left, half, real - min_sep, barred, right_of)
+        # Squares decide between patterns of equal count only, so the node's own term, which
+        # depends on the count alone, can be added after joining.
         # The node itself adds the square of the participations below it.
         return tuple(
             tuple(best._replace(square=best.square + count**2) for best in each)

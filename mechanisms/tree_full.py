@@ -1,9 +1,10 @@
 """TreeAgg-Full: the binary tree with the best linear decoder, A T^+ (Moore-Penrose).
 
 The matrix T of the tree has one row per node. The equivalent square mechanism is the
-lower-triangular C with C'C = T'T, which can be streamed. Every pattern has the same sensitivity,
-and the error is the same: A C^-1 (A C^-1)' = A (T'T)^-1 A' = A T^+ (A T^+)'. Source: Denisov et al.
-2022, section 5 and appendix; Honaker 2015 ("Efficient use of differentially private binary trees").
+lower-triangular C with C'C = T'T, which can be streamed. Every pattern has the same sensitivity
+under both, and the error is the same: A C^-1 (A C^-1)' = A (T'T)^-1 A' = A T^+ (A T^+)'. Source:
+Denisov et al. 2022, section 5 and appendix; Honaker 2015 ("Efficient use of differentially private
+binary trees").
 """
 
 from functools import lru_cache

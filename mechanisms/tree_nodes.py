@@ -43,7 +43,8 @@ def tree_nodes(tree: TreeShape, rounds: int) -> list[Node]:
 
 
 def virtual_subtrees(tree: TreeShape, rounds: int) -> list[Node]:
-    """Returns the largest subtrees without a real round of the trees completed by then."""
+    """Returns the largest subtrees without a real round in the trees that are completed within
+    `rounds`."""
     nodes = []
     for first, end, is_completed in _segments(tree, rounds):
         if not is_completed:

@@ -40,9 +40,9 @@ NPY_DAMAGE = (
     MemoryError,
     tokenize.TokenError,
 )
-"""Errors that numpy raises for a damaged `.npy` file."""
+"""Errors that numpy raises for damaged `.npy` files."""
 BLOCK = 512
-"""Columns of C per matrix product."""
+"""Number of columns of C per matrix product."""
 
 
 class TriangularStrategy(Strategy):
@@ -92,8 +92,8 @@ class TriangularStrategy(Strategy):
         return _last_table(self, rounds)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
     def grown_table(self, table: GramTable | None, rounds: int, most_rounds: int) -> GramTable:
-        """Adds the products of the new rows of C, so all tables of a growing run together cost as
-        much as the last one.
+        """Adds the products of the new rows of C, so that all tables of a growing run together cost
+        as much as the last one alone.
 
         Takes at most n^3 / 3 products: blocks of columns meet only rows below their diagonal and
         within the bands.
@@ -169,7 +169,7 @@ class TriangularStrategy(Strategy):
         return self.matrix[:rounds, :rounds]
 
 
-# One audit asks for the same table many times.
+# One audit needs the same table many times.
 @lru_cache(maxsize=1)
 def _last_table(strategy: TriangularStrategy, rounds: int) -> GramTable:
     return strategy.grown_table(None, rounds, rounds)
@@ -180,7 +180,7 @@ class MatrixFile(TriangularStrategy):
 
     The file is searched for in the directory of the JSON or TOML that names it (validation context
     `directory`; default: the working directory), first as `<sha256>.npy`, as in traces, then as
-    `file`. Two strategies are equal if their kinds and matrices are.
+    `file`. Two strategies are equal if their kinds and their matrices are equal.
     """
 
     file: Annotated[str, Field(min_length=1)]
@@ -239,7 +239,8 @@ class MatrixFile(TriangularStrategy):
         digest = hashlib.sha256(C.data).hexdigest()
         if self.sha256 not in ("", digest):
             raise ValueError(
-                f"file={self.file!r} holds another matrix (sha256 {digest}); name the right file"
+                f"file={self.file!r} holds a different matrix (sha256 {digest}); name the right "
+                "file"
             )
         self._matrix = C
         # The value is frozen, but nobody else has it yet.

@@ -1,10 +1,10 @@
-"""Workloads: the matrix A that turns the updates of the rounds into the models.
+"""The matrix A that turns the updates of the rounds into the models (the workload).
 
-Noise Z of a strategy C changes the models by A C^-1 Z, so an error belongs to a workload. Usual
-losses take prefix sums, w_t = w_{t-1} + g_t. Sources: Denisov et al. 2022 (momentum and learning
-rates as workloads, section 4); Koloskova et al. 2023, arXiv 2302.01463 (training forgets old noise,
-because later gradients correct it); Kalinin and Andersson 2025, arXiv 2511.17994 (learning-rate
-schedules).
+Noise Z of a strategy C changes the models by A C^-1 Z, so an error belongs to a workload. Losses
+are usually those of prefix sums, w_t = w_{t-1} + g_t. Sources: Denisov et al. 2022 (momentum and
+learning rates as workloads, section 4); Koloskova et al. 2023, arXiv 2302.01463 (training forgets
+old noise, because later gradients correct it); Kalinin and Andersson 2025, arXiv 2511.17994
+(learning-rate schedules).
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ FORMS = 'give "prefix", or parts joined by commas: momentum=0.9, decay=0.95, sch
 class Workload:
     """v_t = momentum * v_{t-1} + (1 - momentum) * g_t; w_t = decay * w_{t-1} + rate_t * v_t.
 
-    Row t of A has the weight of each g_s in w_t. Without parameters these are prefix sums. The
-    factor 1 - momentum keeps the sum of an update's steps, so that errors of different momenta are
-    comparable.
+    Row t of A has the weight of each g_s in w_t. The default parameters give prefix sums. The
+    factor 1 - momentum preserves the total weight of an update, so that the errors of different
+    momenta are comparable.
     """
 
     momentum: float = 0.0
@@ -41,6 +41,7 @@ class Workload:
             raise InputError.of("decay", self.decay, "must be above 0 and at most 1")
         if self.rates and not (np.isfinite(self.rates).all() and min(self.rates) >= 0):
             raise InputError.of("rates", self.rates, "must be finite and not negative")
+        # Without any step the error is 0, and no mechanism is better than another.
         if self.rates and not max(self.rates) > 0:
             raise InputError.of("rates", self.rates, "must not all be 0")
 
@@ -56,21 +57,23 @@ class Workload:
 
     @property
     def rows(self) -> str:
-        """Name, in tables, of the vectors that have the errors."""
+        """What has the errors, in words for tables."""
         return "prefix sums" if self.is_prefix else f"the workload {self}"
 
     @property
     def is_prefix(self) -> bool:
-        """Whether A x are the prefix sums of x."""
+        """Whether A x is the vector of prefix sums of x."""
         return self == PREFIX
 
     @property
     def is_toeplitz(self) -> bool:
         """Whether the diagonals of A are constant, in which case A commutes with a Toeplitz C."""
+        # Equal rates only scale A.
         return len(set(self.rates)) <= 1
 
     def applied(self, X: Float64Array, first: int = 0) -> Float64Array:
-        """Returns A[first:, first:] X for X [rows, ...], rounds `first` on; may overwrite X."""
+        """Returns A[first:, first:] X, where X [rows, ...] has the rounds from `first` on; may
+        overwrite X."""
         if self.is_prefix:
             return np.cumsum(X, axis=0, out=X)
         # Importing scipy.signal takes half a second, and prefix sums do not need it.
@@ -88,10 +91,10 @@ class Workload:
         return self.applied(np.eye(rounds))
 
     def check_rounds(self, rounds: int) -> None:
-        """Raises InputError if there are rates, but not for that many rounds."""
+        """Raises InputError if the workload has rates, but not for that many rounds."""
         if self.rates and rounds > len(self.rates):
             rule = f"is more than the workload has rates ({len(self.rates)})"
-            raise InputError.of("rounds", rounds, rule, "take a schedule of as many rounds")
+            raise InputError.of("rounds", rounds, rule, "use a schedule with as many rounds")
 
     @classmethod
     def parse(cls, text: str, rates: Sequence[float] = ()) -> "Workload":
@@ -112,13 +115,13 @@ class Workload:
             name, _, value = part.partition("=")
             if part == "schedule" and not chosen:
                 if not rates:
-                    remedy = "name a scenario by schedule=FILE"
+                    remedy = "name a scenario with schedule=FILE"
                     raise InputError.of("workload", text, "needs the rates of a scenario", remedy)
                 chosen = tuple(rates)
             elif name in ("momentum", "decay") and name not in given:
                 given[name] = _number(value, text)
             else:
-                raise InputError.of("workload", text, "is no workload", FORMS)
+                raise InputError.of("workload", text, "is not a workload", FORMS)
         return cls(**given, rates=chosen)
 
 
@@ -127,7 +130,7 @@ PREFIX = Workload()
 
 
 def workload_of(given: Workload | str) -> Workload:
-    """Returns a workload, or reads one from its text. Raises InputError."""
+    """Returns the workload given, or the one that a text describes. Raises InputError."""
     return Workload.parse(given) if isinstance(given, str) else given
 
 

@@ -20,12 +20,12 @@ ACCOUNTANTS: dict[str, Callable[[Event, float], float]] = {
     "renyi": renyi_epsilon,
     "moments": moments_epsilon,
 }
-"""Accountants by name, in order of preference: the first one that accepts an event gives nearly its
-least epsilon."""
+"""Accountants by name, in order of preference: the first one that accepts an event gives the
+smallest epsilon, or nearly so."""
 
 
 class Spent(NamedTuple):
-    """An epsilon and its accountant."""
+    """An epsilon and the accountant that computed it."""
 
     epsilon: float
     """Epsilon at the given delta."""
@@ -34,7 +34,8 @@ class Spent(NamedTuple):
 
 
 def epsilon_of(event: Event, delta: float) -> Spent:
-    """Returns the epsilon of the first accountant that accepts an event, the best one proven here.
+    """Returns the epsilon of the first accountant that accepts an event, the best bound proven
+    here.
 
     Raises:
         EventRefused: no accountant accepts the event; the message is that of the first one.

@@ -1,4 +1,4 @@
-"""Calibration: the least noise multiplier z that meets a privacy target."""
+"""Calibration: the smallest noise multiplier z that meets a privacy target."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,8 @@ def check_one_target(epsilon: float | None, rho: float | None) -> None:
 def noise_multiplier_for(
     sensitivity: float, delta: float, *, epsilon: float | None = None, rho: float | None = None
 ) -> float:
-    """Returns the least z, rounded up, at which one Gaussian of a sensitivity meets a target.
+    """Returns the smallest noise multiplier, rounded up, at which one Gaussian release of the given
+    sensitivity meets a target.
 
     Args:
         sensitivity: sensitivity at contributions of norm 1.
@@ -31,7 +32,7 @@ def noise_multiplier_for(
         rho: largest rho allowed.
 
     Raises:
-        InputError: both or neither target are given, or no noise multiplier meets the target.
+        InputError: not exactly one target is given, or no noise multiplier meets it.
     """
     check_one_target(epsilon, rho)
     if rho is not None:
@@ -62,8 +63,8 @@ def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
 
 
 def noise_multiplier_for_epsilon(sensitivity: float, epsilon: float, delta: float) -> float:
-    """Returns the least z, rounded up, at which one Gaussian of a sensitivity has at most a given
-    epsilon. Raises InputError."""
+    """Returns the smallest noise multiplier, rounded up, at which one Gaussian release of the given
+    sensitivity has at most the given epsilon. Raises InputError."""
     if not 0 < sensitivity < math.inf:
         raise InputError.of(
             "sensitivity",
@@ -86,8 +87,8 @@ def largest_sensitivity(
     rho: float | None = None,
     epsilon: float | None = None,
 ) -> float:
-    """Returns the largest sensitivity of one Gaussian that meets the targets: the next float does
-    not meet them.
+    """Returns the largest sensitivity at which one Gaussian release meets the targets; the next
+    larger float does not.
 
     Args:
         noise_multiplier: z.
@@ -122,11 +123,11 @@ def largest_sensitivity(
 def least_noise_multiplier(
     epsilon_of: Callable[[float], float], epsilon: float, start: float = 1.0
 ) -> float:
-    """Returns nearly the least z with epsilon_of(z) <= epsilon. Raises InputError.
+    """Returns nearly the smallest z with epsilon_of(z) <= epsilon. Raises InputError.
 
     Args:
         epsilon_of: accountant, a function of the noise multiplier. If it decreases, z is within
-            `PRECISION` of the least; if not, z may be larger, but always meets the target.
+            `PRECISION` of the smallest; if not, z may be larger, but always meets the target.
         epsilon: target, above 0.
         start: first noise multiplier of the search.
     """
@@ -154,7 +155,7 @@ def least_noise_multiplier(
             )
         low, high = max(low / 2.0, LEAST_NOISE_MULTIPLIER), low
     z, step = _root(lambda z: epsilon_of(z) - epsilon, low, high), PRECISION / 2
-    # The root may be slightly too small, and noise is only ever rounded up.
+    # The root may be slightly too small; noise is only ever rounded up.
     while z < high and epsilon_of(z) > epsilon:
         z, step = min(high, z * (1.0 + step)), 2.0 * step
     return z

@@ -26,7 +26,8 @@ COUNTS = "count of short updates"
 
 
 def count_noise_multiplier(count_noise: float) -> float:
-    """Returns 2 sigma_b: standard deviation over the change of 1/2 by one contribution."""
+    """Returns 2 sigma_b, the standard deviation of the noise over the largest change by one
+    contribution, 1/2."""
     return 2.0 * count_noise
 
 
@@ -51,15 +52,16 @@ def update_noise_multiplier(noise_multiplier: float, count_noise: float) -> floa
             f"2 count_noise = {of_counts:g}",
             f"raise count_noise above {noise_multiplier / 2:g}, or lower the noise multiplier",
         )
-    # This form never overflows or cancels.
+    # Unlike the formula of the paper, this form never overflows or cancels.
     return noise_multiplier / math.sqrt(1.0 - (noise_multiplier / of_counts) ** 2)
 
 
 def with_counts(release: StrategyRelease, count_noise: float) -> Composed:
-    """Splits a release into sums of updates and counts that are together as private.
+    """Splits a release into sums of updates and counts that together are as private as the release.
 
-    The counts have the strategy of the sums. rho is that of `release`, for every pattern of
-    participation; it is exact if G has no negative entries, as all contributions may be aligned.
+    The counts use the strategy of the sums. For every pattern of participation, rho is that of
+    `release`; it is exact if G has no negative entries, because then all contributions may be
+    aligned.
 
     Args:
         release: release with z, the noise multiplier of both together.

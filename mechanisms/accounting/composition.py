@@ -35,21 +35,23 @@ from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 TIGHTNESS = 2.5e-4
 """Approximate relative increase of epsilon allowed for the rounding of losses."""
 MOST_POINTS = 1 << 21
-"""Most points of the window; they take 300 MB."""
+"""Largest number of points in the window; they take 300 MB."""
 
 _CHARGED = 1e-7
-"""Share of delta charged for losses above the grid, and again for sums outside the window."""
+"""Share of delta charged for losses above the grid, and the same share again for sums outside the
+window."""
 _MASS_ERROR = 1e-12
 """Bound on the relative error of a probability, from quadrature and rounding."""
 _PLACE_ERROR = 1e-8
 """Bound on the error of a loss in grid steps, from rounding of at most 4e6 steps."""
 _PANEL = 0.0625
-"""Largest panel of the quadrature, in standard deviations of x; also limited to z / 2, so that y
-changes by half. Six nodes then integrate the density, and its shares of a cell, to 1e-14."""
+"""Largest panel of the quadrature, in standard deviations of x. Panels are also limited to z / 2,
+so that y changes by half. Six nodes then integrate the density, and its shares of a cell, to 1e-14.
+"""
 _COARSER = 4.0
 """Step of the grid for choosing s, relative to the grid in use."""
 _SCANNED = 1 << 16
-"""Windows with fewer points choose a new s for each finer grid."""
+"""Number of points below which a window chooses a new s for each finer grid."""
 _CHUNK = 1 << 16
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
@@ -58,9 +60,9 @@ class _Step(NamedTuple):
     """One sampled Gaussian with x in a range."""
 
     probability: float
-    """q."""
+    """q, probability that the device is sampled."""
     noise_multiplier: float
-    """z."""
+    """z, noise multiplier."""
     tail: float
     """Bound on the probability below `low`, and above `high`, of each distribution."""
     low: float
@@ -90,7 +92,7 @@ class _Losses:
     """Distribution of the rounded loss of one step."""
 
     start: int
-    """Least loss, in steps."""
+    """Smallest loss, in steps."""
     interval: float
     """h, the step."""
     probabilities: Float64Array
@@ -110,9 +112,9 @@ class _Bound(NamedTuple):
 
     epsilon: float
     rounding: float
-    """Estimated part of epsilon due to the rounding of losses."""
+    """Estimated part of epsilon that is due to the rounding of losses."""
     points: float
-    """Points of the window."""
+    """Number of points in the window."""
 
 
 def composed_epsilon(
@@ -158,7 +160,7 @@ def _once(probability: float, noise_multiplier: float, delta: float) -> float:
     if delta >= q:
         return 0.0
     of_gaussian = gaussian_epsilon(1.0 / noise_multiplier, delta / q)
-    # The exponential would soon overflow, and the other terms are negligible.
+    # Above 500 the exponential would soon overflow, and the other terms are negligible.
     if of_gaussian > 500.0:
         return (math.log(q) + of_gaussian) * (1.0 + 1e-15)
     return math.log1p(q * math.expm1(of_gaussian)) * (1.0 + 1e-15)

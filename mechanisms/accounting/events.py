@@ -39,19 +39,20 @@ from fedray.mechanisms.registry import AnyStrategy
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 
 MOST_SENSITIVITY = 1e148
-"""Above this sensitivity, epsilon is not finite at any noise multiplier."""
+"""Sensitivity from which on epsilon is not finite at any noise multiplier."""
 MOST_COUNT = 2**53
-"""Most repetitions, rounds, devices and coordinates: integers that floats represent exactly."""
+"""Largest number of repetitions, rounds, devices or coordinates; below it, floats represent every
+integer exactly."""
 SUMMED_TERMS = 1 << 16
-"""Terms of tau to sum; each later term is bounded by the last one summed."""
+"""Number of terms of tau that are summed; each later term is bounded by the last one summed."""
 LEAST_DEVICE_VARIANCE = 0.25
-"""Least variance of discrete Gaussian noise of one device for which the theorem on sums holds."""
+"""Smallest variance of one device's discrete Gaussian noise for which the theorem on sums holds."""
 UPDATES = "sum of clipped updates"
-"""Default query of a round."""
+"""Default query of a round's release."""
 
 
 class EventRefused(InputError):
-    """An accountant has no theorem for an event."""
+    """No theorem lets an accountant bound the epsilon of an event."""
 
 
 class Event(Explained, ABC):
@@ -70,7 +71,7 @@ class Event(Explained, ABC):
 
 
 class GaussianEvent(Event):
-    """An event as hard to distinguish from its neighbour as N(0, 1) from N(mu, 1)."""
+    """An event that is exactly as hard to tell from its neighbour as N(0, 1) is from N(mu, 1)."""
 
     @property
     @abstractmethod
@@ -133,7 +134,7 @@ def _strategy_of(value: Any, info: ValidationInfo) -> Any:
 class StrategyRelease(_ScaledGaussian):
     """The stream C X + z N(0, I) of a strategy C over some rounds, and everything computed from it.
 
-    `under` computes the sensitivity of all patterns that a participation permits.
+    `under` makes one with the sensitivity of all patterns that a participation permits.
     """
 
     kind: Literal["strategy-release"] = "strategy-release"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -145,10 +146,10 @@ class StrategyRelease(_ScaledGaussian):
     sensitivity: Sensitivity
     """s at contributions of norm 1, its proof, and a pattern that attains its lower bound."""
     participation: MinSep | None = None
-    """The (b, k) of the patterns that have at most this sensitivity; None for the recorded patterns
-    of devices."""
+    """The (b, k) whose patterns have at most this sensitivity; None for the recorded patterns of
+    the devices."""
     query: str = UPDATES
-    """Name of the release of a round, before the noise."""
+    """Name of what a round releases, before the noise."""
 
     @property
     def scale(self) -> float:
@@ -268,7 +269,7 @@ class DiscreteGaussianSum(Event):
 
 
 class PoissonSampled(Event):
-    """An event on a Poisson sample, which has each device independently with the same
+    """An event on a Poisson sample, in which each device is included independently with the same
     probability."""
 
     kind: Literal["poisson-sampled"] = "poisson-sampled"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -276,7 +277,7 @@ class PoissonSampled(Event):
     probability: Annotated[float, Field(gt=0, le=1)]
     """q, probability that a device is in the sample."""
     event: "AnyEvent"
-    """Release from the sample; several releases are all from the same sample."""
+    """Release from the sample; if it has several parts, all are from the same sample."""
 
 
 class Repeated(Event):
@@ -334,10 +335,10 @@ def read_event(document: Any, directory: str | Path = ".") -> Event:
 
     Args:
         document: result of `Event.to_json`.
-        directory: directory of the matrices of strategies, named by content or by `file`.
+        directory: directory of the strategies' matrices, which are named by content or by `file`.
 
     Raises:
-        InputError: it does not describe an event, or a matrix is missing.
+        InputError: the object does not describe an event, or a matrix is missing.
     """
     try:
         # Strict validation accepts lists as tuples, and objects as dataclasses, only in JSON.

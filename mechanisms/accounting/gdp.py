@@ -28,8 +28,8 @@ from fedray.mechanisms.accounting.events import (
 from fedray.mechanisms.accounting.limits import check_delta
 
 SLACK = 1e-12
-"""Allowance for rounding in log delta, which is below 1e-13: epsilon is computed for a delta that
-is smaller by this."""
+"""Allowance for rounding in log delta, whose error is below 1e-13: epsilon is computed for a delta
+smaller by this share."""
 
 _LOWEST, _HIGHEST = -9.0, 12.0
 """Range of a: below it delta rounds to 1, above it delta is below 1e-30."""
@@ -39,12 +39,12 @@ _NODES, _WEIGHTS = (each.tolist() for each in np.polynomial.legendre.leggauss(16
 
 
 def mu_of(event: Event) -> float:
-    """Returns mu of an event, which is as hard to distinguish from its neighbour as N(0, 1) from
-    N(mu, 1).
+    """Returns mu of an event, which is as hard to tell from its neighbour as N(0, 1) is from N(mu,
+    1).
 
-    Exact for one release with Gaussian noise, sensitivity / standard deviation. For several it is
-    the root of the sum of squares (Dong, Roth, Su 2022, Corollary 3.3): an upper bound, exact if
-    one device attains all sensitivities.
+    For one release with Gaussian noise this is exact: sensitivity / standard deviation. For several
+    it is the root of the sum of squares (Dong, Roth, Su 2022, Corollary 3.3): an upper bound, which
+    is exact if one device attains all sensitivities.
 
     Raises:
         EventRefused: the event is not a Gaussian mechanism.
@@ -55,6 +55,7 @@ def mu_of(event: Event) -> float:
         case PostProcessed():
             return mu_of(event.event)
         case Repeated():
+            # One device may attain the sensitivity in every repetition.
             return math.sqrt(event.count) * mu_of(event.event)
         case Composed():
             return math.hypot(*map(mu_of, event.events))
@@ -63,11 +64,11 @@ def mu_of(event: Event) -> float:
         case PoissonSampled():
             raise EventRefused(
                 f"a Poisson-sampled event (probability={event.probability:g}) is not a Gaussian "
-                "mechanism, so it has no mu; take the accountant pld"
+                "mechanism, so it has no mu; use the accountant pld"
             )
         case DiscreteGaussianSum():
             raise EventRefused(
-                "no mu is proven for a sum of discrete Gaussians; take the accountant zcdp"
+                "no mu is proven for a sum of discrete Gaussians; use the accountant zcdp"
             )
         case _:
             raise EventRefused(
@@ -110,10 +111,11 @@ def gdp_epsilon(event: Event, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Returns the least epsilon of one Gaussian of standard deviation 1 / mu at sensitivity 1.
+    """Returns the least epsilon of one Gaussian release with standard deviation 1 / mu at
+    sensitivity 1.
 
-    It is never below the true epsilon at delta, and above the true epsilon at (1 - 1e-12) delta by
-    a relative 1e-15 at most.
+    It is never below the true epsilon at delta, and exceeds the true epsilon at (1 - 1e-12) delta
+    by at most a relative 1e-15.
 
     Args:
         mu: sensitivity over standard deviation, from 0 to below 1e150; 0 gives 0.

@@ -1,4 +1,4 @@
-"""Conversion of events to those of Google's dp_accounting, an independent check of figures."""
+"""Converts events to those of Google's dp_accounting, an independent check of the figures."""
 
 import math
 from dataclasses import dataclass
@@ -67,8 +67,8 @@ class PeerFigures:
     rho: float | None
     """Half the Renyi divergence of order 2; None for sampled events, which have no zCDP."""
     pld_epsilon: float | None
-    """Epsilon by loss distributions, a pessimistic estimate; None if they do not support the event,
-    or are too coarse for delta."""
+    """Epsilon by loss distributions, a pessimistic estimate; None if dp_accounting has none for the
+    event, or if their grid is too coarse for delta."""
     renyi_epsilon: float
     """Epsilon by Renyi DP."""
     version: str
@@ -76,7 +76,7 @@ class PeerFigures:
 
 
 def peer_figures(event: Event, delta: float) -> PeerFigures:
-    """Composes an event with dp_accounting.
+    """Computes an event's figures with dp_accounting.
 
     Raises:
         EventRefused: the event is unknown.
@@ -88,7 +88,7 @@ def peer_figures(event: Event, delta: float) -> PeerFigures:
     from dp_accounting.rdp import RdpAccountant
 
     losses = PLDAccountant(value_discretization_interval=_interval(event))
-    # Its distributions are truncated, so a delta below the truncated mass has no epsilon.
+    # dp_accounting truncates its distributions, so a delta below the truncated mass has no epsilon.
     epsilon = math.inf
     if losses.supports(composed):
         epsilon = float(losses.compose(composed).get_epsilon(delta))
@@ -102,7 +102,7 @@ def peer_figures(event: Event, delta: float) -> PeerFigures:
 
 
 def _interval(event: Event) -> float:
-    """Returns the grid of losses: 1e-4, or coarser to avoid millions of points."""
+    """Returns the grid step of the losses: 1e-4, or more to avoid millions of points."""
     try:
         return max(1e-4, mu_of(event) / 1e3)
     except EventRefused:

@@ -35,8 +35,8 @@ def pld_epsilon(event: Event, delta: float) -> float:
         return gdp_epsilon(event, delta)
     if len(steps) > 1:
         raise EventRefused(
-            f"an event of {len(steps)} kinds of Poisson-sampled steps: the accountant pld composes "
-            "one kind; take the accountant renyi"
+            f"the event has {len(steps)} kinds of Poisson-sampled steps, but the accountant pld "
+            "composes only one kind; use the accountant renyi"
         )
     ((probability, noise), count) = next(iter(steps.items()))
     check_noise_multiplier(noise)
@@ -49,7 +49,8 @@ def _of_steps(probability: float, noise: float, count: int, delta: float) -> flo
 
 
 def _sampled_steps(event: Event) -> Counter[tuple[float, float]] | None:
-    """Counts each (probability, noise at sensitivity 1); None if nothing is sampled."""
+    """Returns how often each (probability, noise at sensitivity 1) occurs; None if nothing is
+    sampled."""
     match event:
         case PoissonSampled():
             return Counter({(event.probability, sampled_noise(event)): 1})
@@ -67,8 +68,8 @@ def _sampled_steps(event: Event) -> Counter[tuple[float, float]] | None:
                 return None
             if len(sampled) < len(parts):
                 raise EventRefused(
-                    "an event with sampled and other steps: the accountant pld composes one kind; "
-                    "take the accountant renyi"
+                    "the event has sampled and other steps, but the accountant pld composes only "
+                    "one kind; use the accountant renyi"
                 )
             return sum(sampled, Counter())
         case _:

@@ -1,10 +1,10 @@
 """Privacy amplified by Poisson sampling: DP-FedAvg, and banded matrices with cyclic partitions.
 
-The population is split into `partitions` parts; round t draws from part t mod partitions, each
+The population is split into `partitions` parts. Round t draws from part t mod partitions, each
 device with the sampling probability. Two participations of a device are then at least `partitions`
-rounds apart, and with at most that many bands the mechanism is that of ceil(n / partitions)
+rounds apart, and with at most that many bands the mechanism is equivalent to ceil(n / partitions)
 Poisson-sampled Gaussians (Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization",
-Theorem 4). One partition and C = I is DP-FedAvg (McMahan et al. 2018). Adjacency: zero-out, whose
+Theorem 4). One partition and C = I give DP-FedAvg (McMahan et al. 2018). Adjacency: zero-out, whose
 privacy loss with sampling is that of add-or-remove.
 """
 
@@ -20,14 +20,14 @@ from fedray.mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class PoissonSampling:
-    """Sampling of devices: each part of the population in turn, and its devices independently."""
+    """Poisson sampling in which the parts of the population take turns."""
 
     rounds: int
     """n, at least 1."""
     probability: float
-    """q, probability with which a device is drawn in its turn; above 0 and at most 1."""
+    """q, probability that a device is drawn when its part has its turn; above 0 and at most 1."""
     partitions: int = 1
-    """Parts of the population that take turns, from 1 to `rounds`."""
+    """Number of parts of the population, which take turns; from 1 to `rounds`."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -39,29 +39,29 @@ class PoissonSampling:
                 "probability",
                 self.probability,
                 "must be above 0 and at most 1",
-                "it is that of one device in its turn",
+                "it is the chance that a device is drawn in its turn",
             )
         if not 1 <= self.partitions <= self.rounds:
             raise InputError.of(
                 "partitions",
                 self.partitions,
                 f"must be from 1 to `rounds={self.rounds}`",
-                "later ones never have a turn",
+                "further ones would never have a turn",
             )
 
     @property
     def compositions(self) -> int:
-        """Turns of the part that has most, ceil(rounds / partitions)."""
+        """Number of turns of the part with the most turns, ceil(rounds / partitions)."""
         return -(-self.rounds // self.partitions)
 
 
 def cyclically_sampled(
     strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float
 ) -> Event:
-    """Returns the event to which the rounds of a strategy with sampled devices reduce.
+    """Returns the event to which the rounds of a strategy reduce if devices are sampled.
 
-    It is `compositions` Poisson-sampled Gaussians, with the noise over the largest norm of C's
-    columns (Choquette-Choo et al. 2023, Theorem 4).
+    It is `compositions` Poisson-sampled Gaussians, with the noise divided by the largest norm of a
+    column of C (Choquette-Choo et al. 2023, Theorem 4).
 
     Args:
         strategy: C, with at most as many bands as there are partitions.
@@ -79,7 +79,7 @@ def cyclically_sampled(
             "amplification is proven for at "
             "most as many bands as partitions; use more partitions, or account without sampling"
         )
-    # The diagonal of G has the squared norms of C's columns, of which the largest decides.
+    # The diagonal of G has the squared norms of the columns of C; the largest decides.
     columns = strategy.gram_entries(
         np.arange(sampling.rounds), np.arange(sampling.rounds), sampling.rounds
     )

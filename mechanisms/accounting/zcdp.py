@@ -21,18 +21,18 @@ from fedray.mechanisms.accounting.events import (
 from fedray.mechanisms.accounting.limits import check_delta
 
 ORDERS = np.exp(np.linspace(-12.0, 30.0, 4201))
-"""Values of alpha - 1 to try. Every order gives an upper bound; neighbours are 1 % apart, and the
-bound is flat around its minimum."""
+"""Values of alpha - 1 to try. Every order gives an upper bound; neighbours differ by 1 %, and the
+bound is flat near its minimum."""
 ROUNDING = 1e-12
-"""Relative rounding error of sums here, at most."""
+"""Largest relative rounding error of the sums here."""
 
 
 def rho_of(event: Event) -> float:
     """Returns rho of an event.
 
-    Exact for Gaussian noise, mu^2 / 2 (Bun and Steinke 2016, Proposition 1.6), and compositions of
-    it. An upper bound for a sum of discrete Gaussians, (1 / sqrt(variance_ratio) + tau sqrt(d))^2 /
-    2 (Kairouz, Liu, Steinke 2021, Proposition 14).
+    For Gaussian noise, and compositions of it, this is exact: mu^2 / 2 (Bun and Steinke 2016,
+    Proposition 1.6). For a sum of discrete Gaussians it is an upper bound, (1 /
+    sqrt(variance_ratio) + tau sqrt(d))^2 / 2 (Kairouz, Liu, Steinke 2021, Proposition 14).
 
     Raises:
         EventRefused: the event is sampled, for which no zCDP is proven, or unknown.
@@ -54,7 +54,7 @@ def rho_of(event: Event) -> float:
         case PoissonSampled():
             raise EventRefused(
                 f"no zCDP is proven for a Poisson-sampled event (probability="
-                f"{event.probability:g}); take the accountant pld or renyi"
+                f"{event.probability:g}); use the accountant pld or renyi"
             )
         case _:
             raise EventRefused(

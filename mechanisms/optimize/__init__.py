@@ -1,2 +1,2 @@
-"""Optimisation of strategies. Start at design.py; one file per shape of strategy. The only package
-that uses jax."""
+"""Optimisation of strategies, with one file per shape of strategy; start at design.py. Only this
+package uses jax."""

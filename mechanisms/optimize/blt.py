@@ -34,10 +34,10 @@ ValueAndGradient = Callable[[Float64Array], tuple[float, Float64Array]]
 
 MOST_BUFFERS = 10
 POLISHED = 3
-"""Starts to optimise to the end: the best ones after a few iterations."""
+"""Number of starts that are optimised to the end: the best ones after a few iterations."""
 SMALLEST_STEP, LARGEST_STEP = math.log(1e-13), math.log(13.0)
-"""Bounds on the log gaps of t: decays nearer than 1e-13 are equal, and decays below exp(-13) are
-negligible."""
+"""Bounds on the log gaps of t: decays that differ by less than 1e-13 count as equal, and decays
+below exp(-13) are negligible."""
 
 
 def optimize_blt(
@@ -47,8 +47,8 @@ def optimize_blt(
     on_progress: Progress | None = None,
     workload: Workload = PREFIX,
 ) -> BLT:
-    """Returns the BLT of least weighted mean log loss (for one target: of least loss), validated by
-    the slow path.
+    """Returns the BLT with the smallest weighted mean of the log losses (for one target: the
+    smallest loss), validated by the slow path.
 
     Args:
         targets: weighted outcomes, at least one.
@@ -81,7 +81,7 @@ def optimize_blt(
             best = min(value for value, _ in found)
             on_progress(f"{step}: loss {math.exp(best):.6f}")
 
-    # `on_progress` may end the search.
+    # `on_progress` may end the search early.
     with contextlib.suppress(StopIteration):
         for number, start in enumerate(_starts(longest, buffers), 1):
             # A few iterations show which starts are worth polishing; most are not.
@@ -134,8 +134,8 @@ def _best_valid(
     objective: Objective,
     workload: Workload,
 ) -> BLT:
-    """Returns the best result that is a valid BLT and whose loss the strategy's own code, which
-    does not use theta_hat, confirms."""
+    """Returns the best result that is a valid BLT and whose loss is confirmed by the strategy's own
+    code, which does not use theta_hat."""
     for value, p in sorted(found, key=lambda each: each[0]):
         t, t_hat = _decays(p)
         theta = np.exp(-t)
@@ -161,6 +161,7 @@ def _is_confirmed(
     value = 0.0
     for target in targets:
         measured = loss(blt, target.participation, workload)
+        # An upper bound is a looser loss, which the search did not minimise.
         if not measured.sensitivity.is_exact:
             return False
         aimed_at = measured.max_loss if objective == "max" else measured.rms_loss

@@ -2,8 +2,8 @@
 from the cache.
 
 The cache (`$XDG_CACHE_HOME/fedray/designs`, else `~/.cache/fedray/designs`) is keyed by a digest of
-all inputs, the code and its libraries. An entry has its key and a digest of the mechanism; an entry
-that does not match or is not a valid mechanism is recomputed.
+all inputs, the code and its libraries. Each entry contains its key and a digest of the mechanism;
+an entry that does not match them or is not a valid mechanism is recomputed.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ Kind = Literal[
     "blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""Kinds that can be made for a setting; `RECIPES` says how."""
+"""Kinds that can be made for a setting; `RECIPES` says how each is made."""
 Option = Literal["bands", "buffers", "targets"]
 DEFAULT_BUFFERS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class MechanismRequest:
-    """A kind of mechanism and its setting. None means the default of the kind."""
+    """A kind of mechanism and the setting to make it for. None stands for the kind's default."""
 
     kind: Kind
     """One of KINDS."""
@@ -66,7 +66,7 @@ class MechanismRequest:
             if is_given and option not in RECIPES[self.kind].options:
                 takers = [kind for kind, recipe in RECIPES.items() if option in recipe.options]
                 remedy = f"leave it out, or choose {', '.join(takers)}"
-                raise InputError.of(option, value, f"is not for {self.kind}", remedy)
+                raise InputError.of(option, value, f"does not apply to {self.kind}", remedy)
         if self.bands is not None and not 1 <= self.bands <= self.participation.rounds:
             rule = f"must be from 1 to `rounds={self.participation.rounds}`"
             raise InputError.of("bands", self.bands, rule)
@@ -75,13 +75,13 @@ class MechanismRequest:
 
     @property
     def used_objective(self) -> Objective:
-        """The objective given, or the default of the kind; of a schedule "rms"."""
+        """The objective given, or the kind's default; for a schedule the default is "rms"."""
         usual = RECIPES[self.kind].objective if self.workload.is_toeplitz else "rms"
         return self.objective or usual
 
     @property
     def used_bands(self) -> int:
-        """The number of bands given, or else the most for which the columns of one device are
+        """The number of bands given, or else the largest for which the columns of one device are
         orthogonal."""
         return self.bands or min(self.participation.min_sep, self.participation.rounds)
 
@@ -94,8 +94,8 @@ def cached_mechanism(
 ) -> Strategy:
     """Returns the strategy of a request, from the cache if possible; see `optimize_mechanism`.
 
-    A damaged entry, or one of another request, causes a warning and is recomputed. If the cache
-    cannot be written, the result is not cached.
+    A damaged entry, or one that belongs to another request, causes a warning and is recomputed. If
+    the cache cannot be written, the result is not cached.
 
     Args:
         request: the kind and its setting.
@@ -124,7 +124,8 @@ def cached_mechanism(
             raise
 
     strategy = optimize_mechanism(request, report)
-    # A search to its end may find a better mechanism, so this one is not cached.
+    # A completed search may find a better mechanism, so the result of an unfinished one is not
+    # cached.
     if is_ended_early:
         return strategy
     try:
@@ -138,8 +139,8 @@ def cached_mechanism(
 
 @lru_cache(maxsize=16)
 def made_mechanism(request: MechanismRequest, directory: Path | None) -> Strategy:
-    """Returns the strategy of a request, for studies that need the same ones repeatedly. The
-    process remembers the last results.
+    """Returns the strategy of a request, for studies that need the same strategies repeatedly. The
+    process remembers the latest results.
 
     Args:
         request: the kind and its setting.
@@ -153,7 +154,7 @@ def made_mechanism(request: MechanismRequest, directory: Path | None) -> Strateg
 def _strategy_of(content: bytes, directory: Path) -> Strategy:
     """Reads an entry of the cache. Raises InputError."""
     try:
-        # This also compares a matrix with the digest in the entry.
+        # This also checks a matrix against the digest in the entry.
         return strategy_of(json.loads(content), directory)
     except ValidationError as error:
         message = error.errors(include_url=False)[0]["msg"]
@@ -161,7 +162,7 @@ def _strategy_of(content: bytes, directory: Path) -> Strategy:
 
 
 def default_cache() -> Path:
-    """Returns the directory in the user's cache for results of `fedray optimize`; it may be removed
+    """Returns the directory in the user's cache for results of `fedray optimize`; it may be deleted
     at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / "designs"
 
@@ -188,12 +189,12 @@ class Recipe:
     make: Callable[[MechanismRequest, Progress | None], Strategy]
     """Function from a request to its strategy."""
     searched: Literal["nothing", "bands", "everything"]
-    """Parameters to search for. "nothing": they follow from the rounds; "bands": only their number
-    is open; "everything": a numerical search, whose result is kept in a file."""
+    """Parameters to search for. "nothing": they follow from the number of rounds; "bands": only the
+    number of bands is open; "everything": a numerical search, whose result is kept in a file."""
     options: tuple[Option, ...] = ()
-    """Optional fields of a request that apply."""
+    """Optional fields of a request that apply to this kind."""
     objective: Objective = "rms"
-    """Loss that is minimised by default, as in the paper of the kind."""
+    """Loss that is minimised by default, as in the kind's paper."""
 
 
 def _tree_full(request: MechanismRequest, on_progress: Progress | None) -> TreeFull:
@@ -202,7 +203,7 @@ def _tree_full(request: MechanismRequest, on_progress: Progress | None) -> TreeF
 
 
 def _blt(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
-    # Optimisers are imported when used: scipy.optimize takes 0.3 s, jax 0.8 s.
+    # Optimisers are imported only when used: scipy.optimize takes 0.3 s, jax 0.8 s.
     from fedray.mechanisms.optimize.blt import optimize_blt
 
     targets = request.targets or (Target(request.participation),)
@@ -239,9 +240,9 @@ def _dense(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
 def _best_bands(
     kind: type[BandFHU | BISR], request: MechanismRequest, on_progress: Progress | None
 ) -> BandFHU | BISR:
-    """Returns the mechanism with the bands requested, else that of least loss: the best of 24
-    geometrically spaced numbers of bands, then improved by steps that halve until neither neighbour
-    is better."""
+    """Returns the mechanism with the requested number of bands or, if none is given, with the
+    number of least loss: the best of 24 geometrically spaced numbers, improved by steps that halve
+    until neither neighbour is better."""
     if request.bands is not None:
         return kind(bands=request.bands)
     participation = request.participation
@@ -257,10 +258,11 @@ def _best_bands(
         return known[bands]
 
     n = participation.rounds
-    # With many bands one more changes little, so few large numbers are tried.
+    # With many bands, one more changes little, so few large numbers are tried.
     geometric = {min(n, max(1, round(n ** (place / 23)))) for place in range(24)}
     grid = sorted(geometric | {min(n, participation.min_sep)})
     try:
+        # The loss need not have a single minimum, so the grid comes first and the steps after.
         best = min(grid, key=value)
         step = n
         while step > 0:
@@ -287,13 +289,13 @@ RECIPES: Mapping[Kind, Recipe] = {
     "identity": Recipe(lambda *_: Identity(), "nothing"),
 }
 FOLLOWING_KINDS = tuple(kind for kind in KINDS if RECIPES[kind].searched != "everything")
-"""Kinds that need no file, because they follow quickly from every setting."""
+"""Kinds that need no file, because they are quick to make for every setting."""
 
 
 def _digest(request: MechanismRequest) -> str:
     """Returns a digest of the request, the optimisers' code and their libraries."""
     tools = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "jax")}
-    # Entries of other code are not used, because it may have found another mechanism.
+    # Entries made by other code are not used, because it may have found another mechanism.
     files = sorted(Path(__file__).parent.glob("*.py"))
     code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     inputs = {**asdict(request), "objective": request.used_objective, "code": code, "tools": tools}

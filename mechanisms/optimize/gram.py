@@ -31,12 +31,12 @@ Kind = TypeVar("Kind", Banded, Dense)
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=np.float64)
 
 COLUMNS_TOGETHER = 256
-"""Columns of M per matrix product."""
+"""Number of columns of M per matrix product."""
 
 SHARPNESS: dict[Objective, tuple[int, ...]] = {"rms": (1,), "max": (1, 8, 64, 512)}
 """Successive powers p for minimising the mean over rounds of variance^p. At p = 512, the largest
-variance is at most n^(1/512) times the least possible one: 1.5 % more at 2052 rounds, and half of
-that in error."""
+variance is at most n^(1/512) times the smallest possible one: 1.5 % more at 2052 rounds, and half
+of that in the error."""
 
 
 def optimize_banded(
@@ -65,9 +65,9 @@ def optimize_banded(
         OptimizationFailed: the slow path computes another error.
     """
     n = _check(participation, bands, workload)
-    # With more than b bands the Toeplitz search would constrain coefficients not to increase.
+    # With more than b bands, the Toeplitz search would force the coefficients not to increase.
     start_bands = min(bands, participation.min_sep)
-    # For a schedule, Toeplitz strategies are optimised for the mean only.
+    # For a schedule, Toeplitz strategies can be optimised only for the mean.
     first = objective if workload.is_toeplitz else "rms"
     toeplitz = optimize_toeplitz(participation, start_bands, first, None, workload)
     C = _unit_columns(toeplitz.first_column(n))
@@ -83,13 +83,13 @@ def optimize_dense(
     on_progress: Progress | None = None,
     workload: Workload = PREFIX,
 ) -> Dense:
-    """Returns the C of least loss for devices that take part at most k times, exactly b apart,
-    validated by the slow path.
+    """Returns the C of least loss for devices that take part at most k times, exactly b rounds
+    apart, validated by the slow path.
 
     The columns of one device's rounds are orthogonal, and their squared norms add up to 1
     (Choquette-Choo et al. 2022); if k is less than ceil(n / b), all norms are equal instead. With
     one participation this is the optimum of Denisov et al. 2022. For participations more than b
-    apart there is an upper bound.
+    rounds apart, the sensitivity has only an upper bound.
 
     Args:
         participation: (n, b, k) of the loss; n is the size of C.
@@ -105,8 +105,8 @@ def optimize_dense(
     free = _free_of_devices(participation)
     most_turns = -(-n // participation.min_sep)
     takes_every_turn = participation.max_participations == most_turns > 1
-    # With ceil(n / b) participations a pattern is a residue class modulo b, whose squared norms
-    # need only add up to 1; with fewer, norms are equal.
+    # With ceil(n / b) participations, a pattern is a residue class modulo b, whose squared norms
+    # need only add up to 1; with fewer, all norms are equal.
     if takes_every_turn:
         problem = _FreeNorms(free, participation.min_sep, workload)
     else:
@@ -120,8 +120,9 @@ def optimize_dense_unit_columns(
     on_progress: Progress | None = None,
     workload: Workload = PREFIX,
 ) -> Dense:
-    """Returns the same with columns of unit norm: every round has equal protection, at a percent
-    more loss. Arguments and errors are those of `optimize_dense`."""
+    """Returns the C of `optimize_dense` with the further rule that all columns have norm 1, which
+    protects every round equally and raises the loss by a percent. Arguments and errors are those of
+    `optimize_dense`."""
     n = _check(participation, participation.rounds, workload)
     free = _free_of_devices(participation)
     problem = _UnitDiagonal(free, workload)
@@ -141,7 +142,8 @@ def _check(participation: MinSep, bands: int, workload: Workload) -> int:
 
 
 def _free_of_devices(participation: MinSep) -> BoolArray:
-    """Returns the entries below the diagonal that are free, [n, n]: no device has both rounds."""
+    """Returns whether each entry below the diagonal is free, [n, n]: no device has both its
+    rounds."""
     lags = _lags(participation.rounds)
     longest_lag = participation.max_participations * participation.min_sep
     is_multiple = lags % participation.min_sep == 0
@@ -150,7 +152,7 @@ def _free_of_devices(participation: MinSep) -> BoolArray:
 
 
 def _lags(n: int) -> Int64Array:
-    """Row minus column of every entry, [n, n]."""
+    """Returns the row minus the column of every entry, [n, n]."""
     rounds = np.arange(n)
     return np.subtract.outer(rounds, rounds)
 
@@ -160,8 +162,8 @@ def _start(free: BoolArray, n: int) -> Float64Array:
     entries and shrunk until positive definite."""
     C = _unit_columns(BandFHU(bands=n).first_column(n))
     below = np.where(free, C.T @ C, 0.0)
-    # With entries set to zero X may be indefinite. Shrinking towards the identity ends, because it
-    # is positive definite. The second result of potrf is 0 if X is.
+    # With entries set to zero, X may be indefinite. Shrinking X towards the identity, which is
+    # positive definite, must end. The second result of potrf is 0 if X is positive definite.
     while _potrf(np.eye(n) + below + below.T, lower=1)[1] != 0:
         below *= 0.9
     return np.eye(n) + below + below.T
@@ -197,7 +199,7 @@ class _UnitDiagonal:
         return X
 
     def pull_back(self, gradient: Float64Array, x: Float64Array) -> Float64Array:
-        """Returns the gradient by the variables, given the one by X, [n, n], on and below the
+        """Returns the gradient by the variables, from the gradient by X, [n, n], on and below the
         diagonal."""
         del x
         # Each variable occurs twice in X, below the diagonal and above.
@@ -276,10 +278,10 @@ def _solved(
     objective: Objective,
     on_progress: Progress | None,
 ) -> Kind:
-    """Returns the factor of the optimal X, searched from a first X, validated."""
+    """Searches from a first X; returns the factor of the optimal X, validated."""
     x = problem.variables(X)
     # Each sharpness starts at the optimum of the previous one, because at the start the sharpest
-    # mean would depend on hardly any round but the worst.
+    # mean would depend on almost nothing but the worst round.
     for sharpness in SHARPNESS[objective]:
         x = _minimised(problem, x, sharpness, on_progress)
     lower = problem.matrix(x)
@@ -303,7 +305,7 @@ class _Evaluation:
     not positive definite."""
 
     def __init__(self, problem: _UnitDiagonal, x: Float64Array) -> None:
-        # LAPACK is column-major; passing the transpose, upper triangular, avoids a copy.
+        # LAPACK is column-major; passing the transpose, which is upper triangular, avoids a copy.
         factor, failed = _potrf(problem.matrix(x).T, lower=0, overwrite_a=1, clean=1)
         if failed:
             raise FloatingPointError
@@ -359,9 +361,9 @@ def _weights(variances: Float64Array, sharpness: int) -> tuple[float, Float64Arr
 class _Search:
     """Objective and gradient for L-BFGS.
 
-    If X is not positive definite, it returns value f + |s| and slope 3 |s| at a step d from the
-    last accepted point (value f, slope s < 0). These are of the parabola through that point with
-    its minimum at a quarter of the step, so the line search continues there.
+    If X is not positive definite, the search returns the value f + |s| and the slope 3 |s| at a
+    step d from the last accepted point (value f, slope s < 0). They belong to the parabola through
+    that point with its minimum at a quarter of the step, so the line search continues there.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Objectives and targets of optimisations: one participation, or weighted outcomes."""
+"""Objectives and targets of an optimisation: one participation, or weighted outcomes."""
 
 import math
 from collections.abc import Callable
@@ -39,11 +39,12 @@ class Target:
 
 
 def error_weights(objective: Objective, rounds: int) -> Float64Array:
-    """Returns the weight of each beta_i^2 in the squared error, [rounds], where both matrices are
+    """Returns the weight of each beta_i^2 in the squared error, [rounds], if both matrices are
     Toeplitz and beta are the coefficients of A C^-1.
 
-    beta_i is part of the error of every round from i on: in the last round, the worst, with weight
-    1; in the mean, with the share of rounds from i on (McMahan, Xu, Zhang 2024, Proposition 3.3).
+    beta_i is part of the error of every round from i on. In the last round, which is the worst, its
+    weight is 1; in the mean, it is the share of rounds from i on (McMahan, Xu, Zhang 2024,
+    Proposition 3.3).
     """
     if objective == "max":
         return np.ones(rounds)
@@ -51,23 +52,24 @@ def error_weights(objective: Objective, rounds: int) -> Float64Array:
 
 
 def error_form(objective: Objective, workload: Workload, rounds: int) -> Float64Array:
-    """Returns Q, [rounds, rounds]: d'Q d is the mean squared error of a Toeplitz C whose inverse
-    has the coefficients d, for any workload.
+    """Returns Q, [rounds, rounds], such that d'Q d is the mean squared error, for any workload, of
+    a Toeplitz C whose inverse has the coefficients d.
 
-    Column s of C^-1 is d shifted down by s, so Q[i, j] is the sum over s of K[i + s, j + s], with
-    K = A'A / rounds.
+    Column s of C^-1 is d shifted down by s, so Q[i, j] is the sum over s of K[i + s, j + s], with K
+    = A'A / rounds.
 
     Raises:
-        InputError: the objective is "max". The worst round depends on d then, because errors need
-            not grow with the rounds.
+        InputError: the objective is "max", for which the worst round would depend on d, because
+            errors need not grow with the rounds.
     """
     if objective == "max":
-        rule = f"is not for a Toeplitz strategy and workload {workload}"
-        raise InputError.of("objective", objective, rule, "take rms")
+        rule = f"is not available for a Toeplitz strategy with workload {workload}"
+        raise InputError.of("objective", objective, rule, "use rms")
     if rounds > MOST_MATRIX_ROUNDS:
         rule = f"is more than {MOST_MATRIX_ROUNDS:,}, the most for workload {workload}"
         raise InputError.of("rounds", rounds, rule, "use fewer rounds, or workload prefix")
     A = workload.matrix(rounds)
+    # One pass over the diagonals costs n^2; the sum over s by definition would cost n^3.
     K = A.T @ A / rounds
     Q = np.zeros((rounds, rounds))
     for lag in range(rounds):

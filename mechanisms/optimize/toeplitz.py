@@ -39,7 +39,7 @@ def optimize_toeplitz(
     on_progress: Progress | None = None,
     workload: Workload = PREFIX,
 ) -> Toeplitz:
-    """Returns the banded Toeplitz strategy of least loss, c_0 = 1, validated by the slow path.
+    """Returns the banded Toeplitz strategy of least loss with c_0 = 1, validated by the slow path.
 
     With more bands than min-sep, coefficients are constrained not to increase, so that McMahan, Xu,
     Zhang 2024, Theorem 3.1 gives the sensitivity.
@@ -52,14 +52,15 @@ def optimize_toeplitz(
         workload: workload whose error to minimise.
 
     Raises:
-        InputError: the bands are not within 1 to n.
+        InputError: `bands` is not from 1 to n.
         OptimizationFailed: the result is not valid.
     """
     if not 1 <= bands <= participation.rounds:
         raise InputError.of("bands", bands, f"must be from 1 to `rounds={participation.rounds}`")
     if bands == 1:
         return Toeplitz(coefficients=(1.0,))
-    # float64 only in this block, because it is a global setting of jax that users may set too.
+    # float64 only in this block, because it is a global setting of jax, and users may rely on the
+    # default.
     with jax.enable_x64(True):
         squared_error = _squared_error(workload, participation.rounds, objective)
         log_loss = partial(_log_loss, participation=participation, squared_error=squared_error)
@@ -130,7 +131,7 @@ def _start(workload: Workload, bands: int) -> Float64Array:
     of_momentum = prefix * workload.momentum**i
     of_decay = prefix * workload.decay**i
     root = np.convolve(of_momentum, of_decay)[:bands]
-    # Equal in theory, they must not increase after rounding or become 0.
+    # In theory they never increase; rounding must not make them increase or become 0.
     return np.maximum(np.minimum.accumulate(root), 1e-12)
 
 
@@ -154,7 +155,7 @@ def _log_loss(p, *, participation: MinSep, squared_error: Callable):
     n = participation.rounds
     b = participation.min_sep
     k = participation.max_participations
-    # There are p.size + 1 bands.
+    # p leaves out c_0, so there are p.size + 1 bands.
     is_held = p.size >= b
     c = _coefficients(p, is_held)
     starts = b * np.arange(k)

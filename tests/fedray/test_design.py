@@ -234,7 +234,7 @@ def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> N
         (["blt", *SETTING, "--buffers", "0"], "buffers=0 must be from 1 to 10"),
         (["banded", *SETTING, "--bands", "61"], "--bands=61 must be from 1 to `--rounds=60`"),
         (["banded", *SETTING, "--objective", "mean"], "must be max or rms"),
-        (["tree", *SETTING, "--bands", "3"], "--bands=3 is not for tree"),
+        (["tree", *SETTING, "--bands", "3"], "--bands=3 does not apply to tree"),
         (
             ["identity", *SETTING, "--out", "/nowhere/m.json"],
             "name a file in a directory that exists",
@@ -365,7 +365,7 @@ def test_the_json_beside_a_matrix_names_it_by_content(tmp_path: Path) -> None:
     write_strategy(Matrix.from_matrix(2 * np.eye(3), "x.npy"), tmp_path / "m.other")
     assert read_strategy(tmp_path / "m.json") != read_strategy(tmp_path / "m.other")
     np.save(tmp_path / document["file"], 2 * np.eye(3))
-    with pytest.raises(ValueError, match="holds another matrix"):
+    with pytest.raises(ValueError, match="holds a different matrix"):
         read_strategy(tmp_path / "m.json")
 
 

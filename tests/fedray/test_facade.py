@@ -219,7 +219,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "request": (
         lambda: fedray.MechanismRequest("tree", SETTING, buffers=2),
         fedray.InputError,
-        "^buffers=2 is not for tree",
+        "^buffers=2 does not apply to tree",
     ),
     "optimisation": (
         lambda: fedray.optimize_mechanism(fedray.MechanismRequest("blt", SETTING, buffers=99)),

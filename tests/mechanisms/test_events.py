@@ -193,14 +193,14 @@ def test_every_epsilon_is_confirmed_independently(accountant: str, name: str) ->
     ("accountant", "name"), [each for each in PAIRS if not takes(each[0], CASES[each[1]])]
 )
 def test_what_has_no_theorem_is_refused_with_a_remedy(accountant: str, name: str) -> None:
-    with pytest.raises(EventRefused, match="take the accountant (pld|zcdp|renyi)"):
+    with pytest.raises(EventRefused, match="use the accountant (pld|zcdp|renyi)"):
         ACCOUNTANTS[accountant](CASES[name].event, DELTA)
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 @pytest.mark.parametrize("name", REFUSED)
 def test_every_accountant_refuses_what_nothing_is_proven_for(accountant: str, name: str) -> None:
-    with pytest.raises(EventRefused, match="describe|make the event with|take the accountant"):
+    with pytest.raises(EventRefused, match="describe|make the event with|use the accountant"):
         ACCOUNTANTS[accountant](REFUSED[name], DELTA)
     with pytest.raises(EventRefused):
         epsilon_of(REFUSED[name], DELTA)

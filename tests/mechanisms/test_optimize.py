@@ -348,7 +348,7 @@ def test_a_cached_matrix_that_was_changed_is_computed_anew(tmp_path: Path) -> No
     (matrix,) = tmp_path.glob("*.npy")
     np.save(matrix, np.eye(20))
     assert cached_mechanism(request, tmp_path, on_warning=warned.append) == found
-    assert "holds another matrix" in warned[0]
+    assert "holds a different matrix" in warned[0]
 
 
 def test_the_cache_is_keyed_by_every_input(tmp_path: Path) -> None:
@@ -390,13 +390,16 @@ def test_the_number_of_bands_found_is_that_of_least_loss(kind) -> None:
     ("arguments", "rule"),
     [
         ({"kind": "forest"}, "kind='forest' is unknown"),
-        ({"kind": "tree", "buffers": 2}, "buffers=2 is not for tree; leave it out, or choose blt$"),
-        ({"kind": "blt", "bands": 2}, "bands=2 is not for blt"),
+        (
+            {"kind": "tree", "buffers": 2},
+            "buffers=2 does not apply to tree; leave it out, or choose blt$",
+        ),
+        ({"kind": "blt", "bands": 2}, "bands=2 does not apply to blt"),
         ({"kind": "banded", "bands": 31}, "bands=31 must be from 1 to `rounds=30`"),
         ({"kind": "banded", "objective": "mean"}, "must be max or rms"),
         (
             {"kind": "tree", "targets": (Target(MinSep(30, 10, 3)),)},
-            "targets=.* is not for tree",
+            "targets=.* does not apply to tree",
         ),
     ],
     ids=str,
@@ -414,7 +417,9 @@ def test_a_request_takes_exactly_the_options_of_its_recipe(kind: Kind) -> None:
         if option in RECIPES[kind].options:
             MechanismRequest(kind, participation, **{option: value})
         else:
-            with pytest.raises(InputError, match=f"^{option}=.* is not for {kind}; leave it out"):
+            with pytest.raises(
+                InputError, match=f"^{option}=.* does not apply to {kind}; leave it out"
+            ):
                 MechanismRequest(kind, participation, **{option: value})
 
 

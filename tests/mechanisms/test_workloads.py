@@ -109,7 +109,9 @@ def test_the_error_form_is_the_mean_error_of_a_toeplitz_inverse(workload: Worklo
 @pytest.mark.parametrize("objective", ["max", "rms"])
 def test_the_gradient_of_a_blt_is_that_of_finite_differences(workload: Workload, objective) -> None:
     if objective == "max" and not workload.is_toeplitz:
-        with pytest.raises(InputError, match="^objective='max' is not for a Toeplitz strategy"):
+        with pytest.raises(
+            InputError, match="^objective='max' is not available for a Toeplitz strategy"
+        ):
             LogLoss([Target(SETTING)], objective, workload)
         return
     targets = [Target(SETTING), Target(MinSep(30, 5, 3), 2.0)]
@@ -214,11 +216,11 @@ def test_a_schedule_takes_the_rates_given() -> None:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("", "workload='' is no workload; give"),
+        ("", "workload='' is not a workload; give"),
         ("momentum", "workload='momentum' has a part that is not a number"),
         ("momentum=x", "has a part that is not a number"),
-        ("momentum=0.9,momentum=0.8", "is no workload"),
-        ("velocity=0.9", "is no workload"),
+        ("momentum=0.9,momentum=0.8", "is not a workload"),
+        ("velocity=0.9", "is not a workload"),
         ("momentum=1", "momentum=1.0 must be from 0 to below 1"),
         ("momentum=nan", "momentum=nan must be"),
         ("decay=0", "decay=0.0 must be above 0 and at most 1"),

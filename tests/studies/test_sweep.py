@@ -318,7 +318,7 @@ def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_clust
         ),
         ("max_participations = 5}", "max_participations = 9}", "more than ceil"),
         ('kind = "banded"', 'kind = "bandit"', "kind"),
-        ("buffers = 2", "bands = 2", "bands=2 is not for blt"),
+        ("buffers = 2", "bands = 2", "bands=2 does not apply to blt"),
         (
             'kind = "tree-full"',
             'kind = "dense"\nmade_for = ["distribution"]',

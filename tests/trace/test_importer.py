@@ -418,7 +418,9 @@ def test_a_changed_import_is_noticed(tmp_path: Path) -> None:
         read_patterns(open_trace(tmp_path / "t"))
     document = json.loads((trace.path / "run.json").read_text())
     (trace.path / "run.json").write_text(json.dumps({**document, "rounds": 2}))
-    with pytest.raises(TraceCorrupt, match=r"log_rounds.parquet has 3 rows, but run.json records 2"):
+    with pytest.raises(
+        TraceCorrupt, match=r"log_rounds.parquet has 3 rows, but run.json records 2"
+    ):
         read_patterns(open_trace(tmp_path / "t", verify=False))
     with pytest.raises(TraceCorrupt, match="the digest that it records of itself"):
         open_trace(tmp_path / "t")
