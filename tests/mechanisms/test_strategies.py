@@ -438,7 +438,10 @@ def test_trees_stay_quick_where_devices_come_often(participation: MinSep) -> Non
         ({"kind": "bisr", "bands": 2.5}, "integer"),
         ({"kind": "tree", "restarts": [5, 5]}, "must increase"),
         ({"kind": "tree", "restarts": [0]}, "greater than or equal to 1"),
-        ({"kind": "tree", "completion": True}, "completion=true needs rounds"),
+        (
+            {"kind": "tree", "completion": True},
+            "completion=true needs the planned number of rounds",
+        ),
         ({"kind": "tree-full", "rounds": 0}, "greater than or equal to 1"),
         ({"kind": "matrix", "file": "nowhere.npy"}, "cannot be read"),
         ({"kind": "restarted", "mechanism": {"kind": "tree"}, "restarts": [2]}, "expected tags"),

@@ -309,7 +309,7 @@ def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_clust
         ("min_sep = [6, 20]", "min_sep = []", "a list of values is empty"),
         ("min_sep = [6, 20]", "min_sep = [0]", "whole number of at least 1"),
         ('x = "min_sep"', 'x = "min_sep"\nworkload = "schedule"', "a schedule needs a scenario"),
-        ('x = "min_sep"', 'x = "min_sep"\nworkload = "sgd"', "'sgd' is no workload"),
+        ('x = "min_sep"', 'x = "min_sep"\nworkload = "sgd"', "'sgd' is not a workload"),
         ("min_sep = [6, 20]", "goal = [3]", "settings are rounds"),
         (
             "estimate = {rounds = 60, min_sep = 12, max_participations = 5}",
