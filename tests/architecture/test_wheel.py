@@ -100,7 +100,7 @@ def test_an_audit_needs_no_extra(site: Path, trace_of: Callable[..., Trace]) -> 
 @pytest.mark.parametrize(
     ("arguments", "package", "extra"),
     [
-        (["run", "quickstart.toml"], "numba", "simulate"),
+        (["run", "quickstart"], "numba", "simulate"),
         (
             ["optimize", "banded", "--rounds=8", "--min-sep=2", "--max-participations=4"],
             "jax",
