@@ -9,15 +9,6 @@ MOST_ROUNDS = 1 << 22
 """Largest number of rounds supported; draws of the noise have no addresses for later rounds."""
 
 
-def gap_of(rounds_between: int) -> int:
-    """Returns the min-sep b for a number of rounds strictly between two participations: one more.
-
-    Published min-seps (MinS of Xu et al. 2023, and their code) count the rounds in between, while b
-    is the difference of the two round numbers.
-    """
-    return rounds_between + 1
-
-
 @dataclass(frozen=True, slots=True)
 class MinSep:
     """(b, k)-min-sep participation over `rounds` rounds (Choquette-Choo et al. 2023, "(Amplified)

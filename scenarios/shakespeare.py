@@ -61,8 +61,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "fedyogi": {"kind": "yogi", "learning_rate": 0.01, "epsilon": 1e-3},
 }
 """Table `training.server` by the name of the optimiser."""
-# Every device is there at all times and never fails: the paper draws ten of all roles. Roles differ
-# a hundredfold in size and a group pads to its longest, so devices train one at a time.
+# Every device is there at all times and never fails: the paper draws ten of all roles.
 SETTING: dict[str, Any] = {
     "name": "shakespeare",
     "seed": 1,
@@ -76,7 +75,6 @@ DATA = {"kind": "parquet", "tokens": "text", "unit": "character", "vocabulary": 
 MODEL = {"kind": "keyboard_lstm", "cell": "lstm", "layers": 2, "hidden": 256, "embedding": 8}
 TRAINING: dict[str, Any] = {
     "cohort_sample": 10,
-    "devices_at_once": 1,
     "evaluate_every": 20,
     "evaluation_devices": 100_000,
     "evaluation_examples": EVALUATED,

@@ -1,5 +1,6 @@
 """Steps of the commands that audit a trace or show its page."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +9,20 @@ import typer
 from fedray.base.errors import one_line
 
 
-def open_checked(trace: Path, verify: bool | None) -> Any:
+def open_checked(
+    directory: Path, verify: bool | None, opens: Callable[[Path, bool], Any] | None = None
+) -> Any:
     """Opens a trace, and checks its digests as `--verify` asks.
 
     Args:
-        trace: directory of the trace.
+        directory: directory of the trace.
         verify: True checks all digests now, None those of columns that are read, False none.
+        opens: function that opens another kind of result; its second argument is whether digests
+            are checked as columns are read. None for a trace.
     """
     from fedray.trace.imported import open_trace
 
-    opened = open_trace(trace, verify=verify is not False)
+    opened = (opens or open_trace)(directory, verify is not False)
     if verify:
         opened.verify()
     return opened
@@ -28,9 +33,7 @@ def open_tasks(directory: Path, delta: float | None, verify: bool | None) -> tup
     from fedray.audit.several_tasks import audit_tasks
     from fedray.trace.several_tasks import TasksRun
 
-    opened = TasksRun.open(directory, verify is not False)
-    if verify:
-        opened.verify()
+    opened = open_checked(directory, verify, TasksRun.open)
     return opened, audit_tasks(opened, delta)
 
 

@@ -61,7 +61,4 @@ def _page_of_training(
 ) -> dict[str, str]:
     from fedray.trace.trained import TrainedRun
 
-    trained = TrainedRun.open(directory, verify is not False)
-    if verify:
-        trained.verify()
-    return write_shown(trained, page, figures)
+    return write_shown(open_checked(directory, verify, TrainedRun.open), page, figures)

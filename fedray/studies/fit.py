@@ -114,8 +114,8 @@ def fit_min_sep(
 
     Args:
         scenario: everything except the key.
-        min_sep: observed gap, least difference of two rounds of one device; `gap_of` converts
-            rounds counted in between.
+        min_sep: observed gap, least difference of two rounds of one device: one more than a
+            published MinS, which counts the rounds in between.
         key: key to fit, one of `RANGES`.
         scale: factor on population and report goal, which leaves min-sep nearly unchanged: 0.1 is
             ten times as fast, and off by a percent or two.
