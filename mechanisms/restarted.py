@@ -60,8 +60,7 @@ class Restarted(Strategy):
     def gram_entries(self, first: Int64Array, second: Int64Array, rounds: int) -> Float64Array:
         entries = np.zeros(np.shape(first))
         for start, end in self.segments(rounds):
-            # first <= second, so `second` in the segment and `first` at or after its start put both
-            # in it. Entries between segments stay zero.
+            # first <= second, so both are in the segment. Entries between segments stay zero.
             inside = np.nonzero((first >= start) & (second < end))
             entries[inside] = self.mechanism.gram_entries(
                 first[inside] - start, second[inside] - start, end - start

@@ -65,8 +65,8 @@ class RunningSensitivity:
     def add(self, device_ids: UInt64Array) -> None:
         """Adds the next round, with its distinct devices [A]."""
         places = self._devices.places_of(device_ids)
-        # G >= 0, so a bound of the horizon stays valid if the increase at the horizon is added.
-        # After the horizon, bounds are recomputed before their next use.
+        # Up to the horizon, bounds grow by the new round's terms there; after it, they are
+        # recomputed before their next use.
         if self.rounds < self._horizon:
             self._bounds = _with_room(self._bounds, self._devices.count)
             self._bounds[places] += self._devices.growth(places, self.rounds, self._ahead)
@@ -78,7 +78,7 @@ class RunningSensitivity:
 
         The value is the one that an audit of these rounds finds: exact, or an upper bound.
         """
-        # With negative entries a later round may lower a sensitivity, so no bound lasts.
+        # With negative entries a later round may lower a value, so no bound lasts.
         if not self._never_falls:
             return self._largest_beyond(np.arange(self._devices.count))
         if self.rounds > self._horizon:

@@ -1,1 +1,1 @@
-"""Recipes: scenario files, and families of them. No logic of their own."""
+"""Recipes: scenario files and families of them, without logic of their own."""

@@ -36,7 +36,7 @@ NOTES = (
     "its min-sep and its k.",
 )
 CLOSE = 0.1
-"""Relative difference up to which the verdict counts a min-sep as near the printed one."""
+"""Relative difference up to which the verdict counts a min-sep as close to the printed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +71,23 @@ class ReproducedRun(Document):
     min_sep: Compared
     """The gap; the published one is one more than the printed rounds between."""
     max_participations: Compared
-    """k: most rounds of one device."""
+    """k: largest number of rounds of one device."""
     rho: Compared
     """zCDP of tree aggregation for (min-sep, max participations), as the paper reports it."""
     epsilon: Compared
-    """Epsilon of the same, at delta 1e-10."""
+    """Epsilon of tree aggregation for (min-sep, max participations), at delta 1e-10."""
     trace_rho: float
     """zCDP of tree aggregation, exact for the simulated trace."""
     days: float
     """Simulated time to the last commit, in days."""
     published_days: tuple[float, float]
-    """Least and most days of the published run, as its k implies; `PublishedRun.days`."""
+    """Smallest and largest number of days of the published run, as implied by its k;
+    `PublishedRun.days`."""
     relative_pace: float | None
-    """Rounds in a timer's length on average, over the min-sep; None without a min-sep or timer."""
+    """Mean number of rounds in a timer's length, divided by the min-sep; None without a min-sep or
+    timer."""
     published_relative_pace: tuple[float, float]
-    """Least and largest relative pace of the published run; `PublishedRun.relative_pace`."""
+    """Smallest and largest relative pace of the published run; `PublishedRun.relative_pace`."""
     ended: str
     """End of the run: "completed", or the reason for an early one."""
     digest: str
@@ -124,7 +126,7 @@ def run(
     results: list[ReproducedRun] = []
     wanted = select(rows)
     for published in wanted:
-        # Traces of full size are large, so one that is not kept is removed after its row.
+        # Traces of full size are large, so a trace that is not kept is removed after its row.
         with tempfile.TemporaryDirectory(prefix="fedray-reproduce-") as folder:
             trace_path = (out or Path(folder)) / published.name
             results.append(_reproduce(published, overrides, trace_path, place))
@@ -137,7 +139,7 @@ def _reproduce(
 ) -> ReproducedRun:
     scenario = published.scenario(overrides)
     trace = fedray.simulate(scenario, placement, path)
-    # The published runs used the tree, whatever the scenario's own mechanism is.
+    # The published runs used the tree, whatever mechanism the scenario has.
     audit = fedray.audit_trace(trace, mechanism=Tree())
     tree = audit.mechanisms[0]
     days = float(trace.rounds["closed"][-1]) / 86_400.0
@@ -146,12 +148,12 @@ def _reproduce(
     pace = None
     if audit.min_sep is not None and timer_hours > 0.0:
         pace = relative_pace(trace.committed_rounds, days, timer_hours, audit.min_sep)
-    # A run of ours always has a noise multiplier, and so a rho.
+    # A simulated run always has a noise multiplier, and so a rho.
     assert tree.observed.rho is not None
     return ReproducedRun(
         name=published.name,
         reach=reach,
-        # A reach that an override sets was fitted on nothing.
+        # A reach set by an override was not fitted on anything.
         is_fitted=published.is_fitted and reach == published.scenario().population.reach,
         min_sep=Compared(audit.min_sep, published.min_sep),
         max_participations=Compared(audit.max_participations, published.max_participations),
@@ -193,7 +195,7 @@ def _reproduced(runs: Sequence[ReproducedRun]) -> Reproduced:
 
 
 def table_rows(runs: Sequence[ReproducedRun]) -> list[list[str]]:
-    """Heading, then a row per run: observed / published, and their relative difference."""
+    """Returns a heading, then a row per run: observed / published, and the relative difference."""
     heading = ["run", "reach", "min-sep is", "min-sep (gap)", "", "max part.", "rho, (b, k)", ""]
     heading += ["epsilon, (b, k)", "", "rho, trace", "days", "pace"]
     return [heading, *map(_cells, runs)]

@@ -25,16 +25,16 @@ from fedray.scenarios.reproduction import Document, Progress, Reproduced, Reprod
 from fedray.scenarios.small_runs import SCALE, Outcome, outcomes_of
 
 REACHES = (0.25, 0.5, 1.0)
-"""The reaches that are simulated; others are interpolated."""
+"""Reaches that are simulated; values at other reaches are interpolated."""
 LOG_REACHES = tuple(math.log(0.05) * step / 300 for step in range(301))
-"""The reaches that fits choose from, 1 to 0.05, in logarithms: in steps of one per cent."""
+"""Reaches that fits choose from: logarithms of 1 to 0.05, in steps of one per cent."""
 CONFIDENCE = 0.9
 """Confidence of the intervals of predicted min-seps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """Something that slows runs and is the same in all locales, as keys of their scenarios."""
+    """Something that slows runs equally in all locales, as keys to set in their scenarios."""
 
     name: str
     """Name in tables."""
@@ -49,8 +49,8 @@ MECHANISMS = (
     Mechanism("slow days", (_SLOW_DAYS,)),
     Mechanism("slow days, 7 min", (_SLOW_DAYS, "rounds.min_minutes_between=7.0")),
 )
-"""Choices of a prediction. Slow days: a quarter of all spells of three days, at half of the
-supply."""
+"""The choices of a prediction. Slow days: a quarter of all three-day spells, at half of the supply.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +68,24 @@ class Curve:
     log_days: tuple[float, ...]
     """[R] logs of the days."""
     seed_variance: float
-    """Variance of log min-sep between seeds; 0 where there was one seed."""
+    """Variance of log min-sep between seeds; 0 if there was one seed."""
 
     def min_sep(self, log_reach: float) -> float:
-        """log of the min-sep at a reach."""
+        """Returns the log of the min-sep at a reach."""
         return _interpolated(self.log_reaches, self.log_min_seps, log_reach)
 
     def days(self, log_reach: float) -> float:
-        """log of the days at a reach."""
+        """Returns the log of the days at a reach."""
         return _interpolated(self.log_reaches, self.log_days, log_reach)
 
     def needed_log_reach(self, min_sep: float) -> float | None:
-        """log of the least reach at which a run has this min-sep; None if the whole population is
-        too small for it."""
+        """Returns the log of the smallest reach at which a run has this min-sep; None if the whole
+        population is too small for it."""
         wanted = math.log(min_sep)
         # The last value is at reach 1, the whole population.
         if wanted > self.log_min_seps[-1]:
             return None
-        # Up to the first piece that reaches so high, min-seps rise.
+        # Min-seps rise up to the first piece that reaches this high.
         right = max(1, bisect.bisect_left(self.log_min_seps, wanted))
         piece = slice(right - 1, right + 1)
         return _interpolated(self.log_min_seps[piece], self.log_reaches[piece], wanted)
@@ -100,14 +100,15 @@ class Prediction(Document):
     mechanism: str
     """The mechanism that fits the other locales best."""
     reach: float
-    """The reach that fits them best."""
+    """The reach that fits the other locales best."""
     min_sep: float
     """Predicted gap."""
     alone: float
-    """The gap by one reach that other locales choose under the plain availability model."""
+    """The gap predicted with one reach, chosen by other locales, under the plain availability
+    model."""
     low: float
-    """Lower end of the interval of the min-sep, an estimate: locales scatter alike, log-normally,
-    and so do seeds."""
+    """Lower end of the interval of the min-sep, an estimate that assumes the same log-normal
+    scatter in all locales, and in all seeds."""
     high: float
     """Upper end of that interval."""
     days: float
@@ -118,7 +119,7 @@ class Prediction(Document):
     """Reach that this row would need under its mechanism; None if the whole population is too
     small."""
     transferred: float | None
-    """Min-sep by the reach that the locale's other row needs; None without another row."""
+    """Min-sep at the reach that the locale's other row needs; None without another row."""
     upper_bound: float
     """population / report goal: no min-sep is larger."""
     renewal: float
@@ -133,7 +134,7 @@ class Prediction(Document):
     published_max_participations: int
     """The published k."""
     published_days: tuple[float, float]
-    """Least and most days of the published run, by its k."""
+    """Smallest and largest number of days of the published run, as implied by its k."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,24 +150,25 @@ class Score:
     error: float
     """Mean absolute error of log min-sep; 0.1 is about ten per cent."""
     median_error: float
-    """Median of the same."""
+    """Median absolute error of log min-sep."""
     participations_right: int | None
     """Number of runs whose predicted k is the published one; None for methods without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaceScore:
-    """Agreement of a mechanism with k at a given min-sep: each run has the reach that gives its own
-    min-sep, so that only the mechanism can move its relative pace."""
+    """How well a mechanism agrees with k at a given min-sep: each run has the reach that gives its
+    own min-sep, so that only the mechanism can move its relative pace."""
 
     mechanism: str
-    """Its name."""
+    """Name of the mechanism."""
     inside: int
-    """Runs whose relative pace is in the range that the published k implies."""
+    """Number of runs whose relative pace is in the range that the published k implies."""
     distance: float
-    """Mean distance of its logarithm from there."""
+    """Mean distance of the logarithm of the relative pace from that range."""
     beyond_all: int
-    """Runs that would need a reach above 1; their pace is that of the whole population."""
+    """Number of runs that would need a reach above 1; they count with the pace of the whole
+    population."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +176,17 @@ class PredictionStudy(Document):
     """Predictions of runs, and the scores of methods on all published runs."""
 
     predictions: tuple[Prediction, ...]
-    """Predictions of the runs that were asked for."""
+    """Predictions of the requested runs."""
     scores: tuple[Score, ...]
     """A line per method; published runs only."""
     pace: tuple[PaceScore, ...]
-    """A line per mechanism; then that which other locales choose."""
+    """A line per mechanism, then one for the mechanism that other locales choose."""
     renewal: tuple[float, float]
     """(e, w hours) of the renewal formula, fitted on all published runs."""
     scale: float
     """Size of the simulations, as a share of population and report goal."""
     seeds: int
-    """Runs of each case."""
+    """Number of runs of each case."""
 
 
 def run(
@@ -210,7 +212,7 @@ def run(
         InputError: if a row is unknown, or seeds are not 1 to 100.
     """
     if not 1 <= seeds <= 100:
-        raise InputError.of("seeds", seeds, "must be from 1 to 100", "give the runs of each case")
+        raise InputError.of("seeds", seeds, "must be from 1 to 100", "the number of runs per case")
     wanted = select(rows)
     published = published_runs()
     # A user's runs are predicted, but nothing is fitted on them.
@@ -249,7 +251,7 @@ def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Curves
     residuals = [
         math.log(other.min_sep) - curves[other, mechanism].min_sep(log_reach) for other in others
     ]
-    # One parameter was fitted; the prediction of a new locale scatters as the others do.
+    # One parameter was fitted; the prediction for a new locale scatters as the others do.
     freedom = len(residuals) - 1
     between = sum(each**2 for each in residuals) / freedom
     deviation = math.sqrt(between * (1 + 1 / len(residuals)) + own.seed_variance)
@@ -352,8 +354,8 @@ def _renewal(run: PublishedRun, share: float, wait_hours: float) -> float:
 def _best_fit(
     runs: Sequence[PublishedRun], curves: Curves, mechanisms: Sequence[Mechanism]
 ) -> tuple[Mechanism, float]:
-    """Mechanism and log reach with the least absolute errors of log min-sep, and of log days
-    outside the range that k implies."""
+    """Returns the mechanism and the log reach with the least absolute errors of log min-sep, and of
+    log days outside the range that k implies."""
 
     def loss(candidate: tuple[Mechanism, float]) -> float:
         mechanism, log_reach = candidate
@@ -369,15 +371,15 @@ def _best_fit(
 
 
 def _days_off(run: PublishedRun, curve: Curve, log_reach: float) -> float:
-    """Distance of log days from the range that the published k implies."""
+    """Returns the distance of log days from the range that the published k implies."""
     least, most = (math.log(each) for each in run.days)
     days = curve.days(log_reach)
     return max(0.0, least - days, days - most)
 
 
 def _pace_off(run: PublishedRun, curve: Curve) -> float:
-    """Distance of the log of the relative pace, at the reach that gives the run's own min-sep, from
-    the range that the published k implies (`PublishedRun.relative_pace`)."""
+    """Returns the distance of the log of the relative pace, at the reach that gives the run's own
+    min-sep, from the range that the published k implies (`PublishedRun.relative_pace`)."""
     log_reach = curve.needed_log_reach(run.min_sep)
     # If the whole population is too small, its pace stands for that of a larger one: relative
     # paces hardly depend on how many devices there are.
@@ -386,10 +388,10 @@ def _pace_off(run: PublishedRun, curve: Curve) -> float:
     days = curve.days(log_reach)
     min_sep = curve.min_sep(log_reach)
     least, most = (math.log(each) for each in run.relative_pace)
-    # Relative pace is rounds in a timer's length over the min-sep, here in logarithms.
+    # Relative pace is the rounds in a timer's length over the min-sep, here in logarithms.
     timers = days + math.log(24.0 / run.timer_hours)
     pace = math.log(run.rounds) - timers - min_sep
-    # Rounding must not decide about a pace at an end.
+    # Rounding must not decide about a pace at an end of the range.
     distance = max(0.0, least - pace, pace - most)
     return distance if distance > 1e-9 else 0.0
 
@@ -420,7 +422,7 @@ def _score(
     errors = []
     for each in predictions:
         value = getattr(each, field)
-        # A locale with one row has no other task whose reach could be taken.
+        # A locale with one row has no other row whose reach could be used.
         if value is not None:
             errors.append(abs(math.log(value / each.published_min_sep)))
     return Score(
@@ -439,7 +441,7 @@ def _transferred(
     if not siblings:
         return None
     needed = [curves[each, mechanism].needed_log_reach(each.min_sep) for each in siblings]
-    # If the whole population was too small, all of it is the nearest.
+    # If the whole population was too small, it is the nearest choice.
     log_reach = statistics.fmean(each or 0.0 for each in needed)
     return math.exp(curves[run, mechanism].min_sep(log_reach))
 
@@ -460,7 +462,7 @@ def _simulated_curves(
     cases = list(itertools.product(runs, MECHANISMS, REACHES, range(1, seeds + 1)))
     scenarios = []
     for run, mechanism, reach, seed in cases:
-        # These keys come last, so that no override changes the comparison.
+        # Set last, so that no override changes the comparison.
         keys = (*overrides, *mechanism.overrides, f"population.reach={reach}", f"seed={seed}")
         scenarios.append(run.scenario(keys).scaled(scale))
     by_case = dict(zip(cases, outcomes_of(scenarios, placement, on_progress), strict=True))
@@ -475,7 +477,8 @@ def _simulated_curves(
 
 
 def curve_through(outcomes: Sequence[Sequence[Outcome]]) -> Curve:
-    """Curve through simulated runs, a list with a run per seed for each of `REACHES`."""
+    """Returns the curve through simulated runs, given a list with a run per seed for each of
+    `REACHES`."""
     min_seps = [[math.log(each.min_sep) for each in runs] for runs in outcomes]
     days = [[math.log(each.days) for each in runs] for runs in outcomes]
     variances = [statistics.variance(each) for each in min_seps if len(each) > 1]
@@ -488,8 +491,8 @@ def curve_through(outcomes: Sequence[Sequence[Outcome]]) -> Curve:
 
 
 def _interpolated(places: Sequence[float], values: Sequence[float], at: float) -> float:
-    """The value of a piecewise linear function, continued beyond its ends."""
-    # The piece that holds `at`; the first or the last one beyond the ends.
+    """Returns the value of a piecewise linear function, continued beyond its ends."""
+    # The piece that contains `at`, or the first or last one if it lies beyond the ends.
     right = min(max(bisect.bisect_left(places, at), 1), len(places) - 1)
     left = right - 1
     slope = (values[right] - values[left]) / (places[right] - places[left])
@@ -497,7 +500,7 @@ def _interpolated(places: Sequence[float], values: Sequence[float], at: float) -
 
 
 def reproduced(study: PredictionStudy) -> Reproduced:
-    """Tables, figure and verdict of a study."""
+    """Returns the tables, the figure and the verdict of a study."""
     runs = study.predictions
     inside = sum(each.low <= each.published_min_sep <= each.high for each in runs)
     right = sum(each.max_participations == each.published_max_participations for each in runs)

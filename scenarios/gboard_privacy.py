@@ -36,19 +36,19 @@ class PublishedPrivacy(Document):
     squared_sensitivity: float
     """Squared sensitivity of tree aggregation under (b, k), at clip norm 1."""
     exact_rho: float
-    """Computed, unrounded."""
+    """rho, computed and unrounded."""
     published_rho: float
-    """As printed."""
+    """rho, as printed."""
     epsilon: float | None
-    """At delta 1e-10, for the printed rho, since the printed epsilons belong to rounded rhos; None
-    if the row has no epsilon."""
+    """Epsilon at delta 1e-10 for the printed rho, because the printed epsilons belong to rounded
+    rhos; None if the row has no epsilon."""
     published_epsilon: float | None
-    """As printed, at delta 1e-10, or None."""
+    """Epsilon at delta 1e-10, as printed; or None."""
 
     @property
     def agrees(self) -> InJson[bool]:
         """Whether the computed figures agree with the printed ones to every printed digit."""
-        # More digits than are printed cannot be compared.
+        # Digits beyond the printed ones cannot be compared.
         if f"{self.exact_rho:.2f}" != f"{self.published_rho:.2f}":
             return False
         if self.epsilon is None:
@@ -112,7 +112,7 @@ def _epsilon_of(rho: float) -> float | None:
 
 
 def table_rows(runs: list[PublishedPrivacy]) -> list[list[str]]:
-    """Heading, then a row per published run."""
+    """Returns a heading, then a row per published run."""
     heading = ["run", "rounds", "min-sep (gap)", "max part.", "sens.^2", "rho", "printed"]
     return [[*heading, "epsilon", "printed", "agrees"], *map(_cells, runs)]
 

@@ -34,14 +34,14 @@ FITTED_ROWS = (
     "nwp-es-AR",
     "otf-es-ES",
 )
-"""Rows whose own min-sep gave the reach of their locale. The min-seps of all other rows are
-predictions: nothing was fitted on them."""
+"""Rows whose own min-sep was used to fit the reach of their locale. The min-seps of all other rows
+are predictions: nothing was fitted on them."""
 Rows = Annotated[
     str | None,
     "Locales or rows, comma-separated, such as en-GB,otf-de-DE; or a CSV file with rows of your "
     "own and the columns of scenarios/gboard/published.csv.",
 ]
-"""Option of every reproduction of these runs."""
+"""The option `rows` of every reproduction of these runs."""
 Name = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,40}$")]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -56,13 +56,13 @@ class PublishedRun:
     locale: Name
     """Language and country of the keyboard, such as en-GB."""
     population: Count
-    """Devices of the locale, as printed."""
+    """Number of devices of the locale, as printed."""
     rounds: Count
-    """n, rounds that released a model."""
+    """n, number of rounds that released a model."""
     report_goal: Count
-    """Reports that closed a round."""
+    """Number of reports that closed a round."""
     timer_hours: Number
-    """Participation timer."""
+    """Participation timer, in hours."""
     rounds_between: Count
     """The printed MinS: rounds strictly between two participations of a device."""
     max_participations: Count
@@ -72,9 +72,9 @@ class PublishedRun:
     rho: Number = Field(alias="zcdp")
     """The printed zCDP of online tree aggregation at the noise multiplier."""
     epsilon: Number | None = Field(alias="epsilon_at_delta_1e-10")
-    """The printed epsilon of the same at delta 1e-10; or None."""
+    """The printed epsilon of online tree aggregation at delta 1e-10, or None."""
     is_users: bool = False
-    """Whether the row is of a user's file, so that no scenario ships for it."""
+    """Whether the row is from a user's file, so that no scenario ships for it."""
 
     @property
     def is_fitted(self) -> bool:
@@ -94,7 +94,7 @@ class PublishedRun:
 
     @property
     def days(self) -> tuple[float, float]:
-        """Least and most days of the run, as its printed k implies.
+        """Smallest and largest number of days of the run, as implied by its printed k.
 
         A device took part k times, so k - 1 timers ran out. Among many devices one comes back as
         soon as its timer lets it, so fewer than k timers fit, which is an estimate and not a law.
@@ -104,10 +104,10 @@ class PublishedRun:
 
     @property
     def relative_pace(self) -> tuple[float, float]:
-        """Least and largest mean pace, relative to that of the slowest days.
+        """Smallest and largest mean pace, relative to the pace of the slowest days.
 
-        Rounds in a timer's length on average, over the min-sep, which is the rounds in the slowest
-        such time. It follows from `days`.
+        It is the mean number of rounds in a timer's length, divided by the min-sep, which is the
+        number in the slowest such time. It follows from `days`.
         """
         least, most = self.days
         lowest = relative_pace(self.rounds, most, self.timer_hours, self.min_sep)
@@ -115,12 +115,12 @@ class PublishedRun:
 
     @cached_property
     def file(self) -> Path:
-        """The scenario file of this run, named by its row."""
+        """The scenario file of this run, named after its row."""
         return FOLDER / f"{self.name.lower().replace('-', '_')}.toml"
 
     def scenario(self, overrides: Sequence[str] = ()) -> "fedray.Scenario":
-        """Scenario of the run: the file that ships, or for a user's row the defaults with the
-        values of the row, so with reach 1.
+        """Returns the scenario of the run: the file that ships, or for a user's row the defaults
+        with the values of the row, and so with reach 1.
 
         Args:
             overrides: keys to set in it, as "table.key=value".
@@ -154,8 +154,8 @@ def relative_pace(rounds: int, days: float, timer_hours: float, min_sep: int) ->
 
 
 def published_runs() -> list[PublishedRun]:
-    """All rows of `gboard/published.csv` as printed by Xu et al. 2023, in the order of their
-    tables."""
+    """Returns all rows of `gboard/published.csv` as printed by Xu et al. 2023, in the order of
+    their tables."""
     return _runs_in(FOLDER / "published.csv", is_users=False)
 
 
@@ -178,10 +178,10 @@ def select(names: str | None) -> list[PublishedRun]:
     for name in wanted:
         if not any(_is_called(run, name) for run in runs):
             locales = [run.locale for run in runs]
-            # A locale has up to two rows, and is named once.
+            # A locale has up to two rows, but is listed once.
             known = ", ".join(dict.fromkeys([*locales, *(run.name for run in runs)]))
             raise InputError(
-                f"rows: {name!r} is none of the published runs; the locales and rows are {known}"
+                f"rows: {name!r} is not a published run; the locales and rows are {known}"
             )
     chosen = [run for run in runs if any(_is_called(run, name) for name in wanted)]
     if not chosen:
@@ -211,7 +211,7 @@ def _runs_in(path: Path, is_users: bool) -> list[PublishedRun]:
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         rows = list(reader)
     except csv.Error as error:
-        raise InputError(f"rows {str(path)!r} is no CSV file ({error}); correct it") from None
+        raise InputError(f"rows {str(path)!r} is not a CSV file ({error}); correct it") from None
     if not rows:
         raise InputError(f"rows {str(path)!r} has no rows; add a line for each run")
     runs = [
@@ -228,7 +228,7 @@ def _runs_in(path: Path, is_users: bool) -> list[PublishedRun]:
 
 
 def _run_of(row: dict[str, str | None], where: str, is_users: bool) -> PublishedRun:
-    # An empty cell is None, which only epsilon may be; cells beyond the columns have no name.
+    # An empty cell becomes None, which only epsilon may be; cells beyond the columns have no name.
     cells = {column: (cell or "").strip() or None for column, cell in row.items() if column}
     try:
         run = replace(_ROW.validate_python(cells, by_alias=True, by_name=False), is_users=is_users)

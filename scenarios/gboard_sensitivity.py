@@ -20,16 +20,16 @@ ROWS = "nwp-en-GB,nwp-pt-BR"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing that differs from the row's scenario."""
+    """One change to the row's scenario."""
 
     name: str
     """Name in tables."""
     overrides: tuple[str, ...]
-    """Keys to set; `{timer}` stands for the row's timer in hours, and `{between}` for its
-    published rounds between."""
+    """Keys to set; `{timer}` stands for the row's timer in hours, and `{between}` for its published
+    number of rounds between participations."""
 
     def keys_of(self, run: PublishedRun) -> list[str]:
-        """Keys with the timer and rounds between of a run."""
+        """Returns the keys, with the timer and the rounds between of a run filled in."""
         between = str(run.rounds_between)
         timer = f"{run.timer_hours:.1f}"
         return [
@@ -133,14 +133,14 @@ def run(
     for published, setting in cases:
         own = published.scenario(overrides)
         keys = setting.keys_of(published)
-        # Reach is varied relative to the row's own, which no fixed key can say.
+        # Reach is varied relative to the row's own, which no fixed key can express.
         if setting.name.startswith("reach"):
             keys = [f"population.reach={0.9 * own.population.reach!r}"]
         scenarios.append(own.with_overrides(*keys).scaled(scale))
     found = outcomes_of(scenarios, placement, on_progress)
     moved = []
     for place, (published, setting) in enumerate(cases):
-        # The cases of a row lie together, and the first of them is the row as it ships.
+        # The cases of a row are adjacent, the first being the row as it ships.
         base = found[place - place % len(settings)]
         each = found[place]
         moved.append(
@@ -177,7 +177,7 @@ def _reproduced(moved: Sequence[Moved], scale: float) -> Reproduced:
 
 
 def _cells(moved: Moved) -> list[str]:
-    # Changes refer to the row without a setting.
+    # Changes are relative to the row without a setting.
     is_own = not moved.setting
     return [
         moved.setting or "as it ships",

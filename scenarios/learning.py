@@ -50,9 +50,9 @@ Kind = Literal["banded-toeplitz", "blt", "tree-full", "tree", "identity"]
 ORDER: tuple[Kind, ...] = ("banded-toeplitz", "blt", "tree-full", "tree", "identity")
 """The literature's order at equal privacy, the best first."""
 NO_NOISE = "no noise"
-"""Name of the reference, which is trained with next to no noise and has no rho."""
+"""Name of the reference, which is trained with almost no noise and has no rho."""
 LEAST_NOISE_MULTIPLIER = 0.01
-"""Least noise multiplier that a scenario may have."""
+"""Smallest noise multiplier that a scenario may have."""
 OPTIMISED: tuple[Kind, ...] = ("banded-toeplitz", "blt")
 """Kinds that are made for a min-sep."""
 LAST_SHARE = 0.2
@@ -62,11 +62,10 @@ single evaluation moves with the noise of its round."""
 
 @dataclass(frozen=True, slots=True)
 class TrainedMechanism:
-    """A mechanism that models were trained with."""
+    """A mechanism with which models were trained."""
 
     name: str
-    """Its kind, and the min-sep that it was made for where that is a wrong one; or
-    "no noise"."""
+    """Its kind, and if it was made for a wrong min-sep, that min-sep; or "no noise"."""
     kind: str
     """Kind of its strategy."""
     made_for_min_sep: int | None
@@ -74,25 +73,24 @@ class TrainedMechanism:
     sensitivity: float
     """Sensitivity of the trace, at clip norm 1."""
     sensitivity_is_exact: bool
-    """False: an upper bound."""
+    """Whether the sensitivity is exact; False marks an upper bound."""
     noise_multiplier: float
     """Noise multiplier at which the trace has the common rho."""
     rms_prefix_error: float | None
-    """Predicted deviation of the noise on prefix sums at that multiplier, root mean square over
-    rounds, at clip norm 1; None for the reference."""
+    """Predicted standard deviation of the noise on prefix sums at that multiplier, root mean square
+    over rounds, at clip norm 1; None for the reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Document):
-    """Two mechanisms, of which the first is expected to be no worse."""
+    """Two mechanisms, the first of which is expected to be no worse."""
 
     first: str
-    """Name of the one that is expected to be better."""
+    """Name of the mechanism that is expected to be better."""
     second: str
-    """Name of the other."""
+    """Name of the other mechanism."""
     gain: MeanInterval
-    """By how much the first is better, over the seeds that both have; negative where it is
-    worse."""
+    """How much better the first is, over the seeds that both have; negative if it is worse."""
 
     @property
     def verdict(self) -> InJson[str]:
@@ -119,13 +117,13 @@ class MetricResult(Document):
     values: NotInJson[Mapping[str, Mapping[int, float]]]
     """The final value of each mechanism, by its name and by seed."""
     evaluation_error: float
-    """Largest standard error of one evaluation; NaN if not known. It comes from the finite held-out
+    """Largest standard error of one evaluation; NaN if unknown. It is due to the finite held-out
     data, which the trainings of a seed share."""
     order: tuple[Comparison, ...]
     """Comparisons of neighbours in the literature's order."""
     guesses: tuple[Comparison, ...]
-    """Comparisons of a mechanism that was made for the trace's min-sep with one made for another;
-    and of two kinds made for the same wrong one, the one of the lesser predicted error first."""
+    """Comparisons of a mechanism made for the trace's min-sep with one made for another; and of two
+    kinds made for the same wrong min-sep, the one with the smaller predicted error first."""
 
     @property
     def finals(
@@ -157,7 +155,7 @@ class LearningCurves(Document):
     seeds: tuple[int, ...]
     """`training.seed` of each training of a mechanism."""
     mechanisms: tuple[TrainedMechanism, ...]
-    """Mechanisms that models were trained with."""
+    """Mechanisms with which models were trained."""
     metrics: tuple[MetricResult, ...]
     """One for each metric of the task."""
     runs: NotInJson["Mapping[tuple[str, int], fedray.TrainedRun]"]
@@ -183,11 +181,11 @@ def run(
     out: Path | None = None,
     on_progress: Progress = lambda _: None,
 ) -> Iterator[Reproduced]:
-    """Trains models with every mechanism, for one scenario after the other.
+    """Trains models with every mechanism, for one scenario after another.
 
     Args:
         scenario: scenario files; empty for those in `learning/`.
-        seeds: models of each mechanism, at least two.
+        seeds: number of models of each mechanism, at least two.
         guesses: min-seps, comma-separated.
         overrides: keys set in every scenario, as "table.key=value".
         placement: place of the trainings.
@@ -195,13 +193,13 @@ def run(
         on_progress: listener.
 
     Raises:
-        InputError: if seeds or guesses are impossible, or two scenarios have one name.
+        InputError: if seeds or guesses are impossible, or two scenarios have the same name.
     """
     from fedray.scenarios.learning_page import reproduced
 
     min_seps = _min_seps_of(guesses)
     if not 2 <= seeds <= 1000:
-        raise InputError.of("seeds", seeds, "must be from 2 to 1000", "one has no interval")
+        raise InputError.of("seeds", seeds, "must be from 2 to 1000", "one seed gives no interval")
     files = scenario or shipped_recipes()
     scenarios = [fedray.Scenario.from_toml(file, overrides) for file in files]
     names = [each.name for each in scenarios]
@@ -269,13 +267,13 @@ def study_learning(
     on_progress(PartDone(f"{done} of {count} models trained", done, count))
     for more, _ in enumerate(fedray.run_jobs(_train, missing, placement), done + 1):
         on_progress(PartDone(f"{more} of {count} models trained", more, count))
-    # All runs are read from their files, also the new ones.
+    # All runs are read from their files, including the new ones.
     runs = {key: fedray.TrainedRun.open(job.out) for key, job in jobs.items()}
     return study.result(runs, tuple(seeds))
 
 
 def shipped_recipes() -> list[Path]:
-    """Scenario files of this study that ship."""
+    """Returns the scenario files of this study that ship."""
     return sorted((Path(__file__).resolve().parent / "learning").glob("*.toml"))
 
 
@@ -284,14 +282,14 @@ def _min_seps_of(guesses: str | None) -> list[int]:
         return [int(each) for each in guesses.split(",")] if guesses is not None else []
     except ValueError:
         raise InputError.of(
-            "guesses", guesses, "must be min-seps with commas between, such as 13,52"
+            "guesses", guesses, "must be comma-separated min-seps, such as 13,52"
         ) from None
 
 
 def _check(scenario: "fedray.Scenario", seeds: Sequence[int], guesses: Sequence[int]) -> None:
     if len(set(seeds)) != len(seeds) or len(seeds) < 2:
         raise InputError.of(
-            "seeds", list(seeds), "must be at least two, each once", "one alone has no interval"
+            "seeds", list(seeds), "must be at least two, each once", "one seed gives no interval"
         )
     wrong = [guess for guess in guesses if not 1 <= guess <= scenario.rounds.count]
     if wrong or len(set(guesses)) != len(guesses):
@@ -322,7 +320,7 @@ Strategies = dict[str, "fedray.Strategy"]
 
 
 def _made(requests: Requests, directory: Path, placement: "fedray.Placement | None") -> Strategies:
-    """Optimises mechanisms in parallel, and keeps each in a file, so that a study that continues
+    """Optimises mechanisms in parallel and keeps each in a file, so that a study that is continued
     trains with the same ones."""
     directory.mkdir(exist_ok=True)
     files = {name: directory / f"{name.replace(' ', '-')}.json" for name in requests}
@@ -359,14 +357,14 @@ class Study:
         if own is None or own.rho is None or own.epsilon is None:
             reason = audit.no_guarantee if own is None else own.reason
             raise InputError(
-                f"scenario {scenario.name!r} has no rho on its trace ({reason}); take noise of "
-                "the server, and rounds that are not Poisson samples"
+                f"scenario {scenario.name!r} has no rho on its trace ({reason}); let the server "
+                "add the noise, and use rounds that are not Poisson samples"
             )
         self._rho, self._epsilon = own.rho, own.epsilon
         self._guesses: list[tuple[Kind, int]] = [
             (kind, guess)
             for kind, guess in itertools.product(order, guesses)
-            # Other kinds do not depend on a min-sep, and a right guess is there already.
+            # Other kinds do not depend on a min-sep, and a correct guess is there already.
             if kind in OPTIMISED and guess != b
         ]
         wanted: dict[str, tuple[Kind, int]] = {_name(kind): (kind, b) for kind in order}
@@ -379,7 +377,7 @@ class Study:
         self._mechanisms = {name: self._calibrated(name) for name in self.strategies}
 
     def scenario_of(self, name: str, seed: int) -> "fedray.Scenario":
-        """Scenario of the training with a mechanism and a seed."""
+        """Returns the scenario of the training with a mechanism and a seed."""
         training, privacy = self._scenario.training, self._scenario.privacy
         noise = {
             "mechanism": self.strategies[name],
@@ -412,7 +410,7 @@ class Study:
         )
 
     def _request(self, kind: Kind, min_sep: int) -> "fedray.MechanismRequest":
-        """Request for a min-sep, with the participations of the trace that it has room for."""
+        """Returns the request for a min-sep, with as many of the trace's participations as fit."""
         rounds = self._participation.rounds
         k = min(self._participation.max_participations, -(-rounds // min_sep))
         return fedray.MechanismRequest(kind, fedray.MinSep(rounds, min_sep, k))
@@ -421,7 +419,7 @@ class Study:
         strategy = self.strategies[name]
         found = fedray.calibrate_trace(self._trace, rho=self._rho, mechanism=strategy).observed
         sensitivity = found.guarantee.sensitivity
-        # The patterns of a trace are known.
+        # The patterns of a trace are known, and so is its sensitivity.
         assert sensitivity is not None
         assert found.noise_multiplier is not None
         noise, error = LEAST_NOISE_MULTIPLIER, None
@@ -461,8 +459,8 @@ class Study:
         )
 
     def _wrong_guesses(self) -> Iterator[tuple[str, str]]:
-        """Names of compared mechanisms, the one that is expected to be better first: made for the
-        truth and for a guess, or both for the same guess."""
+        """Yields the names of two mechanisms to compare, the one expected to be better first: one
+        made for the truth and one for a guess, or both for the same guess."""
         for kind, guess in self._guesses:
             yield _name(kind), _name(kind, guess)
         for one, other in itertools.combinations(self._guesses, 2):
@@ -485,8 +483,8 @@ class _Job:
     out: Path
 
     def is_done(self, trace: "fedray.Trace") -> bool:
-        """Whether its whole run exists. Raises InputError if it is another, TraceCorrupt if it is
-        damaged."""
+        """Returns whether its whole run exists. Raises InputError if a different run is there, and
+        TraceCorrupt if it is damaged."""
         if not self.out.exists():
             return False
         run = fedray.TrainedRun.open(self.out)
@@ -509,10 +507,11 @@ def _train(job: _Job) -> None:
 
 
 def _final(run: "fedray.TrainedRun", metric: str) -> float:
-    """Mean of the evaluations in the last share of the rounds, at least of the last."""
+    """Returns the mean of the evaluations in the last share of the rounds, or at least the last
+    one."""
     column = run.metrics[f"evaluation_{metric}"]
     rounds = run.document["rounds"]
-    # In a short run the last share may hold no round, so the last one always counts.
+    # In a short run the last share may contain no round, so the last one always counts.
     is_last = run.metrics["round"] >= min((1.0 - LAST_SHARE) * rounds, rounds - 1)
     is_evaluated = ~np.isnan(run.metrics[f"evaluation_{metric}_error"])
     return float(column[is_last & is_evaluated].mean())

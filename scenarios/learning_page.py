@@ -44,7 +44,7 @@ FINAL = "The mean of the evaluations in the last fifth of the rounds"
 
 
 def reproduced(study: LearningCurves, documents: Sequence[dict[str, Any]]) -> Reproduced:
-    """Tables, figures and verdict of a study.
+    """Returns the tables, the figures and the verdict of a study.
 
     Args:
         study: the study.
@@ -117,7 +117,7 @@ def _shown(value: float, style: str = ".4f") -> str:
 
 
 def learning_figures(study: LearningCurves) -> list[Figure]:
-    """For every metric: its curves, its final values over the predicted error, and, where
+    """Returns, for every metric, its curves, its final values over the predicted error and, if
     mechanisms were made for wrong min-seps, its final values over these."""
     figures: list[Figure] = []
     for result in study.metrics:
@@ -128,10 +128,10 @@ def learning_figures(study: LearningCurves) -> list[Figure]:
 
 
 def _curves(study: LearningCurves, metric: Metric) -> Figure:
-    """The curves of the mechanisms in the literature's order, and of the reference."""
+    """Returns the curves of the mechanisms in the literature's order, and of the reference."""
     lines = []
     for mechanism in _without_guesses(study):
-        # The line is the mean of all seeds, with a band from the least to the largest.
+        # The line is the mean of all seeds, with a band from the smallest value to the largest.
         first, *others = (study.runs[mechanism.name, seed].metrics for seed in study.seeds)
         lines.append(MetricLine(mechanism.name, first, others))
     first_run = next(iter(study.runs.values()))
@@ -139,7 +139,7 @@ def _curves(study: LearningCurves, metric: Metric) -> Figure:
 
 
 def _against_error(study: LearningCurves, result: MetricResult) -> Figure:
-    """A point per mechanism; the reference, which has no predicted error, as a line."""
+    """Returns a point per mechanism, and a line for the reference, which has no predicted error."""
     noised = [
         (each, each.rms_prefix_error)
         for each in _without_guesses(study)
@@ -162,7 +162,7 @@ def _against_error(study: LearningCurves, result: MetricResult) -> Figure:
 
 
 def _against_guess(study: LearningCurves, result: MetricResult) -> Figure:
-    """A line for each kind that is made for a min-sep."""
+    """Returns a line for each kind that is made for a min-sep."""
     truth = study.participation.min_sep
     series = []
     for kind in dict.fromkeys(each.kind for each in _made_for(study)):
@@ -174,7 +174,7 @@ def _against_guess(study: LearningCurves, result: MetricResult) -> Figure:
         finals = [_final(result, name) for _, name in own]
         series.append(
             Series(
-                # A right guess has the kind as its name, and others end in their min-sep.
+                # With the right min-sep the name is the kind; other names end in their min-sep.
                 own[0][1].partition(" for min-sep")[0],
                 "line",
                 np.array([min_sep for min_sep, _ in own], np.float64),
@@ -197,14 +197,14 @@ def _against_guess(study: LearningCurves, result: MetricResult) -> Figure:
 
 
 def _without_guesses(study: LearningCurves) -> list[TrainedMechanism]:
-    """The mechanisms that were made for the trace, and the reference."""
-    # Mechanisms that do not depend on a min-sep, and the reference, have None.
+    """Returns the mechanisms that were made for the trace, and the reference."""
+    # Mechanisms that do not depend on a min-sep, like the reference, have None.
     known = (None, study.participation.min_sep)
     return [each for each in study.mechanisms if each.made_for_min_sep in known]
 
 
 def _made_for(study: LearningCurves) -> list[TrainedMechanism]:
-    """The mechanisms that were optimised for a min-sep."""
+    """Returns the mechanisms that were optimised for a min-sep."""
     return [each for each in study.mechanisms if each.made_for_min_sep is not None]
 
 
@@ -222,7 +222,7 @@ def _point(name: str, x: float, final: MeanInterval) -> Series:
 
 
 def _column(finals: list[MeanInterval], name: str) -> NDArray[np.float64]:
-    """One value of all intervals; an unknown end, as of a run that diverged, is the mean."""
+    """Returns one value of all intervals; an unknown end, as after divergence, is the mean."""
     values = [getattr(each, name) for each in finals]
     means = [each.mean for each in finals]
     kept = [mean if math.isnan(value) else value for value, mean in zip(values, means, strict=True)]

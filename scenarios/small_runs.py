@@ -14,19 +14,19 @@ from fedray.mechanisms import Identity
 from fedray.scenarios.reproduction import PartDone, Progress
 
 SCALE = 0.01
-"""Size of the runs unless another is given, as a share of population and report goal."""
+"""Default size of the runs, as a share of population and report goal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Figures of a run that published tables have, or imply."""
+    """Figures of a run that published tables state or imply."""
 
     min_sep: int
     """The gap."""
     max_participations: int
     """k."""
     days: float
-    """Simulated time to the last commit."""
+    """Simulated time to the last commit, in days."""
 
 
 def outcomes_of(
@@ -44,7 +44,7 @@ def outcomes_of(
     for place, result in fedray.run_jobs(outcome_of, scenarios, placement):
         found[place] = result
         on_progress(PartDone(f"{len(found)} of {count} runs simulated", len(found), count))
-    # Tasks end in any order, and outcomes are wanted in that of the scenarios.
+    # Tasks end in any order, but outcomes are returned in the order of the scenarios.
     return [found[place] for place in range(count)]
 
 
@@ -65,7 +65,7 @@ def outcome_of(scenario: "fedray.Scenario") -> Outcome:
         # A run that ended early cannot be compared with published ones of all rounds.
         if ended != "completed":
             raise InputError(f"{scenario.name}: {ended}")
-        # Only its participations are read, which do not depend on the mechanism.
+        # Only its participations are used, which do not depend on the mechanism.
         audit = fedray.audit_trace(trace, mechanism=Identity())
         days = float(trace.rounds["closed"][-1]) / 86_400.0
     if audit.min_sep is None:

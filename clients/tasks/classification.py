@@ -17,7 +17,7 @@ def classes_of(kind: str, fields: Fields) -> tuple[tuple[int, ...], int]:
     """Returns the shape of the field `inputs` and the number of classes in the field `targets`.
 
     Raises:
-        ScenarioError: the inputs are not reals, or the targets not single class numbers.
+        ScenarioError: the inputs are not real numbers, or the targets are not single class numbers.
     """
     match fields.get("inputs"), fields.get("targets"):
         case Field(kind="real") as inputs, Field(kind="whole", shape=()) as targets:
@@ -60,7 +60,7 @@ class Classifier(DrawnModel, ABC):
 
 def _nats(scores: Tensor, targets: Tensor) -> Tensor:
     """Returns the cross-entropies [G, B] of scores [G, B, classes]."""
-    # Every example has a loss of its own, so devices and examples may form one axis.
+    # Every example has its own loss, so devices and examples may form one axis.
     flat_scores = scores.flatten(0, 1)
     nats = functional.cross_entropy(flat_scores, targets.flatten(), reduction="none")
     return nats.view_as(targets)

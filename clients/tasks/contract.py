@@ -28,7 +28,8 @@ MakeTask = Callable[[int], tuple[Task, ExampleSource]]
 DEVICES = np.array([0, 1, 7, 65_536, 2**40 - 1], np.uint64)
 SEED, BATCH = 3, 4
 TOLERANCE = 1e-5
-"""Relative error of a loss in another group, whose float32 sums may be rounded in another order."""
+"""Relative error allowed in a loss computed in another group, where float32 sums may be rounded in
+another order."""
 APART = 0.01
 """Standard deviation between the parameters of devices: far above TOLERANCE, and small enough to
 keep a model within its range."""
@@ -44,7 +45,8 @@ class _Case(NamedTuple):
     own: Named
     """Different parameters for each device, near the initial ones."""
     same: Named
-    """The same parameters for each device, away from the initial ones, which may all be equal."""
+    """The same parameters for each device, away from the initial ones, which may all be equal to
+    each other."""
 
     @classmethod
     def of(cls, make: MakeTask) -> "_Case":
@@ -74,8 +76,8 @@ def check_shapes_lay_out_the_parameters(make: MakeTask) -> None:
 
 
 def check_a_task_is_a_function_of_its_seed(make: MakeTask) -> None:
-    """Two tasks of one seed have the same parameters and figures, bit for bit, whatever earlier
-    calls were."""
+    """Two tasks with one seed have the same parameters and figures, bit for bit, whatever was
+    called before."""
     rule = (
         "every trainer builds a task of its own, so draw from the seed only and remember nothing "
         "between calls"
@@ -106,7 +108,7 @@ def check_a_task_is_a_function_of_its_seed(make: MakeTask) -> None:
 
 
 def check_what_a_task_is_given_stays_as_it_is(make: MakeTask) -> None:
-    """A task writes into neither parameters nor examples."""
+    """A task does not change the parameters and examples it is given."""
     task, batch, _, own, _ = _Case.of(make)
     given = {**own, **batch}
     before = {name: part.clone() for name, part in given.items()}
@@ -152,7 +154,7 @@ def check_gradients_are_slopes(make: MakeTask) -> None:
     start = {name: _first_two(part) for name, part in case.start.items()}
     _, gradients = gradients_of(task, start, batch)
     draws = torch.Generator().manual_seed(SEED)
-    # Small against the curvature of a loss, and large against the rounding of float64.
+    # Small relative to the curvature of a loss, and large relative to the rounding of float64.
     step = 1e-6
     for name, part in start.items():
         direction = torch.randn(part.shape, generator=draws, dtype=torch.float64)
@@ -177,8 +179,8 @@ def check_gradients_are_slopes(make: MakeTask) -> None:
 def check_losses_are_means_over_examples(make: MakeTask) -> None:
     """The loss of a batch is a weighted mean of the losses of its examples.
 
-    It stays the same if every example occurs twice, and in any order, and lies between the least
-    and the largest loss of its examples. Learning rates and regularisers then mean the same for
+    It stays the same if the examples are repeated or reordered, and lies between the smallest and
+    the largest loss of a single example. Learning rates and regularisers then mean the same for
     every size of a device's data.
     """
     task, batch, _, own, _ = _Case.of(make)
@@ -253,9 +255,9 @@ def check_measures_are_finite(make: MakeTask) -> None:
 
 
 def check_measures_are_of_single_examples(make: MakeTask) -> None:
-    """An example has the same numerators and weights by itself and in a batch of several devices.
+    """An example has the same numerators and weights alone as in a batch of several devices.
 
-    Evaluation relies on it when it puts the examples of many devices into one batch.
+    Evaluation relies on this when it puts the examples of many devices into one batch.
     """
     task, batch, _, own, _ = _Case.of(make)
     measured = _measured(task, own, batch)
@@ -271,7 +273,7 @@ def check_measures_are_of_single_examples(make: MakeTask) -> None:
 
 
 def check_metrics_are_what_they_are_called(make: MakeTask) -> None:
-    """Accuracies, and metrics whose unit is a share, lie within 0 and 1.
+    """Accuracies, and metrics whose unit is a share, lie between 0 and 1.
 
     Lower values are better for a loss or a perplexity, higher ones for an accuracy.
     """
@@ -296,8 +298,8 @@ def check_metrics_are_what_they_are_called(make: MakeTask) -> None:
 
 
 def check_the_metric_loss_is_the_loss(make: MakeTask) -> None:
-    """The metric `loss` is the loss that `losses` trains, up to terms of only the parameters, such
-    as a regulariser."""
+    """The metric `loss` equals the loss that `losses` trains, except for terms that depend only on
+    the parameters, such as a regulariser."""
     # A regulariser is equal for devices that have the same parameters.
     task, batch, _, _, same = _Case.of(make)
     measured = _measured(task, same, batch)
@@ -308,7 +310,7 @@ def check_the_metric_loss_is_the_loss(make: MakeTask) -> None:
     metric = (numerators.sum(dim=1) / weights.sum(dim=1))[counts]
     with torch.no_grad():
         losses = task.losses(same, batch)[counts].double()
-    # A single device could not distinguish a regulariser from a wrong weight.
+    # With a single device, a regulariser could not be told from a wrong weight.
     regulariser = (losses - metric).median()
     _assert_close(
         metric + regulariser,

@@ -17,7 +17,7 @@ from fedray.wire.messages import Metric
 
 T = TypeVar("T")
 METHODS = ("initial_parameters", "losses", "measure")
-"""Methods that a task must have, beside `shapes` and `metrics`."""
+"""Methods that a task must have, in addition to `shapes` and `metrics`."""
 
 
 class CustomTask:

@@ -21,7 +21,7 @@ from fedray.scenario.tasks import ImageCnnTask
 CHANNELS, UNITS = (32, 64), 128
 KERNEL = 3
 LEAST_PIXELS = 6
-"""Shortest edge: the two convolutions take four pixels, and the pooling needs two."""
+"""Shortest edge of an image: the two convolutions take four pixels, and the pooling needs two."""
 
 
 class ImageCnn(Classifier):

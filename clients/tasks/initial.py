@@ -23,7 +23,7 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
 
 class Parameter(NamedTuple):
-    """Shape of one tensor of a model, and the draw of its initial values."""
+    """The shape of one tensor of a model, and how its initial values are drawn."""
 
     shape: tuple[int, ...]
     draw: Draw

@@ -21,7 +21,7 @@ def embedded(table: Tensor, tokens: Tensor) -> Tensor:
         Embeddings [G, ..., E].
     """
     devices, words, width = table.shape
-    # The tables are rows of a single one, so that the group is a single look-up.
+    # The tables become the rows of a single one, so that the group needs one look-up.
     first_rows = torch.arange(devices, device=tokens.device) * words
     ones = (1,) * (tokens.dim() - 1)
     rows = tokens + first_rows.view(-1, *ones)

@@ -44,5 +44,5 @@ def repeated(parameters: Mapping[str, Tensor], devices: int) -> Named:
 
 
 def tensors(examples: Mapping[str, NDArray], device: torch.device | None = None) -> Named:
-    """Returns the arrays as tensors on a device; on the CPU, of the same memory."""
+    """Returns the arrays as tensors on a device; on the CPU they share the arrays' memory."""
     return {name: torch.from_numpy(part).to(device) for name, part in examples.items()}

@@ -37,7 +37,7 @@ DEVICES_REMEMBERED = 256
 
 
 def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Returns the share [B] of each example's targets that have the greatest output.
+    """Returns, for each example [B], the share of its targets whose class has the highest score.
 
     It is the default accuracy of a `ModuleTask`.
 
@@ -46,7 +46,7 @@ def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
         targets: class numbers [B, ...].
 
     Raises:
-        InputError: the targets are real numbers, so not classes.
+        InputError: the targets are floating-point numbers, so they cannot be class numbers.
     """
     if targets.is_floating_point():
         raise InputError(
@@ -93,7 +93,7 @@ class FunctionSource:
         return {name: torch.stack(parts).numpy() for name, parts in columns}
 
     def _of(self, device: int) -> Examples:
-        # A round asks for the examples of a device more than once, first to count them and then to
+        # A round asks for a device's examples more than once, first to count them and then to
         # train, so some devices are remembered.
         if device not in self._recent:
             examples = self._given(device)
@@ -126,7 +126,7 @@ class FunctionSource:
             )
         examples = _plain(inputs), _plain(targets)
         for name, part in zip(("inputs", "targets"), examples, strict=True):
-            # Updates from NaN would be dropped, and the training reported as diverged.
+            # Updates with NaN would be dropped, and the training reported as diverged.
             if part.isnan().any():
                 raise InputError(
                     f"{call} gave {name} with NaN; replace these values, or leave out their "
@@ -256,7 +256,7 @@ class ModuleTask:
 
     @contextmanager
     def _refusing_draws(self) -> Iterator[None]:
-        """Refuses a module or loss that draws random numbers while the context is open."""
+        """Refuses a module or loss that draws random numbers, within the context."""
         # `vmap` refuses draws itself. Elsewhere every operation is checked, which is slow, so this
         # happens only once.
         check = nullcontext() if self._is_known_not_to_draw else _NoDraws()
@@ -305,7 +305,7 @@ def _is_draw(error: Exception) -> bool:
 
 
 def _described(part: Tensor) -> str:
-    """Returns type and shape of a tensor, such as "float32 [16, 2]"."""
+    """Returns the type and the shape of a tensor, such as "float32 [16, 2]"."""
     return f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
 
 

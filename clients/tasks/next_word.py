@@ -23,7 +23,8 @@ EMBEDDING, HIDDEN = 32, 48
 
 
 def _within(fan_in: int) -> Draw:
-    """Uniform within 1 / sqrt(fan_in), with other last bits than `by_fan_in`."""
+    """Returns a draw that is uniform within 1 / sqrt(fan_in); its last bits differ from
+    `by_fan_in`."""
     return lambda generator, shape: generator.uniform(-1.0, 1.0, shape) / math.sqrt(fan_in)
 
 

@@ -20,7 +20,7 @@ Parameters = Mapping[str, "Tensor"]
 Batch = Mapping[str, "Tensor"]
 """Fields of examples by name, [G, B, *shape] each; see fedray.clients.data.source.Field."""
 Measures = dict[str, tuple["Tensor", "Tensor"]]
-"""Numerators and weights of the examples, [G, B] both, by the name of the metric."""
+"""Numerators and weights of the examples, both [G, B], by the name of the metric."""
 
 
 class Task(Protocol):

@@ -22,11 +22,11 @@ from fedray.clients.tasks.task import Batch, Measures, Parameters, misfit
 from fedray.wire.messages import Metric
 
 SCORES_AT_ONCE = 1 << 23
-"""Most logits in memory during a measurement: 32 MiB of float32."""
+"""Largest number of logits in memory during a measurement: 32 MiB of float32."""
 
 
 def tokens_of(kind: str, fields: Fields) -> Field:
-    """Returns the field `tokens`: whole numbers of shape [length + 1], at least two.
+    """Returns the field `tokens`: integers of shape [length + 1], at least two.
 
     Raises:
         ScenarioError: the data is not text.

@@ -1,4 +1,4 @@
-"""Caps on the examples of a device that a round may use, which are its first ones."""
+"""Caps on how many of a device's examples a round may use; it uses the first ones."""
 
 import numpy as np
 
@@ -7,14 +7,14 @@ from fedray.clients.data.source import ExampleSource, Field, Ids, Integers
 from fedray.scenario.training import FedAvg, FedSGD
 
 READ_AT_ONCE = 1024
-"""Examples of a device that are read at once to count their tokens."""
+"""Number of a device's examples that are read at once to count their tokens."""
 
 
 def demand_tokens(table: FedAvg | FedSGD, source: ExampleSource) -> None:
     """Checks that the examples are texts if tokens are capped.
 
     Raises:
-        ScenarioError: there is a cap by tokens, and examples have none.
+        ScenarioError: tokens are capped, but the examples have none.
     """
     tokens = source.fields.get("tokens")
     is_text = tokens is not None and tokens.is_text
@@ -68,7 +68,7 @@ def _within(
     """Returns how many of a device's first examples have at most max_tokens together, or 1."""
     field = source.fields["tokens"]
     seen = 0
-    # Read in parts, because the cap is mostly reached long before the last example.
+    # Read in parts, because the cap is usually reached long before the last example.
     for first in range(0, usable, READ_AT_ONCE):
         end = min(first + READ_AT_ONCE, usable)
         positions = np.arange(first, end)

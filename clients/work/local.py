@@ -25,7 +25,8 @@ from fedray.scenario.pretraining import Pretraining
 from fedray.scenario.training import FedAvg, FedProx, FedSGD
 
 MOST_EXAMPLES_HELD = 8192
-"""Most examples of a group in memory at once, so that long epochs need no more than a few steps."""
+"""Largest number of a group's examples in memory at once, so that long epochs need no more than a
+few steps."""
 _Table = TypeVar("_Table", FedAvg, FedSGD)
 
 
@@ -105,8 +106,8 @@ class LocalTraining(_Work[FedAvg]):
         )
         while first_step < steps_G[0]:
             active = int(np.count_nonzero(steps_G > first_step))
-            # Every read has a fixed cost, so one read serves several steps. It ends where the next
-            # device does, so that nothing is read in vain.
+            # Every read has a fixed cost, so one read serves several steps. It ends when the next
+            # device finishes, so that nothing is read in vain.
             steps_at_once = max(1, MOST_EXAMPLES_HELD // (active * size))
             end_step = min(first_step + steps_at_once, int(steps_G[active - 1]))
             window = positions[:active, first_step * size : end_step * size]

@@ -1,4 +1,4 @@
-"""Order of a device's examples, drawn for every participation."""
+"""The order in which a device uses its examples, drawn for every participation."""
 
 import numpy as np
 from numba import njit

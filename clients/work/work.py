@@ -1,4 +1,4 @@
-"""The protocol of work: the computation of a selected device on its examples."""
+"""The protocol of work: what a selected device computes on its examples."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -50,7 +50,7 @@ class DeviceWork(Protocol):
     """One kind of work, built from a scenario.
 
     The result of a device is a function of the scenario, the round, the device and the parameters.
-    The other devices of its group may change last bits.
+    The other devices of its group may change only its last bits.
     """
 
     def compute(self, order: WorkOrder) -> WorkResult:

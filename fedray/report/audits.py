@@ -1,5 +1,5 @@
 """Tables of audits, calibrations and statements. Privacy figures are rounded to the safe side:
-losses up; min-sep, spans of time and given noise down."""
+losses up; min-sep, time spans and given noise down."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.table import Table
 
 MOST_SHOWN = 12
-"""Most rounds or spans in one cell; the JSON of the page has all."""
+"""Largest number of rounds or spans in one cell; the page's JSON has all of them."""
 LIMITS_NOTE = (
     "Observed: this trace's own patterns. Observed limits: all patterns with its min-sep and "
     "participations. Sensitivities are at clip norm 1; a bound may be larger than the truth, never "
@@ -39,7 +39,7 @@ CHECKLIST_NOTE = "In the order of the checklist of Ponomareva et al. 2023, ready
 
 
 def audit_tables(audit: Audit) -> list[Table]:
-    """Tables of an `audit`: participation, classes, guarantees, releases, findings."""
+    """Returns the tables of an `audit`: participation, classes, guarantees, releases, findings."""
     tables = [participation_table(audit)]
     if audit.classes:
         tables.append(classes_table(audit.classes))
@@ -53,7 +53,7 @@ def audit_tables(audit: Audit) -> list[Table]:
 
 
 def participation_table(audit: Audit) -> Table:
-    """The participation that the trace of an `audit` shows."""
+    """Returns the participation that the trace of an `audit` shows."""
     facts = [
         ("rounds (committed)", f"{audit.rounds:,}"),
         ("devices (took part)", f"{audit.devices:,}"),
@@ -99,8 +99,8 @@ def _exclusion_facts(audit: Audit) -> list[tuple[str, str]]:
 
 
 def guarantees_table(audit: Audit) -> Table:
-    """Guarantees of every mechanism of an `audit`: limits, sensitivity and privacy; or that
-    there is none."""
+    """Returns the guarantees of every mechanism of an `audit` (limits, sensitivity and privacy), or
+    a table that says that there is none."""
     if audit.no_guarantee:
         return Table.facts("Guarantees", [("privacy", audit.no_guarantee)])
     first, *others = audit.mechanisms
@@ -142,7 +142,8 @@ def _named(mechanism: MechanismAudit, has_claim: bool) -> Iterable[tuple[str, Gu
 
 
 def further_guarantees(mechanism: MechanismAudit) -> list[Guarantee]:
-    """Guarantees of a `mechanism` by the server's sampling and by its filter, if it has any."""
+    """Returns the guarantees that a `mechanism` has by the server's sampling and by its filter, if
+    any."""
     return [each for each in (mechanism.sampled, mechanism.filtered) if each is not None]
 
 
@@ -162,7 +163,8 @@ def _privacy_cells(guarantee_of: Any) -> dict[str, Any]:
 
 
 def sensitivity_kind(guarantee: Guarantee) -> str:
-    """Kind of the sensitivity of a `guarantee`: exact, bound, not proven or not known."""
+    """Returns what is known of the sensitivity of a `guarantee`: exact, bound, not proven or not
+    known."""
     if guarantee.sensitivity is None:
         return "not known" if guarantee.participation is None else "not proven"
     return "exact" if guarantee.sensitivity.is_exact else "bound"
@@ -171,7 +173,8 @@ def sensitivity_kind(guarantee: Guarantee) -> str:
 def limit_cells(guarantee: Guarantee, findings: Sequence[Finding] = ()) -> tuple[str, str]:
     """Returns min-sep and participations of a `guarantee`; dashes if they are unknown.
 
-    Limits that a claim states precede tighter ones that follow from it, such as those of a timer.
+    Limits that a claim states take precedence over tighter ones that follow from it, such as those
+    of a timer.
     """
     if guarantee.participation is None:
         return "-", "-"
@@ -197,7 +200,7 @@ def _binding(mechanism: MechanismAudit) -> str:
 
 
 def releases_table(audit: Audit) -> Table:
-    """The releases of a run in each round, one by one and together."""
+    """Returns the releases of a run in each round, singly and together."""
     rows = [
         (each.query, each.noise_multiplier, rho_of(each))
         for each in audit.releases
@@ -217,7 +220,7 @@ def releases_table(audit: Audit) -> Table:
 
 
 def utility_table(audit: Audit) -> Table:
-    """Mechanisms of an `audit` by the error of their prefix sums at equal rho, the least first."""
+    """Returns the mechanisms of an `audit`, by the error of their prefix sums at equal rho."""
     basis = audit.utility_basis
     assert basis is not None
     # The mechanism of the run is highlighted among the compared ones.
@@ -243,7 +246,8 @@ def utility_table(audit: Audit) -> Table:
 
 
 def findings_table(audit: Audit) -> Table:
-    """Verdict on every statement of the claim of an `audit`, with claimed and found figures."""
+    """Returns the verdict on every statement of the claim of an `audit`, with claimed and found
+    figures."""
     cells = {
         "statement": lambda each: each.statement,
         "verdict": lambda each: str(each.verdict),
@@ -276,16 +280,16 @@ def _found(finding: Finding) -> str:
         return fine(value)
     if finding.statement == "timer_hours":
         return down(value)
-    # Counts are exact, and the noise multiplier of a run was given.
+    # Counts are exact, and the noise multiplier was given by the run.
     return given(value) if isinstance(value, float) else f"{value:,}"
 
 
 def evidence_table(findings: Sequence[Finding], most_rounds: int | None = None) -> Table:
-    """The devices and rounds that the verdicts rest on.
+    """Returns the devices and rounds on which the verdicts rest.
 
     Args:
         findings: findings of an audit.
-        most_rounds: most rounds in one cell; None for all.
+        most_rounds: largest number of rounds in one cell; None for all.
     """
     rows = [(each, shown) for each in findings for shown in each.evidence]
     notes = [
@@ -309,7 +313,7 @@ def _listed(values: Sequence[int], most: int) -> str:
 
 
 def statement_tables(statement: Statement) -> list[Table]:
-    """The lines of a privacy `statement`, each with its evidence."""
+    """Returns the lines of a privacy `statement`, each with its evidence."""
     cells = {
         "what": lambda line: line.what,
         "says": lambda line: line.says,
@@ -319,7 +323,8 @@ def statement_tables(statement: Statement) -> list[Table]:
 
 
 def devices_table(privacy: DevicePrivacy) -> Table:
-    """rho at a few shares of the devices that took part, by their `privacy`."""
+    """Returns the rho that a few shares of the devices that took part do not exceed, by their
+    `privacy`."""
     cells = {
         "share of devices": lambda each: f"{100 * each.share:g} %",
         "sensitivity at most": lambda each: fine(each.sensitivity),
@@ -331,7 +336,8 @@ def devices_table(privacy: DevicePrivacy) -> Table:
 
 
 def frontier_table(frontier: Frontier) -> Table:
-    """Devices of a `frontier` by number of participations, with the limits that they obey."""
+    """Returns the devices of a `frontier` by number of participations, with the limits that they
+    obey."""
     cells = {
         "participations": _participations_of,
         "devices": lambda each: f"{each.devices:,}",
@@ -354,7 +360,7 @@ def _participations_of(entry: FrontierEntry) -> str:
 
 
 def classes_table(classes: Sequence[Mapping[str, Any]]) -> Table:
-    """Participation of each class of devices, by the `classes` of run.json."""
+    """Returns the participation of each class of devices, from the `classes` of run.json."""
     selected = max(1, sum(each["selected"] for each in classes))
     cells = {
         "class": lambda each: each["name"],
@@ -370,8 +376,8 @@ def classes_table(classes: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def calibration_tables(calibration: TraceCalibration) -> list[Table]:
-    """Noise multipliers with which a trace would have met a target, for each guarantee with
-    one."""
+    """Returns the noise multipliers with which a trace would have met a target, for each guarantee
+    that has one."""
     epsilon, delta = calibration.target_epsilon, given(calibration.delta)
     target = f"rho {given(calibration.target_rho or 0.0)}"
     if epsilon is not None:
@@ -398,7 +404,7 @@ def tasks_tables(audit: TasksAudit) -> list[Table]:
 
 
 def tasks_table(audit: TasksAudit) -> Table:
-    """The tasks of an `audit` side by side."""
+    """Returns the tasks of an `audit` side by side."""
     cells = {
         "task": lambda each: each[0],
         "rounds": lambda each: f"{each[1].rounds:,}",
@@ -417,7 +423,8 @@ def tasks_table(audit: TasksAudit) -> Table:
 
 
 def composition_tables(composition: Composition) -> list[Table]:
-    """Privacy that devices spent over all tasks: one device, the worst one, and all of them."""
+    """Returns the privacy that devices spent over all tasks: one device, the worst one, and all of
+    them."""
     return [_bounds_table(composition), _worst_table(composition), _spending_table(composition)]
 
 
@@ -486,5 +493,5 @@ def _spending_table(composition: Composition) -> Table:
 
 
 def epsilon_text(value: float | None) -> str:
-    """An epsilon, rounded up; "-" if it is not known."""
+    """Returns an epsilon rounded up; "-" if it is not known."""
     return "-" if value is None else up(value)

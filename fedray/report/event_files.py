@@ -1,4 +1,4 @@
-"""TensorBoard's event files of a training, written while it runs."""
+"""TensorBoard event files, written during a training."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ OF_ROUNDS = {
     "train_loss": "Mean loss of a round's devices before they trained.",
     "clipped_share": "Share of a round's devices whose update was scaled down.",
 }
-"""Figures of every round, by the names that they have in metrics.parquet, in words."""
+"""Figures of every round: their names in metrics.parquet, and in words."""
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ def event_files(directory: Path | None) -> Iterator[ProgressListener]:
         ) from None
     with _refused(directory):
         writer = Writer(str(directory))
-        # A folder that cannot be written is found here, before anything that takes long.
+        # A directory that cannot be written is found here, before anything that takes long.
         writer.flush()
     try:
         yield _Listener(writer, directory)
@@ -58,7 +58,7 @@ class _Listener:
         self._writer = writer
         self._directory = directory
         self._evaluated = 0
-        """Rounds of the last evaluation that was written."""
+        """Number of rounds behind the last evaluation that was written."""
 
     def __call__(self, progress: Progress) -> None:
         if not isinstance(progress, TrainingProgress):
@@ -67,7 +67,7 @@ class _Listener:
             for name, words in OF_ROUNDS.items():
                 value = getattr(progress.metrics, name)
                 self._writer.add_scalar(name, value, progress.trained, description=words)
-            # The last evaluation comes with every round until the next one.
+            # Every round repeats the last evaluation until there is a new one.
             if progress.evaluation is not None and progress.evaluated > self._evaluated:
                 self._evaluated = progress.evaluated
                 for name, measured in progress.evaluation.metrics.items():
@@ -79,7 +79,7 @@ class _Listener:
 
 @contextlib.contextmanager
 def _refused(directory: Path) -> Iterator[None]:
-    """Within: an OSError is an InputError."""
+    """Turns an OSError within the context into an InputError."""
     try:
         yield
     except OSError as error:

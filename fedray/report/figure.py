@@ -1,5 +1,5 @@
-"""A figure as a value, of which the page, an SVG file and a CSV file are all made, so that they
-cannot differ."""
+"""A figure as a value. The page, an SVG file and a CSV file are all made from it, so they cannot
+differ."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,23 +13,23 @@ from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.rounding import up
 
 LOG_LINES = 5.0
-"""Ratio of the largest to the least value above which lines get a logarithmic axis: on a linear one
-the low half of a geometric range would lie in the lowest fifth."""
+"""Ratio of the largest to the smallest value above which lines get a logarithmic axis: on a linear
+one, the lower half of a geometric range would lie in the lowest fifth."""
 LOG_BARS = 100.0
-"""The same ratio for bars, above which the least would no longer be visible: min-sep and max
-participations are shown by the least bars."""
+"""The same ratio for bars, above which the smallest would no longer be visible; the smallest bars
+show min-sep and max participations."""
 
 PLOT, CHARACTER, MARGIN = (260.0, 200.0), (6.0, 12.0), 12.0
-"""Pixels by which labels are placed: a narrow plot (width, height), a character of a label, and the
-room beyond the points."""
+"""Sizes in pixels for placing labels: a narrow plot (width, height), one character of a label, and
+the space beyond the points."""
 
 COLORS = ("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b")
 DASHES = ("solid", "dash", "dot")
 GREY = "#8a8f94"
 BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
-"""Opacity of areas, which have an outline because they hardly differ from the background."""
+"""Opacity of areas; they also have an outline, because they hardly differ from the background."""
 LEGEND_CHARACTERS = 38
-"""In a line of a legend, so that it stands on a telephone's screen."""
+"""Largest number of characters in a line of the legend, so that it fits a telephone's screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Axis:
     unrounded."""
 
     def text(self, value: float) -> str:
-        """A value on this axis, as it is shown: whole numbers in full, others to six digits, or
+        """Returns a value as this axis shows it: whole numbers in full, others to six digits, or
         rounded up to the axis's decimals."""
         if self.decimals is not None:
             return up(value, self.decimals)
@@ -58,7 +58,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points (x, y) [m] under a name; a line, steps, bars or points of a figure."""
+    """Named points (x, y) [m]: a line, steps, bars or single points of a figure."""
 
     name: str
     """Name in the legend."""
@@ -69,7 +69,7 @@ class Series:
     x: Float64Array
     """Horizontal positions of the points, [m]."""
     y: Float64Array
-    """[m]; NaN where nothing is known."""
+    """Vertical positions, [m]; NaN if unknown."""
     until: Float64Array | None = None
     """[m], for steps and bars: where each ends on the x axis."""
     labels: tuple[str, ...] = ()
@@ -80,11 +80,11 @@ class Series:
     """[m]: lower end of the range around y, a band beside a line or a bar at a point; NaN if
     unknown."""
     high: Float64Array | None = None
-    """[m]: the upper end."""
+    """[m]: upper end of that range."""
 
     @property
     def has_markers(self) -> bool:
-        """Whether its points are marked: steps are if one is isolated and too short to see."""
+        """Whether the points are marked; steps are if one is isolated and too short to see."""
         if self.kind != "steps" or self.until is None:
             return self.kind != "bars"
         if not self.x.size:
@@ -99,23 +99,23 @@ class Series:
         return bool((is_alone & is_short).any())
 
     def _are_joined(self, until: Float64Array) -> BoolArray:
-        """Whether each step but the last ends where the next begins, [m - 1]."""
-        # Times that were computed in different ways differ by rounding.
+        """Returns whether each step but the last ends where the next one begins, [m - 1]."""
+        # Times that were computed in different ways may differ by rounding.
         slack = 1e-9 * np.abs(until[:-1])
         return self.x[1:] <= until[:-1] + slack
 
     def bars(self) -> tuple[Float64Array, Float64Array]:
-        """(middles [m], widths [m]) of bars. A bar counts whole numbers up to until - 1, and is a
-        little narrower than its bin, so that neighbours can be distinguished."""
+        """Returns (middles [m], widths [m]) of the bars. A bar counts whole numbers up to until -
+        1, and is a little narrower than its bin, so that neighbours can be distinguished."""
         assert self.until is not None
         return (self.x + self.until - 1) / 2, 0.92 * (self.until - self.x)
 
     def path(self) -> tuple[Float64Array, Float64Array, Int64Array]:
-        """(x [p], y [p], place [p]): the corners of a line through the steps; y is NaN at a gap;
-        place is the point's in x."""
+        """Returns (x [p], y [p], place [p]), the corners of a line through the steps. y is NaN at a
+        gap; place is the position of the corner's point in x."""
         assert self.until is not None
         breaks = np.flatnonzero(~self._are_joined(self.until)) + 1
-        # Each step has two corners; a corner more, without y, breaks the line at a gap.
+        # Each step has two corners; one more corner, without y, breaks the line at a gap.
         corners = 2 * breaks
         place = np.repeat(np.arange(self.x.size), 2)
         x = np.stack([self.x, self.until], axis=1).ravel()
@@ -128,14 +128,14 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A line across the figure at `at` on an axis; or a zone, up to `until` there."""
+    """A line across the figure at `at` on an axis, or a zone from there up to `until`."""
 
     at: float
     """Position on its axis."""
     text: str
     """Text beside it."""
     axis: Literal["x", "y"] = "x"
-    """On which axis `at` is; the line is at right angles to it."""
+    """Axis on which `at` lies; the line is at right angles to it."""
     until: float | None = None
     """End of a zone; None for a line."""
 
@@ -144,11 +144,11 @@ class Mark:
 class Figure:
     """A plot: series over two axes, with marks.
 
-    It is a value: the page's plot, the SVG file and the CSV file are made of the same one.
+    It is a value, from which the page's plot, the SVG file and the CSV file are made.
     """
 
     name: str
-    """The name of its files, and its id in the page."""
+    """Name of its files, and its id on the page."""
     title: str
     """Title above the figure."""
     note: str
@@ -163,8 +163,8 @@ class Figure:
     """Lines and zones across the figure."""
 
     def log_ticks(self, which: Literal["x", "y"]) -> list[float]:
-        """Returns the numbers of its logarithmic axis. Bars are drawn from below one, so theirs
-        begin there."""
+        """Returns the numbers on a logarithmic axis of the figure. Bars are drawn from below one,
+        so their axis begins there."""
         of_series = [each.x if which == "x" else each.y for each in self.series]
         of_marks = [mark.at for mark in self.marks if mark.axis == which]
         values = np.append(np.concatenate(of_series or [np.ones(1)]), of_marks)
@@ -175,14 +175,14 @@ class Figure:
         return log_ticks(float(known.min()), float(known.max())) if known.size else []
 
     def label_places(self, series: Series) -> list[tuple[int, int] | None]:
-        """Returns the place of the label of each point of a series: (0, 1) above, (0, -1) below,
-        (1, 0) right, (-1, 0) left of it; None if it would cover another label or point, or leave
-        the plot. Measured in a plot as narrow as a telephone's."""
+        """Returns where the label of each point of a series goes: (0, 1) above, (0, -1) below, (1,
+        0) right or (-1, 0) left of the point; None if it would cover another label or point, or
+        leave the plot. Measured in a plot as narrow as a telephone's."""
         place = self.series.index(series)
         columns = _pixels(self.x, [each.x for each in self.series], place, PLOT[0])
         rows = _pixels(self.y, [each.y for each in self.series], place, PLOT[1])
         points = np.stack([columns, rows], axis=1)
-        # First come, first served: labels that stand keep later ones away.
+        # First come, first served: labels already placed keep later ones away.
         taken = [(x - 3.0, y - 3.0, x + 3.0, y + 3.0) for x, y in points]
         places: list[tuple[int, int] | None] = []
         for (x, y), label in zip(points, series.labels, strict=True):
@@ -207,7 +207,7 @@ class Plane:
     """A value (z) at each of a grid of (x, y), which is shown as a table of shaded cells."""
 
     name: str
-    """The name of its files, and its id in the page."""
+    """Name of its files, and its id on the page."""
     title: str
     """Title above the figure."""
     note: str
@@ -225,30 +225,30 @@ class Plane:
 
     @property
     def sentence(self) -> str:
-        """The cells in words: values by rows and columns."""
+        """The cells in words: values by row and column."""
         return f"{self.z.title} by {self.y.title} (rows) and {self.x.title} (columns)."
 
     @property
     def xs(self) -> list[float]:
-        """The distinct x of the columns, from the least to the largest, as an axis has them."""
+        """The distinct x of the columns, increasing."""
         return sorted({x for x, _ in (*self.values, *self.marks)})
 
     @property
     def ys(self) -> list[float]:
-        """The distinct y of the rows, from the largest to the least, as a vertical axis has
-        them."""
+        """The distinct y of the rows, decreasing, as on a vertical axis."""
         return sorted({y for _, y in (*self.values, *self.marks)}, reverse=True)
 
     def cell(self, x: float, y: float) -> tuple[str, float]:
-        """Text and shade of a cell: its value or its mark; both empty if it was not computed."""
+        """Returns the text and the shade of a cell: its value or its mark; both empty if it was not
+        computed."""
         value = self.values.get((x, y))
         if value is None:
             return self.marks.get((x, y), ""), 0.0
         return self.z.text(value), self.shade(value)
 
     def shade(self, value: float) -> float:
-        """Returns the darkness of the cell of a `value`: 0 for the least value, 1 for the largest;
-        logarithmic if the axis is."""
+        """Returns the darkness of a cell with this `value`: 0 for the smallest value, 1 for the
+        largest; on a logarithmic scale if the axis is logarithmic."""
         low = min(self.values.values())
         high = max(self.values.values())
         # All values are equal, so no cell is highlighted.
@@ -263,34 +263,35 @@ Shown = Figure | Plane
 
 
 def look(place: int) -> tuple[str, str]:
-    """(colour, dash) of the series at a `place`. Used-up colours come again with the next dash."""
+    """Returns (colour, dash) of the series at a `place`. Once all colours are used, they come again
+    with the next dash."""
     return COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
 
 
 def legend_lines(series: Series) -> list[str]:
-    """The name of a `series` in lines that fit a telephone's screen."""
+    """Returns the name of a `series` in lines that fit a telephone's screen."""
     return wrap(series.name, LEGEND_CHARACTERS)
 
 
 def _pixels(axis: Axis, values: list[Float64Array], place: int, size: float) -> Float64Array:
-    """Distances of the points of a series from the plot's lower left corner.
+    """Returns the distances of the points of a series from the plot's lower left corner.
 
     Args:
         axis: axis of the values.
-        values: values of all series on it.
-        place: place of the series.
+        values: values of all series on the axis.
+        place: position of the series.
         size: length of the axis in pixels.
     """
     measured = [np.log10(each) if axis.is_log else each for each in values]
     low = min(each.min() for each in measured if each.size)
     high = max(each.max() for each in measured if each.size)
-    # One value has no span, and stands at the corner.
+    # A single value has no span, so it stays at the corner.
     span = high - low or 1.0
     return (measured[place] - low) / span * size
 
 
 def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Whether two boxes (left, bottom, right, top) overlap."""
+    """Returns whether two boxes (left, bottom, right, top) overlap."""
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
@@ -313,7 +314,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     ticks = _decimal_ticks(powers, digits)
     # An axis reaches a little beyond the data, so numbers just outside are kept.
     ticks = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
-    # The least values need a number near them, even one outside the series.
+    # The smallest values need a number near them, even one outside the series.
     if ticks[0] > 2.0 * low:
         finer = _decimal_ticks(powers, (1, 2, 5))
         ticks.insert(0, next(tick for tick in finer if tick >= low))
@@ -321,9 +322,9 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def _linear_ticks(low: float, high: float) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten from low to high, six or so."""
+    """Returns about six multiples of 1, 2 or 5 times a power of ten, from low to high."""
     span = high - low
-    # From text, a power of ten is the nearest float64.
+    # Parsed from text, a power of ten is the nearest float64.
     step = float(f"1e{math.floor(math.log10(max(span, 0.1 * low)))}")
     step *= next((each for each in (0.2, 0.5, 1.0) if span <= 6 * each * step), 2.0)
     # The slack keeps ends that are multiples of the step but for rounding.
@@ -337,8 +338,8 @@ def _decimal_ticks(powers: range, digits: tuple[int, ...]) -> list[float]:
 
 
 def needs_log(values: Iterable[Float64Array] | Sequence[float], factor: float = LOG_LINES) -> bool:
-    """Whether all finite `values` are positive, and the largest is more than `factor` times the
-    least, so that a linear axis would hide differences between small ones."""
+    """Returns whether all finite `values` are positive and the largest is more than `factor` times
+    the smallest, so that a linear axis would hide differences between small ones."""
     parts = [np.ravel(np.asarray(each, np.float64)) for each in values]
     together = np.concatenate(parts) if parts else np.empty(0)
     finite = together[np.isfinite(together)]

@@ -53,7 +53,7 @@ def audit_figures(audit: Audit) -> list[Figure]:
 
 
 def stored_uploads(trace: Trace) -> Figure:
-    """Stored uploads that were eligible in each committed round."""
+    """Returns the number of stored uploads that were eligible in each committed round."""
     is_committed = trace.rounds["state"] == 0
     held = trace.rounds["eligible_estimate"][is_committed].astype(np.float64)
     rounds = np.arange(held.size, dtype=np.float64)
@@ -69,13 +69,14 @@ def stored_uploads(trace: Trace) -> Figure:
 
 
 def staleness(trace: Trace) -> Figure:
-    """Accepted reports of buffered rounds by the number of versions that their model was behind."""
+    """Returns the accepted reports of buffered rounds by the number of versions that their model
+    was behind."""
     counts = np.zeros(0, np.int64)
     for part in trace.accepted():
         assert part.versions is not None
-        # The trace is read part by part, so that its rows are never in memory together.
+        # The trace is read in parts, so that its rows are never in memory together.
         found = np.bincount(part.rounds - part.versions, minlength=counts.size)
-        # The new counts may be longer, where this part has the stalest report so far.
+        # The new counts are longer if this part has the stalest report so far.
         found[: counts.size] += counts
         counts = found
     # Numbers that do not occur have no bar: a logarithmic axis has no place for zero.
@@ -93,10 +94,10 @@ def staleness(trace: Trace) -> Figure:
 
 
 def excluded_devices(audit: Audit, found: Exclusions) -> Figure:
-    """Devices that had been excluded at their budget before each round."""
+    """Returns how many devices had been excluded at their budget before each round."""
     rounds, counts = np.unique(found.rounds, return_counts=True)
     x = rounds.astype(np.float64)
-    # Each step lasts to the next exclusion, and the last one to the end of the run.
+    # Each step lasts until the next exclusion, and the last one until the end of the run.
     until = np.append(x[1:], np.maximum(x[-1], float(audit.rounds)))
     return Figure(
         "excluded",
@@ -111,9 +112,10 @@ def excluded_devices(audit: Audit, found: Exclusions) -> Figure:
 
 
 def eligible_devices(trace: Trace) -> Figure:
-    """Eligible devices over simulated time, at the windows in which they were counted.
+    """Returns the number of eligible devices over simulated time, at the windows in which they were
+    counted.
 
-    A `trace` has a count only of windows in which a round started; between them is a gap.
+    A `trace` has a count only for windows in which a round started; the time between them is a gap.
     """
     start, end, counts = _censuses(trace)
     x, unit = _time_axis(float(end.max(initial=0.0)))
@@ -130,10 +132,10 @@ def eligible_devices(trace: Trace) -> Figure:
 
 
 def eligible_by_hour(trace: Trace) -> Figure:
-    """Mean number of eligible devices by hour of the day, UTC; each hour of each day of the `trace`
-    has equal weight."""
+    """Returns the mean number of eligible devices by hour of the day, UTC; each hour of each day of
+    the `trace` has equal weight."""
     start, _, counts = _censuses(trace)
-    # First the mean of each hour of each day, or hours with many rounds would weigh more.
+    # Hours are averaged within each day first, because hours with many rounds would weigh more.
     each_hour, place = np.unique((start // HOUR).astype(np.int64), return_inverse=True)
     counted = np.maximum(np.bincount(place), 1)
     mean = np.bincount(place, weights=counts) / counted
@@ -156,8 +158,8 @@ def eligible_by_hour(trace: Trace) -> Figure:
 
 def _censuses(trace: Trace) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Returns (start [w], end [w], devices [w]) of the look-ahead windows in which an attempt at a
-    round started: the simulator counts at each one's start, and the trace has the count with every
-    attempt of the window."""
+    round started. The simulator counts at the start of each window, and the trace repeats the count
+    in every attempt of the window."""
     window_seconds = 60.0 * trace.scenario["rounds"]["look_ahead_minutes"]
     windows = (trace.rounds["started"] // window_seconds).astype(np.int64)
     numbers, first = np.unique(windows, return_index=True)
@@ -166,8 +168,8 @@ def _censuses(trace: Trace) -> tuple[Float64Array, Float64Array, Float64Array]:
 
 
 def round_durations(trace: Trace) -> Figure:
-    """Minutes from one commit of the `trace` to the next, over time: they set the pace, and so the
-    min-sep."""
+    """Returns the minutes from one commit of the `trace` to the next, over time; they set the pace
+    and so the min-sep."""
     # State 0 is a committed round. Time in abandoned ones counts towards the next commit.
     closed = trace.rounds["closed"][trace.rounds["state"] == 0]
     before = np.concatenate([[0.0], closed])[:-1]
@@ -185,8 +187,8 @@ def round_durations(trace: Trace) -> Figure:
 
 
 def _time_axis(end: float) -> tuple[Axis, float]:
-    """The axis of simulated time, and how many seconds its unit has."""
-    # In a run of a few days the hours matter, and in a longer one they cannot be read.
+    """Returns the axis of simulated time, and the number of seconds in its unit."""
+    # In a run of a few days hours matter; in a longer one they could not be read.
     if end > 3 * DAY:
         return Axis("Day of the run"), DAY
     return Axis("Hour of the run"), HOUR
@@ -195,7 +197,7 @@ def _time_axis(end: float) -> tuple[Axis, float]:
 def held_out_metrics(trained: TrainedRun) -> list[Figure]:
     """Returns every metric of the model on held-out data, over rounds.
 
-    The best value of any model is a line to compare with, if the data states it.
+    If the data states the best value that any model can have, it is drawn as a line.
     """
     line = MetricLine("", trained.metrics)
     optimum = trained.document.get("optimum", {})
@@ -204,30 +206,30 @@ def held_out_metrics(trained: TrainedRun) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class MetricLine:
-    """Data of a line of a metric's figure."""
+    """Data of one line in a metric's figure."""
 
     name: str
     """The line's name; empty for the metric's own."""
     columns: Mapping[str, NDArray]
     """Columns of metrics.parquet, by name."""
     others: Sequence[Mapping[str, NDArray]] = ()
-    """Columns of further runs with the same rounds, such as runs of other seeds. The line is then
-    the mean of all runs, with a band from the least to the largest."""
+    """Columns of further runs with the same rounds, such as runs with other seeds. The line is then
+    the mean of all runs, with a band from the smallest to the largest value."""
 
 
 def metric_curve(
     metric: Metric, lines: Sequence[MetricLine], optimum: Mapping[str, float]
 ) -> Figure:
-    """A metric of models on held-out data, over rounds.
+    """Returns a metric of models on held-out data, over rounds.
 
     Args:
         metric: the metric.
         lines: lines in the order of drawing.
-        optimum: best value that any model can have, of metrics for which the data states it.
+        optimum: best value that any model can have, for metrics for which the data states it.
     """
     series = [_metric_series(metric, line) for line in lines]
     best = optimum.get(metric.name)
-    # The line to compare with goes from the first evaluation of all lines to the last.
+    # The line for comparison goes from the first evaluation of all lines to the last.
     x = np.concatenate([each.x for each in series])
     if best is not None and x.size:
         ends = np.array([x.min(), x.max()])
@@ -264,8 +266,8 @@ def _metric_series(metric: Metric, line: MetricLine) -> Series:
 
 
 def participations_per_device(audit: Audit) -> Figure:
-    """Devices by number of participations: a bar for each number that occurs, of the devices of the
-    `audit` that took part at all."""
+    """Returns the devices of the `audit` that took part, by number of participations: a bar for
+    each number that occurs."""
     histogram = audit.participation_histogram()
     x = np.array(list(histogram), np.float64)
     y = np.array(list(histogram.values()), np.float64)
@@ -280,11 +282,11 @@ def participations_per_device(audit: Audit) -> Figure:
 
 
 def gaps(audit: Audit) -> Figure:
-    """Gaps between consecutive participations of a device, in at most 120 bins of whole rounds,
-    with min-sep marked."""
+    """Returns the gaps between consecutive participations of a device, in at most 120 bins of whole
+    rounds, with min-sep marked."""
     values = audit.patterns.gaps
     edges, counts = gap_bins(values)
-    # Empty bins are left out, as a logarithmic axis has no place for them.
+    # Empty bins are left out, because a logarithmic axis has no place for them.
     is_seen = counts > 0
     heights = counts[is_seen].astype(np.float64)
     starts = edges[:-1][is_seen].astype(np.float64)
@@ -304,15 +306,15 @@ def gap_bins(values: Int64Array, most: int = MOST_BINS) -> tuple[Int64Array, Int
     """Counts whole values in bins [edge, next edge) of equal whole width.
 
     Args:
-        values: [N] whole numbers; the first bin starts at the least.
-        most: most bins.
+        values: whole numbers [N]; the first bin starts at the smallest.
+        most: largest number of bins.
 
     Returns:
         (edges [m + 1], counts [m]).
     """
     low = int(values.min())
     high = int(values.max())
-    # The width is rounded up, so that at most this many bins hold all values.
+    # Rounded up, so that at most `most` bins hold all values.
     width = -(-(high - low + 1) // most)
     edges = np.arange(low, high + width + 1, width)
     return edges, np.histogram(values, bins=edges)[0]

@@ -27,7 +27,7 @@ from fedray.report.figure import (
 )
 
 MOST_POINTS_TO_AVOID = 5_000
-"""Most points of a figure whose legend is placed where it hides the fewest."""
+"""Number of points in a figure up to which its legend is placed where it hides the fewest."""
 OPTIONAL_COLUMNS = {"name", "until", "low", "high"}
 """Columns of a figure's CSV that are left out if no row has them."""
 
@@ -52,7 +52,7 @@ def write_figures(result: DrawnResult, directory: str | Path) -> list[Path]:
     except OSError as error:
         problem = error.strerror or error
         raise InputError(
-            f"figures {str(directory)!r} is no directory that can be made ({problem}); name another"
+            f"figures {str(directory)!r} cannot be made a directory ({problem}); name another"
         ) from None
     written = []
     for figure in result.figures():
@@ -66,8 +66,8 @@ def write_figures(result: DrawnResult, directory: str | Path) -> list[Path]:
 def figure_csv(figure: Shown) -> str:
     """Returns a figure's data as CSV, unrounded.
 
-    There is a row per point: series, x, until if any, y, and the ends of its range; then a row per
-    mark. A plane has a row per cell: x, y, value. Numbers are read back as the same float64;
+    A figure has a row per point (series, x, until if any, y, and the ends of its range), then a row
+    per mark. A plane has a row per cell (x, y, value). Numbers are read back as the same float64;
     unknown ones are empty.
     """
     headings = {
@@ -83,7 +83,7 @@ def figure_csv(figure: Shown) -> str:
     if isinstance(figure, Plane):
         headings = {"x": figure.x.title, "y": figure.y.title, "z": figure.z.title}
         rows = list(_cell_rows(figure))
-    # A column that no row has is left out; in a column that some rows have, others are empty.
+    # A column that no row has is left out; if only some rows have it, the others are empty.
     used = set(headings) - OPTIONAL_COLUMNS | {key for row in rows for key in row}
     columns = [key for key in headings if key in used]
     out = io.StringIO()
@@ -122,7 +122,7 @@ def _point_rows(figure: Figure) -> Iterator[dict[str, str]]:
 
 
 def _plain(value: Any) -> str:
-    """A number in the fewest digits that are read back as the same float64; NaN is empty."""
+    """Returns a number in the fewest digits that are read back as the same float64; "" for NaN."""
     number = float(value)
     if np.isnan(number):
         return ""
@@ -133,7 +133,7 @@ def _plain(value: Any) -> str:
 
 
 def figure_svg(figure: Shown) -> str:
-    """A drawing of a figure, in black on white, for papers.
+    """Returns a drawing of a figure, in black on white, for papers.
 
     Its words are text, so that they can be found and edited; the same figure gives the same bytes.
     """
@@ -145,9 +145,9 @@ def figure_svg(figure: Shown) -> str:
 
     settings: dict[Any, Any] = {
         "svg.fonttype": "none",
-        # Without a salt of ours, ids in the file would differ from run to run.
+        # Without a fixed salt, ids in the file would differ from run to run.
         "svg.hashsalt": "fedray",
-        # Users' names may hold dollars, which do not mean formulas.
+        # Users' names may contain dollars, which do not mean formulas here.
         "text.parse_math": False,
         "font.size": 9,
         "font.family": "sans-serif",
@@ -160,7 +160,7 @@ def figure_svg(figure: Shown) -> str:
         _draw(axes, figure)
         axes.set_title(figure.title, loc="left", fontsize=10, pad=16)
         out = io.StringIO()
-        # A date in the file would make another file of the same figure.
+        # With a date in it, the file of the same figure would differ each time.
         canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()
 
@@ -171,9 +171,9 @@ def _draw(axes: Any, figure: Figure) -> None:
     _dress(axes.xaxis, axes.set_xscale, figure.x, figure.log_ticks("x"))
     _dress(axes.yaxis, axes.set_yscale, figure.y, figure.log_ticks("y"))
     if any(each.kind == "bars" for each in figure.series):
-        # Bars count whole numbers, between which no number of the axis may stand.
+        # Bars count whole numbers, so no number of the axis may stand between two.
         axes.xaxis.get_major_locator().set_params(integer=True)
-        # The axis begins at a half, so that a bar of height one is seen on a logarithmic scale.
+        # The axis begins at a half, so that a bar of height one is visible on a logarithmic scale.
         axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)
     elif not figure.y.is_log and figure.y.starts_at_zero:
         axes.set_ylim(bottom=0)
@@ -187,7 +187,7 @@ def _draw(axes: Any, figure: Figure) -> None:
 
 
 def _draw_mark(axes: Any, mark: Mark) -> None:
-    # These transforms take one coordinate from the data and the other from the plot, 0 to 1.
+    # These transforms take one coordinate from the data and the other from the plot (0 to 1).
     if mark.axis == "x":
         line, zone = axes.axvline, axes.axvspan
         across = axes.get_xaxis_transform()
@@ -211,7 +211,7 @@ def _dress(drawn: Any, set_scale: Any, axis: Axis, ticks: list[float]) -> None:
     if axis.is_log:
         set_scale("log")
         drawn.set_ticks(ticks, [f"{tick:,g}" for tick in ticks])
-        # matplotlib would put numbers of its own between ours.
+        # matplotlib would add numbers of its own between these.
         drawn.set_ticks([], minor=True)
 
 
@@ -257,11 +257,11 @@ def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
 
 
 def plane_svg(plane: Plane) -> str:
-    """A plane as a grid of shaded cells with their values, as the page's table has them.
+    """Returns a plane as a grid of shaded cells with their values, like the page's table.
 
     Cells that were not computed are left white.
     """
-    # Pixels: the size of a cell, and what stands left of the grid and above it.
+    # Pixels: the size of a cell, and the space left of the grid and above it.
     xs = plane.xs
     ys = plane.ys
     wide = 74
@@ -293,7 +293,7 @@ def plane_svg(plane: Plane) -> str:
             if not text:
                 continue
             place = left + wide * column
-            # At most 0.6 of the colour, so that the black number on it can be read.
+            # At most 0.6 of the colour, so that the black number on it is readable.
             shade *= 0.6
             parts.append(
                 f'<rect x="{place}" y="{at}" width="{wide}" height="{high}" '

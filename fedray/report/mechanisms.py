@@ -8,11 +8,11 @@ from fedray.mechanisms.figures import HYPOTHETICAL, Figures
 from fedray.report.table import Table
 
 MOST_SHOWN = 8
-"""Most values of a list that are shown."""
+"""Largest number of values of a list that are shown."""
 
 
 def figures_tables(figures: Figures) -> list[Table]:
-    """All `figures` of a mechanism. Privacy is rounded up."""
+    """Returns all `figures` of a mechanism. Privacy is rounded up."""
     found, setting = figures.loss, figures.participation
     sensitivity = found.sensitivity
     # A lower bound is rounded down and the sensitivity up, so that the truth lies between them.
@@ -40,7 +40,7 @@ def _privacy_facts(figures: Figures) -> list[tuple[str, str]]:
     if figures.noise_multiplier is None or figures.mu is None or figures.epsilon is None:
         return []
     facts = [
-        # In a calibration, one digit less may miss the target.
+        # In a calibration, one digit fewer may miss the target.
         ("noise multiplier", exact(figures.noise_multiplier)),
         ("mu, rho", f"{up(figures.mu, 6)}, {fine(figures.rho)}"),
         (f"epsilon at delta {given(figures.delta)}", up(figures.epsilon)),
@@ -56,10 +56,11 @@ def _privacy_facts(figures: Figures) -> list[tuple[str, str]]:
 
 
 def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
-    """Several mechanisms at one setting, a row each, in the order given. Privacy is rounded up.
+    """Returns several mechanisms at one setting, one per row, in the order given. Privacy is
+    rounded up.
 
     Args:
-        mechanisms: their figures by name, all at one setting.
+        mechanisms: figures by name, all at one setting.
     """
     first = next(iter(mechanisms.values()))
     setting = first.participation
@@ -74,7 +75,7 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
     }
     notes = [f"The losses are the errors of {first.workload.rows} at equal privacy: compare these."]
     if first.noise_multiplier is not None:
-        # Calibrated to one epsilon, every mechanism has a noise multiplier of its own.
+        # Calibrated to one epsilon, every mechanism has its own noise multiplier.
         multipliers = {each.noise_multiplier for each in mechanisms.values()}
         if len(multipliers) == 1:
             title += f", noise multiplier {given(first.noise_multiplier)}"

@@ -1,5 +1,5 @@
-"""One self-contained HTML page for a trace and its audit: no network, light and dark, phone and
-print."""
+"""One self-contained HTML page for a trace and its audit: no network; for light and dark, telephone
+and print."""
 
 import base64
 import gzip
@@ -30,8 +30,8 @@ from fedray.trace.reader import Trace
 
 PLOTLY_FILE = "plotly-basic.min.js"
 MOST_SHADE = 50
-"""Per cent of the accent colour in the darkest cell of a plane, whose number can still be read in
-the dark scheme."""
+"""Percentage of the accent colour in the darkest cell of a plane, chosen so that its number can
+still be read in the dark scheme."""
 
 
 def write_report(result: DrawnResult, out: str | Path) -> Path:
@@ -69,7 +69,7 @@ def trace_page(trace: Trace) -> str:
 def audit_page(audit: Audit) -> str:
     """Returns the page of an audit and its trace."""
     trace = audit.trace
-    # A log has no scenario, outcomes and seed.
+    # A log has no scenario, outcomes or seed.
     run = trace if isinstance(trace, Trace) else None
     return _render(
         "page.html.j2",
@@ -78,9 +78,9 @@ def audit_page(audit: Audit) -> str:
         trace=trace,
         run=run,
         audit=audit,
-        # The mechanism of the run, or the one that is claimed, comes first.
+        # The mechanism of the run, or the claimed one, comes first.
         used=audit.mechanisms[0] if audit.mechanisms else None,
-        # The page carries the whole document, so that its figures can be read by programs.
+        # The page contains the whole document, so that programs can read its figures.
         audit_json=_script_safe(audit.to_json_in_full()),
         findings=audits.findings_table(audit),
         evidence=audits.evidence_table(audit.findings),
@@ -95,7 +95,7 @@ def audit_page(audit: Audit) -> str:
 def _tables(audit: Audit) -> list[Table]:
     tables = []
     has_noise = bool(audit.mechanisms) and audit.mechanisms[0].noise_multiplier is not None
-    # A claim that does not hold is not stated.
+    # A claim that does not hold is not printed as a statement.
     if has_noise and audit.claim_holds:
         tables += privacy_statement(audit).tables()
     if audit.utility:
@@ -121,7 +121,7 @@ def _mechanism_table(used: MechanismAudit, run: Trace | None) -> Table:
 
 
 def _run_with(scenario: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a run, by name."""
+    """Returns the settings of a run, by name."""
     # A scenario that names no policies has only the timer.
     policies = scenario["participation"].get("policies", [{"kind": "timer"}])
     kinds = [policy["kind"] for policy in policies]
@@ -159,13 +159,13 @@ def render_study(
     """Returns a page of figures and tables as text.
 
     Args:
-        title: its heading.
+        title: heading of the page.
         note: subject of the page.
         figures: figures in order.
         tables: tables in order.
         results: results for the page's JSON.
         assumptions: assumptions behind the figures, in sentences.
-        scenario_toml: scenario as TOML; None if the page has no single run.
+        scenario_toml: scenario as TOML; None if the page is not about a single run.
     """
     values = {
         "note": note,
@@ -203,8 +203,8 @@ def render_fragment(line: str, tables: Sequence[Table]) -> str:
 
 
 def _environment() -> jinja2.Environment:
-    # Names of users' files and scenarios stand in the page, so everything is escaped; a name that
-    # is not defined is a bug, and not an empty text.
+    # The page contains names of users' files and scenarios, so everything is escaped; an undefined
+    # name is a bug, and must not become empty text.
     return jinja2.Environment(
         loader=jinja2.PackageLoader("fedray.report", "."),
         autoescape=True,
@@ -218,7 +218,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     environment = _environment()
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["given"] = given
-    # Templates round figures by the functions of the tables, so that both show the same digits.
+    # Templates round figures with the functions of the tables, so that both show the same digits.
     environment.globals |= {
         "counted": counted,
         "epsilon": audits.epsilon_text,
@@ -226,7 +226,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
         "limit_cells": audits.limit_cells,
         "style_of": audits.style_of,
     }
-    # NaN is not JSON, and a browser would refuse the whole page's data for one of them.
+    # NaN is not JSON: a browser would refuse all data of the page for one of them.
     by_name = {figure.name: _for_script(figure) for figure in figures}
     figures_json = json.dumps(by_name, allow_nan=False)
     return environment.get_template(template).render(
@@ -251,12 +251,12 @@ def _packed_plotly() -> str:
 
 
 def _packed(content: bytes) -> str:
-    """As the page's script unpacks it: gzip in base64, less than half of the size."""
+    """Returns gzip in base64, which the page's script unpacks; less than half of the size."""
     # Without a time, so that the same page has the same bytes.
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def _script_safe(document: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    # "</script" within a string would; the escape is the same string to JSON.
+    """Returns JSON that cannot end the script element that contains it."""
+    # "</script" within a string would end it; the escaped form is the same string in JSON.
     return json.dumps(document, allow_nan=False).replace("<", "\\u003c")

@@ -1,5 +1,5 @@
-"""Figures as what plotly.js draws: data and layout, without colours of text and rules, which are
-the page's."""
+"""Figures in the form that plotly.js draws: data and layout, without the colours of text and rules,
+which the page sets."""
 
 import math
 from html import escape
@@ -38,15 +38,15 @@ _SILENT = {"hoverinfo": "skip", "showlegend": False}
 
 
 def plotly_figure(figure: Figure) -> dict[str, Any]:
-    """A figure as {data, layout} for plotly.js.
+    """Returns a figure as {data, layout} for plotly.js.
 
-    Colours of text and rules are left out, because the page sets them by its light or dark scheme.
+    Colours of text and rules are left out, because the page sets them for its light or dark scheme.
     """
     # A single series needs no legend, because the title describes it.
     has_legend = sum(not each.is_reference for each in figure.series) > 1
     data = []
     for place, each in enumerate(figure.series):
-        # A band comes before its line, which is drawn over it.
+        # A band comes before its line, so that the line is drawn over it.
         data += _bands(each, place)
         data.append(_trace(figure, each, place))
     return {
@@ -68,7 +68,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
 
 
 def _bands(series: Series, place: int) -> list[dict[str, Any]]:
-    """The band around a line; none for other series."""
+    """Returns the band around a line; nothing for other series."""
     if series.kind != "line" or series.low is None or series.high is None:
         return []
     is_known = np.isfinite(series.low) & np.isfinite(series.high)
@@ -86,7 +86,7 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
         return {**_line(series.x, series.y), **_SILENT, "line": line}
     color, dash = look(place)
     common = {
-        # plotly.js reads HTML in names, and users' names may hold anything.
+        # plotly.js reads HTML in names, and users' names may contain anything.
         "name": "<br>".join(map(escape, legend_lines(series))),
         "hovertemplate": NAMED_HOVER if len(figure.series) > 1 else HOVER,
         "hovertext": [_hover(figure, series, point) for point in range(series.x.size)],
@@ -98,7 +98,7 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     common["line"] = {"color": color, "dash": dash}
     if series.kind == "steps":
         x, y, places = series.path()
-        # A step has two corners, which both have the values of the step.
+        # A step has two corners, which both show the values of the step.
         common["hovertext"] = [common["hovertext"][each] for each in places]
         mode = "lines+markers" if series.has_markers else "lines"
         return {**_line(x, y), **common, "mode": mode, "marker": {"color": color, "size": 3}}
@@ -120,8 +120,8 @@ def _line(x: Float64Array, y: Float64Array) -> dict[str, Any]:
 
 
 def _labels(figure: Figure, series: Series) -> dict[str, Any]:
-    """Names beside points; a name without a place would cover another one, but the hover text has
-    it."""
+    """Returns the names beside points. A name that would cover another is left out; the hover text
+    has it."""
     if not series.labels:
         return {}
     places = figure.label_places(series)
@@ -163,10 +163,10 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
     drawn: dict[str, Any] = {"title": {"text": title, "standoff": 10}, "automargin": True}
     bars = [each for each in figure.series if each.kind == "bars"]
     if axis.is_log:
-        # plotly.js would choose other numbers than the SVG file has.
+        # plotly.js would choose other numbers than those of the SVG file.
         ticks = figure.log_ticks(which)
         drawn |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
-        # The axis begins at a half, so that a bar of height one is seen on a logarithmic scale.
+        # The axis begins at a half, so that a bar of height one is visible on a logarithmic scale.
         if which == "y" and bars:
             highest = max(float(each.y.max()) for each in bars)
             drawn["range"] = [math.log10(0.5), math.log10(2.0 * highest)]
@@ -204,8 +204,8 @@ def _shape(mark: Mark) -> dict[str, Any]:
 
 
 def _annotation(figure: Figure, mark: Mark) -> dict[str, Any]:
-    """Its text; on logarithmic axes plotly places text by the logarithm, though shapes by the
-    value."""
+    """Returns the text of a mark. On logarithmic axes plotly places text by the logarithm, but
+    shapes by the value."""
     axis = figure.x if mark.axis == "x" else figure.y
     at = math.log10(mark.at) if axis.is_log else mark.at
     text = {
@@ -215,7 +215,7 @@ def _annotation(figure: Figure, mark: Mark) -> dict[str, Any]:
         "font": {"size": 11},
     }
     if mark.axis == "x":
-        # Texts that would meet stand in up to three lines, one below the other.
+        # Texts that would collide stand in up to three lines, one below the other.
         line = _near_before(figure, mark) % 3
         place = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": -14 * line}
         return {**text, **place}

@@ -29,19 +29,19 @@ from fedray.wire.messages import (
 from fedray.wire.messages import Progress as HowFar
 
 BAR, WIDE = 24, 120
-"""Characters of the bar itself, and of the narrowest terminal in which it leaves room for the text.
-"""
+"""Number of characters of the bar, and of the narrowest terminal in which it leaves room for the
+text."""
 
 
 SECONDS_BETWEEN_LINES = 15.0
-"""Seconds between lines without a terminal."""
+"""Seconds between lines if there is no terminal."""
 
 
 @contextlib.contextmanager
 def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
     """Yields the listener of a run.
 
-    It moves the bar, or prints lines without a terminal, or does nothing if not shown.
+    It moves a bar or, without a terminal, prints lines; if not `is_shown`, it does nothing.
     """
     console = Console(stderr=True)
     if not is_shown:
@@ -76,7 +76,7 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
         try:
             yield show
         except BaseException:
-            # After an error its one line is all that shall be left on the terminal.
+            # After an error, only its one line is left on the terminal.
             bar.live.transient = True
             raise
 
@@ -87,7 +87,7 @@ def study_progress(title: str, is_shown: bool) -> Iterator[Callable[[str], None]
 
     In a terminal, the last line stands beside the elapsed time, and disappears at the end.
     Elsewhere a line is printed every fifteen seconds. Lines that are a `PartDone` show the time
-    left. Nothing is shown if not `is_shown`.
+    left. If not `is_shown`, it does nothing.
     """
     console = Console(stderr=True)
     if not is_shown:
@@ -105,7 +105,7 @@ def study_progress(title: str, is_shown: bool) -> Iterator[Callable[[str], None]
 
 
 class _Pace:
-    """Predicts the rest of a study's time from the time of its parts."""
+    """Predicts the remaining time of a study from the time of its finished parts."""
 
     def __init__(self) -> None:
         self._begun = 0.0
@@ -113,11 +113,12 @@ class _Pace:
         self._last = math.inf
 
     def told(self, text: str) -> str:
-        """A line, with the time left where it is known."""
+        """Returns a line, with the time left if it is known."""
         if not isinstance(text, PartDone):
             return text
         now = time.monotonic()
-        # Work before the first report, such as kept results, took no time that counts.
+        # Work before the first report, such as reading kept results, does not count towards the
+        # pace.
         if text.share < self._last:  # the first word, or that of another part
             self._begun, self._first = now, text.share
         self._last = text.share
@@ -129,7 +130,7 @@ class _Pace:
 
 
 SECONDS_BETWEEN_UPDATES = 0.25
-"""In a notebook."""
+"""Seconds between updates in a notebook."""
 
 
 def show_progress(title: str = "") -> Callable[[HowFar | str], None]:
@@ -148,8 +149,8 @@ def show_progress(title: str = "") -> Callable[[HowFar | str], None]:
 
 
 class _Lines:
-    """A listener of runs and of studies: the line of a notebook's cell; elsewhere a line every
-    fifteen seconds, and one at the end, for logs."""
+    """A listener of runs and of studies: updates one line in a notebook's cell; elsewhere prints a
+    line every fifteen seconds and one at the end, for logs."""
 
     def __init__(self, title: str = "") -> None:
         self._title = title
@@ -165,7 +166,7 @@ class _Lines:
         is_first = self._display is not None and self._handle is None
         if not (is_first or must_be_seen or time.monotonic() - self._last >= self._seconds):
             return
-        # Reports before a training begins do not delay the next line.
+        # Reports before a training begins do not delay its first line.
         if not isinstance(progress, TrainingEstimate):
             self._last = time.monotonic()
         line = f"{self._title}: {text}" if self._title else text
@@ -177,7 +178,7 @@ class _Lines:
             self._handle.update({"text/plain": line}, raw=True)
 
     def _told(self, progress: HowFar | str) -> tuple[str, bool]:
-        """The line, and whether it must be seen, as the last one of a run."""
+        """Returns the line, and whether it must be shown, like the last one of a run."""
         if isinstance(progress, str):
             is_over = isinstance(progress, PartDone) and progress.share >= 1.0
             return self._pace.told(progress), is_over
@@ -191,8 +192,8 @@ class _Lines:
 
 
 def _notebook_display() -> Callable[..., Any] | None:
-    """IPython's `display`, where this process is the kernel of a notebook."""
-    # A notebook has loaded IPython; who has not need not have it installed.
+    """Returns IPython's `display` if this process is the kernel of a notebook."""
+    # A notebook has loaded IPython already; others need not have it installed.
     ipython: Any = sys.modules.get("IPython")
     if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
         return None
@@ -216,14 +217,14 @@ class _State:
         self._run: RunProgress | None = None
         self._training: TrainingProgress | None = None
         self._begun: dict[type, tuple[float, int]] = {}
-        """Time and progress of the first report of each."""
+        """Time and progress of the first report of each type."""
         self._seconds_left: dict[type, float] = {}
         self._to_train = 0
-        """Rounds of a training that has reported no round yet."""
+        """Number of rounds of a training that has not reported a round yet."""
         self._has_starved = False
 
     def take(self, progress: RunProgress | TrainingProgress | TrainingEstimate) -> str:
-        """Takes progress, and returns what deserves a line of its own; empty for nothing."""
+        """Takes progress, and returns what deserves its own line; empty for nothing."""
         if isinstance(progress, TrainingEstimate):
             self._training, self._to_train = None, progress.count
             return estimate_text(progress)
@@ -243,7 +244,7 @@ class _State:
         now = time.monotonic()
         kind = type(progress)
         begun, done_then = self._begun.setdefault(kind, (now, done))
-        # Simulation and training have paces of their own; progress before a resumed run's first
+        # Simulation and training each have their own pace; progress before a resumed run's first
         # report does not count.
         if done > done_then:
             left = progress.count - done
@@ -251,14 +252,15 @@ class _State:
 
     @property
     def _slower(self) -> tuple[int, int]:
-        """Rounds that are done, and that there will be, of the slower of simulation and
+        """Returns the rounds done, and the rounds in total, of the slower of simulation and
         training."""
         parts = [] if self._run is None else [(self._run.committed, self._run.count)]
         if self._training is not None:
             parts.append((self._training.trained, self._training.count))
         elif self._to_train:
             parts.append((0, self._to_train))
-        # Trainings of several tasks have fewer rounds each than their simulation, so shares count.
+        # Each training of several tasks has fewer rounds than their simulation, so shares are
+        # compared.
         return min(parts, key=lambda part: part[0] / part[1], default=(0, 0))
 
     @property
@@ -274,7 +276,7 @@ class _State:
         return self.done == self.count
 
     def parts(self) -> list[str]:
-        """Texts about a run, the most informative first."""
+        """Returns texts about a run, the most informative first."""
         parts: list[str] = []
         # Simulation and training run side by side, so the slower one decides.
         seconds_left = max(self._seconds_left.values(), default=0.0)
@@ -284,7 +286,7 @@ class _State:
         training = self._training
         if run is not None:
             days, seconds = divmod(run.simulated_seconds, 86_400)
-            # A narrow terminal keeps only the first parts.
+            # A narrow terminal shows only the first parts.
             if run.starving:
                 parts.append("starving")
             if (run.committed, run.count) != self._slower:
@@ -306,8 +308,8 @@ def data_text(progress: DataProgress) -> str:
 
 
 def estimate_text(estimate: TrainingEstimate) -> str:
-    """Returns the predicted time of a training as a sentence; and that with whole rounds if a
-    sample of each trains."""
+    """Returns the predicted time of a training as a sentence; if a sample of each round trains,
+    also the time with whole rounds."""
     text = (
         f"training: {estimate.count:,} rounds of {estimate.devices:,} devices take about "
         f"{duration(estimate.sample_seconds)}"
@@ -321,19 +323,19 @@ def estimate_text(estimate: TrainingEstimate) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in the unit that suits it."""
+    """Returns a length of time in a suitable unit."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        # A unit is used from two of it on: "90 min" says more than "2 h".
+        # A unit is used only from two of it on: "90 min" says more than "2 h".
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(1.0, seconds):.0f} s"
 
 
 def _width_of_columns(state: _State, width: int, elapsed_seconds: float) -> int:
-    """Characters that the other columns of the bar take, with a space after each."""
+    """Returns the characters that the bar's other columns take, with a space after each."""
     spinner = 1
     counts = 2 * len(str(state.count)) + 1
-    # From a day on the elapsed time is written with its days.
+    # From one day on, the elapsed time is written with days.
     clock = 7 if elapsed_seconds < 86_400 else 16
     bar = BAR + 1 if width >= WIDE else 0
     return spinner + 1 + len("round") + 1 + counts + 1 + bar + 1 + clock

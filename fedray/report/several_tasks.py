@@ -1,4 +1,4 @@
-"""The page of a run of several tasks: what devices spent over all of them."""
+"""The page of a run of several tasks: the privacy that devices spent over all of them."""
 
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
 from fedray.report.audits import tasks_tables
@@ -21,7 +21,7 @@ def tasks_page(audit: TasksAudit) -> str:
 
 
 def tasks_figures(audit: TasksAudit) -> list[Shown]:
-    """Returns the privacy of the devices in each task and over all."""
+    """Returns the privacy of the devices in each task and over all tasks."""
     composition = audit.composition
     # The empty name stands for all tasks together.
     curves = {name or "all tasks together": curve for name, curve in composition.curves.items()}

@@ -7,8 +7,8 @@ from textwrap import fill
 from typing import Self, TypeVar
 
 NARROW, MEDIUM, PROSE = 36, 64, 100
-"""Characters: a row that fits a telephone's screen, a row that need not fill a page, and a cell
-that is prose."""
+"""Numbers of characters: a row that fits a telephone's screen, a row that need not fill a page, and
+a cell that is prose."""
 _NUMBER = re.compile(
     r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)( ?%| h| days?)?|-|none( \(k = 1\))?|"
 )
@@ -91,8 +91,8 @@ class Table:
 
     @property
     def kinds(self) -> list[str]:
-        """Kind of each column: `number`, set to the right, or `text`, set to the left as the first
-        column is."""
+        """Kind of each column: `number`, aligned right, or `text`, aligned left, as the first
+        column always is."""
         if not self.rows:
             return ["text"] * len(self.columns)
         _, *columns = zip(*self.rows, strict=True)
@@ -101,8 +101,8 @@ class Table:
 
     @property
     def style(self) -> str:
-        """Style classes in HTML: width of the table, and whether its rows are cards on a narrow
-        screen."""
+        """Style classes in HTML: the width of the table, and whether its rows become cards on a
+        narrow screen."""
         longest = self._widths()
         columns = len(longest)
         # A row that is short or has two cells fits a telephone as it is.
@@ -126,7 +126,7 @@ class Table:
         return replace(self, columns=without(self.columns), rows=rows, details=())
 
     def text(self, width: int) -> str:
-        """The table as a terminal prints it, with its notes.
+        """Returns the table as a terminal prints it, with its notes.
 
         Args:
             width: columns of the terminal. A wider table has a block of lines for each row, so that
@@ -195,7 +195,7 @@ Piece = Table | Paragraph | str
 
 
 def bullets(texts: Sequence[str]) -> Iterator[Paragraph]:
-    """A list of paragraphs.
+    """Yields a list of paragraphs.
 
     Args:
         texts: the paragraphs, in order.
@@ -204,7 +204,7 @@ def bullets(texts: Sequence[str]) -> Iterator[Paragraph]:
 
 
 def _wrapped(text: str, width: int, lead: str, indent: str) -> str:
-    # Digests, numbers and paths stay whole even if they are longer than a line.
+    # Digests, numbers and paths stay whole even if longer than a line.
     return (
         fill(
             text,

@@ -26,7 +26,7 @@ def audit_text(audit: Audit) -> Iterator[Piece]:
     """Yields an `audit`: rows that were left out, its tables, the claim, and the assumptions."""
     yield from _left_out(audit)
     yield from audit_tables(audit)
-    # The end of a run is worth a line only if it was not as planned.
+    # The end of a run deserves a line only if it was not as planned.
     if audit.ended not in ("completed", "imported"):
         yield Paragraph("ended     ", f"{audit.ended}.")
     if audit.mechanisms:
@@ -57,7 +57,7 @@ def _left_out(audit: Audit) -> Iterator[Paragraph]:
 
 
 def _reasons(mechanism: MechanismAudit, has_claim: bool) -> Iterator[Piece]:
-    """Yields the subject of each guarantee, and the reason why it holds or does not."""
+    """Yields the subject of each guarantee, and the reason why it holds or does not hold."""
     yield _observed_sentence(mechanism.observed)
     yield Paragraph("enforced  ", _enforced_sentence(mechanism.enforced))
     for each in further_guarantees(mechanism):
@@ -84,7 +84,7 @@ def _enforced_sentence(enforced: Guarantee) -> str:
 
 
 def _claim(audit: Audit) -> Iterator[Piece]:
-    """The evidence, and the distribution over devices."""
+    """Yields the evidence, and the distribution over devices."""
     evidence = evidence_table(audit.findings, MOST_SHOWN)
     if evidence.rows:
         yield evidence
@@ -100,7 +100,7 @@ def _claim(audit: Audit) -> Iterator[Piece]:
 
 
 def tasks_text(audit: TasksAudit) -> Iterator[Piece]:
-    """The `audit` of every task, the tasks side by side, and their composition."""
+    """Yields the `audit` of every task, the tasks side by side, and their composition."""
     for name, each in audit.audits.items():
         yield f"Task {name}"
         yield from audit_text(each)
@@ -113,7 +113,7 @@ def tasks_text(audit: TasksAudit) -> Iterator[Piece]:
 
 
 def calibration_text(calibration: TraceCalibration) -> Iterator[Piece]:
-    """The tables of a `calibration`, and the reasons of its guarantees."""
+    """Yields the tables of a `calibration`, and the reasons for its guarantees."""
     yield from calibration_tables(calibration)
     yield Paragraph("enforced  ", _enforced_sentence(calibration.enforced.guarantee))
     yield _observed_sentence(calibration.observed.guarantee)
@@ -121,7 +121,7 @@ def calibration_text(calibration: TraceCalibration) -> Iterator[Piece]:
 
 
 def training_text(title: str, trained: TrainedRun) -> Iterator[Piece]:
-    """A trained run: its training, and a warning if it diverged.
+    """Yields a trained run: its training, and a warning if it diverged.
 
     Args:
         title: line above the table.

@@ -16,7 +16,7 @@ from fedray.trace.trained import TrainedRun
 
 
 def trace_tables(trace: Trace) -> list[Table]:
-    """The run of a `trace`, its selected devices by outcome, and its classes of devices."""
+    """Returns the run of a `trace`, its selected devices by outcome, and its classes of devices."""
     run = trace.run
     facts = [
         ("scenario", trace.scenario["name"]),
@@ -32,8 +32,8 @@ def trace_tables(trace: Trace) -> list[Table]:
 
 
 def outcomes_table(counts: Mapping[str, int]) -> Table:
-    """The selected devices: `counts` by outcome, and shares."""
-    # A run may have selected no device.
+    """Returns the selected devices by outcome: `counts` and shares."""
+    # A run may have selected no devices.
     total = max(1, sum(counts.values()))
     cells = {
         "outcome": lambda row: row[0],
@@ -46,7 +46,8 @@ def outcomes_table(counts: Mapping[str, int]) -> Table:
 
 
 def imported_tables(trace: ImportedTrace) -> list[Table]:
-    """Participations and rounds of an imported log, the `trace`, and rows that were left out."""
+    """Returns participations and rounds of an imported log, the `trace`, and the rows that were
+    left out."""
     run = trace.run
     rows_read = counted(run["rows_read"], "row")
     labels = (trace.round_label(0), trace.round_label(run["rounds"] - 1))
@@ -69,7 +70,7 @@ def imported_tables(trace: ImportedTrace) -> list[Table]:
     if times is not None:
         form = run["times"]["form"] or run["times"]["rounds_file_form"]
         known = np.concatenate(times)
-        # Times of a trace count from its origin; readers know the times of their log.
+        # A trace counts time from its origin; readers know the times of their log.
         known = run["times"]["origin"] + known[np.isfinite(known)]
         first, end = shown_range(known.min(), known.max())
         facts.append(("times", f"{form}; from {first} to {end}"))
@@ -78,12 +79,12 @@ def imported_tables(trace: ImportedTrace) -> list[Table]:
 
 
 def trained_tables(trained: TrainedRun) -> list[Table]:
-    """The training of a run, and its mechanism."""
+    """Returns the training of a run, and its mechanism."""
     return [Table.facts("The trained run", trained.rows()), mechanism_table(trained)]
 
 
 def mechanism_table(trained: TrainedRun) -> Table:
-    """Mechanism and clipping of a `trained` run."""
+    """Returns mechanism and clipping of a `trained` run."""
     privacy = trained.document["scenario"]["privacy"]
     mechanism = privacy["mechanism"]
     is_silent = mechanism["kind"] == "none"
@@ -99,7 +100,8 @@ def mechanism_table(trained: TrainedRun) -> Table:
 
 
 def parameters_table(parameters: Mapping[str, Any], title: str = "", note: str = "") -> Table:
-    """Parameters of a mechanism or a run, unrounded; None and empty ones are left out.
+    """Returns the parameters of a mechanism or a run, unrounded, without those that are None or
+    empty.
 
     Args:
         parameters: values by name.

@@ -1,4 +1,4 @@
-"""The page of one trained run: its metrics, what became of the devices, and the mechanism."""
+"""The page of one trained run: its metrics, the outcomes of its devices, and its mechanism."""
 
 import math
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def trained_page(
 
 
 def measured_text(measured: Measured) -> str:
-    """A figure with its standard error, as "0.1234 (0.0021)"; a dash if it is not known.
+    """Returns a figure with its standard error, such as "0.1234 (0.0021)"; a dash if unknown.
 
     Args:
         measured: value and standard error of a metric.
@@ -60,13 +60,13 @@ def measured_text(measured: Measured) -> str:
 
 
 def number_text(value: float) -> str:
-    """A `value` with four decimals; a dash if it is not finite."""
+    """Returns a `value` with four decimals; a dash if it is not finite."""
     return f"{value:.4f}" if math.isfinite(value) else "-"
 
 
 def trained_figures(trained: TrainedRun) -> list[Shown]:
-    """Every held-out metric, the loss on the devices, clipped updates, the clip norm where it
-    changes, and devices left out; all over rounds."""
+    """Returns, over rounds: every held-out metric, the loss on the devices, clipped updates, the
+    clip norm if it changes, and devices left out."""
     columns = trained.metrics
     figures = [*held_out_metrics(trained), _train_loss(columns), _clipped_share(columns)]
     further = (_clip_norm(columns), _left_out(columns))
@@ -101,7 +101,8 @@ def _clipped_share(columns: dict[str, Any]) -> Figure:
 
 
 def _clip_norm(columns: dict[str, Any]) -> Figure | None:
-    """The clip norm of each round, beside the estimate that it follows; None if it is fixed."""
+    """Returns the clip norm of each round, beside the estimate that it follows; None if it is
+    fixed."""
     norms = columns.get("clip_norm", np.array([]))
     estimates = columns.get("counted_norm", np.array([]))
     # A fixed norm may be unrecorded.
@@ -123,7 +124,7 @@ def _clip_norm(columns: dict[str, Any]) -> Figure | None:
 
 
 def _left_out(columns: dict[str, Any]) -> Figure | None:
-    """Devices that took part and added nothing to the model; None if there are none."""
+    """Returns the devices that took part but added nothing to the model; None if there are none."""
     # A cause that never occurred has no line.
     counts = {
         text: columns[name].astype(np.float64)
@@ -146,6 +147,6 @@ def _left_out(columns: dict[str, Any]) -> Figure | None:
 
 
 def _steps(name: str, columns: dict[str, Any], values: Any, is_shown: Any) -> Series:
-    """A step for each round that is shown, which ends when the round was trained."""
+    """Returns a step for each round that is shown; it ends when the round was trained."""
     rounds = columns["round"][is_shown].astype(np.float64)
     return Series(name, "steps", rounds, values[is_shown], rounds + 1.0)

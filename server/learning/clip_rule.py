@@ -1,6 +1,5 @@
-"""Clip rules: by which norm the updates of each round are clipped. To add one: ARCHITECTURE.md, "To
-add".
-"""
+"""Clip rules, which choose the norm to which the updates of each round are clipped. To add one:
+ARCHITECTURE.md, "To add"."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import TrainReport
 
 LEAST_NORM, MOST_NORM = 1e-6, 1e6
-"""Limits of a clip norm, as of `privacy.clip_norm`."""
+"""Limits of a clip norm, the same as for `privacy.clip_norm`."""
 
 
 class ClipRule(Protocol):
@@ -72,23 +71,23 @@ class FixedRule:
 
 
 class AdaptiveRule:
-    """The norm follows a quantile, by counts to which noise was added (Xu et al. 2023, Algorithm
-    1); see `fedray.scenario.clipping.AdaptiveClipping`.
+    """The norm follows a quantile, estimated from counts with noise (Xu et al. 2023, Algorithm 1);
+    see `fedray.scenario.clipping.AdaptiveClipping`.
 
-    The noise on the counts is that of the run's mechanism, of its own stream of draws. In each
-    round it is scaled by the share of the accepted devices that train, as that on the sums is.
+    The noise on the counts is made by the run's mechanism from a stream of draws of its own. In
+    each round it is scaled, like the noise on the sums, by the share of the accepted devices that
+    train.
     """
 
     def __init__(self, table: AdaptiveClipping, scenario: Scenario) -> None:
         rounds, goal = scenario.rounds.count, scenario.rounds.report_goal
         strategy = scenario.privacy.strategy
         self._table, self._first_norm = table, scenario.privacy.clip_norm
-        # Without noise every round stands by itself, as with independent noise.
+        # Without noise every round stands alone, as with independent noise.
         self._recurrence = Independent() if strategy is None else strategy.recurrence(rounds)
         self._deviation = table.noise_on_count(goal)
         seed, cpu = scenario.training_seed, torch.device("cpu")
-        # The counts have a stream of their own, or their noise would be that of the first
-        # coordinate.
+        # The counts have their own stream, or their noise would be that of the first coordinate.
         self._noise = noise_stream(strategy, seed, 1, cpu, rounds, stream=Stream.CLIP_COUNT)
         self._shares = 0.0
         """Sum of the rounds' shares of short updates, noise included."""
@@ -105,7 +104,7 @@ class AdaptiveRule:
         noise = report.sampled_share * self._deviation * float(self._noise.next()[0])
         self._shares += (report.short + silent / 2.0 + noise) / report.devices
         next_round = self._noise.next_round
-        # One norm measures the noise of a segment, so the norm only changes between two.
+        # One norm measures the noise of a segment, so the norm changes only between segments.
         if self._recurrence.begins_anew(next_round):
             self._norm = self._estimate()
 
@@ -120,11 +119,11 @@ class AdaptiveRule:
         self._noise.load(under("noise.", state))
 
     def _estimate(self) -> float:
-        """C_t before round t: all that it follows from was released."""
+        """Returns C_t before round t, which follows from released values only."""
         excess = self._shares - self._noise.next_round * self._table.quantile
         logarithm = math.log(self._first_norm) - self._table.learning_rate * excess
         least, most = math.log(LEAST_NORM), math.log(MOST_NORM)
-        # Before the first count it is the scenario's norm, to the bit.
+        # Before the first count it is exactly the scenario's norm.
         return math.exp(min(max(logarithm, least), most)) if excess else self._first_norm
 
 
@@ -134,10 +133,10 @@ RULES: dict[str, Callable[..., ClipRule]] = {
     "none": FixedRule,
     "per_layer": FixedRule,
 }
-"""The clip rules by `privacy.clipping.kind`; they take their table and the scenario."""
+"""Clip rules by `privacy.clipping.kind`; they take their table and the scenario."""
 
 
 def clip_rule_of(scenario: Scenario) -> ClipRule:
-    """The rule of a scenario's table `privacy.clipping`."""
+    """Returns the rule for a scenario's table `privacy.clipping`."""
     table = scenario.privacy.clipping
     return RULES[table.kind](table, scenario)

@@ -90,19 +90,20 @@ class NormalDraws:
         if len(blocks) == 1:
             self._fill_block(blocks[0])
         else:
-            # In threads, because numpy draws without Python's lock. The list waits for all.
+            # In threads, because numpy releases Python's lock while drawing. The list waits for
+            # all.
             list(_threads().map(self._fill_block, blocks))
 
     def _fill_block(self, block: tuple[np.ndarray, int, int, int]) -> None:
         values, place, round_index, level = block
-        # A generator for each block: threads may fill blocks in any order, and get the same
+        # One generator per block, so that threads may fill blocks in any order and get the same
         # numbers.
         generator = stream_generator(self._seed, self._stream, round_index, level, place)
         generator.standard_normal(out=values, dtype=np.float32)
 
 
 def _cuda_state(key: int, position: int) -> Tensor:
-    """torch's CUDA generator state: its seed and its offset, eight bytes each."""
+    """Returns the state of torch's CUDA generator: its seed and its offset, eight bytes each."""
     words = np.array([key, position], np.uint64)
     return torch.from_numpy(words.view(np.uint8).copy())
 
@@ -113,8 +114,8 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def kind_of_device(device: torch.device) -> str:
-    """Returns the kind of device on which draws depend beside their address: "cpu", or "cuda" and
-    the GPU model."""
+    """Returns the kind of device, on which draws depend in addition to their address: "cpu", or
+    "cuda" and the GPU model."""
     if device.type != "cuda":
         return device.type
     return f"cuda {torch.cuda.get_device_name(device)}"

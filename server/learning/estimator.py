@@ -17,28 +17,29 @@ class Estimator(Protocol):
     """Estimates the mean update as (scale * sum + noise_share * noise) / divisor."""
 
     def noise_share(self, report: TrainReport) -> float:
-        """Fraction of the full noise that a round takes; a function of public values."""
+        """Returns the fraction of the full noise that a round needs, from public values only."""
         ...
 
     def scale(self, report: TrainReport) -> float:
-        """Factor on the sum of a round, before noise is added."""
+        """Returns the factor on the sum of a round, before noise is added."""
         ...
 
     def divisor(self, report: TrainReport) -> float:
-        """Divisor of the noised sum; a function of public values."""
+        """Returns the divisor of the noised sum, from public values only."""
         ...
 
 
 class Mean:
     """The mean over the devices that were asked.
 
-    Where only a sample of the cohort trains, noise of the sample's share keeps the signal-to-noise
-    ratio of the full cohort. That is the round's own, which may have more devices than the goal.
+    If only a sample of the cohort trains, noise in proportion to the sample keeps the
+    signal-to-noise ratio of the full cohort, which is that of the round and may have more devices
+    than the goal.
     """
 
     @classmethod
     def of(cls, table: MeanWeighting, scenario: Scenario) -> "Mean":
-        """The estimator of a `table` of a `scenario`."""
+        """Returns the estimator for a `table` of a `scenario`."""
         del table, scenario
         return cls()
 
@@ -51,13 +52,13 @@ class Mean:
         return 1.0
 
     def divisor(self, report: TrainReport) -> float:
-        """See `Estimator`. Failed devices count: the sensitivity of the mean must not depend on
-        their computation."""
+        """See `Estimator`. Failed devices count too, because the sensitivity of the mean must not
+        depend on their computation."""
         return float(report.devices)
 
 
 class Fixed:
-    """A denominator q W that is the same in all rounds.
+    """A denominator q W that is equal in all rounds.
 
     Args:
         denominator: q W.
@@ -67,14 +68,14 @@ class Fixed:
 
     @classmethod
     def of(cls, table: FixedDenominator | ClippedDenominator, scenario: Scenario) -> Self:
-        """The estimator of a `table` of a `scenario`."""
+        """Returns the estimator for a `table` of a `scenario`."""
         return cls(scenario.rounds.report_goal * table.denominator_per_device)
 
     def __init__(self, denominator: float) -> None:
         self._denominator = denominator
 
     def noise_share(self, report: TrainReport) -> float:
-        """See `Estimator`; the same in all rounds, since the number of devices is secret."""
+        """See `Estimator`; constant, because the number of devices is secret."""
         return self.noise_factor
 
     def scale(self, report: TrainReport) -> float:
@@ -109,10 +110,10 @@ ESTIMATORS: dict[str, Callable[..., Estimator]] = {
     "fixed": Fixed.of,
     "mean": Mean.of,
 }
-"""The estimators by `training.weighting.kind`; they take their table and the scenario."""
+"""Estimators by `training.weighting.kind`; they take their table and the scenario."""
 
 
 def estimator_of(scenario: Scenario) -> Estimator:
-    """The estimator of a scenario's table `training.weighting`."""
+    """Returns the estimator for a scenario's table `training.weighting`."""
     table = scenario.training.weighting
     return ESTIMATORS[table.kind](table, scenario)

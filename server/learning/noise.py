@@ -1,4 +1,4 @@
-"""Streams of correlated noise: row t of C^-1 Z (of a tree: of its decoder times Z), in torch, one
+"""Streams of correlated noise: row t of C^-1 Z (for a tree, of its decoder times Z), in torch, one
 class per recurrence of mechanisms/recurrence.py.
 
     IndependentNoise    Independent: no state
@@ -7,11 +7,11 @@ class per recurrence of mechanisms/recurrence.py.
     DrawsNoise          Draws: the last draws, one fewer than there are coefficients
     ForestNoise         Forest: one row per height, and the last prefix's noise
 
-A stream is made for a number of rounds and refuses to go beyond: a row that was accounted for
-nowhere, or given twice, would break the guarantee. Rows are in place: what `next` returns is
-overwritten by the next call. State is float32 [.., D], and every step reads and writes it once,
-near the memory's bandwidth. Statistics and recurrences are held to mechanisms/reference.py by
-tests/server/test_noise.py and tests/statistical.
+A stream is made for a number of rounds and refuses to go beyond it: a row that was not accounted
+for, or was given twice, would break the guarantee. Rows are written in place, so the next call of
+`next` overwrites the result of the last. State is float32 [.., D], and every step reads and writes
+it once, near the memory's bandwidth. tests/server/test_noise.py and tests/statistical compare
+statistics and recurrences with mechanisms/reference.py.
 """
 
 from abc import ABC, abstractmethod
@@ -47,29 +47,30 @@ class NoiseStream(ABC):
         self._draws, self._rounds = draws, rounds
         self._out = torch.empty(dimension, device=device)
         self._is_drawn = False
-        """Whether `_out` has the noise of the next round already."""
+        """Whether `_out` already has the noise of the next round."""
         self.next_round = 0
 
     def next(self) -> Tensor:
-        """The next round's noise [D]; the tensor is reused by the next call. Raises InputError
-        after the last round."""
+        """Returns the next round's noise [D], in a tensor that the next call reuses. Raises
+        InputError after the last round."""
         self.draw_ahead()
         self._is_drawn = False
         self.next_round += 1
         return self._out
 
     def draw_ahead(self) -> None:
-        """Draws the row that `next` returns, unless it is drawn already. Until then `state` is
-        refused. Raises InputError after the last round."""
+        """Draws the row that `next` will return, unless it is drawn already. Until `next` is
+        called, `state` is refused. Raises InputError after the last round."""
         if self._is_drawn:
             return
         if self.next_round >= self._rounds:
             raise InputError(
                 f"round {self.next_round} has no noise: this stream was made for {self._rounds} "
-                "rounds, which is what is accounted "
-                "for, and a repeated row would reveal differences; plan for more rounds"
+                "rounds, the number that was accounted for, and a repeated row would reveal "
+                "differences; plan for more rounds"
             )
-        # At a restart the noise of earlier rounds must not carry over: C is block diagonal there.
+        # At a restart, noise of earlier rounds must not carry over, because C is block diagonal
+        # there.
         start = self._recurrence.start_of(self.next_round)
         if start == self.next_round:
             self._buffers().zero_()
@@ -91,7 +92,7 @@ class NoiseStream(ABC):
     def load(self, state: dict[str, NDArray]) -> None:
         """Restores a state of a stream of the same strategy, rounds, seed and coordinates. Raises
         InputError."""
-        # Torch would broadcast a state of one row over all of them without an error.
+        # Torch would silently broadcast a state of one row over all of them.
         expected, found = tuple(self._buffers().shape), state["buffers"].shape
         if expected != found:
             raise InputError(
@@ -103,7 +104,7 @@ class NoiseStream(ABC):
                 "next_round",
                 int(state["next_round"]),
                 f"is not among this stream's {self._rounds} rounds",
-                "load its own state",
+                "load a state of the same scenario",
             )
         self.next_round = int(state["next_round"])
         self._is_drawn = False
@@ -129,7 +130,7 @@ class IndependentNoise(NoiseStream):
         self._draws.fill(self._out, round_index)
 
     def _buffers(self) -> Tensor:
-        # There is nothing to remember: a row without numbers stands for the state.
+        # Nothing to remember: an empty row stands for the state.
         return self._out[None, :0]
 
 
@@ -181,7 +182,7 @@ class BuffersNoise(NoiseStream):
 
 
 CHUNK = 4096
-"""Coordinates of one pass: the buffers' chunk stays in the core's cache between reading and
+"""Number of coordinates per pass: the buffers' chunk stays in the core's cache between reading and
 writing."""
 
 
@@ -190,7 +191,8 @@ def _buffered_step(S, out, theta, omega):
     for chunk in numba.prange((out.size + CHUNK - 1) // CHUNK):
         low, high = chunk * CHUNK, min(out.size, (chunk + 1) * CHUNK)
         o = out[low:high]
-        # All buffers are subtracted before any changes, because each then takes up the whole row.
+        # All buffers are subtracted before any of them changes, because each then adds the whole
+        # row.
         for b in range(S.shape[0]):
             s, weight = S[b, low:high], omega[b]
             for i in range(high - low):
@@ -204,7 +206,8 @@ def _buffered_step(S, out, theta, omega):
 def buffered_step(
     S_bD: Tensor, out_D: Tensor, theta: Sequence[float], omega: Sequence[float]
 ) -> None:
-    """The same step for a compiler to fuse: all of it elementwise over coordinates."""
+    """Takes the step of the recurrence in a form that a compiler can fuse: elementwise over
+    coordinates."""
     total_D = out_D
     for buffer_D, weight in zip(S_bD, omega, strict=True):
         total_D = total_D - weight * buffer_D
@@ -231,7 +234,7 @@ class _Ring(NoiseStream):
     def _add_weighted(self, place: int, weights: NDArray[np.float64]) -> None:
         """Adds weights[j - 1] times the row of place - j, for j = 1 .. min(place, memory)."""
         memory = len(self._ring)
-        # Weights are put in the order of the slots, so that all rows are added by one product.
+        # Weights are put in the order of the slots, so that a single product adds all rows.
         by_slot = np.zeros(memory)
         lags = np.arange(1, min(place, memory) + 1)
         by_slot[(place - lags) % memory] = weights[: lags.size]
@@ -284,7 +287,8 @@ class DrawsNoise(_Ring):
         device: torch.device,
         rounds: int,
     ) -> None:
-        # A ring of no slots has no place modulo its length; one slot with weight 0 changes nothing.
+        # A ring without slots has no position modulo its length; one slot with weight 0 changes
+        # nothing.
         memory = max(1, len(recurrence.coefficients) - 1)
         super().__init__(memory, recurrence, draws, dimension, device, rounds)
         self._inverse = recurrence.coefficients
@@ -300,8 +304,8 @@ class DrawsNoise(_Ring):
 
 
 class ForestNoise(NoiseStream):
-    """Binary tree with Honaker's estimate from below: the noise of the prefix sum minus that of the
-    one before.
+    """Binary tree with Honaker's estimate from below: the noise of a prefix sum minus that of the
+    prefix before.
 
     A complete node's estimate joins its own noise and its children's estimates by inverse variance.
     Buffer h holds the estimate of the complete node of height h that the present prefix uses; the
@@ -323,8 +327,8 @@ class ForestNoise(NoiseStream):
 
     def _row(self, round_index: int, place: int) -> None:
         previous = self._slots[-1]
-        # The node is built where the row will be. The other vector is freed with this call: the
-        # peak of a round's memory comes later, and is lower without it.
+        # The node is built in the memory of the row. The other vector is freed when this call ends:
+        # the peak of a round's memory comes later, and is lower without it.
         other = torch.empty_like(self._out)
         self._draws.fill(self._out, round_index)
         height = 0
@@ -344,7 +348,7 @@ class ForestNoise(NoiseStream):
         previous.copy_(other)
 
     def _join(self, round_index: int, height: int, sibling_D: Tensor, draw_D: Tensor) -> None:
-        """Makes of the node at `height`, in `_out`, and its sibling their parent."""
+        """Joins the node at `height`, in `_out`, and its sibling into their parent."""
         # The node's own draw has variance 1: its weight is the variance of the joint estimate.
         weight = self._variances[height + 1]
         self._out.add_(sibling_D).mul_(1.0 - weight)

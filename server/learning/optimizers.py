@@ -35,7 +35,7 @@ class ServerOptimizer(ABC):
         self._vectors = {name: torch.zeros(dimension, device=device) for name in vectors}
 
     def apply(self, parameters_D: Tensor, mean_D: Tensor, round_index: int) -> None:
-        """Takes the step of a round in place. The mean of its updates may be overwritten."""
+        """Takes the step of a round in place; may overwrite the mean of its updates."""
         factor = self._schedule.factor(round_index, self._rounds)
         self._step(parameters_D, mean_D, self._learning_rate * factor)
 
@@ -43,13 +43,13 @@ class ServerOptimizer(ABC):
     def _step(self, parameters_D: Tensor, mean_D: Tensor, learning_rate: float) -> None: ...
 
     def state(self) -> dict[str, NDArray]:
-        """Named arrays from which `load` restores the optimiser."""
+        """Returns named arrays from which `load` restores the optimiser."""
         return {name: vector.cpu().numpy().copy() for name, vector in self._vectors.items()}
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Restores a state."""
         for name, vector in self._vectors.items():
-            # A copy, since arrays of a checkpoint may be read-only, which torch warns of.
+            # A copy, because arrays of a checkpoint may be read-only, about which torch warns.
             vector.copy_(torch.from_numpy(np.array(state[name])))
 
 
@@ -71,9 +71,9 @@ class SGDStep(ServerOptimizer):
 
 
 class AdaptiveStep(ServerOptimizer):
-    """Reddi et al. 2021, Algorithm 2: FedAdagrad, FedAdam and FedYogi, by their tables.
+    """FedAdagrad, FedAdam and FedYogi (Reddi et al. 2021, Algorithm 2), chosen by the table.
 
-    Their v starts at 0, where the paper starts at tau^2 or above; epsilon (tau) bounds the first
+    v starts at 0, while in the paper it starts at tau^2 or above; epsilon (tau) bounds the first
     steps.
     """
 
@@ -90,7 +90,7 @@ class AdaptiveStep(ServerOptimizer):
     def _step(self, parameters_D: Tensor, mean_D: Tensor, learning_rate: float) -> None:
         table, m_D, v_D = self._table, self._vectors["m"], self._vectors["v"]
         m_D.mul_(table.beta1).add_(mean_D, alpha=1.0 - table.beta1)
-        # In place: the mean is not needed any more, and a vector of D numbers is saved.
+        # In place: the mean is no longer needed, and this saves a vector of D numbers.
         square_D = mean_D.square_()
         if isinstance(table, ServerAdagrad):
             v_D.add_(square_D)
@@ -109,10 +109,10 @@ OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
     "sgd": SGDStep,
     "yogi": AdaptiveStep,
 }
-"""The optimisers by `training.server.kind`; they take their table, the scenario, D and a device."""
+"""Optimisers by `training.server.kind`; they take their table, the scenario, D and a device."""
 
 
 def optimizer_of(scenario: Scenario, dimension: int, device: torch.device) -> ServerOptimizer:
-    """The optimiser of a scenario's table `training.server` for D = dimension parameters."""
+    """Returns the optimiser for a scenario's table `training.server` and D = `dimension`."""
     table = scenario.training.server
     return OPTIMIZERS[table.kind](table, scenario, dimension, device)

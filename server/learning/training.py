@@ -1,7 +1,8 @@
-"""The training side of committed rounds: fixed groups are trained, and the aggregator adds them up.
+"""The training side of committed rounds: trains fixed groups of devices, whose updates the
+aggregator adds up.
 
-A round's cohort is a sample of its accepted devices, or all of them. It is drawn from how many
-there are, so that it can be drawn while the run is simulated or afterwards, from the trace.
+A round's cohort is a sample of its accepted devices, or all of them. The draw depends only on their
+number, so it can be made during the simulation or afterwards, from the trace.
 """
 
 import dataclasses
@@ -24,11 +25,12 @@ from fedray.wire.messages import Evaluation, Measured, TrainingMetrics, TrainOrd
 from fedray.wire.protocols import Aggregator, Kept, Trainer
 
 SIZES = (1, 4, 16, 32, 64)
-"""Sizes of groups that are tried where the scenario leaves the size open. The smallest is a loop
-over devices, which is the fastest for large models on a CPU."""
+"""Group sizes that are tried if the scenario leaves the size open. The smallest is a loop over
+devices, which is fastest for large models on a CPU."""
 MOST_PARAMETERS = 1 << 19
-"""Most parameters of a group's models together, unless the size was measured. Beyond 2 MiB, larger
-groups are no faster on a CPU, and smaller ones are shared more evenly among trainers."""
+"""Largest number of parameters in all models of a group, unless the size was measured. Beyond 2
+MiB, larger groups are no faster on a CPU, and smaller ones are shared more evenly among trainers.
+"""
 Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
 """Returns the cost of training each device [G], in any unit."""
 
@@ -42,7 +44,7 @@ def cohort_places(scenario: Scenario, round_index: int, accepted: int) -> NDArra
     accepted: number of accepted devices.
     """
     if scenario.trains_whole_rounds:
-        # To train only some of a Poisson sample would change the sampling probability.
+        # Training only some devices of a Poisson sample would change the sampling probability.
         return np.arange(accepted)
     generator = stream_generator(scenario.training_seed, Stream.COHORT, round_index)
     return np.sort(generator.choice(accepted, scenario.training.cohort_sample, replace=False))
@@ -62,7 +64,7 @@ class Cohort(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Devices of a cohort that are trained together, from one version of the model."""
+    """Devices of a cohort that are trained together, from the same version of the model."""
 
     device_ids: NDArray[np.uint64]
     version: int
@@ -101,34 +103,34 @@ class TrainingLoop:
         self._scenario, self._trainers, self._aggregator = scenario, trainers, aggregator
         self._loads = loads
         self._versions: dict[int, Kept] = {}
-        """Parameters by version, which is how many rounds they were trained on: the newest, and
+        """Parameters by version, the number of rounds they were trained on: the newest version, and
         those from which devices may still train."""
         self._buffer = scenario.rounds.buffer
         self._clip: Clip
         """Clipping of the next round's updates, from the aggregator."""
         self._is_aggregator_up = False
-        """Whether the aggregator has the model; it gets it when first needed."""
+        """Whether the aggregator has the model, which it gets when first needed."""
         self.metrics: list[TrainingMetrics] = []
         self.last_evaluation: Evaluation | None = None
         self.evaluated = 0
         self.devices_at_once = 0
         self._evaluations: dict[int, Pending[Evaluation]] = {}
         self._aggregator_state: dict[str, NDArray] = {}
-        """As it was last asked for; empty before. `_since` has the rounds after it."""
+        """The state it last reported; empty before that. `_since` has the rounds after it."""
         self._since: list[tuple[int, Cohort]] = []
 
     @property
     def next_round(self) -> int:
-        """The round that is to be trained next."""
+        """The next round to train."""
         return len(self.metrics)
 
     def train(self, round_index: int, cohort: Cohort) -> TrainingMetrics:
-        """One round, on the devices of its cohort.
+        """Trains one round, on the devices of its cohort.
 
-        Its evaluation, if it is due, is awaited a round later at the most.
+        If an evaluation is due, its result is awaited a round later at most.
         """
         self._steadily(lambda: self._train(round_index, cohort))
-        # It is noted after it was trained, because until then `_steadily` repeats it.
+        # Recorded only after it was trained, because until then `_steadily` repeats it.
         self._since.append((round_index, cohort))
         if (round_index + 1) % self._scenario.training.checkpoint_every == 0:
             self._steadily(self._fetch_state)
@@ -145,8 +147,8 @@ class TrainingLoop:
         return self._aggregator_state
 
     def state(self) -> dict[str, NDArray]:
-        """Everything, between two rounds."""
-        # Evaluations are awaited first, so that the rows that are kept have them.
+        """Returns everything that a resumed training needs, between two rounds."""
+        # Evaluations are awaited first, so that the saved rows include them.
         self._collect_evaluations()
         self._steadily(self._fetch_state)
         return {
@@ -156,9 +158,9 @@ class TrainingLoop:
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Takes up a state."""
+        """Restores a state."""
         self._aggregator_state = under("aggregator.", state)
-        # They say the version of the model that the aggregator takes up.
+        # The rows tell which version of the model the aggregator restores.
         self.metrics = _metrics_of(str(state["metrics"]))
         self._steadily(lambda: None)  # so that a state that the aggregator refuses is refused now
         self.devices_at_once = int(state["devices_at_once"])
@@ -168,7 +170,8 @@ class TrainingLoop:
                 self.last_evaluation, self.evaluated = row.evaluation, row.round_index + 1
 
     def _steadily(self, act: Callable[[], None]) -> None:
-        """Acts; when the aggregator is lost, brings it back, as often as it may, and acts again."""
+        """Calls `act`; whenever the aggregator is lost, replaces it, as often as allowed, and calls
+        `act` again."""
         while True:
             try:
                 if not self._is_aggregator_up:
@@ -188,7 +191,7 @@ class TrainingLoop:
             parameters = self._trainers[0].initial_parameters().result()
             answer = self._aggregator.start(parameters)
         at_once = self._scenario.training.devices_at_once
-        # A resumed training keeps the size that it began with.
+        # A resumed training keeps its original group size.
         if at_once != "measured" and not self.devices_at_once:
             self.devices_at_once = group_size(at_once, parameters.size)
         self._clip, newest = answer.result()
@@ -200,7 +203,7 @@ class TrainingLoop:
             self._versions[number] = self._aggregator.older_version(number).result()[1]
         if self._since:
             first = self._since[0][0]
-            # These rounds are trained again, and append their rows again, to the same bits.
+            # These rounds are trained again and append the same rows, bit for bit.
             del self.metrics[first:]
             self._evaluations = {
                 index: pending for index, pending in self._evaluations.items() if index < first
@@ -213,7 +216,7 @@ class TrainingLoop:
         self._since.clear()
 
     def _older_versions(self) -> list[int]:
-        """The versions that the aggregator's last known state has beside the newest."""
+        """Returns the versions in the aggregator's last known state, apart from the newest."""
         return sorted(int(number) for number in under("older.", self._aggregator_state))
 
     def _train(self, round_index: int, cohort: Cohort) -> None:
@@ -226,19 +229,19 @@ class TrainingLoop:
             for trainer, share in zip(self._trainers, self._shares(groups), strict=False)
             for version, order in self._orders(round_index, share)
         ]
-        # The trainers are at work, and the aggregator has nothing to add yet.
+        # While the trainers work, the aggregator has nothing to add yet.
         self._aggregator.draw_noise()
         reports, added = [], []
         for answer in pending:
-            # The aggregator adds a sum while later trainers still train. Sums of integers do not
-            # depend on their order.
+            # The aggregator adds a sum while later trainers still train; the order of integer sums
+            # does not matter.
             report, total = answer.result()
             reports.append(report)
             added.append(self._aggregator.add(total))
         # Every sum must have arrived before the round is committed.
         for answer in added:
             answer.result()
-        # The commit replaces it by how the next round is clipped.
+        # The commit replaces it by the clipping of the next round.
         clip = self._clip
         asked = TrainReport.of(round_index, reports)
         accepted = asked.devices if cohort.accepted is None else cohort.accepted
@@ -253,7 +256,7 @@ class TrainingLoop:
         }
         self._collect_evaluations()
         if (round_index + 1) % self._scenario.training.evaluate_every == 0:
-            # It is awaited a round later, so that it runs beside the next round.
+            # Awaited a round later, so that it runs beside the next round.
             self._evaluations[round_index] = self._trainers[-1].evaluate(newest)
         self.metrics.append(TrainingMetrics(report, clip=clip))
 
@@ -263,7 +266,7 @@ class TrainingLoop:
         if versions is None:
             versions = np.full(cohort.device_ids.size, round_index, np.uint32)
         groups: list[_Group] = []
-        # Devices of different versions start from different parameters, so no group mixes them.
+        # Devices with different versions start from different parameters, so no group mixes them.
         for version in np.unique(versions).tolist():
             device_ids = cohort.device_ids[versions == version]
             loads = (self._loads or _equal)(device_ids)
@@ -273,7 +276,7 @@ class TrainingLoop:
         return groups
 
     def _orders(self, round_index: int, groups: list[_Group]) -> Iterator[tuple[int, TrainOrder]]:
-        """The orders for one trainer, with the version of each: one for every version."""
+        """Yields (version, order) for one trainer: an order for each version of the model."""
         for version in sorted({group.version for group in groups}):
             device_ids = [group.device_ids for group in groups if group.version == version]
             weight = self._weight(round_index - version)
@@ -287,17 +290,17 @@ class TrainingLoop:
         return float(self._buffer.weighting.weights(np.array([staleness]))[0])
 
     def _shares(self, groups: list[_Group]) -> list[list[_Group]]:
-        """The groups of each trainer that gets any."""
+        """Returns the groups of each trainer that gets any."""
         costs = [group.load for group in groups]
         shares = greedy_shares(costs, len(self._trainers))
         return [[groups[index] for index in share] for share in shares if share]
 
     def _fastest_size(self, round_index: int, cohort: NDArray[np.uint64]) -> int:
-        """The size of groups that takes the trainers the least time, by trying them with devices
-        [cohort_sample]."""
+        """Returns the group size with which the trainers are fastest, found by trying all sizes on
+        devices [cohort_sample]."""
         newest = self._versions[max(self._versions)]
         # All trainers try at once, because they share caches and, as threads, Python's lock. All
-        # sizes train the same devices, so that their times can be compared.
+        # sizes train the same devices, so that their times are comparable.
         tried = cohort[: max(SIZES) * len(self._trainers)]
         parts = [part for part in np.array_split(tried, len(self._trainers)) if part.size]
         seconds = {}
@@ -327,12 +330,13 @@ def _equal(device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def group_size(devices_at_once: int, parameters: int) -> int:
-    """Returns the most devices of a group: `devices_at_once`, or fewer of a model this large."""
+    """Returns the largest number of devices in a group: `devices_at_once`, or fewer if the model is
+    large."""
     return max(1, min(devices_at_once, MOST_PARAMETERS // parameters))
 
 
 def balanced_groups(loads: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
-    """Returns places [<= size] of devices in groups, in descending order of their loads.
+    """Returns groups of devices, each as places [<= size], in descending order of their loads.
 
     Devices of similar loads share a group, because they take their last steps at about the same
     time. A group of more than twice the mean load is halved, because a single trainer computes it.
@@ -340,7 +344,7 @@ def balanced_groups(loads: NDArray[np.int64], size: int) -> list[NDArray[np.int6
 
     Args:
         loads: cost of each device, [G].
-        size: most devices of a group.
+        size: largest number of devices in a group.
     """
     groups = np.array_split(np.argsort(-loads, kind="stable"), math.ceil(loads.size / size))
     most = 2 * loads.sum() / len(groups)
@@ -354,8 +358,8 @@ def balanced_groups(loads: NDArray[np.int64], size: int) -> list[NDArray[np.int6
 
 
 def greedy_shares(costs: Sequence[float], workers: int) -> list[list[int]]:
-    """Jobs for each of some workers: the longest first, each to whoever has the least so far
-    (Graham 1969: at most 4/3 of the best possible).
+    """Divides jobs among workers: the longest first, each to the worker with the least so far
+    (Graham 1969: at most 4/3 of the best possible time).
 
     Returns:
         The places of each worker's jobs in `costs`, sorted.
@@ -365,18 +369,19 @@ def greedy_shares(costs: Sequence[float], workers: int) -> list[list[int]]:
     for job in sorted(range(len(costs)), key=lambda each: -costs[each]):
         cost, worker = heapq.heappop(queue)
         shares[worker].append(job)
-        # Ties go to the lower worker number, so that shares do not depend on the heap's layout.
+        # Ties go to the lower worker number, so that shares do not depend on the layout of the
+        # heap.
         heapq.heappush(queue, (cost + costs[job], worker))
     return [sorted(share) for share in shares]
 
 
 def _text_of(metrics: Sequence[TrainingMetrics]) -> str:
-    """Metrics as JSON: whole numbers of any size, and floats, come back as they were."""
+    """Returns metrics as JSON, which preserves integers of any size, and floats."""
     return json.dumps([dataclasses.asdict(row) for row in metrics])
 
 
 def _metrics_of(text: str) -> list[TrainingMetrics]:
-    """The inverse of `_text_of`."""
+    """Reads the result of `_text_of`."""
     return [
         TrainingMetrics(
             TrainReport(**row["report"]), _evaluation_of(row["evaluation"]), Clip(**row["clip"])

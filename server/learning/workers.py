@@ -62,7 +62,7 @@ class AggregatorWorker:
 
 
 def start_aggregator(scenario: Scenario, placement: Placement) -> AggregatorWorker:
-    """The aggregator of a scenario. Raises InputError when the cluster has no GPU for it."""
+    """Starts the aggregator of a scenario. Raises InputError if the cluster has no GPU for it."""
     wanted = placement.aggregator_gpus
     device = "cuda" if wanted else "cpu"
     if placement.backend == "in-process":

@@ -255,7 +255,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
             ["reproduce", "chess"],
             "unknown reproduction 'chess'; choose from gboard, gboard-predict",
         ),
-        (["reproduce", "gboard", "--rows", "xx-XX"], "is none of the published runs"),
+        (["reproduce", "gboard", "--rows", "xx-XX"], "is not a published run"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
         (["reproduce", "gboard", "--out", "FULL"], "exists already"),
         (["reproduce", "gboard-privacy", "--figures", "f"], "No such option: --figures"),
