@@ -151,7 +151,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="fedray-shakespeare-") as folder:
         directory = Path(os.path.abspath(out or folder))
         roles = roles_of(data, tuning)
-        _write_split(roles, directory / "data")
+        write_split(roles, directory / "data")
         on_progress("counting n-grams")
         ngrams = ngram_accuracies(_texts(roles.trained), _texts(roles.held_out, EVALUATED))
         study = Study((), ngrams, len(roles.trained), len(roles.held_out))
@@ -190,7 +190,8 @@ def roles_of(data: Path, tuning: bool) -> Roles:
     return Roles(trained, held_out)
 
 
-def _write_split(roles: Roles, folder: Path) -> None:
+def write_split(roles: Roles, folder: Path) -> None:
+    """Writes a Parquet file of each split into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, texts in (("train", roles.trained), ("test", roles.held_out)):
         rows = [{"client": role, "text": text} for role, own in texts.items() for text in own]

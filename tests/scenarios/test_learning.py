@@ -165,7 +165,7 @@ def test_the_shipped_recipes_ask_for_every_mechanism_at_one_privacy() -> None:
     ("arguments", "message"),
     [
         (["--seeds", "1"], "--seeds=1 must be from 2"),
-        (["--guesses", "x"], "--guesses='x' must be min-seps"),
+        (["--guesses", "x"], "--guesses='x' must be comma-separated min-seps"),
         (["--guesses", "0"], "--guesses=[0] must be min-seps from 1 to rounds.count=12"),
         (["--scenario", "none.toml"], "does not exist"),
     ],
@@ -194,7 +194,7 @@ def test_figures_have_the_curves_the_finals_and_the_guesses(kept) -> None:
     np.testing.assert_allclose(curves[1].high, np.max(runs, axis=0))
     result = study.metrics[0]
     finals = {each.name: each for each in figures["loss-error"].series}
-    errors = {each.name: each.rms_prefix_error for each in study.mechanisms}
+    errors = {each.name: each.errors.get("prefix") for each in study.mechanisms}
     assert list(finals) == ["blt", "identity", NO_NOISE]
     for name in ("blt", "identity"):
         mean = mean_interval(result.values[name].values())
