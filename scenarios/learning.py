@@ -101,7 +101,7 @@ class Comparison(Document):
     second: str
     """Name of the other mechanism."""
     gain: MeanInterval
-    """How much better the first is, over the seeds that both have; negative if it is worse."""
+    """How much better the first is, over the seeds that both have; negative for a worse one."""
 
     @property
     def verdict(self) -> InJson[str]:
