@@ -25,7 +25,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 
@@ -50,6 +50,7 @@ from fedray.scenarios.reproduction import (
     paired_difference,
 )
 
+K = TypeVar("K")
 Kind = Literal["banded-toeplitz", "blt", "tree-full", "tree", "identity"]
 ORDER: tuple[Kind, ...] = ("banded-toeplitz", "blt", "tree-full", "tree", "identity")
 """The literature's order at equal privacy, the best first."""
@@ -207,7 +208,7 @@ def run(
         "Wrong min-seps, comma-separated, for which the optimised mechanisms are made too.",
     ] = None,
     data: Annotated[
-        Path | None, "Parquet file of `fedray data shakespeare`, for `learning/shakespeare.toml`."
+        Path | None, "Parquet file of `fedray data shakespeare`, for one more scenario."
     ] = None,
     workload: Annotated[
         str | None,
@@ -241,33 +242,53 @@ def run(
 
     min_seps = _min_seps_of(guesses)
     own = Workload.parse(workload) if workload is not None else None
-    if not 2 <= seeds <= 1000:
-        raise InputError.of("seeds", seeds, "must be from 2 to 1000", "one seed gives no interval")
     documents: list[dict[str, Any]] = []
     # Models that are not kept are needed only until they are compared.
     with tempfile.TemporaryDirectory(prefix="fedray-learning-") as folder:
         directory = Path(os.path.abspath(out or folder))
-        files = scenario or shipped_recipes()
-        scenarios = [fedray.Scenario.from_toml(file, overrides) for file in files]
-        if data is not None:
-            scenarios.append(_of_plays(data, directory, overrides))
-        names = [each.name for each in scenarios]
-        if len(set(names)) < len(names):
-            raise InputError.of(
-                "scenario",
-                names,
-                "must have different names, because each scenario's folder is named after it",
-                "rename one of them",
-            )
-        for each in scenarios:
-            first = each.training.seed or 1
-            numbers = range(first, first + seeds)
-            place = directory / each.name
+        for each in scenarios_of(scenario, data, directory, overrides):
+            place, numbers = directory / each.name, seeds_of(each, seeds)
             found = study_learning(
                 each, place, numbers, min_seps, placement, on_progress, workload=own
             )
             documents.append(found.to_json())
             yield reproduced(found, documents)
+
+
+def scenarios_of(
+    files: Sequence[Path], data: Path | None, directory: Path, overrides: Sequence[str]
+) -> list["fedray.Scenario"]:
+    """Reads the scenarios of a study.
+
+    Args:
+        files: scenario files; empty for those in `learning/`.
+        data: Parquet file of plays, for one more scenario; None for none.
+        directory: directory of the study, where plays are split.
+        overrides: keys set in every scenario.
+
+    Raises:
+        InputError: two scenarios have the same name.
+    """
+    read = [fedray.Scenario.from_toml(file, overrides) for file in files or shipped_recipes()]
+    if data is not None:
+        read.append(_of_plays(data, directory, overrides))
+    names = [each.name for each in read]
+    if len(set(names)) < len(names):
+        raise InputError.of(
+            "scenario",
+            names,
+            "must have different names, because each scenario's folder is named after it",
+            "rename one of them",
+        )
+    return read
+
+
+def seeds_of(scenario: "fedray.Scenario", count: int) -> range:
+    """Returns seeds of trainings, from `training.seed` or 1. Raises InputError."""
+    if not 2 <= count <= 1000:
+        raise InputError.of("seeds", count, "must be from 2 to 1000", "one seed gives no interval")
+    first = scenario.training.seed or 1
+    return range(first, first + count)
 
 
 def _of_plays(data: Path, directory: Path, overrides: Sequence[str]) -> "fedray.Scenario":
@@ -309,28 +330,36 @@ def study_learning(
     """
     _check(scenario, seeds, guesses)
     directory = Path(os.path.abspath(out))
-    trace = _trace(scenario, directory / "trace", placement, on_progress)
+    trace = trace_of(scenario, directory / "trace", placement, on_progress)
 
     def make(requests: Requests) -> Strategies:
         on_progress("making mechanisms")
-        return _made(requests, directory / "mechanisms", placement)
+        return made(requests, directory / "mechanisms", placement)
 
     study = Study(scenario, trace, tuple(order), tuple(guesses), make, workload)
     jobs = {
-        (name, seed): _Job(
+        (name, seed): Job(
             trace.path, study.scenario_of(name, seed), directory / "runs" / _folder(name, seed)
         )
         for name, seed in itertools.product(study.mechanisms, seeds)
     }
-    # A study that was interrupted trains only the missing models.
+    runs = trained(jobs, trace, placement, on_progress)
+    return study.result(runs, tuple(seeds))
+
+
+def trained(
+    jobs: "Mapping[K, Job]",
+    trace: "fedray.Trace",
+    placement: "fedray.Placement | None",
+    on_progress: Progress,
+) -> "dict[K, fedray.TrainedRun]":
+    """Trains the models that are missing, in tasks, and reads all from their files."""
     missing = [job for job in jobs.values() if not job.is_done(trace)]
     done, count = len(jobs) - len(missing), len(jobs)
     on_progress(PartDone(f"{done} of {count} models trained", done, count))
     for more, _ in enumerate(fedray.run_jobs(_train, missing, placement), done + 1):
         on_progress(PartDone(f"{more} of {count} models trained", more, count))
-    # All runs are read from their files, including the new ones.
-    runs = {key: fedray.TrainedRun.open(job.out) for key, job in jobs.items()}
-    return study.result(runs, tuple(seeds))
+    return {key: fedray.TrainedRun.open(job.out) for key, job in jobs.items()}
 
 
 def shipped_recipes() -> list[Path]:
@@ -364,12 +393,13 @@ def _check(scenario: "fedray.Scenario", seeds: Sequence[int], guesses: Sequence[
     scenario.demand_trust()
 
 
-def _trace(
+def trace_of(
     scenario: "fedray.Scenario",
     path: Path,
     placement: "fedray.Placement | None",
     on_progress: Progress,
 ) -> "fedray.Trace":
+    """Reads the trace of a study, or simulates it."""
     if path.exists():
         return fedray.Trace.open(path)  # the trainings are checked against it
     on_progress("simulating the trace")
@@ -380,7 +410,7 @@ Requests = Mapping[str, "fedray.MechanismRequest"]
 Strategies = dict[str, "fedray.Strategy"]
 
 
-def _made(requests: Requests, directory: Path, placement: "fedray.Placement | None") -> Strategies:
+def made(requests: Requests, directory: Path, placement: "fedray.Placement | None") -> Strategies:
     """Optimises mechanisms in parallel and keeps each in a file, so that a study that is continued
     trains with the same ones."""
     directory.mkdir(exist_ok=True)
@@ -516,7 +546,7 @@ class Study:
     ) -> MetricResult:
         values: dict[str, dict[int, float]] = {}
         for (name, seed), run in runs.items():
-            values.setdefault(name, {})[seed] = _final(run, metric.name)
+            values.setdefault(name, {})[seed] = final_value(run, metric.name)
         names = [_name(kind) for kind in self._order]
         errors = [run.last_evaluation()[metric.name].standard_error for run in runs.values()]
         workloads = [
@@ -554,7 +584,7 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class Job:
     """A training."""
 
     trace: Path
@@ -578,14 +608,14 @@ class _Job:
         return True
 
 
-def _train(job: _Job) -> None:
+def _train(job: Job) -> None:
     # A training is short: without checkpoints an interrupted one starts from the beginning.
     here = fedray.Placement(backend="in-process", checkpoint_seconds=math.inf)
     # The code was trusted when the study began.
     fedray.train(job.trace, job.scenario, here, job.out, trust_code=True)
 
 
-def _final(run: "fedray.TrainedRun", metric: str) -> float:
+def final_value(run: "fedray.TrainedRun", metric: str) -> float:
     """Returns the mean of the evaluations in the last share of the rounds, or at least the last
     one."""
     column = run.metrics[f"evaluation_{metric}"]
