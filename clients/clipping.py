@@ -1,15 +1,16 @@
 """Clipping: the factors that scale each device's update down before it is encoded."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+import torch
 from numba import njit
-from numpy.typing import NDArray
+from torch import Tensor
 
-from fedray.base.arrays import BoolArray, Float32Array, Float64Array, Int64Array
+from fedray.base.arrays import Int64Array
 from fedray.scenario.clipping import Clip
 from fedray.scenario.privacy import Privacy
 
@@ -39,17 +40,17 @@ class Clipped(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClippedGroup:
-    """Effect of clipping on the updates of G devices.
+    """Effect of clipping on the updates of G devices, on the device of the updates.
 
     factors: factors [G] float64 that make updates no longer than the clip norm; 0 if an update
         counts as zero.
-    done: effect on each update, [G], as `Clipped`.
+    done: effect on each update, [G] int8, as `Clipped`.
     norms: norms before clipping, [G] float64.
     """
 
-    factors: Float64Array
-    done: NDArray[np.int8]
-    norms: Float64Array
+    factors: Tensor
+    done: Tensor
+    norms: Tensor
 
 
 class Clipper:
@@ -70,7 +71,7 @@ class Clipper:
         self._starts = np.cumsum([0, *sizes])
         self._layer_norms = privacy.clipping.layer_norms(list(shapes), privacy.clip_norm)
 
-    def clip(self, updates_GD: Float32Array, clip: Clip) -> ClippedGroup:
+    def clip(self, updates_GD: Tensor, clip: Clip) -> ClippedGroup:
         """Returns factors that limit the L2 norm of updates [G, D] to `clip.norm`.
 
         Layers above their own clip norms are scaled down in place. An update that is not finite
@@ -78,51 +79,66 @@ class Clipper:
         """
         if self._layer_norms is None:
             return clip_whole(updates_GD, clip)
-        return _clip_layers(updates_GD, clip, self._starts, np.array(self._layer_norms))
+        return _clip_layers(updates_GD, clip, self._starts, self._layer_norms)
 
 
-def clip_whole(updates_GD: Float32Array, clip: Clip) -> ClippedGroup:
+def clip_whole(updates_GD: Tensor, clip: Clip) -> ClippedGroup:
     """Returns factors that limit the L2 norm of updates [G, D] to `clip.norm`, without layers."""
     single_layer = np.array([0, updates_GD.shape[1]])
     norms = _norms(updates_GD, single_layer)[:, 0]
     bound = clip.norm * _MARGIN
     done = _done(norms, norms > bound, clip)
     # Updates that are neither kept nor shortened keep the factor 0, and so count as zero.
-    factors = (done == Clipped.KEPT).astype(np.float64)
-    is_shortened = done == Clipped.SHORTENED
-    factors[is_shortened] = bound / norms[is_shortened]
+    factors = torch.where(done == Clipped.SHORTENED, _ratio(bound, norms), done == Clipped.KEPT)
     return ClippedGroup(factors, done, norms)
 
 
 def _clip_layers(
-    updates_GD: Float32Array,
+    updates_GD: Tensor,
     clip: Clip,
     starts: Int64Array,
-    layer_norms: Float64Array,
+    layer_norms: Sequence[float],
 ) -> ClippedGroup:
     by_layer = _norms(updates_GD, starts)
-    bounds = layer_norms * _LAYER_MARGIN
+    bounds = [norm * _LAYER_MARGIN for norm in layer_norms]
+    is_long = torch.stack([norms > bound for norms, bound in zip(by_layer.T, bounds, strict=True)])
     # `zero_above` limits the norm of the whole update, before its layers are scaled below.
-    norms = np.sqrt((by_layer**2).sum(axis=1))
-    done = _done(norms, np.any(by_layer > bounds, axis=1), clip)
+    norms = by_layer.square().sum(dim=1).sqrt()
+    done = _done(norms, is_long.any(dim=0), clip)
     is_shortened = done == Clipped.SHORTENED
-    _shorten_layers(updates_GD, starts, by_layer, bounds, is_shortened)
+    for layer, bound in enumerate(bounds):
+        part = updates_GD[:, starts[layer] : starts[layer + 1]]
+        ratios = _ratio(bound, by_layer[:, layer])
+        factors = torch.where(is_shortened & is_long[layer], ratios, 1.0)
+        # In float64: the only rounding is to float32, which `_LAYER_MARGIN` covers.
+        part.copy_(part.double().mul_(factors[:, None]))
     # Long layers are scaled in place already, so no factor may scale them again.
-    factors = ((done == Clipped.KEPT) | is_shortened).astype(np.float64)
-    return ClippedGroup(factors, done, norms)
+    return ClippedGroup(((done == Clipped.KEPT) | is_shortened).double(), done, norms)
 
 
-def _done(norms: Float64Array, is_long: BoolArray, clip: Clip) -> NDArray[np.int8]:
-    done = np.where(is_long, Clipped.SHORTENED, Clipped.KEPT).astype(np.int8)
+def _ratio(bound: float, norms: Tensor) -> Tensor:
+    # Torch would divide a number by multiplying it with the inverse, which has other last bits.
+    return torch.full_like(norms, bound) / norms
+
+
+def _done(norms: Tensor, is_long: Tensor, clip: Clip) -> Tensor:
+    done = torch.where(is_long, int(Clipped.SHORTENED), int(Clipped.KEPT)).to(torch.int8)
     # Order matters: an infinite norm exceeds any bound, and must end as not finite.
-    done[norms > clip.zero_above] = Clipped.ZEROED
-    done[~np.isfinite(norms)] = Clipped.NOT_FINITE
-    return done
+    done.masked_fill_(norms > clip.zero_above, Clipped.ZEROED)
+    return done.masked_fill_(~norms.isfinite(), Clipped.NOT_FINITE)
+
+
+def _norms(updates_GD: Tensor, starts: Int64Array) -> Tensor:
+    """Returns the L2 norms [G, L] of layers [starts[j], starts[j + 1]) of updates [G, D]."""
+    if updates_GD.device.type == "cpu":
+        return torch.from_numpy(_norms_on_cpu(updates_GD.numpy(), starts))
+    layers = updates_GD.split(np.diff(starts).tolist(), dim=1)
+    norms = [torch.linalg.vector_norm(layer, dim=1, dtype=torch.float64) for layer in layers]
+    return torch.stack(norms, dim=1)
 
 
 @njit(cache=True)
-def _norms(updates, starts):
-    """Returns the L2 norms [G, L] of layers [starts[j], starts[j + 1]) of updates [G, D]."""
+def _norms_on_cpu(updates, starts):
     devices = updates.shape[0]
     layers = starts.size - 1
     norms = np.empty((devices, layers))
@@ -151,18 +167,3 @@ def _sum_of_squares(values):
     for lane in range(_LANES):
         total += lanes[lane]
     return total
-
-
-@njit(cache=True)
-def _shorten_layers(updates, starts, norms, bounds, is_shortened):
-    """Scales each long layer of the updates [G, D] to be shortened down to its bound, in place."""
-    for device in range(updates.shape[0]):
-        if not is_shortened[device]:
-            continue
-        for layer in range(bounds.size):
-            if norms[device, layer] > bounds[layer]:
-                factor = bounds[layer] / norms[device, layer]
-                for coordinate in range(starts[layer], starts[layer + 1]):
-                    # In float64: the only rounding is to float32, which `_LAYER_MARGIN` covers.
-                    scaled = np.float64(updates[device, coordinate]) * factor
-                    updates[device, coordinate] = np.float32(scaled)

@@ -9,10 +9,12 @@ from fedray.base.arrays import Float64Array
 from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource, Ids, Integers
 from fedray.clients.tasks.layout import named, tensors
 from fedray.clients.tasks.task import Task, Vector
+from fedray.runtime import devices
 from fedray.scenario.training import Training
 from fedray.wire.messages import Evaluation, Measured
 
 EXAMPLES_AT_ONCE = 2048
+CPU = torch.device("cpu")
 
 
 def evaluate(
@@ -20,6 +22,7 @@ def evaluate(
     source: ExampleSource,
     training: Training,
     parameters: Vector,
+    device: torch.device = CPU,
 ) -> Evaluation:
     """Returns value and standard error of every metric of parameters [D] on held-out devices.
 
@@ -32,6 +35,7 @@ def evaluate(
         source: source of the held-out examples.
         training: table with `evaluation_devices` and `evaluation_examples` (per device).
         parameters: parameters of the model, [D].
+        device: device of torch that computes.
 
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.
@@ -43,7 +47,7 @@ def evaluate(
     by_examples = np.argsort(held, kind="stable")
     # Devices without examples come first in it, and are left out.
     order = by_examples[np.count_nonzero(held == 0) :]
-    sums = device_sums(task, source, device_ids[order], held[order], parameters)
+    sums = device_sums(task, source, device_ids[order], held[order], parameters, device)
     metrics = {
         metric.name: _measured(sums[metric.name], metric.is_exponential) for metric in task.metrics
     }
@@ -60,6 +64,7 @@ def device_sums(
     device_ids: Ids,
     counts: Integers,
     parameters: Vector,
+    device: torch.device = CPU,
 ) -> dict[str, Float64Array]:
     """Returns sums of numerators and weights of each device, [G, 2], by the name of the metric.
 
@@ -69,11 +74,12 @@ def device_sums(
         device_ids: devices [G].
         counts: number of first examples to use, [G], at least 1 and at most what each device has.
         parameters: parameters of the model, [D].
+        device: device of torch that computes.
 
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.
     """
-    flat = torch.tensor(parameters)
+    flat = torch.tensor(parameters, device=device)
     start = named(flat[None, :], task.shapes)
     sums = {metric.name: np.zeros((device_ids.size, 2)) for metric in task.metrics}
     # Devices with the same number of examples form one batch.
@@ -84,7 +90,7 @@ def device_sums(
         for first in range(0, alike.size, at_once):
             some = alike[first : first + at_once]
             positions = np.tile(np.arange(count), (some.size, 1))
-            examples = tensors(source.examples(device_ids[some], positions))
+            examples = tensors(source.examples(device_ids[some], positions), device)
             # The model is the same for all, so they may count as a single device.
             batch = {name: part.flatten(0, 1)[None] for name, part in examples.items()}
             with torch.no_grad():
@@ -92,7 +98,7 @@ def device_sums(
             for name, parts in measured.items():
                 # In float64, so that the rounding of many examples does not add up.
                 by_device = [part.double().view(some.size, count).sum(dim=1) for part in parts]
-                sums[name][some] = torch.stack(by_device, dim=1).numpy()
+                sums[name][some] = devices.on_host(torch.stack(by_device, dim=1))
     return sums
 
 

@@ -16,7 +16,7 @@ from fedray.base.arrays import Float64Array
 from fedray.clients.clipping import Clipped, ClippedGroup, Clipper
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples, ExampleSource, Ids, Integers
-from fedray.clients.evaluation import device_sums, evaluate
+from fedray.clients.evaluation import CPU, device_sums, evaluate
 from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.initial import start_of
 from fedray.clients.tasks.layout import Shapes, size_of
@@ -26,6 +26,7 @@ from fedray.clients.work.factory import work_of
 from fedray.clients.work.work import DeviceWork, WorkOrder, WorkResult
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.tables import FIXED_POINT_BITS
+from fedray.runtime import devices
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
 from fedray.scenario.weighting import MeanWeighting
@@ -58,18 +59,25 @@ class GroupTrainer:
         shapes: shapes of the model's parameters by name, in order.
         source: source of the number of examples.
         work: work of the devices.
+        device: device of torch on which devices train and updates are clipped, encoded and summed.
     """
 
     def __init__(
-        self, scenario: Scenario, shapes: Shapes, source: Holders, work: DeviceWork
+        self,
+        scenario: Scenario,
+        shapes: Shapes,
+        source: Holders,
+        work: DeviceWork,
+        device: torch.device = CPU,
     ) -> None:
+        self._device = device
         self._scenario = scenario
         self._source = source
         self._work = work
         self._clipper = Clipper(scenario.privacy, shapes)
         dimension = size_of(shapes)
         encoding = encoding_of(scenario.privacy.encoding, scenario.sum_setting(dimension))
-        self._waiting = WaitingUpdates(encoding, dimension)
+        self._waiting = WaitingUpdates(encoding, dimension, device)
 
     def train(self, order: TrainOrder, parameters: Vector) -> tuple[TrainReport, Integers]:
         """Trains the groups of an order from parameters [D].
@@ -79,7 +87,7 @@ class GroupTrainer:
         """
         _use_one_thread()
         clip = order.clip or self._clipper.first
-        start_D = torch.tensor(parameters)
+        start_D = torch.tensor(parameters, device=self._device)
         self._waiting.begin(order.round_index, clip.norm)
         groups = [self._train_group(order, group, start_D, clip) for group in order.groups]
         return TrainReport.of(order.round_index, groups), self._waiting.finish()
@@ -115,12 +123,12 @@ class GroupTrainer:
             counts["weight_sum"] = _fixed_point_sum(weights)
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
-        group = self._clipper.clip(result.updates.numpy(), clip)
+        group = self._clipper.clip(result.updates, clip)
         # No weight is above 1, so a weight never makes a clipped update longer.
         factors = group.factors if order.weight == 1.0 else group.factors * order.weight
         weights = self._weights(whole_held)
         if weights is not None:
-            factors = factors * weights
+            factors = factors * devices.like(weights, factors)
         self._waiting.add(device_ids, factors)
         return _report(order.round_index, result, group, clip, counts)
 
@@ -135,15 +143,26 @@ class GroupTrainer:
 
 
 class LocalTrainer(GroupTrainer):
-    """Trains any devices of a scenario."""
+    """Trains any devices of a scenario.
 
-    def __init__(self, scenario: Scenario) -> None:
+    Args:
+        scenario: the scenario.
+        device: name of a device of torch, such as "cpu" or "cuda".
+        share: fraction of the device's memory for this trainer, if it is a GPU.
+
+    Raises:
+        InputError: torch sees no GPU.
+    """
+
+    def __init__(self, scenario: Scenario, device: str = "cpu", share: float = 1.0) -> None:
+        self._share = share
         scenario_source = source_of(scenario)
         self._task = task_of(scenario, scenario_source.fields)
         # A user's task may bring its own data.
         self._examples: ExampleSource = getattr(self._task, "source", None) or scenario_source
         work = work_of(scenario, self._task, self._examples)
-        super().__init__(scenario, self._task.shapes, self._examples, work)
+        where = devices.device_of(device, "trainer_gpus")
+        super().__init__(scenario, self._task.shapes, self._examples, work, where)
 
     def initial_parameters(self) -> Vector:
         """Returns the parameters [D] of `training.initial`, or else of the task."""
@@ -154,10 +173,15 @@ class LocalTrainer(GroupTrainer):
         task = self._task
         return TaskDescription(dict(task.shapes), tuple(task.metrics), dict(self._examples.optimum))
 
+    def device_kind(self) -> str:
+        """Returns the kind of device on which this trainer computes."""
+        return devices.kind_of_device(self._device)
+
     def evaluate(self, parameters: Vector) -> Evaluation:
         """Returns the task's metrics of parameters [D] on held-out data."""
         _use_one_thread()
-        return evaluate(self._task, self._examples, self._scenario.training, parameters)
+        training = self._scenario.training
+        return evaluate(self._task, self._examples, training, parameters, self._device)
 
     def measure_devices(
         self, parameters: Vector, device_ids: Ids, most_examples: int
@@ -168,7 +192,9 @@ class LocalTrainer(GroupTrainer):
         """
 
         def measured(device_ids: Ids, counts: Integers) -> dict[str, Float64Array]:
-            return device_sums(self._task, self._examples, device_ids, counts, parameters)
+            return device_sums(
+                self._task, self._examples, device_ids, counts, parameters, self._device
+            )
 
         counts = np.minimum(self._examples.examples_on(device_ids), most_examples)
         has_examples = counts > 0
@@ -176,6 +202,27 @@ class LocalTrainer(GroupTrainer):
             measured, device_ids[has_examples], counts[has_examples]
         )
         return DeviceMeasures(device_ids, counts, sums)
+
+    def devices_that_fit(self, order: TrainOrder, parameters: Vector) -> int:
+        """Returns the size of the largest group of the order's devices that this trainer's share of
+        its GPU's memory has room for."""
+        cohort = np.concatenate(order.groups)
+        total = torch.cuda.get_device_properties(self._device).total_memory
+        limit = devices.MOST_OF_MEMORY * self._share * total
+
+        def fits(size: int) -> bool:
+            torch.cuda.reset_peak_memory_stats(self._device)
+            try:
+                self.train(dataclasses.replace(order, groups=[cohort[:size]]), parameters)
+            except torch.OutOfMemoryError:
+                return False
+            return torch.cuda.max_memory_allocated(self._device) <= limit
+
+        found = largest_that_fits(fits, cohort.size)
+        # Memory for the updates of a group that was too large is freed.
+        self._waiting.shrink()
+        torch.cuda.empty_cache()
+        return found
 
     def seconds_per_device(
         self, order: TrainOrder, parameters: Vector, devices_at_once: int
@@ -194,6 +241,20 @@ class LocalTrainer(GroupTrainer):
         return min(seconds) / sum(group.size for group in timed.groups)
 
 
+def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
+    """Returns the largest size that fits, of 1 and sizes half as large again each, up to `most`.
+
+    A single device is not tried.
+    """
+    size = 1
+    while size < most:
+        larger = min(most, size + max(1, size // 2))
+        if not fits(larger):
+            break
+        size = larger
+    return size
+
+
 def _report(
     round_index: int,
     result: WorkResult,
@@ -202,23 +263,24 @@ def _report(
     counts: dict[str, int],
 ) -> TrainReport:
     # Other updates are zero in the sum, so their losses and examples do not belong to it.
-    is_in_sum = (group.done == Clipped.KEPT) | (group.done == Clipped.SHORTENED)
+    done, norms = devices.on_host(group.done), devices.on_host(group.norms)
+    is_in_sum = (done == Clipped.KEPT) | (done == Clipped.SHORTENED)
     # A loss may be infinite although the update is finite.
-    losses = result.losses.numpy()[is_in_sum]
+    losses = devices.on_host(result.losses)[is_in_sum]
     losses = losses[np.isfinite(losses)]
     is_counting = clip.counted_norm is not None
     # No comparison with a NaN holds, so an update that is not finite counts as long.
-    short = int((group.norms <= (clip.counted_norm or 0.0)).sum()) if is_counting else 0
+    short = int((norms <= (clip.counted_norm or 0.0)).sum()) if is_counting else 0
     return TrainReport(
         round_index=round_index,
         loss_sum=_fixed_point_sum(losses),
         trained=int(is_in_sum.sum()),
         examples=int(result.examples[is_in_sum].sum()),
-        clipped=int((group.done == Clipped.SHORTENED).sum()),
-        zeroed=int((group.done == Clipped.ZEROED).sum()),
+        clipped=int((done == Clipped.SHORTENED).sum()),
+        zeroed=int((done == Clipped.ZEROED).sum()),
         short=short,
-        long=group.norms.size - short if is_counting else 0,
-        not_finite=int((group.done == Clipped.NOT_FINITE).sum()),
+        long=norms.size - short if is_counting else 0,
+        not_finite=int((done == Clipped.NOT_FINITE).sum()),
         **counts,
     )
 

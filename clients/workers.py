@@ -19,6 +19,7 @@ from fedray.runtime.workers import (
     RayWorker,
     ThreadWorker,
     Worker,
+    cluster_gpus,
     cluster_nodes,
     shared,
 )
@@ -100,6 +101,12 @@ class TrainerWorker:
 
     def describe(self) -> Pending[TaskDescription]:
         return self.worker.call("describe")
+
+    def device_kind(self) -> Pending[str]:
+        return self.worker.call("device_kind")
+
+    def devices_that_fit(self, order: TrainOrder, parameters: Kept) -> Pending[int]:
+        return self.worker.call("devices_that_fit", order, parameters)
 
     def seconds_per_device(
         self, order: TrainOrder, parameters: Kept, devices_at_once: int
@@ -215,10 +222,12 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
         cpus: CPUs of the cluster; not read in-process.
 
     Raises:
-        InputError: several trainers would run user code on threads of this process.
+        InputError: several trainers would run user code on threads of this process, or the GPUs
+            have no room for the trainers.
     """
+    share = placement.trainer_gpus
     if placement.backend == "in-process":
-        count = placement.trainers or _trainers_here(scenario)
+        count = placement.trainers or (1 if share else _trainers_here(scenario))
         if count > 1 and _trains_own_code(scenario):
             raise InputError.of(
                 "trainers",
@@ -227,21 +236,50 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
                 "threads",
                 "leave trainers out, or train on Ray",
             )
-        return [TrainerWorker(ThreadWorker(_make_trainer, scenario)) for _ in range(count)]
+        names = _gpus_here(placement, count) if share else ["cpu"] * count
+        return [TrainerWorker(ThreadWorker(_make_trainer, scenario, name, share)) for name in names]
     build_index(scenario)
     scenario_once = shared(scenario)
     trainers = []
-    for number in range(placement.trainers or max(1, int(cpus))):
+    gpus = cluster_gpus() if share else 0.0
+    count = placement.trainers or (placement.trainers_on(gpus) if share else int(cpus))
+    if share:
+        # Ray would wait for more GPUs to join.
+        _demand_room(placement, max(1, count), gpus)
+    for number in range(max(1, count)):
         # A trainer reserves no CPU: a run's shards hold them, and wait while a model is trained.
         spec = ActorSpec(
             name="Trainer",
             who=f"trainer {number}",
             make=_make_trainer,
-            arguments=(scenario_once,),
+            arguments=(scenario_once, "cuda" if share else "cpu", share),
             lost=TrainerLost,
+            gpus=share,
         )
         trainers.append(TrainerWorker(RayWorker(spec, placement, catch_up=_has_no_state)))
     return trainers
+
+
+def _gpus_here(placement: Placement, count: int) -> list[str]:
+    """Returns the GPU of this machine for each of `count` trainers."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    _demand_room(placement, count, gpus)
+    per_gpu = int(1.0 / placement.trainer_gpus + 1e-6)
+    # The aggregator is on the first GPU, which is filled last.
+    return [f"cuda:{gpus - 1 - number // per_gpu}" for number in range(count)]
+
+
+def _demand_room(placement: Placement, count: int, gpus: float) -> None:
+    room = placement.trainers_on(gpus)
+    if count > room:
+        raise InputError.of(
+            "trainer_gpus",
+            placement.trainer_gpus,
+            f"for {count} trainers, but the {gpus:g} GPUs have room for {room}",
+            "leave it out to train on the CPU, or give fewer trainers or a smaller share",
+        )
 
 
 def trains_as_fast_here(scenario: Scenario) -> bool:
@@ -261,8 +299,8 @@ def _has_no_state() -> None:
     pass
 
 
-def _make_trainer(scenario: Scenario) -> Any:
+def _make_trainer(scenario: Scenario, device: str, share: float) -> Any:
     # Loads torch, which only the worker's process needs.
     from fedray.clients.trainer import LocalTrainer
 
-    return LocalTrainer(scenario)
+    return LocalTrainer(scenario, device, share)

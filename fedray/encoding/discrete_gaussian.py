@@ -20,11 +20,11 @@ import math
 
 import numpy as np
 
-from fedray.base.arrays import Int64Array, UInt64Array
+from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
 from fedray.encoding.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
-from fedray.encoding.encoding import SumSetting
+from fedray.encoding.encoding import ClippedUpdates, Sum, SumSetting
 from fedray.encoding.norms import device_variance, largest_square
 from fedray.encoding.secagg import SecAggEncoding
 from fedray.encoding.tables import LEAST_DEVICE_VARIANCE, DiscreteGaussian
@@ -80,12 +80,26 @@ class DiscreteGaussianEncoding(SecAggEncoding):
         """Variance that a device adds to a coordinate, in squared steps."""
         self._noise_key = stream_key(setting.seed, Stream.DISCRETE_NOISE)
 
-    def encode_zeros_into(
-        self, total_P: Int64Array, device_ids: UInt64Array, round_index: int
-    ) -> None:
-        """Adds noise, because devices without an update send noise."""
+    def encode_zeros_into(self, total_P: Sum, device_ids: UInt64Array, round_index: int) -> None:
+        """Adds noise, because devices without an update send noise.
+
+        It is drawn on the host, also for a sum in torch: a number takes a loop of unknown length
+        over random bits, and depends on no update.
+        """
+        noise_P = self.zero_sum()
         for device_id in device_ids.tolist():
-            self._send(total_P, np.zeros(self._coordinates, np.int64), device_id, round_index)
+            self._send(noise_P, np.zeros(self._coordinates, np.int64), device_id, round_index)
+        if not isinstance(total_P, np.ndarray):
+            from fedray.runtime.devices import like
+
+            noise_P = like(noise_P, total_P)
+        self.add(total_P, noise_P)
+
+    def _encode_tensors_into(
+        self, total_P: Sum, updates: ClippedUpdates, clip_norm: float, signs_P: Float64Array
+    ) -> None:
+        super()._encode_tensors_into(total_P, updates, clip_norm, signs_P)
+        self.encode_zeros_into(total_P, updates.device_ids, updates.round_index)
 
     def _largest_sum(self) -> int:
         square = largest_square(self._scale, self._coordinates)

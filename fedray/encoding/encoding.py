@@ -1,9 +1,13 @@
 """Protocol of encodings: both ends of the path from clipped updates to their sum."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from fedray.base.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
+
+# The type differs: an array on the host, a tensor on a GPU.
+Sum = Any
+"""Sum [P] of integers, int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +19,9 @@ class ClippedUpdates:
     """The round."""
     device_ids: UInt64Array
     """Ids [G]; together with the round, the address of all draws of a device."""
-    values: Float32Array
-    """Updates [G, D] before clipping."""
-    factors: Float64Array
+    values: Float32Array | Any
+    """Updates [G, D] before clipping; a tensor if the sum is one, on the same device."""
+    factors: Float64Array | Any
     """Clip factors [G]: factors[g] * values[g] is no longer than the clip norm. A device with an
     unusable update, such as one with a NaN, has 0 and sends zero."""
 
@@ -42,8 +46,9 @@ class Encoding(Protocol):
     """An encoding for models of D parameters: the encoding of clipped updates, their addition, and
     the decoding of a sum.
 
-    A sum is an array [P] of integers. The term of a device is a function of the seed, the round,
-    the device and its update, and sums are exact, so they do not depend on the grouping of devices.
+    A sum is an array [P] of integers, or a tensor on a trainer's GPU. The term of a device is a
+    function of the seed, the round, the device and its update, and sums are exact, so they do not
+    depend on the grouping of devices or on the type of the sum.
     A device that takes part without a usable update adds the encoding of zero.
 
     The clip norm is an argument of both ends, because it may differ between rounds.
@@ -56,7 +61,7 @@ class Encoding(Protocol):
         """Returns the empty sum [P]."""
         ...
 
-    def encode_into(self, total_P: Int64Array, updates: ClippedUpdates, clip_norm: float) -> None:
+    def encode_into(self, total_P: Sum, updates: ClippedUpdates, clip_norm: float) -> None:
         """Adds the encoded updates of a group of devices to the sum `total_P`, in place.
 
         Raises:
@@ -65,9 +70,7 @@ class Encoding(Protocol):
         """
         ...
 
-    def encode_zeros_into(
-        self, total_P: Int64Array, device_ids: UInt64Array, round_index: int
-    ) -> None:
+    def encode_zeros_into(self, total_P: Sum, device_ids: UInt64Array, round_index: int) -> None:
         """Adds the encoded zeros of devices without an update to the sum `total_P`, in place."""
         ...
 

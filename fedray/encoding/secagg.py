@@ -33,7 +33,7 @@ from numba import njit
 from fedray.base.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, draw, stream_key, uniform
-from fedray.encoding.encoding import ClippedUpdates, SumSetting
+from fedray.encoding.encoding import ClippedUpdates, Sum, SumSetting
 from fedray.encoding.norms import (
     inflation,
     largest_coordinate,
@@ -83,8 +83,11 @@ class SecAggEncoding:
     def zero_sum(self) -> Int64Array:
         return np.zeros(self._coordinates, np.int64)
 
-    def encode_into(self, total_P: Int64Array, updates: ClippedUpdates, clip_norm: float) -> None:
+    def encode_into(self, total_P: Sum, updates: ClippedUpdates, clip_norm: float) -> None:
         signs_P = signs_of(self._setting.seed, updates.round_index, self._coordinates)
+        if not isinstance(total_P, np.ndarray):
+            self._encode_tensors_into(total_P, updates, clip_norm, signs_P)
+            return
         for device_id, value_D, factor in zip(
             updates.device_ids.tolist(), updates.values, updates.factors.tolist(), strict=True
         ):
@@ -96,9 +99,7 @@ class SecAggEncoding:
                 )
             self._send(total_P, steps_P, device_id, updates.round_index)
 
-    def encode_zeros_into(
-        self, total_P: Int64Array, device_ids: UInt64Array, round_index: int
-    ) -> None:
+    def encode_zeros_into(self, total_P: Sum, device_ids: UInt64Array, round_index: int) -> None:
         """Adds nothing, because zero is encoded as zero."""
 
     def add(self, total_P: Int64Array, other_P: Int64Array) -> None:
@@ -150,10 +151,28 @@ class SecAggEncoding:
         np.clip(rotated_P, -self.largest, self.largest, out=rotated_P)
         most = largest_square(self._scale, self._coordinates)
         if not _round(rotated_P, steps_P, self._rounding_key, device_id, round_index, most):
-            raise ValueError(
-                f"the update of device {device_id} in round {round_index} is longer than "
-                f"clip_norm={clip_norm:g} despite its factor; clip it first"
-            )
+            raise _too_long(device_id, round_index, clip_norm)
+
+    def _encode_tensors_into(
+        self, total_P: Sum, updates: ClippedUpdates, clip_norm: float, signs_P: Float64Array
+    ) -> None:
+        # Loads torch, which only a sum in torch needs.
+        from fedray.encoding import tensors
+
+        too_long = tensors.add_rounded(
+            total_P,
+            updates,
+            divisors=(clip_norm, math.sqrt(self._coordinates)),
+            scale=self._scale,
+            signs=signs_P,
+            key=self._rounding_key,
+            largest=self.largest,
+            largest_square=largest_square(self._scale, self._coordinates),
+            tries=_MOST_TRIES,
+        )
+        if too_long is not None:
+            raise _too_long(too_long, updates.round_index, clip_norm)
+        total_P.remainder_(self.modulus)
 
     def _check_scale(self) -> None:
         factor = inflation(self._scale, self._coordinates)
@@ -169,6 +188,13 @@ class SecAggEncoding:
             f"{factor:.3g} times as long as the clip norm, more than {MOST_INFLATION:g} times",
             f"take a scale of at least {least:,}",
         )
+
+
+def _too_long(device_id: int, round_index: int, clip_norm: float) -> ValueError:
+    return ValueError(
+        f"the update of device {device_id} in round {round_index} is longer than "
+        f"clip_norm={clip_norm:g} despite its factor; clip it first"
+    )
 
 
 def _modulus(table: ModularTable, least: int, devices: int) -> int:

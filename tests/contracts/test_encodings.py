@@ -3,10 +3,12 @@ is decoded is the sum of the clipped updates."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.clients.clipping import clip_whole
+from fedray.encoding import tensors
 from fedray.encoding.encoding import ClippedUpdates, Encoding, SumSetting
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
@@ -46,7 +48,7 @@ def updates_of(
     rng = np.random.default_rng(seed)
     lengths = clip_norm * np.logspace(-2, 2, devices)[:, None] / dimension**0.5
     values = ((rng.normal(size=(devices, dimension)) + 1.0) * lengths).astype(np.float32)
-    factors = clip_whole(values, Clip(clip_norm)).factors
+    factors = clip_whole(torch.from_numpy(values), Clip(clip_norm)).factors.numpy()
     return ClippedUpdates(round_index, np.arange(devices, dtype=np.uint64) + 7, values, factors)
 
 
@@ -91,10 +93,37 @@ def test_a_sum_does_not_depend_on_how_devices_are_grouped(kind: str, dimension: 
         assert (total == together).all()
 
 
+def in_torch(updates: ClippedUpdates) -> ClippedUpdates:
+    values, factors = torch.from_numpy(updates.values), torch.from_numpy(updates.factors)
+    return ClippedUpdates(updates.round_index, updates.device_ids, values, factors)
+
+
+@ALL
+@pytest.mark.parametrize("dimension", [1, 5, 64, 1000, 5000])
+@pytest.mark.parametrize("at_once", [1 << 24, 1])
+def test_a_sum_in_torch_is_that_of_the_compiled_code(
+    kind: str, dimension: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, with a device whose update is not finite, a device without an update, and a sum that other devices began."""
+    monkeypatch.setattr(tensors, "_AT_ONCE", at_once)
+    encoding, updates = made(kind, dimension), updates_of(DEVICES, dimension, 0.3, round_index=70)
+    updates.values[2, 0] = np.nan
+    updates.factors[2] = 0.0
+    total = encoded(encoding, updates, 0.3)
+    sum_in_torch = torch.from_numpy(total.copy())
+    encoding.encode_into(total, updates, 0.3)
+    encoding.encode_into(sum_in_torch, in_torch(updates), 0.3)
+    silent = np.array([5, 2**40 + 3], np.uint64)
+    encoding.encode_zeros_into(total, silent, 70)
+    encoding.encode_zeros_into(sum_in_torch, silent, 70)
+    assert total.any()
+    assert (sum_in_torch.numpy() == total).all()
+
+
 @WITHOUT_NOISE
 def test_devices_without_a_usable_update_add_zero(kind: str) -> None:
     values = np.array([[np.nan, 1.0], [np.inf, 0.0], [0.25, 0.0]], np.float32)
-    factors = clip_whole(values, Clip(1.0)).factors
+    factors = clip_whole(torch.from_numpy(values), Clip(1.0)).factors.numpy()
     updates = ClippedUpdates(0, np.arange(3, dtype=np.uint64), values, factors)
     encoding = made(kind, 2)
     total = encoded(encoding, updates, 1.0)
@@ -120,7 +149,7 @@ def test_no_device_contributes_more_than_is_said(
     encoding, rng = made(kind, dimension), np.random.default_rng(seed)
     value = np.eye(dimension)[0] if is_sparse else rng.normal(size=dimension) / dimension**0.5
     values = (value * clip_norm * length)[None].astype(np.float32)
-    factors = clip_whole(values, Clip(clip_norm)).factors
+    factors = clip_whole(torch.from_numpy(values), Clip(clip_norm)).factors.numpy()
     updates = ClippedUpdates(5, np.array([seed], np.uint64), values, factors)
     decoded = encoding.decode(encoded(encoding, updates, clip_norm), clip_norm, 5)
     norm = float(np.linalg.norm(decoded.astype(np.float64)))
