@@ -1,16 +1,16 @@
 """Clipping: the factors that scale each device's update down before it is encoded."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 import torch
 from numba import njit
-from torch import Tensor
 
-from fedray.base.arrays import Int64Array
+from fedray.base.arrays import Float64Array, Int64Array, Numbers
+from fedray.runtime import devices
 from fedray.scenario.clipping import Clip
 from fedray.scenario.privacy import Privacy
 
@@ -40,17 +40,17 @@ class Clipped(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClippedGroup:
-    """Effect of clipping on the updates of G devices, on the device of the updates.
+    """Effect of clipping on the updates of G devices: arrays, or tensors on a GPU.
 
     factors: factors [G] float64 that make updates no longer than the clip norm; 0 if an update
         counts as zero.
-    done: effect on each update, [G] int8, as `Clipped`.
+    done: effect on each update, [G], as `Clipped`.
     norms: norms before clipping, [G] float64.
     """
 
-    factors: Tensor
-    done: Tensor
-    norms: Tensor
+    factors: Numbers
+    done: Numbers
+    norms: Numbers
 
 
 class Clipper:
@@ -71,7 +71,7 @@ class Clipper:
         self._starts = np.cumsum([0, *sizes])
         self._layer_norms = privacy.clipping.layer_norms(list(shapes), privacy.clip_norm)
 
-    def clip(self, updates_GD: Tensor, clip: Clip) -> ClippedGroup:
+    def clip(self, updates_GD: Numbers, clip: Clip) -> ClippedGroup:
         """Returns factors that limit the L2 norm of updates [G, D] to `clip.norm`.
 
         Layers above their own clip norms are scaled down in place. An update that is not finite
@@ -79,59 +79,58 @@ class Clipper:
         """
         if self._layer_norms is None:
             return clip_whole(updates_GD, clip)
-        return _clip_layers(updates_GD, clip, self._starts, self._layer_norms)
+        return _clip_layers(updates_GD, clip, self._starts, np.array(self._layer_norms))
 
 
-def clip_whole(updates_GD: Tensor, clip: Clip) -> ClippedGroup:
+def clip_whole(updates_GD: Numbers, clip: Clip) -> ClippedGroup:
     """Returns factors that limit the L2 norm of updates [G, D] to `clip.norm`, without layers."""
     single_layer = np.array([0, updates_GD.shape[1]])
     norms = _norms(updates_GD, single_layer)[:, 0]
     bound = clip.norm * _MARGIN
     done = _done(norms, norms > bound, clip)
     # Updates that are neither kept nor shortened keep the factor 0, and so count as zero.
-    factors = torch.where(done == Clipped.SHORTENED, _ratio(bound, norms), done == Clipped.KEPT)
+    factors = _ratios(done == Clipped.SHORTENED, bound, norms) * (done <= Clipped.SHORTENED)
     return ClippedGroup(factors, done, norms)
 
 
 def _clip_layers(
-    updates_GD: Tensor,
+    updates_GD: Numbers,
     clip: Clip,
     starts: Int64Array,
-    layer_norms: Sequence[float],
+    layer_norms: Float64Array,
 ) -> ClippedGroup:
     by_layer = _norms(updates_GD, starts)
-    bounds = [norm * _LAYER_MARGIN for norm in layer_norms]
-    is_long = torch.stack([norms > bound for norms, bound in zip(by_layer.T, bounds, strict=True)])
+    bounds = devices.like(layer_norms * _LAYER_MARGIN, by_layer)
+    is_long = by_layer > bounds
     # `zero_above` limits the norm of the whole update, before its layers are scaled below.
-    norms = by_layer.square().sum(dim=1).sqrt()
-    done = _done(norms, is_long.any(dim=0), clip)
-    is_shortened = done == Clipped.SHORTENED
-    for layer, bound in enumerate(bounds):
-        part = updates_GD[:, starts[layer] : starts[layer + 1]]
-        ratios = _ratio(bound, by_layer[:, layer])
-        factors = torch.where(is_shortened & is_long[layer], ratios, 1.0)
+    norms = (by_layer**2).sum(axis=1) ** 0.5
+    done = _done(norms, is_long.any(axis=1), clip)
+    ratios = _ratios(is_long & (done == Clipped.SHORTENED)[:, None], bounds, by_layer)
+    for layer in range(ratios.shape[1]):
         # In float64: the only rounding is to float32, which `_LAYER_MARGIN` covers.
-        part.copy_(part.double().mul_(factors[:, None]))
+        updates_GD[:, starts[layer] : starts[layer + 1]] *= ratios[:, layer, None]
     # Long layers are scaled in place already, so no factor may scale them again.
-    return ClippedGroup(((done == Clipped.KEPT) | is_shortened).double(), done, norms)
+    return ClippedGroup(norms**0.0 * (done <= Clipped.SHORTENED), done, norms)
 
 
-def _ratio(bound: float, norms: Tensor) -> Tensor:
-    # Torch would divide a number by multiplying it with the inverse, which has other last bits.
-    return torch.full_like(norms, bound) / norms
-
-
-def _done(norms: Tensor, is_long: Tensor, clip: Clip) -> Tensor:
-    done = torch.where(is_long, int(Clipped.SHORTENED), int(Clipped.KEPT)).to(torch.int8)
+def _done(norms: Numbers, is_long: Numbers, clip: Clip) -> Numbers:
+    where = devices.library_of(norms).where
+    done = where(is_long, int(Clipped.SHORTENED), int(Clipped.KEPT))
+    done = where(norms > clip.zero_above, int(Clipped.ZEROED), done)
     # Order matters: an infinite norm exceeds any bound, and must end as not finite.
-    done.masked_fill_(norms > clip.zero_above, Clipped.ZEROED)
-    return done.masked_fill_(~norms.isfinite(), Clipped.NOT_FINITE)
+    return where(norms < math.inf, done, int(Clipped.NOT_FINITE))
 
 
-def _norms(updates_GD: Tensor, starts: Int64Array) -> Tensor:
+def _ratios(is_shortened: Numbers, bounds: Numbers | float, norms: Numbers) -> Numbers:
+    """Returns the factors that shorten norms to their bounds, and 1 for the others."""
+    where = devices.library_of(norms).where
+    return where(is_shortened, bounds / where(is_shortened, norms, 1.0), 1.0)
+
+
+def _norms(updates_GD: Numbers, starts: Int64Array) -> Numbers:
     """Returns the L2 norms [G, L] of layers [starts[j], starts[j + 1]) of updates [G, D]."""
-    if updates_GD.device.type == "cpu":
-        return torch.from_numpy(_norms_on_cpu(updates_GD.numpy(), starts))
+    if isinstance(updates_GD, np.ndarray):
+        return _norms_on_cpu(updates_GD, starts)
     layers = updates_GD.split(np.diff(starts).tolist(), dim=1)
     norms = [torch.linalg.vector_norm(layer, dim=1, dtype=torch.float64) for layer in layers]
     return torch.stack(norms, dim=1)
@@ -139,10 +138,9 @@ def _norms(updates_GD: Tensor, starts: Int64Array) -> Tensor:
 
 @njit(cache=True)
 def _norms_on_cpu(updates, starts):
-    devices = updates.shape[0]
     layers = starts.size - 1
-    norms = np.empty((devices, layers))
-    for device in range(devices):
+    norms = np.empty((updates.shape[0], layers))
+    for device in range(updates.shape[0]):
         update = updates[device]
         for layer in range(layers):
             square = _sum_of_squares(update[starts[layer] : starts[layer + 1]])

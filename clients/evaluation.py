@@ -14,15 +14,13 @@ from fedray.scenario.training import Training
 from fedray.wire.messages import Evaluation, Measured
 
 EXAMPLES_AT_ONCE = 2048
-CPU = torch.device("cpu")
 
 
 def evaluate(
     task: Task,
     source: ExampleSource,
     training: Training,
-    parameters: Vector,
-    device: torch.device = CPU,
+    parameters: Vector | torch.Tensor,
 ) -> Evaluation:
     """Returns value and standard error of every metric of parameters [D] on held-out devices.
 
@@ -34,8 +32,7 @@ def evaluate(
         task: task with the metrics.
         source: source of the held-out examples.
         training: table with `evaluation_devices` and `evaluation_examples` (per device).
-        parameters: parameters of the model, [D].
-        device: device of torch that computes.
+        parameters: parameters of the model, [D]; those of a tensor are evaluated on its device.
 
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.
@@ -47,7 +44,7 @@ def evaluate(
     by_examples = np.argsort(held, kind="stable")
     # Devices without examples come first in it, and are left out.
     order = by_examples[np.count_nonzero(held == 0) :]
-    sums = device_sums(task, source, device_ids[order], held[order], parameters, device)
+    sums = device_sums(task, source, device_ids[order], held[order], parameters)
     metrics = {
         metric.name: _measured(sums[metric.name], metric.is_exponential) for metric in task.metrics
     }
@@ -63,8 +60,7 @@ def device_sums(
     source: ExampleSource,
     device_ids: Ids,
     counts: Integers,
-    parameters: Vector,
-    device: torch.device = CPU,
+    parameters: Vector | torch.Tensor,
 ) -> dict[str, Float64Array]:
     """Returns sums of numerators and weights of each device, [G, 2], by the name of the metric.
 
@@ -73,13 +69,12 @@ def device_sums(
         source: source of the devices' examples.
         device_ids: devices [G].
         counts: number of first examples to use, [G], at least 1 and at most what each device has.
-        parameters: parameters of the model, [D].
-        device: device of torch that computes.
+        parameters: parameters of the model, [D], as for `evaluate`.
 
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.
     """
-    flat = torch.tensor(parameters, device=device)
+    flat = parameters if isinstance(parameters, torch.Tensor) else torch.tensor(parameters)
     start = named(flat[None, :], task.shapes)
     sums = {metric.name: np.zeros((device_ids.size, 2)) for metric in task.metrics}
     # Devices with the same number of examples form one batch.
@@ -90,7 +85,7 @@ def device_sums(
         for first in range(0, alike.size, at_once):
             some = alike[first : first + at_once]
             positions = np.tile(np.arange(count), (some.size, 1))
-            examples = tensors(source.examples(device_ids[some], positions), device)
+            examples = tensors(source.examples(device_ids[some], positions), flat.device)
             # The model is the same for all, so they may count as a single device.
             batch = {name: part.flatten(0, 1)[None] for name, part in examples.items()}
             with torch.no_grad():

@@ -5,8 +5,10 @@ thread here: the trainers of the pool are the parallelism.
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -16,7 +18,7 @@ from fedray.base.arrays import Float64Array
 from fedray.clients.clipping import Clipped, ClippedGroup, Clipper
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples, ExampleSource, Ids, Integers
-from fedray.clients.evaluation import CPU, device_sums, evaluate
+from fedray.clients.evaluation import device_sums, evaluate
 from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.initial import start_of
 from fedray.clients.tasks.layout import Shapes, size_of
@@ -59,7 +61,7 @@ class GroupTrainer:
         shapes: shapes of the model's parameters by name, in order.
         source: source of the number of examples.
         work: work of the devices.
-        device: device of torch on which devices train and updates are clipped, encoded and summed.
+        device: name of the torch device of all computation, up to the sum.
     """
 
     def __init__(
@@ -68,16 +70,16 @@ class GroupTrainer:
         shapes: Shapes,
         source: Holders,
         work: DeviceWork,
-        device: torch.device = CPU,
+        device: str = "cpu",
     ) -> None:
-        self._device = device
+        self._device = devices.device_of(device, "trainer_gpus")
         self._scenario = scenario
         self._source = source
         self._work = work
         self._clipper = Clipper(scenario.privacy, shapes)
         dimension = size_of(shapes)
         encoding = encoding_of(scenario.privacy.encoding, scenario.sum_setting(dimension))
-        self._waiting = WaitingUpdates(encoding, dimension, device)
+        self._waiting = WaitingUpdates(encoding, dimension, self._device)
 
     def train(self, order: TrainOrder, parameters: Vector) -> tuple[TrainReport, Integers]:
         """Trains the groups of an order from parameters [D].
@@ -87,10 +89,13 @@ class GroupTrainer:
         """
         _use_one_thread()
         clip = order.clip or self._clipper.first
-        start_D = torch.tensor(parameters, device=self._device)
+        start_D = self._placed(parameters)
         self._waiting.begin(order.round_index, clip.norm)
         groups = [self._train_group(order, group, start_D, clip) for group in order.groups]
         return TrainReport.of(order.round_index, groups), self._waiting.finish()
+
+    def _placed(self, parameters: Vector) -> torch.Tensor:
+        return torch.tensor(parameters, device=self._device)
 
     def _train_group(
         self, order: TrainOrder, asked: Ids, start_D: torch.Tensor, clip: Clip
@@ -123,7 +128,7 @@ class GroupTrainer:
             counts["weight_sum"] = _fixed_point_sum(weights)
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
-        group = self._clipper.clip(result.updates, clip)
+        group = self._clipper.clip(devices.native(result.updates), clip)
         # No weight is above 1, so a weight never makes a clipped update longer.
         factors = group.factors if order.weight == 1.0 else group.factors * order.weight
         weights = self._weights(whole_held)
@@ -143,15 +148,9 @@ class GroupTrainer:
 
 
 class LocalTrainer(GroupTrainer):
-    """Trains any devices of a scenario.
+    """Trains any devices of a scenario, on a torch device of whose memory it has a share.
 
-    Args:
-        scenario: the scenario.
-        device: name of a device of torch, such as "cpu" or "cuda".
-        share: fraction of the device's memory for this trainer, if it is a GPU.
-
-    Raises:
-        InputError: torch sees no GPU.
+    Raises InputError if the device is a GPU that torch does not see.
     """
 
     def __init__(self, scenario: Scenario, device: str = "cpu", share: float = 1.0) -> None:
@@ -161,27 +160,24 @@ class LocalTrainer(GroupTrainer):
         # A user's task may bring its own data.
         self._examples: ExampleSource = getattr(self._task, "source", None) or scenario_source
         work = work_of(scenario, self._task, self._examples)
-        where = devices.device_of(device, "trainer_gpus")
-        super().__init__(scenario, self._task.shapes, self._examples, work, where)
+        super().__init__(scenario, self._task.shapes, self._examples, work, device)
 
     def initial_parameters(self) -> Vector:
         """Returns the parameters [D] of `training.initial`, or else of the task."""
         return start_of(self._scenario, self._task)
 
     def describe(self) -> TaskDescription:
-        """Returns shapes, metrics and optimum of the task."""
-        task = self._task
-        return TaskDescription(dict(task.shapes), tuple(task.metrics), dict(self._examples.optimum))
-
-    def device_kind(self) -> str:
-        """Returns the kind of device on which this trainer computes."""
-        return devices.kind_of_device(self._device)
+        """Returns shapes, metrics and optimum of the task, and the kind of device."""
+        shapes, metrics = dict(self._task.shapes), tuple(self._task.metrics)
+        kind = devices.kind_of_device(self._device)
+        return TaskDescription(shapes, metrics, dict(self._examples.optimum), kind)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         """Returns the task's metrics of parameters [D] on held-out data."""
         _use_one_thread()
-        training = self._scenario.training
-        return evaluate(self._task, self._examples, training, parameters, self._device)
+        return evaluate(
+            self._task, self._examples, self._scenario.training, self._placed(parameters)
+        )
 
     def measure_devices(
         self, parameters: Vector, device_ids: Ids, most_examples: int
@@ -192,10 +188,9 @@ class LocalTrainer(GroupTrainer):
         """
 
         def measured(device_ids: Ids, counts: Integers) -> dict[str, Float64Array]:
-            return device_sums(
-                self._task, self._examples, device_ids, counts, parameters, self._device
-            )
+            return device_sums(self._task, self._examples, device_ids, counts, placed)
 
+        placed = self._placed(parameters)
         counts = np.minimum(self._examples.examples_on(device_ids), most_examples)
         has_examples = counts > 0
         sums, device_ids, counts = _of_whole_devices(
@@ -203,56 +198,25 @@ class LocalTrainer(GroupTrainer):
         )
         return DeviceMeasures(device_ids, counts, sums)
 
-    def devices_that_fit(self, order: TrainOrder, parameters: Vector) -> int:
-        """Returns the size of the largest group of the order's devices that this trainer's share of
-        its GPU's memory has room for."""
-        cohort = np.concatenate(order.groups)
-        total = torch.cuda.get_device_properties(self._device).total_memory
-        limit = devices.MOST_OF_MEMORY * self._share * total
-
-        def fits(size: int) -> bool:
-            torch.cuda.reset_peak_memory_stats(self._device)
-            try:
-                self.train(dataclasses.replace(order, groups=[cohort[:size]]), parameters)
-            except torch.OutOfMemoryError:
-                return False
-            return torch.cuda.max_memory_allocated(self._device) <= limit
-
-        found = largest_that_fits(fits, cohort.size)
-        # Memory for the updates of a group that was too large is freed.
-        self._waiting.shrink()
-        torch.cuda.empty_cache()
-        return found
-
     def seconds_per_device(
         self, order: TrainOrder, parameters: Vector, devices_at_once: int
     ) -> float:
-        """Measures how long a device of the order takes, in groups of `devices_at_once`."""
+        """Measures how long a device of the order takes, in groups of `devices_at_once`; infinity
+        if such a group needs more than this trainer's share of a GPU's memory."""
         cohort = np.concatenate(order.groups)
         groups = np.split(cohort, range(devices_at_once, cohort.size, devices_at_once))
         # Sixteen devices, or one group, suffice for a mean at any size of the groups.
         timed = dataclasses.replace(order, groups=groups[: max(1, 16 // devices_at_once)])
+        train = partial(self.train, timed, parameters)
+        if not devices.fits(self._device, self._share, train):
+            return math.inf
         seconds: list[float] = []
         # The first pass compiles and reads data, so the fastest of a few passes counts.
         while len(seconds) < 2 or (len(seconds) < 4 and sum(seconds) < LONG_ENOUGH):
             start = time.perf_counter()
-            self.train(timed, parameters)
+            train()
             seconds.append(time.perf_counter() - start)
         return min(seconds) / sum(group.size for group in timed.groups)
-
-
-def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
-    """Returns the largest size that fits, of 1 and sizes half as large again each, up to `most`.
-
-    A single device is not tried.
-    """
-    size = 1
-    while size < most:
-        larger = min(most, size + max(1, size // 2))
-        if not fits(larger):
-            break
-        size = larger
-    return size
 
 
 def _report(

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.base.arrays import Int64Array, UInt64Array
-from fedray.encoding.encoding import ClippedUpdates, Encoding, Sum
+from fedray.base.arrays import Int64Array, Numbers, UInt64Array
+from fedray.encoding.encoding import ClippedUpdates, Encoding
 from fedray.runtime import devices
 
 MOST_WAITING = 8
@@ -41,9 +41,7 @@ class WaitingUpdates:
         """Starts the sum of a round, and drops any other."""
         self._round_index = round_index
         self._clip_norm = clip_norm
-        self._total_P: Sum = self._encoding.zero_sum()
-        if not self._is_on_cpu:
-            self._total_P = devices.like(self._total_P, self._rows)
+        self._total_P = devices.like(self._encoding.zero_sum(), devices.native(self._rows))
         self._nothing_waits()
 
     def room(self, size: int) -> Tensor:
@@ -55,7 +53,7 @@ class WaitingUpdates:
             self._rows = self._rows.new_empty(max(size, self._few), self._rows.shape[1])
         return self._rows[self._filled : self._filled + size]
 
-    def add(self, device_ids: UInt64Array, factors: Tensor) -> None:
+    def add(self, device_ids: UInt64Array, factors: Numbers) -> None:
         """Adds the group whose updates are in the last `room`.
 
         Args:
@@ -70,34 +68,24 @@ class WaitingUpdates:
         """Adds devices that have no update to send."""
         self._encoding.encode_zeros_into(self._total_P, device_ids, self._round_index)
 
-    def shrink(self) -> None:
-        """Frees the memory of updates that were added."""
-        self._rows = self._rows[:0].clone()
-        self._nothing_waits()
-
     def finish(self) -> Int64Array:
         """Returns the encoded sum [P] of all groups since `begin`."""
         self._flush()
-        return self._total_P if self._is_on_cpu else devices.on_host(self._total_P)
-
-    @property
-    def _is_on_cpu(self) -> bool:
-        return self._rows.device.type == "cpu"
+        return devices.on_host(self._total_P)
 
     def _flush(self) -> None:
         if not self._filled:
             return
-        rows, factors = self._rows[: self._filled], torch.cat(self._factors)
         updates = ClippedUpdates(
             self._round_index,
             np.concatenate(self._device_ids),
-            rows.numpy() if self._is_on_cpu else rows,
-            factors.numpy() if self._is_on_cpu else factors,
+            devices.native(self._rows[: self._filled]),
+            devices.library_of(self._factors[0]).concatenate(self._factors),
         )
         self._encoding.encode_into(self._total_P, updates, self._clip_norm)
         self._nothing_waits()
 
     def _nothing_waits(self) -> None:
         self._device_ids: list[UInt64Array] = []
-        self._factors: list[Tensor] = []
+        self._factors: list[Numbers] = []
         self._filled = 0

@@ -1,13 +1,9 @@
 """Protocol of encodings: both ends of the path from clipped updates to their sum."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from fedray.base.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
-
-# The type differs: an array on the host, a tensor on a GPU.
-Sum = Any
-"""Sum [P] of integers, int64."""
+from fedray.base.arrays import Float32Array, Int64Array, Numbers, UInt64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +15,11 @@ class ClippedUpdates:
     """The round."""
     device_ids: UInt64Array
     """Ids [G]; together with the round, the address of all draws of a device."""
-    values: Float32Array | Any
-    """Updates [G, D] before clipping; a tensor if the sum is one, on the same device."""
-    factors: Float64Array | Any
-    """Clip factors [G]: factors[g] * values[g] is no longer than the clip norm. A device with an
-    unusable update, such as one with a NaN, has 0 and sends zero."""
+    values: Numbers
+    """Updates [G, D] float32 before clipping."""
+    factors: Numbers
+    """Clip factors [G] float64: factors[g] * values[g] is no longer than the clip norm. A device
+    with an unusable update, such as one with a NaN, has 0 and sends zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,7 @@ class Encoding(Protocol):
         """Returns the empty sum [P]."""
         ...
 
-    def encode_into(self, total_P: Sum, updates: ClippedUpdates, clip_norm: float) -> None:
+    def encode_into(self, total_P: Numbers, updates: ClippedUpdates, clip_norm: float) -> None:
         """Adds the encoded updates of a group of devices to the sum `total_P`, in place.
 
         Raises:
@@ -70,7 +66,9 @@ class Encoding(Protocol):
         """
         ...
 
-    def encode_zeros_into(self, total_P: Sum, device_ids: UInt64Array, round_index: int) -> None:
+    def encode_zeros_into(
+        self, total_P: Numbers, device_ids: UInt64Array, round_index: int
+    ) -> None:
         """Adds the encoded zeros of devices without an update to the sum `total_P`, in place."""
         ...
 

@@ -212,7 +212,7 @@ class DeviceTime:
             device_ids = np.linspace(0, last, timed).astype(np.uint64)
             order = TrainOrder(0, [device_ids])
             answer = trainers[0].seconds_per_device(order, parameters, self.group)
-            self._seconds = answer.result()
+            self._seconds = float(answer.result())
         return self._seconds
 
 
@@ -444,11 +444,18 @@ class _Training:
         self._aggregator = aggregator
         self._checkpoints = checkpoints
         self._on_progress = on_progress or (lambda progress: None)
-        kind = _trainer_kind(trainers) if placement.trainer_gpus else "cpu"
+        # On CPUs there is only one kind, so a single trainer is asked.
+        asked = trainers if placement.trainer_gpus else trainers[:1]
+        descriptions = [answer.result() for answer in [each.describe() for each in asked]]
+        self._description, kind = descriptions[0], descriptions[0].device
+        if any(each.device != kind for each in descriptions):
+            raise InputError(
+                "trainer_gpus: the trainers are on GPUs of several models, whose updates differ in "
+                "their last bits; use nodes with one model of GPU"
+            )
         self._loop = TrainingLoop(scenario, trainers, aggregator, _loads_of(scenario), kind)
         if state:
             self._loop.load(state)
-        self._description = trainers[0].describe().result()
         rounds_left = scenario.rounds.count - self._loop.next_round
         # An estimate trains some devices, so it is made only for a listener.
         if on_progress is not None and rounds_left:
@@ -639,18 +646,6 @@ def _estimate(
         return rounds * per_device * devices_of_the_busiest
 
     return TrainingEstimate(rounds, sample, seconds(sample), accepted, seconds(accepted))
-
-
-def _trainer_kind(trainers: Sequence[TrainerWorker]) -> str:
-    """Returns the kind of the trainers' device. Raises InputError if they are on several kinds."""
-    answers = [trainer.device_kind() for trainer in trainers]
-    kinds = sorted({answer.result() for answer in answers})
-    if len(kinds) > 1:
-        raise InputError(
-            f"the trainers are on GPUs of {len(kinds)} models ({', '.join(kinds)}), whose updates "
-            "differ in their last bits; use nodes with one model of GPU"
-        )
-    return kinds[0]
 
 
 def _rehearse(trainer: TrainerWorker) -> None:

@@ -80,15 +80,11 @@ class Trainer(Protocol):
         """Returns the layout of the parameters, and the metrics."""
         ...
 
-    def devices_that_fit(self, order: TrainOrder, parameters: Kept) -> Pending[int]:
-        """Returns the largest group of the order's devices for which the trainer's GPU has
-        memory."""
-        ...
-
     def seconds_per_device(
         self, order: TrainOrder, parameters: Kept, devices_at_once: int
     ) -> Pending[float]:
-        """Measures the training time per device of the order, in groups of that size."""
+        """Measures the training time per device of the order, in groups of that size, which is
+        infinite if they need too much of a GPU's memory."""
         ...
 
     def evaluate(self, parameters: Kept) -> Pending[Evaluation]:

@@ -31,8 +31,9 @@ MOST_PARAMETERS = 1 << 19
 """Largest number of parameters in all models of a group, unless the size was measured. Beyond 2
 MiB, larger groups are no faster on a CPU, and smaller ones are shared more evenly among trainers.
 """
-MOST_AT_ONCE = 4096
-"""Largest group on a GPU, which is also the most that a scenario may ask for."""
+GPU_SIZES = tuple(sorted({base << power for base in (2, 3) for power in range(11)} | {1, 4096}))
+"""Group sizes that are tried on a GPU, each at most twice the one before, up to the most that a
+scenario may ask for."""
 Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
 """Returns the cost of training each device [G], in any unit."""
 
@@ -314,16 +315,15 @@ class TrainingLoop:
     def _measured_size(self, round_index: int, cohort: NDArray[np.uint64]) -> int:
         """Returns the group size with which the trainers are fastest, found by trying all sizes on
         devices [cohort_sample]; on GPUs the largest size that fits."""
+        is_on_gpu = self.trainer_kind != "cpu"
         newest = self._versions[max(self._versions)]
-        if self.trainer_kind != "cpu":
-            order = TrainOrder(round_index, [cohort[:MOST_AT_ONCE]], self._clip)
-            return self._trainers[0].devices_that_fit(order, newest).result()
         # All trainers try at once, because they share caches and, as threads, Python's lock. All
         # sizes train the same devices, so that their times are comparable.
-        tried = cohort[: max(SIZES) * len(self._trainers)]
+        sizes = GPU_SIZES if is_on_gpu else SIZES
+        tried = cohort[: max(sizes) * len(self._trainers)]
         parts = [part for part in np.array_split(tried, len(self._trainers)) if part.size]
         seconds = {}
-        for size in SIZES:
+        for size in sizes:
             if size > parts[0].size:
                 break
             answers = [
@@ -333,7 +333,10 @@ class TrainingLoop:
                 for trainer, part in zip(self._trainers, parts, strict=False)
             ]
             seconds[size] = max(answer.result() for answer in answers)
-        return min(seconds, key=seconds.__getitem__)
+            if seconds[size] == math.inf:
+                break
+        fitting = [size for size in seconds if seconds[size] < math.inf]
+        return max(fitting) if is_on_gpu else min(fitting, key=seconds.__getitem__)
 
     def _collect_evaluations(self) -> None:
         for round_index, pending in self._evaluations.items():

@@ -45,12 +45,10 @@ def clipped(
     """The sum of clipped updates, and what was done to each."""
     encoding = FixedPointEncoding(updates.shape[1])
     total = encoding.zero_sum()
-    group = clip_whole(torch.from_numpy(updates), Clip(clip_norm))
+    group = clip_whole(updates, Clip(clip_norm))
     device_ids = np.arange(len(updates), dtype=np.uint64)
-    encoding.encode_into(
-        total, ClippedUpdates(0, device_ids, updates, group.factors.numpy()), clip_norm
-    )
-    return total, group.done.numpy()
+    encoding.encode_into(total, ClippedUpdates(0, device_ids, updates, group.factors), clip_norm)
+    return total, group.done
 
 
 @pytest.mark.parametrize("clip_norm", [0.3, 1.0, 1e3])
@@ -76,7 +74,7 @@ def test_a_norm_is_a_sum_in_64_lanes_and_so_the_same_on_every_machine(size: int)
     for row in rows:
         lanes += row
     clipper = Clipper(Privacy(), {"all": (size,)})
-    (norm,) = clipper.clip(torch.from_numpy(update[None, :]), Clip(1.0)).norms.tolist()
+    (norm,) = clipper.clip(update[None, :], Clip(1.0)).norms
     assert norm == math.sqrt(sum(lanes.tolist()))
     assert norm == pytest.approx(math.sqrt(math.fsum(rows.flat)), rel=1e-15)
 
@@ -125,14 +123,14 @@ def test_no_layer_and_no_update_is_longer_than_its_norm(
     scales = np.repeat(10.0 ** rng.uniform(-3, 3, (6, 3)), SIZES, axis=1) * clip_norm / 20
     before = (rng.normal(size=(6, 500)) * scales).astype(np.float32)
     values = before.copy()
-    group = clipper.clip(torch.from_numpy(values), clipper.first)
+    group = clipper.clip(values, clipper.first)
     own = np.array(given_norms or (clip_norm / 3**0.5,) * 3)
     encoding = FixedPointEncoding(500)
     for device in range(6):
         total = encoding.zero_sum()
         one = slice(device, device + 1)
         device_ids = np.zeros(1, np.uint64)
-        updates = ClippedUpdates(0, device_ids, values[one], group.factors[one].numpy())
+        updates = ClippedUpdates(0, device_ids, values[one], group.factors[one])
         encoding.encode_into(total, updates, clip_norm)
         sent = total * (clip_norm / 2.0**FIXED_POINT_BITS)
         layers = [np.linalg.norm(each) for each in np.split(sent, np.cumsum(SIZES)[:-1])]
@@ -155,7 +153,7 @@ def test_no_layer_and_no_update_is_longer_than_its_norm(
 def test_whole_updates_beyond_so_many_clip_norms_count_as_zero() -> None:
     clipper = Clipper(Privacy(clip_norm=0.5, clipping=FixedClipping(zero_above=4.0)), {"w": (2,)})
     updates = np.array([[0.25, 0.25], [1.0, 1.0], [1.5, 1.5], [np.nan, 0.0]], np.float32)
-    group = clipper.clip(torch.from_numpy(updates), clipper.first)
+    group = clipper.clip(updates, clipper.first)
     assert group.done.tolist() == [
         Clipped.KEPT,
         Clipped.SHORTENED,

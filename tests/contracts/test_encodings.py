@@ -48,7 +48,7 @@ def updates_of(
     rng = np.random.default_rng(seed)
     lengths = clip_norm * np.logspace(-2, 2, devices)[:, None] / dimension**0.5
     values = ((rng.normal(size=(devices, dimension)) + 1.0) * lengths).astype(np.float32)
-    factors = clip_whole(torch.from_numpy(values), Clip(clip_norm)).factors.numpy()
+    factors = clip_whole(values, Clip(clip_norm)).factors
     return ClippedUpdates(round_index, np.arange(devices, dtype=np.uint64) + 7, values, factors)
 
 
@@ -123,7 +123,7 @@ def test_a_sum_in_torch_is_that_of_the_compiled_code(
 @WITHOUT_NOISE
 def test_devices_without_a_usable_update_add_zero(kind: str) -> None:
     values = np.array([[np.nan, 1.0], [np.inf, 0.0], [0.25, 0.0]], np.float32)
-    factors = clip_whole(torch.from_numpy(values), Clip(1.0)).factors.numpy()
+    factors = clip_whole(values, Clip(1.0)).factors
     updates = ClippedUpdates(0, np.arange(3, dtype=np.uint64), values, factors)
     encoding = made(kind, 2)
     total = encoded(encoding, updates, 1.0)
@@ -149,7 +149,7 @@ def test_no_device_contributes_more_than_is_said(
     encoding, rng = made(kind, dimension), np.random.default_rng(seed)
     value = np.eye(dimension)[0] if is_sparse else rng.normal(size=dimension) / dimension**0.5
     values = (value * clip_norm * length)[None].astype(np.float32)
-    factors = clip_whole(torch.from_numpy(values), Clip(clip_norm)).factors.numpy()
+    factors = clip_whole(values, Clip(clip_norm)).factors
     updates = ClippedUpdates(5, np.array([seed], np.uint64), values, factors)
     decoded = encoding.decode(encoded(encoding, updates, clip_norm), clip_norm, 5)
     norm = float(np.linalg.norm(decoded.astype(np.float64)))
