@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fedray.base.arrays import Float64Array
+from fedray.base.errors import RunFailed
 from fedray.clients.clipping import Clipped, ClippedGroup, Clipper
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples, ExampleSource, Ids, Integers
@@ -91,7 +92,13 @@ class GroupTrainer:
         clip = order.clip or self._clipper.first
         start_D = self._placed(parameters)
         self._waiting.begin(order.round_index, clip.norm)
-        groups = [self._train_group(order, group, start_D, clip) for group in order.groups]
+        try:
+            groups = [self._train_group(order, group, start_D, clip) for group in order.groups]
+        except torch.OutOfMemoryError:
+            raise RunFailed(
+                "a group of devices needs more memory than its GPU has; set "
+                "training.devices_at_once to a smaller number, or to 'measured'"
+            ) from None
         return TrainReport.of(order.round_index, groups), self._waiting.finish()
 
     def _placed(self, parameters: Vector) -> torch.Tensor:

@@ -229,8 +229,8 @@ def _demand_room(placement: Placement, count: int, gpus: float) -> None:
         raise InputError.of(
             "trainer_gpus",
             placement.trainer_gpus,
-            f"for {count} trainers, but the {gpus:g} GPUs have room for {room}",
-            "leave it out to train on the CPU, or give fewer trainers or a smaller share",
+            f"leaves room for {room} of {count} trainers on {gpus:g} GPUs",
+            "leave it out for the CPU, or give fewer trainers or a smaller share",
         )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.base.arrays import Numbers
-from fedray.base.errors import InputError
+from fedray.base.errors import InputError, RunFailed
 
 MOST_OF_MEMORY = 0.8
 """Fraction of its share of a GPU's memory that a worker may use."""
@@ -76,7 +76,7 @@ def fits(device: torch.device, share: float, work: Callable[[], object]) -> bool
     torch.cuda.reset_peak_memory_stats(device)
     try:
         work()
-    except torch.OutOfMemoryError:
+    except RunFailed:
         torch.cuda.empty_cache()
         return False
     memory = share * torch.cuda.get_device_properties(device).total_memory
