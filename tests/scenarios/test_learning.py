@@ -165,7 +165,7 @@ def test_the_shipped_recipes_ask_for_every_mechanism_at_one_privacy() -> None:
     ("arguments", "message"),
     [
         (["--seeds", "1"], "--seeds=1 must be from 2"),
-        (["--guesses", "x"], "--guesses='x' must be min-seps"),
+        (["--guesses", "x"], "--guesses='x' must be comma-separated min-seps"),
         (["--guesses", "0"], "--guesses=[0] must be min-seps from 1 to rounds.count=12"),
         (["--scenario", "none.toml"], "does not exist"),
     ],
