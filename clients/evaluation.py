@@ -32,7 +32,7 @@ def evaluate(
         task: task with the metrics.
         source: source of the held-out examples.
         training: table with `evaluation_devices` and `evaluation_examples` (per device).
-        parameters: parameters of the model, [D]; those of a tensor are evaluated on its device.
+        parameters: parameters of the model, [D]; a tensor is evaluated on its own device.
 
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.

@@ -33,7 +33,7 @@ class Placement:
         GPU. The trace does not depend on it. The model does, since a GPU draws other noise, so a
         run can continue only on the kind of hardware on which it was started.
     trainers: number of trainers of the model; None takes one per CPU of the cluster (in-process one
-        per CPU, at most four), or as many as the GPUs have room for. In-process they are threads.
+        per CPU, at most four), or fills the GPUs of `trainer_gpus`. In-process they are threads.
     trainer_gpus: GPUs that each trainer reserves; a fraction shares one, and with 0 it sees no GPU.
         The model depends on the kind of hardware, as for `aggregator_gpus`.
     """
