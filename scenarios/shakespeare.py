@@ -1,8 +1,8 @@
 """The published Shakespeare benchmark: federated optimisers on a model of the next character.
 
 Reddi et al. 2021 (Adaptive Federated Optimization, section 5) train a two-layer LSTM on ten roles a
-round for 1,200 rounds, without noise. All trainings here share the rounds of one trace. Accuracy is
-that on roles that never train; the paper's is that on other lines of the roles that train.
+round for 1,200 rounds, without noise. All trainings here share the rounds of one trace. Roles
+that never train measure the accuracy; the paper measures it on other lines of the training roles.
 
     OUT/data/         the roles, split into those that train and those that are held out
     OUT/trace/        ten roles a round, the same for all optimisers
@@ -84,7 +84,7 @@ TRAINING: dict[str, Any] = {
 
 
 class Roles(NamedTuple):
-    """Examples by role: those that train, and those that are held out."""
+    """Examples by role, for training and held out."""
 
     trained: Mapping[str, list[str]]
     held_out: Mapping[str, list[str]]
@@ -151,7 +151,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="fedray-shakespeare-") as folder:
         directory = Path(os.path.abspath(out or folder))
         roles = roles_of(data, tuning)
-        _write_split(roles, directory / "data")
+        write_split(roles, directory / "data")
         on_progress("counting n-grams")
         ngrams = ngram_accuracies(_texts(roles.trained), _texts(roles.held_out, EVALUATED))
         study = Study((), ngrams, len(roles.trained), len(roles.held_out))
@@ -190,7 +190,8 @@ def roles_of(data: Path, tuning: bool) -> Roles:
     return Roles(trained, held_out)
 
 
-def _write_split(roles: Roles, folder: Path) -> None:
+def write_split(roles: Roles, folder: Path) -> None:
+    """Writes a Parquet file of each split into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, texts in (("train", roles.trained), ("test", roles.held_out)):
         rows = [{"client": role, "text": text} for role, own in texts.items() for text in own]
