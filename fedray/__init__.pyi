@@ -44,6 +44,7 @@ from fedray.report.files import write_figures as write_figures
 from fedray.report.page import write_report as write_report
 from fedray.report.progress import show_progress as show_progress
 from fedray.runs.learning import train as train
+from fedray.runs.learning import train_many as train_many
 from fedray.runs.pipeline import resume_run as resume_run
 from fedray.runs.pipeline import resume_tasks as resume_tasks
 from fedray.runs.pipeline import run_scenario as run_scenario
