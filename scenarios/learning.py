@@ -45,11 +45,16 @@ from fedray.scenarios.reproduction import (
     Progress,
     Reproduced,
     Reproduction,
+    Table,
     mean_interval,
     paired_difference,
 )
 
 Kind = Literal["banded-toeplitz", "blt", "tree-full", "tree", "identity"]
+RECIPES = Path(__file__).resolve().parent / "learning"
+"""Folder of the scenarios that ship."""
+PLAYS = RECIPES / "with_data" / "shakespeare.toml"
+"""Scenario that needs the plays of `fedray data shakespeare`."""
 ORDER: tuple[Kind, ...] = ("banded-toeplitz", "blt", "tree-full", "tree", "identity")
 """The literature's order at equal privacy, the best first."""
 NO_NOISE = "no noise"
@@ -250,7 +255,7 @@ def run(
                 each, place, numbers, min_seps, placement, on_progress, workload=own
             )
             documents.append(found.to_json())
-            yield reproduced(found, documents)
+            yield reproduced(found, documents, _baselines(each, data))
 
 
 def scenarios_of(
@@ -293,10 +298,9 @@ def _of_plays(data: Path, directory: Path, overrides: Sequence[str]) -> "fedray.
     """Returns the scenario on roles of plays, of which a tenth are held out."""
     from fedray.scenarios.shakespeare import roles_of, write_split
 
-    file = Path(__file__).resolve().parent / "learning" / "with_data" / "shakespeare.toml"
-    folder = directory / file.stem / "data"
+    folder = directory / PLAYS.stem / "data"
     write_split(roles_of(data, tuning=False), folder)
-    return fedray.Scenario.from_toml(file, [f"data.file={folder}", *overrides])
+    return fedray.Scenario.from_toml(PLAYS, [f"data.file={folder}", *overrides])
 
 
 def study_learning(
@@ -344,9 +348,21 @@ def study_learning(
     return study.result(runs, tuple(seeds))
 
 
+def _baselines(scenario: "fedray.Scenario", data: Path | None) -> "list[Table]":
+    """Returns the accuracy of n-grams beside models of the characters of plays."""
+    from fedray.scenarios.shakespeare import ngram_table, ngrams_of, roles_of
+
+    if data is None or scenario.name != PLAYS.stem:
+        return []
+    # Only texts have a length, and plays are texts.
+    texts: Any = scenario.data
+    examples = scenario.training.evaluation_examples
+    return [ngram_table(ngrams_of(roles_of(data, tuning=False), examples, texts.length))]
+
+
 def shipped_recipes() -> list[Path]:
     """Returns the scenario files of this study that ship."""
-    return sorted((Path(__file__).resolve().parent / "learning").glob("*.toml"))
+    return sorted(RECIPES.glob("*.toml"))
 
 
 def _min_seps_of(guesses: str | None) -> list[int]:

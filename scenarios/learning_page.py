@@ -43,12 +43,17 @@ CONVENTIONS = (
 FINAL = "The mean of the evaluations in the last fifth of the rounds"
 
 
-def reproduced(study: LearningCurves, documents: Sequence[dict[str, Any]]) -> Reproduced:
+def reproduced(
+    study: LearningCurves,
+    documents: Sequence[dict[str, Any]],
+    baselines: Sequence[Table] = (),
+) -> Reproduced:
     """Returns the tables, the figures and the verdict of a study.
 
     Args:
         study: the study.
-        documents: JSON of this study and those before it.
+        documents: JSON of this study and the earlier ones.
+        baselines: tables of other models.
     """
     verdicts = [each.verdict for metric in study.metrics for each in metric.order]
     n, b, k = (
@@ -64,7 +69,8 @@ def reproduced(study: LearningCurves, documents: Sequence[dict[str, Any]]) -> Re
         document={"studies": list(documents)},
         kept=documents[-1],
         folder=study.scenario,
-        shown=[table for metric in study.metrics for table in _tables(study, metric)],
+        shown=[table for metric in study.metrics for table in _tables(study, metric)]
+        + [*baselines],
         notes=[setting, CONVENTIONS],
         verdict=f"Of {len(verdicts)} neighbours in the expected order, "
         f"{verdicts.count('confirmed')} are confirmed, {verdicts.count('reversed')} reversed and "

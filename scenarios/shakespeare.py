@@ -153,7 +153,7 @@ def run(
         roles = roles_of(data, tuning)
         write_split(roles, directory / "data")
         on_progress("counting n-grams")
-        ngrams = ngram_accuracies(_texts(roles.trained), _texts(roles.held_out, EVALUATED))
+        ngrams = ngrams_of(roles, EVALUATED, LENGTH)
         study = Study((), ngrams, len(roles.trained), len(roles.held_out))
         runs: dict[str, fedray.TrainedRun] = {}
         for name in names:
@@ -280,7 +280,10 @@ def _model_of(name: str, scenario: "fedray.Scenario", trained: "fedray.TrainedRu
 
 
 def ngram_accuracies(
-    trained: Sequence[str], held_out: Sequence[str], longest: int = LONGEST_CONTEXT
+    trained: Sequence[str],
+    held_out: Sequence[str],
+    longest: int = LONGEST_CONTEXT,
+    length: int = LENGTH,
 ) -> tuple[float, ...]:
     """Share of characters that n-grams predict, by the length of the context from 0.
 
@@ -288,30 +291,41 @@ def ngram_accuracies(
     context that they lack, that of the next shorter one. Texts are examples of the model: contexts
     begin with each, and the end of a short one counts as a character.
     """
-    guesses = [""] * sum(map(len, _ended(held_out)))
-    targets = "".join(_ended(held_out))
+    trained, held_out = (
+        [f"{each}{END}"[:length] for each in texts] for texts in (trained, held_out)
+    )
+    targets = "".join(held_out)
+    guesses = [""] * len(targets)
     shares = []
-    for length in range(longest + 1):
-        counts = Counter(_grams(trained, length))
+    for context in range(longest + 1):
+        counts = Counter(_grams(trained, context))
         # The last one of a context stays: the most frequent, of equals the first letter.
         order = sorted(counts, key=lambda gram: (counts[gram], -ord(gram[-1])))
         best = {gram[:-1]: gram[-1] for gram in order}
-        asked = _grams(held_out, length)
+        asked = _grams(held_out, context)
         guesses = [best.get(gram[:-1], known) for gram, known in zip(asked, guesses, strict=True)]
         right = sum(map(str.__eq__, guesses, targets))
         shares.append(right / len(targets))
     return tuple(shares)
 
 
-def _ended(texts: Sequence[str]) -> list[str]:
-    return [f"{text}{END}"[:LENGTH] for text in texts]
+def _grams(texts: Sequence[str], context: int) -> Iterator[str]:
+    """Yields every character, with the characters of its context before it."""
+    for text in texts:
+        padded = START * context + text
+        yield from (padded[place : place + context + 1] for place in range(len(text)))
 
 
-def _grams(texts: Sequence[str], length: int) -> Iterator[str]:
-    """Yields every character, with the `length` characters before it in its text."""
-    for text in _ended(texts):
-        padded = START * length + text
-        yield from (padded[place : place + length + 1] for place in range(len(text)))
+def ngram_table(ngrams: Sequence[float]) -> Table:
+    """Returns the table of accuracies by the length of the context from 0."""
+    contexts = [(f"context of {n}", f"{share:.4f}") for n, share in enumerate(ngrams)]
+    return Table.facts("Held-out accuracy of n-grams", contexts)
+
+
+def ngrams_of(roles: Roles, evaluated: int, length: int) -> tuple[float, ...]:
+    """Returns the accuracies of n-grams on at most so many examples of each held-out role."""
+    trained, held_out = _texts(roles.trained), _texts(roles.held_out, evaluated)
+    return ngram_accuracies(trained, held_out, length=length)
 
 
 def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]", tuning: bool) -> Reproduced:
@@ -336,8 +350,7 @@ def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]", tuning: b
         "seconds per round": lambda each: f"{each.seconds_per_round:.3g}",
     }
     models = Table.of("Held-out accuracy (standard error)", study.models, cells)
-    contexts = [(f"context of {n}", f"{share:.4f}") for n, share in enumerate(study.ngrams)]
-    tables = [models, Table.facts("Held-out accuracy of n-grams", contexts)]
+    tables = [models, ngram_table(study.ngrams)]
     title = "Shakespeare: federated optimisers" + (", tuning" if tuning else "")
     agrees = tuning or best.accuracy >= AGREES_FROM
     return Reproduced(

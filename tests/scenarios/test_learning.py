@@ -24,6 +24,7 @@ from fedray.scenarios.learning import (
     LearningCurves,
     Study,
     TrainedMechanism,
+    _baselines,
     _compared,
     _of_plays,
     _predictors,
@@ -209,6 +210,9 @@ def test_plays_are_split_for_the_recipe_that_needs_them(tmp_path: Path) -> None:
     assert (scenario.name, scenario.seed) == ("shakespeare", 2)
     assert scenario.privacy.mechanism.kind == "identity"
     assert scenario.trains_a_sample
+    (ngrams,) = _baselines(scenario, tmp_path / "roles.parquet")
+    assert len(ngrams.rows) == 6
+    assert _baselines(small(), tmp_path / "roles.parquet") == []
     files = sorted(each.name for each in (tmp_path / "shakespeare" / "data").iterdir())
     assert files == ["test-00000-of-00001.parquet", "train-00000-of-00001.parquet"]
 
