@@ -17,6 +17,8 @@ from fedray.audit.released import ReleasedEvent as ReleasedEvent
 from fedray.audit.released import read_events as read_events
 from fedray.audit.several_tasks import TasksAudit as TasksAudit
 from fedray.audit.several_tasks import audit_tasks as audit_tasks
+from fedray.audit.tuning import RandomRuns as RandomRuns
+from fedray.audit.tuning import Tuning as Tuning
 from fedray.base.errors import FedrayError as FedrayError
 from fedray.base.errors import InputError as InputError
 from fedray.base.errors import MissingExtra as MissingExtra
@@ -44,6 +46,7 @@ from fedray.report.files import write_figures as write_figures
 from fedray.report.page import write_report as write_report
 from fedray.report.progress import show_progress as show_progress
 from fedray.runs.learning import train as train
+from fedray.runs.learning import train_many as train_many
 from fedray.runs.pipeline import resume_run as resume_run
 from fedray.runs.pipeline import resume_tasks as resume_tasks
 from fedray.runs.pipeline import run_scenario as run_scenario
@@ -68,6 +71,8 @@ from fedray.studies.compare import compare_runs as compare_runs
 from fedray.studies.fit import Fit as Fit
 from fedray.studies.fit import FittedRun as FittedRun
 from fedray.studies.fit import fit_min_sep as fit_min_sep
+from fedray.studies.grid import read_tuning as read_tuning
+from fedray.studies.grid import run_grid as run_grid
 from fedray.studies.habits.fit import HabitFit as HabitFit
 from fedray.studies.habits.fit import fit_habits as fit_habits
 from fedray.studies.habits.observed import ObservedLog as ObservedLog

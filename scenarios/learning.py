@@ -25,7 +25,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -42,7 +42,6 @@ from fedray.scenarios.reproduction import (
     MeanInterval,
     Metric,
     NotInJson,
-    PartDone,
     Progress,
     Reproduced,
     Reproduction,
@@ -51,7 +50,6 @@ from fedray.scenarios.reproduction import (
     paired_difference,
 )
 
-K = TypeVar("K")
 Kind = Literal["banded-toeplitz", "blt", "tree-full", "tree", "identity"]
 RECIPES = Path(__file__).resolve().parent / "learning"
 """Folder of the scenarios that ship."""
@@ -341,13 +339,12 @@ def study_learning(
         return made(requests, directory / "mechanisms", placement)
 
     study = Study(scenario, trace, tuple(order), tuple(guesses), make, workload)
-    jobs = {
-        (name, seed): Job(
-            trace.path, study.scenario_of(name, seed), directory / "runs" / _folder(name, seed)
-        )
-        for name, seed in itertools.product(study.mechanisms, seeds)
+    # A study that was interrupted trains only the missing models.
+    trainings = {
+        key: (study.scenario_of(*key), directory / "runs" / _folder(*key))
+        for key in itertools.product(study.mechanisms, seeds)
     }
-    runs = trained(jobs, trace, placement, on_progress)
+    runs = fedray.train_many(trace, trainings, placement, on_progress)
     return study.result(runs, tuple(seeds))
 
 
@@ -361,21 +358,6 @@ def _baselines(scenario: "fedray.Scenario", data: Path | None) -> "list[Table]":
     texts: Any = scenario.data
     examples = scenario.training.evaluation_examples
     return [ngram_table(ngrams_of(roles_of(data, tuning=False), examples, texts.length))]
-
-
-def trained(
-    jobs: "Mapping[K, Job]",
-    trace: "fedray.Trace",
-    placement: "fedray.Placement | None",
-    on_progress: Progress,
-) -> "dict[K, fedray.TrainedRun]":
-    """Trains the models that are missing, in tasks, and reads all from their files."""
-    missing = [job for job in jobs.values() if not job.is_done(trace)]
-    done, count = len(jobs) - len(missing), len(jobs)
-    on_progress(PartDone(f"{done} of {count} models trained", done, count))
-    for more, _ in enumerate(fedray.run_jobs(_train, missing, placement), done + 1):
-        on_progress(PartDone(f"{more} of {count} models trained", more, count))
-    return {key: fedray.TrainedRun.open(job.out) for key, job in jobs.items()}
 
 
 def shipped_recipes() -> list[Path]:
@@ -597,38 +579,6 @@ class Study:
 
     def _predicted(self, name: str) -> float:
         return self.mechanisms[name].errors["prefix"]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A training."""
-
-    trace: Path
-    scenario: "fedray.Scenario"
-    out: Path
-
-    def is_done(self, trace: "fedray.Trace") -> bool:
-        """Returns whether its whole run exists. Raises InputError if a different run is there, and
-        TraceCorrupt if it is damaged."""
-        if not self.out.exists():
-            return False
-        run = fedray.TrainedRun.open(self.out)
-        run.verify()
-        # The folder's name does not identify the training, so both digests must fit.
-        found = (run.trace_digest, run.document.get("scenario_digest"))
-        if found != (trace.digest, self.scenario.digest):
-            raise InputError(
-                f"output {str(self.out)!r} holds a training of another scenario or trace; name a "
-                "new directory for this study, or remove it first"
-            )
-        return True
-
-
-def _train(job: Job) -> None:
-    # A training is short: without checkpoints an interrupted one starts from the beginning.
-    here = fedray.Placement(backend="in-process", checkpoint_seconds=math.inf)
-    # The code was trusted when the study began.
-    fedray.train(job.trace, job.scenario, here, job.out, trust_code=True)
 
 
 def final_value(run: "fedray.TrainedRun", metric: str) -> float:

@@ -144,15 +144,13 @@ def study(
         return learning.made(requests, directory / "mechanisms", placement)
 
     mechanisms = learning.Study(scenario, trace, ("blt",), (), make)
-    jobs = {}
+    trainings = {}
     for size, seed in itertools.product(sizes, seeds):
         own = mechanisms.scenario_of("blt", seed)
         training = own.training.model_copy(update={"cohort_sample": size})
         sampled = own.model_copy(update={"training": training})
-        jobs[size, seed] = learning.Job(
-            trace.path, sampled, directory / "runs" / f"blt-{size}-{seed}"
-        )
-    runs = learning.trained(jobs, trace, placement, on_progress)
+        trainings[size, seed] = sampled, directory / "runs" / f"blt-{size}-{seed}"
+    runs = fedray.train_many(trace, trainings, placement, on_progress)
     noise = mechanisms.mechanisms["blt"].noise_multiplier / scenario.rounds.report_goal
     metrics = next(iter(runs.values())).task_metrics
     found = [each for metric in metrics for each in _cohorts(metric, sizes, seeds, runs)]

@@ -86,7 +86,11 @@ DOCUMENTS: Mapping[str, Document] = {
         files="The file training.json has these keys without `path` and `last_metrics`.",
     ),
     "fedray train": Document(printed.WithTraining, base=TRAINED),
-    "fedray compare": Document(Comparison, printed.Written),
+    "fedray compare": Document(
+        Comparison,
+        printed.Written,
+        files="The file results.json of a sweep that trains has these keys, without the files.",
+    ),
     "fedray evaluate": Document(OnDevices, printed.Written),
     "fedray pretrain": Document(Pretrained),
     "fedray import": Document(

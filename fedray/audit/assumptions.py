@@ -21,6 +21,9 @@ _FLOATING = (
     "Noise is drawn in floating-point numbers; attacks on their last bits are not accounted for."
 )
 _ADJACENCY = "Adjacency: one unit's updates are replaced by zeros (zero-out)."
+TUNING = (
+    "Tuning of hyperparameters on the same devices, and other runs on them, are not accounted for."
+)
 OF_EVERY_AUDIT = (
     _ADJACENCY,
     _CENTRAL,
@@ -32,7 +35,7 @@ OF_EVERY_AUDIT = (
     "only the enforced "
     "figures are a guarantee.",
     _FLOATING,
-    "Tuning of hyperparameters on the same devices, and other runs on them, are not accounted for.",
+    TUNING,
 )
 
 _OF_DEVICES = {

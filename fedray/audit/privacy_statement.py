@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedray.audit.assumptions import UNSEEN
+from fedray.audit.assumptions import TUNING, UNSEEN
 from fedray.audit.audit import Audit, MechanismAudit
 from fedray.audit.findings import NOISE_STATEMENTS, PRIVACY_STATEMENTS, Verdict
 from fedray.audit.guarantees import Guarantee, described, true_positive_rate
 from fedray.audit.rules import rules_of
+from fedray.audit.tuning import Tuning
 from fedray.base.errors import InputError, shown
 from fedray.base.result import Result
 from fedray.base.rounding import counted, given, in_words, up
@@ -71,17 +72,21 @@ class Statement(Result):
         return "\n".join(lines) + "\n"
 
 
-def privacy_statement(audit: Audit) -> Statement:
+def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
     """Returns the statement of an audited trace, for the first mechanism of the audit.
 
     The figures are the enforced guarantee's, if a guarantee may rest on it. Else they belong to the
     claimed guarantee, to limits that follow from only a claimed timer, or to the observed
     guarantee, whichever is known first, and the lines say which.
 
+    Args:
+        audit: audit of the trace.
+        tuning: the grid of trainings on this trace that preceded the run, whose cost is stated.
+
     Raises:
-        InputError: no statement is possible: mechanism or noise multiplier is unknown, no noise
-            was added, the log is not complete, or the claim has another mechanism or more noise
-            than the run had.
+        InputError: the grid has another trace, or a cell without noise; or no statement is
+            possible: mechanism or noise multiplier is unknown, no noise was added, the log is not
+            complete, or the claim has another mechanism or more noise than the run had.
     """
     trace = audit.trace
     if audit.no_guarantee:
@@ -122,7 +127,8 @@ def privacy_statement(audit: Audit) -> Statement:
         *_participation(audit, mechanism, stated),
         *_guarantee(audit, mechanism, stated),
         *_verdicts(audit),
-        *_limits(audit),
+        _tuning(audit, stated, tuning),
+        *_limits(audit, tuning),
         *_provenance(trace, audit),
     )
     return Statement(title, lines)
@@ -293,13 +299,31 @@ def _findings(audit: Audit, what: str) -> str:
     return "; ".join(f"{each.statement}: {each.verdict} ({each.explanation})" for each in chosen)
 
 
-def _limits(audit: Audit) -> list[Line]:
+def _tuning(audit: Audit, stated: Guarantee, tuning: Tuning | None) -> Line:
+    if tuning is None:
+        return Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN)
+    if tuning.trace_digest != audit.digest:
+        raise InputError("tuning: the grid was trained on another trace; name a grid of this one")
+    # A claim is about the run, so the grid then has observed figures.
+    name = "enforced" if stated.name == "enforced" else "observed"
+    assert stated.event is not None
+    cost = tuning.cost(name, stated.delta)
+    with_this = tuning.cost(name, stated.delta, stated.event)
+    if cost is None:
+        raise InputError(f"tuning: a cell has no {name} guarantee, so the cost is unknown")
+    says = (
+        f"{tuning.trainings}: {cost} ({name}); together with the release stated above: {with_this}"
+    )
+    return Line("Tuning", says, tuning.basis)
+
+
+def _limits(audit: Audit, tuning: Tuning | None) -> list[Line]:
+    assumed = [each for each in audit.rests_on[3:] if tuning is None or each.text != TUNING]
     return [
-        Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN),
         _evaluation(audit.scenario),
         *_left_out(audit),
         # The setting has the first three assumptions.
-        *(Line("Not covered, and assumed", each.text, each.source) for each in audit.rests_on[3:]),
+        *(Line("Not covered, and assumed", each.text, each.source) for each in assumed),
     ]
 
 

@@ -76,6 +76,7 @@ class Stream(IntEnum):
     LOG_RECORDS = 70
     LOG_BOOTSTRAP = 71
     DEVICE_CLASS = 80
+    TUNING = 90
 
 
 class Key(NamedTuple):

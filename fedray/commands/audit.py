@@ -26,6 +26,7 @@ def audit(
     page: Path | None = None,
     figures: Path | None = None,
     statement: Path | None = None,
+    tuning: Path | None = None,
     events: Path | None = None,
     evidence: Path | None = None,
     show_devices: bool = False,
@@ -51,6 +52,7 @@ def audit(
         page (FILE): HTML page of the audit
         figures (DIR): folder for every figure of the page, as SVG and CSV
         statement (DIR): folder for a privacy statement to publish, as Markdown and JSON
+        tuning (DIR): training grid on this trace, whose cost the statement gives
         events (FILE): released models as events, with rho and epsilon of two accountants
         evidence (FILE): every participation that breaks the claim, as .csv or .parquet
     Args:
@@ -65,6 +67,7 @@ def audit(
             "--mechanism": mechanism,
             "--noise-multiplier": noise_multiplier,
             "--statement": statement,
+            "--tuning": tuning,
             "--events": events,
             "--evidence": evidence,
             "--show-devices": show_devices,
@@ -73,6 +76,8 @@ def audit(
         return
     if statement is not None and show_devices:
         raise InputError("--statement is for publication; leave out --show-devices")
+    if tuning is not None and statement is None:
+        raise InputError("--tuning is a line of the statement; give --statement DIR")
     check_evidence(evidence, claim)
     with progress_line("auditing"):
         opened, result = audited(
@@ -81,7 +86,7 @@ def audit(
     written = {}
     # The only file that may be refused is written first.
     if statement is not None:
-        written["statement"] = write_statement(result, statement)
+        written["statement"] = write_statement(result, statement, tuning)
     written |= write_shown(result, page, figures)
     if events is not None:
         written["events"] = str(result.write_events(events))

@@ -8,23 +8,30 @@ from fedray.base.errors import InputError
 from fedray.commands.progress import progress_line
 
 
-def write_statement(audit: Any, folder: Path) -> str:
+def write_statement(audit: Any, folder: Path, tuning: Path | None) -> str:
     """Writes the privacy statement of an audit, as Markdown and JSON.
 
     Args:
         audit: the audit, in which the devices of a log are not named.
         folder: folder of both files, created if it is missing.
+        tuning: directory of a grid whose cost is stated; None for no grid.
 
     Returns:
         Path of the folder.
 
     Raises:
-        InputError: the audit has no noise to state, or the folder cannot be written.
+        InputError: the audit has no noise to state, the grid is of another trace, or the
+            folder cannot be written.
     """
     from fedray.audit.privacy_statement import privacy_statement
     from fedray.base.atomic import write_whole
 
-    found = privacy_statement(audit)
+    grid = None
+    if tuning is not None:
+        from fedray.studies.grid import read_tuning
+
+        grid = read_tuning(tuning, audit.trace)
+    found = privacy_statement(audit, grid)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

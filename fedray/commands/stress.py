@@ -3,12 +3,15 @@
 import contextlib
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from fedray.base.atomic import write_directory
 from fedray.base.document import Document
+from fedray.base.errors import InputError
 from fedray.commands.output import print_json, print_result, refuse_existing, write_shown
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import progress_line
@@ -45,11 +48,13 @@ def stress(
     figures: Path | None = None,
     place: list[str] | None = None,
     has_cache: bool = True,
+    trust_code: bool = False,
     as_json: bool = False,
 ) -> None:
     """Sweep settings or simulated runs, and compare how well mechanisms do in each.
 
-    An interrupted sweep continues when it is run again. Without SWEEP, list the sweeps that ship.
+    A sweep with a trace trains a model in every cell, and keeps the models in --out. An interrupted
+    sweep continues when it is run again. Without SWEEP, list the sweeps that ship.
 
     Args:
         sweep: sweep that ships, or a TOML file
@@ -62,19 +67,30 @@ def stress(
         return
     value, scenario = find_sweep(sweep)
     placement = placement_of(place)
-    # An output that exists is refused now, because the sweep takes long.
-    refuse_existing(out)
-    # Modules that load slowly are imported once the request is known to be possible.
-    from fedray.studies.sweep.run import run_sweep, write_results
+    run: Any
+    if value.trace is not None:
+        from fedray.studies.grid import run_grid
 
-    title = f"sweeping {value.name}"
-    with progress_line(title) as show, contextlib.redirect_stdout(sys.stderr):
-        result = run_sweep(value, scenario, placement, has_cache, show)
-    # Warnings go to stderr, so that stdout has only JSON.
-    for warning in result.warnings:
-        typer.echo(f"fedray: warning: {warning}", err=True)
-    if out is not None:
-        write_results(result, out, result.page())
+        if out is None:
+            raise InputError("--out is missing; name the directory that keeps the trained models")
+        run = partial(run_grid, value, out, placement, trust_code=trust_code)
+    else:
+        # An output that exists is refused now, because the sweep takes long.
+        refuse_existing(out)
+        # Modules that load slowly are imported once the request is known to be possible.
+        from fedray.studies.sweep.run import run_sweep
+
+        run = partial(run_sweep, value, scenario, placement, has_cache)
+    with progress_line(f"sweeping {value.name}") as show, contextlib.redirect_stdout(sys.stderr):
+        result = run(on_progress=show)
+    if value.trace is None:
+        # Warnings go to stderr, so that stdout has only JSON.
+        for warning in result.warnings:
+            typer.echo(f"fedray: warning: {warning}", err=True)
+        if out is not None:
+            from fedray.studies.sweep.run import result_files
+
+            write_directory(out, result_files(result, result.page()))
     write_shown(result, None, figures)
     print_result(result, as_json)
     if out is not None and not as_json:

@@ -16,11 +16,11 @@ import queue
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,13 @@ from numpy.typing import NDArray
 from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
 from fedray.base.parsing import finite_or_none
+from fedray.base.part_done import PartDone
 from fedray.base.table import Table
 from fedray.clients.data.factory import build_index, source_of
 from fedray.clients.workers import TrainerWorker, start_trainers, trains_as_fast_here
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.runtime.cluster import cluster
+from fedray.runtime.cluster import cluster, run_tasks
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.scenario import TRAINED_TABLES
@@ -62,6 +63,7 @@ from fedray.wire.messages import (
 
 TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
 """Keys of a scenario on which traces do not depend, except for the budget `privacy.stop_at`."""
+_Key = TypeVar("_Key")
 MEASURED_DEVICES = 4
 """Number of devices that are timed at once if the size of groups is measured in the first round."""
 
@@ -99,7 +101,7 @@ def train(
         AggregatorLost, TrainerLost: a worker was lost too often.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
-    value = _scenario_to_train(opened, scenario)
+    value = scenario_to_train(opened, scenario)
     # Code that came with a trace may come from a stranger.
     if not trust_code:
         value.demand_trust_of_training()
@@ -123,6 +125,55 @@ def train(
         if isinstance(error, InputError) or not has_checkpoint(partial):
             raise
         raise with_resume_hint(error, directory) from None
+
+
+def train_many(
+    trace: Trace,
+    trainings: Mapping[_Key, tuple[Scenario, Path]],
+    placement: Placement | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> dict[_Key, TrainedRun]:
+    """Trains a model on a trace for each scenario, each a task; finished trainings are read.
+
+    Args:
+        trace: trace of all trainings.
+        trainings: scenario, whose code is trusted, and directory of each training.
+        placement: where the tasks run, each in one process.
+        on_progress: called with the number of trained models.
+
+    Raises:
+        InputError: a directory holds another training.
+        TraceCorrupt: a finished training is damaged.
+    """
+    missing = [(trace.path, *each) for each in trainings.values() if not is_trained(trace, *each)]
+    done, count = len(trainings) - len(missing), len(trainings)
+    on_progress(PartDone(f"{done} of {count} models trained", done, count))
+    for more, _ in enumerate(run_tasks(_train_one, missing, placement or Placement()), done + 1):
+        on_progress(PartDone(f"{more} of {count} models trained", more, count))
+    return {key: TrainedRun.open(out) for key, (_, out) in trainings.items()}
+
+
+def is_trained(trace: Trace, scenario: Scenario, out: Path) -> bool:
+    """Returns whether a whole trained run exists. Raises InputError if it is another one, and
+    TraceCorrupt if it is damaged."""
+    if not out.exists():
+        return False
+    run = TrainedRun.open(out)
+    run.verify()
+    # The folder's name does not identify the training, so both digests must fit.
+    if (run.trace_digest, run.document.get("scenario_digest")) != (trace.digest, scenario.digest):
+        raise InputError(
+            f"output {str(out)!r} holds a training of another scenario or trace; name a new "
+            "directory, or remove it first"
+        )
+    return True
+
+
+def _train_one(job: tuple[Path, Scenario, Path]) -> None:
+    trace, scenario, out = job
+    # A training is short: without checkpoints an interrupted one starts from the beginning.
+    here = Placement(backend="in-process", checkpoint_seconds=math.inf)
+    train(trace, scenario, here, out, trust_code=True)
 
 
 def scenario_of(trace: Trace | ImportedTrace) -> Scenario:
@@ -168,7 +219,7 @@ def finish_training(
     # A live training is written next to the trace, and moved into it at the end.
     partial = _live_partial(trace.path)
     is_resumed = has_checkpoint(partial)
-    value = _scenario_to_train(trace, None)
+    value = scenario_to_train(trace, None)
     # A caller who gives the same scenario already has its code and trusts it.
     is_given = scenario is not None and scenario.digest == value.digest
     if not (trust_code or is_given):
@@ -680,7 +731,7 @@ def _live_partial(trace_directory: Path) -> Path:
     return partial_directory(trace_directory.with_name(f"{trace_directory.name}.training"))
 
 
-def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Scenario:
+def scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Scenario:
     """Returns the trace's own scenario, with those tables replaced that may differ."""
     kept = scenario_of(trace)
     given = kept if scenario is None else scenario

@@ -18,10 +18,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import pyarrow as pa
 
 from fedray.audit.audit import Audit, audit_trace
-from fedray.base.document import InJson, InPlace, Key, Keys, NotInJson, Only
+from fedray.audit.tuning import Tuning
+from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import in_words, up
+from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import CONFIDENCE, MeanInterval, mean_interval, paired_difference
@@ -151,6 +153,10 @@ class Comparison(DrawnResult):
     """delta of every epsilon."""
     assumptions: tuple[str, ...]
     """Assumptions of the epsilons; empty if the trace is not known."""
+    axes: NotInJson[tuple[str, ...]] = ()
+    """Varied keys of a sweep whose cells are the groups: horizontal, vertical or "", others."""
+    tuning: IfAny[Tuning] = None
+    """Privacy of all runs together, if they are the cells of a sweep, the best first."""
     note: ClassVar[InJson[str]] = PAIRED
     """Meaning of intervals and differences."""
     costs_note: ClassVar[InJson[str]] = COSTS
@@ -302,6 +308,13 @@ def compare_runs(
         raise InputError(
             f"{len(opened)} trained run{'' if opened else 's'} cannot be compared; give at least 2"
         )
+    return comparison_of(opened, trace, delta)
+
+
+def comparison_of(
+    opened: Sequence[TrainedRun], trace: Trace | str | Path | None, delta: float | None
+) -> Comparison:
+    """As `compare_runs`, of opened runs; one is enough."""
     for other in opened[1:]:
         _demand_comparable(opened[0], other)
     # All runs share one trace, so any of them that lies in it will do.
@@ -486,30 +499,33 @@ def _spent(
 ) -> tuple[list[_Spent], tuple[str, ...]]:
     """Observed and enforced epsilon and rho of each run by the audit of the trace, and their
     assumptions: each once, with the labels of its groups unless it holds for all."""
-    audits: dict[str, Audit] = {}
-    keys = []
-    for run in runs:
-        privacy = run.document["scenario"]["privacy"]
-        own = [privacy["mechanism"], privacy["noise_multiplier"], privacy.get("encoding")]
-        key = json.dumps(own, sort_keys=True)
-        keys.append(key)
-        # An audit reads all participations, and settings of the training change nothing in it.
-        if key not in audits:
-            # The scenario is read back, so that the audit gets strategies and not tables.
-            read = scenario_of_trained(run, trace).privacy
-            audits[key] = audit_trace(
-                trace, read.noise_multiplier, delta, read.mechanism, encoding=read.encoding
-            )
+    # The scenario is read back, so that the audit gets strategies and not tables.
+    audits = audits_of([scenario_of_trained(run, trace) for run in runs], trace, delta)
     about: dict[str, list[str]] = {}
-    for key, audit in audits.items():
-        own_labels = [label for label, each in zip(labels, keys, strict=True) if each == key]
+    for label, audit in zip(labels, audits, strict=True):
         for sentence in audit.assumptions:
-            about.setdefault(sentence, []).extend(own_labels)
+            about.setdefault(sentence, []).append(label)
     assumptions = tuple(
         sentence if len(names) == len(labels) else f"Of {'; '.join(names)}: {sentence}"
         for sentence, names in about.items()
     )
-    return [_figures_of(audits[key]) for key in keys], assumptions
+    return [_figures_of(audit) for audit in audits], assumptions
+
+
+def audits_of(scenarios: Sequence[Scenario], trace: Trace, delta: float) -> list[Audit]:
+    """Returns the audit of a trace with the mechanism and noise of each scenario."""
+    audits: dict[str, Audit] = {}
+    keys = []
+    for each in scenarios:
+        table, read = each.to_tables()["privacy"], each.privacy
+        own = [table["mechanism"], table["noise_multiplier"], table.get("encoding")]
+        keys.append(json.dumps(own, sort_keys=True))
+        # An audit reads all participations, and settings of the training change nothing in it.
+        if keys[-1] not in audits:
+            audits[keys[-1]] = audit_trace(
+                trace, read.noise_multiplier, delta, read.mechanism, encoding=read.encoding
+            )
+    return [audits[key] for key in keys]
 
 
 def _figures_of(audit: Audit) -> _Spent:

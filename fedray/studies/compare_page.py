@@ -1,13 +1,17 @@
 """Comparisons of trained runs as tables, figures and a page."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from operator import getitem
 from typing import Any
 
 import numpy as np
 
+from fedray.audit.tuning import Tuning
 from fedray.base.rounding import given, in_words, up
-from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
+from fedray.report.figure import Axis, Figure, Plane, Series, Shown, needs_log
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
 from fedray.report.table import Table
@@ -31,12 +35,29 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """Means of each metric, the runs, and the keys in which their scenarios differ."""
-    tables = [_means_table(comparison, metric) for metric in comparison.metrics]
+    """Cost of tuning, means of each metric, the runs, and the keys in which their scenarios
+    differ."""
+    tables = [] if comparison.tuning is None else [_tuning_table(comparison, comparison.tuning)]
+    tables += [_means_table(comparison, metric) for metric in comparison.metrics]
     tables.append(_runs_table(comparison))
     if comparison.differing_keys:
         tables.append(_settings_table(comparison))
     return tables
+
+
+def _tuning_table(comparison: Comparison, tuning: Tuning) -> Table:
+    """The best cell, and the privacy of all trainings together."""
+    first, *others = comparison.groups
+    pairs = [("trainings", tuning.trainings), ("best", first.label)]
+    # Random trainings have seeds of their own, and form no pairs.
+    for second in others[:1] if tuning.runs is None else ():
+        found = comparison.difference(second, comparison.metrics[0].name)
+        is_clear = "can" if found.is_from_zero else "cannot"
+        words = f"{second.label}: {interval_text(found, '+.4f')}; {is_clear} be distinguished"
+        pairs.append(("next", words))
+    pairs += [(name, str(cost or "unknown")) for name, cost in tuning.costs.items()]
+    title = f"Cost of tuning at delta = {given(tuning.delta)}"
+    return Table.facts(title, pairs, f"{tuning.basis[0].upper()}{tuning.basis[1:]}.")
 
 
 def _means_table(comparison: Comparison, metric: Metric) -> Table:
@@ -135,12 +156,41 @@ def _setting(value: Any) -> str:
 
 def comparison_figures(comparison: Comparison) -> list[Shown]:
     """Every metric over rounds; and after the last round against epsilon, if that is known."""
-    figures: list[Shown] = [_curve(comparison, metric) for metric in comparison.metrics]
+    figures: list[Shown] = list(_surfaces(comparison)) if comparison.axes else []
+    figures += [_curve(comparison, metric) for metric in comparison.metrics]
     # A group whose trace is not at hand has no epsilon to stand over.
     known = [group for group in comparison.groups if _epsilon(group) is not None]
     if known:
-        figures += [_against_epsilon(comparison, metric, known) for metric in comparison.metrics]
+        axis = Axis(f"Epsilon at delta = {given(comparison.delta)}", decimals=4)
+        figures += [
+            _against(comparison, each, known, axis, _epsilon) for each in comparison.metrics
+        ]
     return figures
+
+
+def _surfaces(comparison: Comparison) -> Iterator[Shown]:
+    """Yields the first metric over the axes, a plane for each combination of the other keys."""
+    metric, (x, y, *others) = comparison.metrics[0], comparison.axes
+
+    def at(key: str, group: Group) -> Any:
+        run = next(iter(group.runs.values()))
+        value = reduce(getitem, key.split("."), run.document["scenario"])
+        return value.get("kind") if isinstance(value, dict) else value
+
+    if not y:
+        yield _against(comparison, metric, comparison.groups, Axis(x), partial(at, x))
+        return
+    planes: dict[str, dict[tuple[float, float], float]] = {}
+    for group in comparison.groups:
+        named = ", ".join(f"{key} {in_words(at(key, group))}" for key in others)
+        mean = comparison.mean(group, metric.name).mean
+        if math.isfinite(mean):
+            planes.setdefault(named, {})[at(x, group), at(y, group)] = mean
+    z = Axis(f"{metric.title}{metric.in_unit}")
+    note = f"Held-out, after the last round, mean over seeds; {metric.better} is better."
+    for place, (named, cells) in enumerate(planes.items()):
+        title = f"{metric.title.capitalize()} of the cells {named}".rstrip()
+        yield Plane(f"surface-{place}", title, note, Axis(x), Axis(y), z, cells)
 
 
 def _curve(comparison: Comparison, metric: Metric) -> Figure:
@@ -153,17 +203,27 @@ def _curve(comparison: Comparison, metric: Metric) -> Figure:
     return metric_curve(metric, lines, first_run.document.get("optimum", {}))
 
 
-def _against_epsilon(comparison: Comparison, metric: Metric, groups: list[Group]) -> Figure:
+def _against(
+    comparison: Comparison,
+    metric: Metric,
+    groups: Sequence[Group],
+    axis: Axis,
+    of_group: Callable[[Group], float | None],
+) -> Figure:
+    """A metric after the last round, over epsilon or another figure of the groups."""
     means = [comparison.mean(group, metric.name) for group in groups]
-    x = np.array([_epsilon(group) for group in groups], np.float64)
+    is_epsilon = of_group is _epsilon
+    name = "epsilon" if is_epsilon else axis.title.split(".")[-1]
+    note = " Epsilon is the observed one of the trace." if is_epsilon else ""
+    x = np.array([of_group(group) for group in groups], np.float64)
     # A single seed has no interval, hence no bars to explain.
     has_intervals = any(math.isfinite(mean.low) for mean in means)
     bars = " Bars are 95 % intervals of the mean over seeds." if has_intervals else ""
     return Figure(
-        f"{metric.name}-epsilon",
-        f"{metric.title.capitalize()} against epsilon",
-        f"After the last round. Epsilon is the observed one of the trace.{bars}",
-        Axis(f"Epsilon at delta = {given(comparison.delta)}", needs_log([x]), decimals=4),
+        f"{metric.name}-{name}",
+        f"{metric.title.capitalize()} against {name}",
+        f"After the last round.{note}{bars}",
+        replace(axis, is_log=needs_log([x])),
         Axis(f"Held-out {metric.title}{metric.in_unit}", starts_at_zero=False),
         # Each group is a series of one point, so that it has a name and a colour.
         tuple(

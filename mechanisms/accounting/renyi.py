@@ -5,10 +5,16 @@ event.
 """
 
 import logging
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from fedray.mechanisms.accounting.events import Event
 from fedray.mechanisms.accounting.limits import check_delta
 from fedray.mechanisms.accounting.peer import peer_event
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 
 def renyi_epsilon(event: Event, delta: float) -> float:
@@ -20,8 +26,29 @@ def renyi_epsilon(event: Event, delta: float) -> float:
         EventRefused: the event is unknown.
         InputError: delta is outside [1e-30, 1).
     """
+    return _epsilon(peer_event(event), delta)
+
+
+def best_of_epsilon(
+    event: Event,
+    mean: float,
+    shape: float | Literal["poisson"],
+    delta: float,
+    others: Sequence[Event] = (),
+) -> float:
+    """Returns an upper bound on epsilon of the best of a random number of runs of an event, and of
+    other events (Papernot and Steinke 2022, Theorem 2 with eta = shape, or Theorem 6)."""
+    # dp_accounting does not export the event with the others.
+    from dp_accounting import ComposedDpEvent
+    from dp_accounting.dp_event import RepeatAndSelectDpEvent
+
+    eta = math.inf if shape == "poisson" else shape
+    best = RepeatAndSelectDpEvent(peer_event(event), mean, eta)
+    return _epsilon(ComposedDpEvent([best, *map(peer_event, others)]), delta)
+
+
+def _epsilon(composed: "DpEvent", delta: float) -> float:
     check_delta(delta)
-    composed = peer_event(event)
     from dp_accounting.rdp import RdpAccountant
 
     logger = logging.getLogger("absl")

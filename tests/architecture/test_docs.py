@@ -185,6 +185,7 @@ def test_every_table_that_is_shown_is_valid(
     from fedray.audit.claims import Claim
     from fedray.scenario import Scenario
     from fedray.scenario.pretraining import Pretraining
+    from fedray.studies.sweep.sweep import Sweep
 
     monkeypatch.chdir(tmp_path)
     Path("stackoverflow.sqlite").touch()
@@ -192,7 +193,10 @@ def test_every_table_that_is_shown_is_valid(
     for file in filter(lambda each: each.title, blocks_of(page)):
         Path(file.title).write_text(file.text, encoding="utf-8")
     tables = tomllib.loads(block.text)
-    if "noise_multiplier" in tables:
+    if "trace" in tables or "runs" in tables:
+        grid = {"name": "g", "trace": "t", "vary": {"privacy.delta": [1e-9]}, "x": "privacy.delta"}
+        Sweep.model_validate({**grid, **tables})
+    elif "noise_multiplier" in tables:
         Claim.model_validate({**tables, "mechanism": {"kind": "tree"}})
     elif "steps" in tables:
         Pretraining.model_validate(tables)

@@ -7,15 +7,13 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.base.atomic import write_directory
 from fedray.base.document import InJson, InPlace, Key, NotInJson, json_of
-from fedray.base.errors import Unsustainable, shown
+from fedray.base.errors import InputError, Unsustainable, shown
 from fedray.base.result import DrawnResult
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.mechanisms.optimize.design import default_cache as designs_cache
@@ -184,9 +182,12 @@ def run_sweep(
         The rows of every cell, in the sweep's order.
 
     Raises:
+        InputError: the sweep has a trace, for `run_grid`.
         Unsustainable: no cell can commit its rounds; a cell that cannot counts as starved.
         RunFailed: a task dies for good.
     """
+    if sweep.trace is not None:
+        raise InputError.of("sweep", sweep.name, "has a trace to train on", "use run_grid")
     cells = sweep.cells()
     cache = StudyCache(has_cache)
     designs = designs_cache() if has_cache else None
@@ -220,17 +221,16 @@ def run_sweep(
     return SweepResult(sweep, results, tuple(cache.warnings))
 
 
-def write_results(result: SweepResult, out: Path, page: str) -> None:
-    """Writes results.parquet, results.json and report.html to a new directory."""
+def result_files(result: Any, page: str) -> dict[str, bytes]:
+    """Returns results.parquet, results.json and report.html of a result."""
     table = io.BytesIO()
     pq.write_table(result.to_arrow(), table, compression="zstd")
     document = json.dumps(result.to_json(), indent=1) + "\n"
-    files = {
+    return {
         "results.parquet": table.getvalue(),
         "results.json": document.encode(),
         "report.html": page.encode(),
     }
-    write_directory(out, files)
 
 
 def _error_to_sort_by(row: Row) -> float:

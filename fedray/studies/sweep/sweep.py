@@ -16,6 +16,8 @@ setting that each was made for.
     bands = 400
     made_for = ["estimate"]
 
+A sweep with a trace, and without mechanisms, trains every cell (`fedray.studies.grid`).
+
 Settings are rounds, min_sep, max_participations (a number, or "most" for ceil(rounds / min_sep)),
 population and report_goal (whose quotient is the min-sep of a population that is cycled through,
 where min_sep itself is not given).
@@ -31,8 +33,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from fedray.audit.tuning import RandomRuns
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.mistakes import nearest_first
+from fedray.base.rng import Stream, stream_generator
 from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
 from fedray.mechanisms.optimize.design import RECIPES, Kind, MechanismRequest, Recipe
@@ -40,6 +44,7 @@ from fedray.mechanisms.optimize.objective import Objective
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.workload import Workload
 from fedray.scenario import Scenario
+from fedray.scenario.scenario import TRAINED_TABLES
 from fedray.studies.workloads import schedule_rates
 
 Count = Annotated[int, Field(ge=1)]
@@ -56,6 +61,9 @@ PLOTTED_LOSS: dict[str, Objective] = {
 """Loss behind a plotted figure."""
 LOSS_NAMES: dict[Objective, str] = {"rms": "RmsLoss", "max": "MaxLoss"}
 MOST_CELLS = 20_000
+SEEDS = 3
+TRAINING_KEYS = {"name", "description", "vary", "x", "plane", "trace", "seeds", "runs"}
+"""Keys of a sweep that trains."""
 
 
 class Estimate(Table):
@@ -132,8 +140,18 @@ class Sweep(Table):
     """Values by key; the cells are all their combinations."""
     estimate: Estimate | None = None
     """The guess before a run; needed by mechanisms made for it."""
-    mechanisms: Annotated[tuple[MechanismSpec, ...], Field(strict=False, min_length=1)]
-    """Tables: the mechanisms that are judged in every cell."""
+    mechanisms: Annotated[
+        tuple[MechanismSpec, ...], Field(strict=False, exclude_if=lambda given: not given)
+    ] = ()
+    """Tables: the mechanisms that are judged in every cell; required without a trace."""
+    trace: str | None = None
+    """A trace, relative to this file: every cell is then trained on it. Such a sweep has only the
+    keys name, description, vary, x, plane, and the following two."""
+    seeds: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Trainings of each cell, with `training.seed` from 1; default: 3."""
+    runs: RandomRuns | None = None
+    """Table, in place of `seeds`: a random number of trainings, each of a random cell and with a
+    seed of its own, of which only the best may be released."""
     noise_multiplier: (
         Annotated[float, Field(ge=LEAST_NOISE_MULTIPLIER, le=MOST_NOISE_MULTIPLIER)] | None
     ) = None
@@ -189,10 +207,14 @@ class Sweep(Table):
             raise ValueError("noise_multiplier and noise_per_report: give one of them")
         if self.parsed_workload.rates and self.scenario is None:
             raise ValueError("workload: a schedule needs a scenario; add one, or leave it out")
+        if self.trace is not None:
+            self._check_training()
+        elif not self.mechanisms:
+            raise ValueError("mechanisms are missing; add a table [[mechanisms]], or a trace")
         # An impossible guess or setting is refused here, and not in the middle of a sweep.
         if self.estimate is not None:
             self.estimate.participation()
-        if self.scenario is None:
+        if self.scenario is None and self.trace is None:
             self._check_settings()
         for axis in filter(None, (self.x, self.plane)):
             if axis not in self.vary:
@@ -222,6 +244,30 @@ class Sweep(Table):
         if scenario is None or not self.parsed_workload.rates:
             return self.parsed_workload
         return Workload.parse(self.workload, schedule_rates(scenario, rounds))
+
+    def _check_training(self) -> None:
+        wrong = self.model_fields_set - TRAINING_KEYS
+        if wrong or {"seeds", "runs"} <= self.model_fields_set:
+            named = ", ".join(sorted(wrong)) or "seeds"
+            raise ValueError(f"{named}: has no use in a sweep that trains; leave it out")
+        for key, values in self.vary.items():
+            if len(set(values)) < len(values):
+                raise ValueError(f"vary.{key}: a value stands twice; give each once")
+            if key.split(".")[0] not in TRAINED_TABLES or key == "training.seed":
+                raise ValueError(
+                    f"vary.{key}: may change who takes part, or the seed, but all cells train on "
+                    "one trace with the same seeds; vary other keys of data, training and privacy"
+                )
+
+    def draws(self) -> list[tuple[int, int]]:
+        """Place of the cell, and `training.seed`, of each training."""
+        cells = len(self.cells())
+        if self.runs is None:
+            return list(itertools.product(range(cells), range(1, (self.seeds or SEEDS) + 1)))
+        random = stream_generator(self.runs.seed, Stream.TUNING)
+        number = self.runs.number(random)
+        # Seeds of their own, because runs that shared their noise would not be independent.
+        return [(int(random.integers(cells)), int(random.integers(2**63))) for _ in range(number)]
 
     def _check_settings(self) -> None:
         for key, values in self.vary.items():
@@ -270,6 +316,8 @@ class Sweep(Table):
         Raises InputError in one line.
         """
         sweep = read_table_file(cls, path, "sweep")
+        if sweep.trace is not None:
+            return sweep.model_copy(update={"trace": str(Path(path).parent / sweep.trace)}), None
         if sweep.scenario is None:
             return sweep, None
         scenario = Scenario.from_toml(Path(path).parent / sweep.scenario)
