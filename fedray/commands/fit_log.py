@@ -42,9 +42,8 @@ def fit_log(
     The log has intervals of eligibility (columns device, start, end), check-ins (device, time) or,
     with --timer, participations (device, time or round); without times, --days is required.
     Numbers that are not Unix times count from the midnight before a Monday. With a column of states
-    and --step-minutes, the rows are all known intervals, and a device is unknown between them. The
-    parameters are found by simulated moments. --set availability.model=poisson or conditions fits
-    another model.
+    and --step-minutes, devices are unknown where they have no row. --set availability.model=poisson
+    or conditions fits another model. The parameters are found by simulated moments.
 
     Example: fedray fit-log log.csv --column start=since --column end=until --out habits.toml
 
@@ -52,7 +51,7 @@ def fit_log(
         column (ROLE=NAME): column of the log, such as device=client_id; repeatable
         timer (HOURS): timer of the devices; the log is then one of participations
         days (DAYS): time of all rounds together, for a log without times
-        step_minutes (MINUTES): time between two looks at a device, for a log with a column of states
+        step_minutes (MINUTES): time between two looks at a device, for a log with states
         seed (N): seed of the simulated devices
         overrides (KEY=VALUE): key of the table availability to set; repeatable
         out (FILE): TOML file of the fitted tables, for a scenario
@@ -80,14 +79,8 @@ def fit_log(
     offset = 0.0 if is_fitted else _hours(utc_offset)
     with progress_line("fitting") as show:
         show("reading the log")
-        observed = read_observed_log(
-            log,
-            columns,
-            utc_offset_hours=offset,
-            timer_hours=timer,
-            days=days,
-            step_minutes=step_minutes,
-        )
+        kept = {"timer_hours": timer, "days": days, "step_minutes": step_minutes}
+        observed = read_observed_log(log, columns, utc_offset_hours=offset, **kept)
         fit = fit_habits(observed, base, seed=seed, fits_offset=is_fitted, on_progress=show)
     toml = tomli_w.dumps(fit.to_tables())
     if out is not None:

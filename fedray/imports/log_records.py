@@ -119,10 +119,9 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
         )
     # Rounds, and numbers that count from an unknown moment, have no date.
     is_unix = columns.round is None and EARLIEST <= float(start.min()) <= LATEST
-    is_eligible = None
-    if columns.state is not None:
-        states = _cast(table[columns.state], pa.bool_(), columns.state, name)
-        is_eligible = states.to_numpy()
+    if columns.state is None:
+        return LogRecords(device, start, end, form, is_unix)
+    is_eligible = _cast(table[columns.state], pa.bool_(), columns.state, name).to_numpy()
     return LogRecords(device, start, end, form, is_unix, is_eligible)
 
 

@@ -92,7 +92,7 @@ def test_a_log_of_states_has_devices_that_were_never_eligible_and_gaps(tmp_path:
         (COLUMNS, None, "go together"),
         (RecordColumns(time_unit="seconds"), 30.0, "go together"),
         (RecordColumns(time="start", state="on"), 30.0, "go together"),
-        (COLUMNS, 7.0, "divide a day"),
+        (COLUMNS, 7.0, "and divide a day"),
         (RecordColumns(state="start", time_unit="seconds"), 30.0, "given twice"),
         (RecordColumns(state="end2", time_unit="seconds"), 30.0, "true or false"),
         (RecordColumns(state="of", time_unit="seconds"), 30.0, "state_column='of' is not a column"),

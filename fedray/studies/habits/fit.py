@@ -17,6 +17,7 @@ With n devices in the log and s simulated ones, the noise of the simulation adds
 covariance of simulated devices. It is in the standard errors and in the J statistic (Hansen 1982).
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -156,10 +157,11 @@ class HabitFit(DrawnResult):
     def to_tables(self) -> dict[str, Any]:
         """Returns the fitted tables: availability, and population.time_zones with an offset."""
         # TOML has no null: keys that are None are left out.
-        keys = self.table.model_dump(mode="json", exclude_none=True)
-        tables: dict[str, Any] = {"availability": _short(keys)}
+        keys = self.table.model_dump_json(exclude_none=True)
+        # A file needs no more than six digits.
+        tables = {"availability": json.loads(keys, parse_float=lambda x: float(f"{float(x):.6g}"))}
         if self.offset_hours is not None:
-            zone = {"utc_offset_hours": _short(self.offset_hours), "share": 1.0}
+            zone = {"utc_offset_hours": float(f"{self.offset_hours:.6g}"), "share": 1.0}
             tables["population"] = {"time_zones": [zone]}
         return tables
 
@@ -523,12 +525,3 @@ def _whitening(covariance: Float64Array) -> Float64Array:
     # Directions of next to no variance would get next to infinite weight.
     kept = values > _LEAST_EIGENVALUE
     return (vectors[:, kept] / np.sqrt(values[kept])).T * scale
-
-
-def _short(value: Any) -> Any:
-    """Rounds a value to the digits that a file needs."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {name: _short(each) for name, each in value.items()}
-    return [_short(each) for each in value] if isinstance(value, list | tuple) else value

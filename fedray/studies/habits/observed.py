@@ -2,28 +2,20 @@
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from scipy import special
 
-from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
-from fedray.base.rng import Key, Stream, draw, exponential, stream_key, tabulated_quantiles
-from fedray.clients.availability.habit import HabitAvailabilityModel, HabitTables
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array
+from fedray.base.rng import Key, Stream, draw, exponential, stream_key
 from fedray.clients.availability.intervals import DAY, HOUR
-from fedray.clients.population import Zones
 from fedray.clients.sessions import long_intervals
 from fedray.scenario import Scenario
-from fedray.scenario.availability import HabitAvailability
 from fedray.studies.habits.columns import interval_sums, point_sums
 from fedray.studies.habits.parameters import Fitted, Kind
 from fedray.studies.habits.statistics import Summary, summary_of_intervals, summary_of_records
-
-_NODES = np.concatenate([np.arange(4096) / 4096, 1.0 - 2.0 ** -np.linspace(12.0, 33.0, 85)])
-"""Places at which distributions are inverted exactly, down to the last word of the upper tail."""
 
 
 class Records(NamedTuple):
@@ -122,12 +114,10 @@ class Simulator:
         first_day = weeks + layout.first_weekday
         origin = first_day * DAY
         scenario = self._scenario(offset)
-        if isinstance(table, HabitAvailability):
-            model = HabitAvailabilityModel(scenario, table, quick_tables(scenario, table))
-        else:
-            model = resolve_name(table.implementation)(scenario, table)
+        model = resolve_name(table.implementation)(scenario, table)
+        ids = np.arange(self.first_device, self.first_device + self.devices, dtype=np.uint64)
         intervals = long_intervals(
-            model, self._ids, self._open, origin - lead_days * DAY, origin + layout.days * DAY
+            model, ids, np.zeros(ids.size), origin - lead_days * DAY, origin + layout.days * DAY
         )
         # Hours count from the log's first midnight; records below 0 only start timers.
         starts = np.maximum((intervals.start_times - origin) / HOUR, -24.0 * lead_days)
@@ -135,7 +125,7 @@ class Simulator:
         first = np.searchsorted(intervals.local, np.arange(self.devices + 1))
         if layout.known is not None:
             # Each device of the log lends its gaps to as many simulated ones.
-            known = layout.known[self._ids % len(layout.known)]
+            known = layout.known[ids % len(layout.known)]
             states = on_grid(intervals.local, starts, ends, known.shape, layout.days)
             return runs_of(states & known, layout.days)
         # Intervals have no timer, so nothing of them lies before the log.
@@ -145,15 +135,6 @@ class Simulator:
         lengths = rate, layout.timer_hours
         points, point_first = _points(key, self.first_device, first, starts, ends, *lengths)
         return seen(Records(point_first, points, points))
-
-    @cached_property
-    def _ids(self) -> UInt64Array:
-        first = self.first_device
-        return np.arange(first, first + self.devices, dtype=np.uint64)
-
-    @cached_property
-    def _open(self) -> Float64Array:
-        return np.zeros(self.devices)
 
     def _scenario(self, offset: float) -> Scenario:
         zone = {"utc_offset_hours": offset, "share": 1.0}
@@ -165,24 +146,6 @@ class Simulator:
                 "training": {"enabled": False},
             }
         )
-
-
-def quick_tables(scenario: Scenario, table: HabitAvailability) -> HabitTables:
-    """Returns the arrays of a habit model, from a few thousand quantiles and lines between them.
-
-    A fit looks at hundreds of models, and the exact inversion of two distributions would take half
-    of its time. `tests/studies/test_habits.py` bounds the difference far below the resolution of
-    any log.
-    """
-    alpha, beta = table.night_propensity
-    shape = table.day_habit_shape
-    propensities = special.betaincinv(alpha, beta, _NODES)
-    free_rates = special.gammaincinv(shape, _NODES) / shape
-    return HabitTables(
-        propensities=tabulated_quantiles(lambda u: np.interp(u, _NODES, propensities)),
-        free_rates=tabulated_quantiles(lambda u: np.interp(u, _NODES, free_rates)),
-        zones=Zones.of(scenario),
-    )
 
 
 def on_grid(

@@ -47,13 +47,11 @@ def read_observed_log(
     if timer_hours is not None and not 0.0 <= timer_hours <= 24.0 * 365:
         raise InputError.of("timer_hours", timer_hours, "must be from 0 to 8760")
     kind = _kind(columns, timer_hours)
-    has_states = columns.state is not None
-    if has_states != (step_minutes is not None) or (has_states and kind != "intervals"):
+    if (columns.state is None) != (step_minutes is None) or (step_minutes and kind != "intervals"):
         rule = "and a column of states go together, for a log of intervals"
         raise InputError.of("step_minutes", step_minutes, rule, "give both, or neither")
-    if step_minutes is not None and (not 1.0 <= step_minutes <= 720.0 or 1440.0 % step_minutes):
-        rule = "must be from 1 to 720 minutes and divide a day"
-        raise InputError.of("step_minutes", step_minutes, rule)
+    if step_minutes is not None and not (1 <= step_minutes <= 720 and 1440 % step_minutes == 0):
+        raise InputError.of("step_minutes", step_minutes, "must be 1 to 720 and divide a day")
     log = read_log_records(path, columns)
     if kind == "rounds":
         log = _rounds_as_times(log, days)
