@@ -65,9 +65,9 @@ def run(
     phones = read_phones(data, fitted)
     known, tables, notes = phones.known & phones.is_fitted, {}, []
     with tempfile.TemporaryDirectory(prefix="fedray-flash-") as folder:
-        log = _written(Path(folder, "log.parquet"), phones.eligible & known, known)
+        log = _written(Path(folder, "log.parquet"), phones.eligible, known)
         columns = fedray.RecordColumns(state="eligible", time_unit="seconds")
-        observed = fedray.read_observed_log(log, columns, step_minutes=30)
+        observed = fedray.read_observed_log(Path(log), columns, step_minutes=30)
         for table in FITTED:
             on_progress(f"fitting {table.model}")
             fit = fedray.fit_habits(observed, table, seed=seed)
@@ -79,8 +79,9 @@ def run(
         # A recording has no gaps: the next day fills an unknown half hour, if it is known.
         for _ in range(1, seen.shape[1]):
             on, seen = np.where(seen, on, np.roll(on, -1, axis=1)), seen | np.roll(seen, -1, axis=1)
-        recording = _written(Path(folder, "recording.parquet"), on.reshape(len(known), -1))
-        replay = {"model": "replay", "file": str(recording), "recorded_devices": len(known)}
+        on = on.reshape(len(known), -1)
+        recording = _written(Path(folder, "recording.parquet"), on, on)
+        replay = {"model": "replay", "file": recording, "recorded_devices": len(known)}
         tables["replay"] = {**replay, "period_days": seen.shape[1], "day_shift": "uniform"}
         on_progress("simulating")
         simulated = {name: _simulated(each, phones, seed) for name, each in tables.items()}
@@ -102,16 +103,12 @@ def read_phones(data: Path | None, fitted: str) -> Phones:
     return Phones(eligible & known, known, np.isin(days, fitted.split(",")))
 
 
-def _written(file: Path, *states: Values) -> Path:
-    """Writes the first states as eligible half hours, others as not where they do not overlap."""
-    rows = []
-    for place, each in enumerate(states):
-        runs = public.runs_of(each, each.shape[1] // STEPS)
-        device = np.repeat(np.arange(len(each)), np.diff(runs.first))
-        rows.append((device, 3600 * runs.starts, 3600 * runs.ends, device >= len(each) * place))
-    columns = [np.concatenate(each) for each in zip(*rows, strict=True)]
-    pq.write_table(pa.table(columns, ["device", "start", "end", "eligible"]), file)
-    return file
+def _written(file: Path, eligible: Values, known: Values) -> str:
+    """Writes a row for each known half hour."""
+    device, step = np.nonzero(known)
+    rows = [device, 1800.0 * step, 1800.0 * (step + 1), eligible[known]]
+    pq.write_table(pa.table(rows, ["device", "start", "end", "eligible"]), file)
+    return str(file)
 
 
 def _simulated(table: dict[str, Any], phones: Phones, seed: int) -> Values:

@@ -201,11 +201,14 @@ def test_the_file_of_flash_is_as_it_is_described() -> None:
 @needs_data
 @pytest.mark.slow
 def test_published_figures_of_flash_are_those_that_the_study_finds() -> None:
-    """Those of docs/populations.md; a change of any model or fit shows here."""
+    """Those of scenarios/README.md that hold for every seed."""
     (found,) = flash.run(REAL)
-    values = found.document["log_likelihood"]
-    assert values[f"habit {OWN}"] == pytest.approx(-0.2249, abs=0.002)
-    assert values[f"conditions {OWN}"] == pytest.approx(-0.2241, abs=0.002)
+    values, behind = found.document["log_likelihood"], found.document["behind"]
     assert values["shares by the time of day"] == pytest.approx(-0.2611, abs=0.0001)
-    assert found.document["behind"][f"replay {OWN}"]["low"] > 0.0
+    assert {*list(values)[:2]} == {f"habit {OWN}", f"conditions {OWN}"}
+    for name in (f"shares {OWN}", f"replay {OWN}", f"poisson {OWN}", "habit by the time of day"):
+        assert behind[name]["low"] > 0.0, name
+    assert found.document["observed"]["mean share eligible"]["mean"] == pytest.approx(
+        0.0734, abs=1e-4
+    )
     assert "mean share over that of fitted days" in found.document["unexplained"]

@@ -50,7 +50,7 @@ NORMAL_95 = 1.959964
 """Standard errors to either end of a 95 % interval."""
 SIMULATED = 4.0
 """Simulated devices for the estimate, over the devices of the log."""
-LEAST_SIMULATED, MOST_SIMULATED = 2_000, 30_000
+LEAST_SIMULATED, MOST_SIMULATED = 10_000, 30_000
 FIRST_SHARE = 4
 """Factor by which the search begins with fewer devices."""
 _STEPS = {"log": 0.2, "logit": 0.4, "plain": 0.3}
@@ -272,17 +272,10 @@ class _Search:
         # serves.
         self._weigh(self.covariance, self.devices)
         if layout.kind != "intervals":
-            self.start[RATE] = self._first_rate()
+            # Devices of the defaults are eligible for about two and a half hours a day.
+            daily = self.records.starts.size / self.records.devices / layout.days
+            self.start[RATE] = min(max(daily / 2.5, 0.02), 20.0)
         self.start[OFFSET] = 0.0
-
-    def _first_rate(self) -> float:
-        """Records per eligible hour if devices were eligible as they are at the start."""
-        # Few devices will do for a place to start from.
-        intervals = Simulator(Layout("intervals", 7, 0), 500, 1).records(self.base)
-        hours = float((intervals.ends - intervals.starts).sum()) / 500 / 7
-        records = self.records.starts.size / self.records.devices / self._layout.days
-        # With a timer fewer hours count than the eligible ones; the search finds the rest.
-        return min(max(records / max(hours, 1e-3), 0.02), 20.0)
 
     def _weigh(self, covariance: Float64Array, simulated: int) -> None:
         """Weighs statistics by the inverse of a covariance from now on.
