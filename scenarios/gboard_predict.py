@@ -240,7 +240,7 @@ def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Curves
 
     Args:
         run: a run of any locale.
-        published: runs to fit parameters on; those of the same locale are left out.
+        published: runs to fit parameters on; runs of the same locale are left out.
         curves: curves of all runs under every mechanism.
     """
     # Another row of the same locale would give away its reach.

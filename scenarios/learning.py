@@ -5,8 +5,10 @@ one common rho, by the exact sensitivity of the trace, and trains a model per se
 a seed share cohorts, data, initial model and held-out devices, so mechanisms are compared seed by
 seed.
 
-Mechanisms that are optimised for a participation can also be made for a wrong min-sep. They get the
-noise for the same rho of the same trace: the error costs utility, never privacy.
+Mechanisms that are optimised can also be made for a wrong min-sep, or for another workload than
+prefix sums. They get the noise for the same rho of the same trace: a wrong guess costs utility,
+never privacy. Which workload's error predicts what models learn is measured by its rank correlation
+with the final metric.
 
     OUT/NAME/
       trace/            shared by all trainings
@@ -23,15 +25,17 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 
 import fedray
 from fedray import InputError
-from fedray.mechanisms import Identity
+from fedray.mechanisms import Workload
+from fedray.scenario import NoNoise
 from fedray.scenarios.reproduction import (
     Document,
+    Float64Array,
     InJson,
     InPlace,
     Key,
@@ -42,19 +46,30 @@ from fedray.scenarios.reproduction import (
     Progress,
     Reproduced,
     Reproduction,
+    Table,
     mean_interval,
     paired_difference,
 )
 
+K = TypeVar("K")
 Kind = Literal["banded-toeplitz", "blt", "tree-full", "tree", "identity"]
+RECIPES = Path(__file__).resolve().parent / "learning"
+"""Folder of the scenarios that ship."""
+PLAYS = RECIPES / "with_data" / "shakespeare.toml"
+"""Scenario that needs the plays of `fedray data shakespeare`."""
 ORDER: tuple[Kind, ...] = ("banded-toeplitz", "blt", "tree-full", "tree", "identity")
 """The literature's order at equal privacy, the best first."""
 NO_NOISE = "no noise"
-"""Name of the reference, which is trained with almost no noise and has no rho."""
-LEAST_NOISE_MULTIPLIER = 0.01
-"""Smallest noise multiplier that a scenario may have."""
+"""Name of the reference, which has no rho."""
 OPTIMISED: tuple[Kind, ...] = ("banded-toeplitz", "blt")
-"""Kinds that are made for a min-sep."""
+"""Kinds that are made for a min-sep and a workload."""
+WORKLOADS = (
+    "prefix",
+    "momentum=0.9",
+    "decay=0.95",
+    *(f"momentum=0.9,decay={share}" for share in (0.9, 0.93, 0.95, 0.97, 0.99)),
+)
+"""Workloads whose errors are compared; the scenarios' servers have momentum 0.9."""
 LAST_SHARE = 0.2
 """A model's final metric is the mean of its evaluations in this last share of the rounds: a
 single evaluation moves with the noise of its round."""
@@ -65,7 +80,7 @@ class TrainedMechanism:
     """A mechanism with which models were trained."""
 
     name: str
-    """Its kind, and if it was made for a wrong min-sep, that min-sep; or "no noise"."""
+    """Its kind, with the wrong min-sep or the workload that it was made for; or "no noise"."""
     kind: str
     """Kind of its strategy."""
     made_for_min_sep: int | None
@@ -76,9 +91,11 @@ class TrainedMechanism:
     """Whether the sensitivity is exact; False marks an upper bound."""
     noise_multiplier: float
     """Noise multiplier at which the trace has the common rho."""
-    rms_prefix_error: float | None
-    """Predicted standard deviation of the noise on prefix sums at that multiplier, root mean square
-    over rounds, at clip norm 1; None for the reference."""
+    errors: Mapping[str, float]
+    """Predicted standard deviation of the noise at that multiplier, by workload: root mean square
+    over rounds, at clip norm 1; empty for the reference."""
+    made_for_workload: str | None = None
+    """Workload that it was optimised for, unless that is prefix sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +107,7 @@ class Comparison(Document):
     second: str
     """Name of the other mechanism."""
     gain: MeanInterval
-    """How much better the first is, over the seeds that both have; negative if it is worse."""
+    """How much better the first is, over the seeds that both have; negative for a worse one."""
 
     @property
     def verdict(self) -> InJson[str]:
@@ -106,6 +123,20 @@ class FinalValues(NamedTuple):
     values: Mapping[int, float]
     """The final value by seed; null if it is not finite."""
     mean: InPlace[MeanInterval]
+
+
+class Predictor(NamedTuple):
+    """How well the error of a workload predicts a metric at equal privacy."""
+
+    workload: str
+    rank_correlation: MeanInterval
+    """Spearman's correlation over the mechanisms, the mean over seeds; 1 if the mechanism of the
+    lesser error is always the better."""
+    over_prefix: MeanInterval
+    """Excess over the correlation of prefix sums, paired by seed."""
+    residual: float
+    """Root mean square distance of the mechanisms' means from their least-squares line over the
+    logarithm of the error, in units of the metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +155,11 @@ class MetricResult(Document):
     guesses: tuple[Comparison, ...]
     """Comparisons of a mechanism made for the trace's min-sep with one made for another; and of two
     kinds made for the same wrong min-sep, the one with the smaller predicted error first."""
+    predictors: tuple[Predictor, ...]
+    """One for each compared workload."""
+    workloads: tuple[Comparison, ...] = ()
+    """Comparisons of a mechanism made for the workload of the study with one made for prefix sums;
+    the last is their mean over kinds."""
 
     @property
     def finals(
@@ -176,6 +212,14 @@ def run(
         str | None,
         "Wrong min-seps, comma-separated, for which the optimised mechanisms are made too.",
     ] = None,
+    data: Annotated[
+        Path | None, "Parquet file of `fedray data shakespeare`, for one more scenario."
+    ] = None,
+    workload: Annotated[
+        str | None,
+        "Workload for which the optimised mechanisms are made too, such as "
+        "momentum=0.9,decay=0.95.",
+    ] = None,
     overrides: Sequence[str] = (),
     placement: "fedray.Placement | None" = None,
     out: Path | None = None,
@@ -183,10 +227,14 @@ def run(
 ) -> Iterator[Reproduced]:
     """Trains models with every mechanism, for one scenario after another.
 
+    The seeds follow `training.seed`, which is 1 by default here.
+
     Args:
         scenario: scenario files; empty for those in `learning/`.
         seeds: number of models of each mechanism, at least two.
         guesses: min-seps, comma-separated.
+        data: plays, by role; without them the shipped scenario that needs them is left out.
+        workload: text of a workload.
         overrides: keys set in every scenario, as "table.key=value".
         placement: place of the trainings.
         out: directory with a folder per scenario; None keeps nothing.
@@ -198,11 +246,38 @@ def run(
     from fedray.scenarios.learning_page import reproduced
 
     min_seps = _min_seps_of(guesses)
-    if not 2 <= seeds <= 1000:
-        raise InputError.of("seeds", seeds, "must be from 2 to 1000", "one seed gives no interval")
-    files = scenario or shipped_recipes()
-    scenarios = [fedray.Scenario.from_toml(file, overrides) for file in files]
-    names = [each.name for each in scenarios]
+    own = Workload.parse(workload) if workload is not None else None
+    documents: list[dict[str, Any]] = []
+    # Models that are not kept are needed only until they are compared.
+    with tempfile.TemporaryDirectory(prefix="fedray-learning-") as folder:
+        directory = Path(os.path.abspath(out or folder))
+        for each in scenarios_of(scenario, data, directory, overrides):
+            place, numbers = directory / each.name, seeds_of(each, seeds)
+            found = study_learning(
+                each, place, numbers, min_seps, placement, on_progress, workload=own
+            )
+            documents.append(found.to_json())
+            yield reproduced(found, documents, _baselines(each, data))
+
+
+def scenarios_of(
+    files: Sequence[Path], data: Path | None, directory: Path, overrides: Sequence[str]
+) -> list["fedray.Scenario"]:
+    """Reads the scenarios of a study.
+
+    Args:
+        files: scenario files; empty for those in `learning/`.
+        data: Parquet file of plays, for one more scenario; None for none.
+        directory: directory of the study, where plays are split.
+        overrides: keys set in every scenario.
+
+    Raises:
+        InputError: two scenarios have the same name.
+    """
+    read = [fedray.Scenario.from_toml(file, overrides) for file in files or shipped_recipes()]
+    if data is not None:
+        read.append(_of_plays(data, directory, overrides))
+    names = [each.name for each in read]
     if len(set(names)) < len(names):
         raise InputError.of(
             "scenario",
@@ -210,15 +285,24 @@ def run(
             "must have different names, because each scenario's folder is named after it",
             "rename one of them",
         )
-    documents: list[dict[str, Any]] = []
-    # Models that are not kept are needed only until they are compared.
-    with tempfile.TemporaryDirectory(prefix="fedray-learning-") as folder:
-        for each in scenarios:
-            place = (out or Path(folder)) / each.name
-            numbers = range(1, seeds + 1)
-            found = study_learning(each, place, numbers, min_seps, placement, on_progress)
-            documents.append(found.to_json())
-            yield reproduced(found, documents)
+    return read
+
+
+def seeds_of(scenario: "fedray.Scenario", count: int) -> range:
+    """Returns seeds of trainings, from `training.seed` or 1. Raises InputError."""
+    if not 2 <= count <= 1000:
+        raise InputError.of("seeds", count, "must be from 2 to 1000", "one seed gives no interval")
+    first = scenario.training.seed or 1
+    return range(first, first + count)
+
+
+def _of_plays(data: Path, directory: Path, overrides: Sequence[str]) -> "fedray.Scenario":
+    """Returns the scenario on roles of plays, of which a tenth are held out."""
+    from fedray.scenarios.shakespeare import roles_of, write_split
+
+    folder = directory / PLAYS.stem / "data"
+    write_split(roles_of(data, tuning=False), folder)
+    return fedray.Scenario.from_toml(PLAYS, [f"data.file={folder}", *overrides])
 
 
 def study_learning(
@@ -229,6 +313,7 @@ def study_learning(
     placement: "fedray.Placement | None" = None,
     on_progress: Progress = lambda _: None,
     order: Sequence[Kind] = ORDER,
+    workload: Workload | None = None,
 ) -> LearningCurves:
     """Trains models with every mechanism and seed on one trace, and compares them.
 
@@ -241,6 +326,7 @@ def study_learning(
         placement: place of the trainings, each a task in one process.
         on_progress: listener.
         order: mechanisms in the order in which they are expected, the best first.
+        workload: workload for which the optimised mechanisms are made in addition.
 
     Raises:
         InputError: if seeds or guesses cannot be used, the code of the scenario is not trusted,
@@ -248,33 +334,53 @@ def study_learning(
     """
     _check(scenario, seeds, guesses)
     directory = Path(os.path.abspath(out))
-    trace = _trace(scenario, directory / "trace", placement, on_progress)
+    trace = trace_of(scenario, directory / "trace", placement, on_progress)
 
     def make(requests: Requests) -> Strategies:
         on_progress("making mechanisms")
-        return _made(requests, directory / "mechanisms", placement)
+        return made(requests, directory / "mechanisms", placement)
 
-    study = Study(scenario, trace, tuple(order), tuple(guesses), make)
+    study = Study(scenario, trace, tuple(order), tuple(guesses), make, workload)
     jobs = {
-        (name, seed): _Job(
+        (name, seed): Job(
             trace.path, study.scenario_of(name, seed), directory / "runs" / _folder(name, seed)
         )
-        for name, seed in itertools.product(study.strategies, seeds)
+        for name, seed in itertools.product(study.mechanisms, seeds)
     }
-    # A study that was interrupted trains only the missing models.
+    runs = trained(jobs, trace, placement, on_progress)
+    return study.result(runs, tuple(seeds))
+
+
+def _baselines(scenario: "fedray.Scenario", data: Path | None) -> "list[Table]":
+    """Returns the accuracy of n-grams beside models of the characters of plays."""
+    from fedray.scenarios.shakespeare import ngram_table, ngrams_of, roles_of
+
+    if data is None or scenario.name != PLAYS.stem:
+        return []
+    # Only texts have a length, and plays are texts.
+    texts: Any = scenario.data
+    examples = scenario.training.evaluation_examples
+    return [ngram_table(ngrams_of(roles_of(data, tuning=False), examples, texts.length))]
+
+
+def trained(
+    jobs: "Mapping[K, Job]",
+    trace: "fedray.Trace",
+    placement: "fedray.Placement | None",
+    on_progress: Progress,
+) -> "dict[K, fedray.TrainedRun]":
+    """Trains the models that are missing, in tasks, and reads all from their files."""
     missing = [job for job in jobs.values() if not job.is_done(trace)]
     done, count = len(jobs) - len(missing), len(jobs)
     on_progress(PartDone(f"{done} of {count} models trained", done, count))
     for more, _ in enumerate(fedray.run_jobs(_train, missing, placement), done + 1):
         on_progress(PartDone(f"{more} of {count} models trained", more, count))
-    # All runs are read from their files, including the new ones.
-    runs = {key: fedray.TrainedRun.open(job.out) for key, job in jobs.items()}
-    return study.result(runs, tuple(seeds))
+    return {key: fedray.TrainedRun.open(job.out) for key, job in jobs.items()}
 
 
 def shipped_recipes() -> list[Path]:
     """Returns the scenario files of this study that ship."""
-    return sorted((Path(__file__).resolve().parent / "learning").glob("*.toml"))
+    return sorted(RECIPES.glob("*.toml"))
 
 
 def _min_seps_of(guesses: str | None) -> list[int]:
@@ -303,12 +409,13 @@ def _check(scenario: "fedray.Scenario", seeds: Sequence[int], guesses: Sequence[
     scenario.demand_trust()
 
 
-def _trace(
+def trace_of(
     scenario: "fedray.Scenario",
     path: Path,
     placement: "fedray.Placement | None",
     on_progress: Progress,
 ) -> "fedray.Trace":
+    """Reads the trace of a study, or simulates it."""
     if path.exists():
         return fedray.Trace.open(path)  # the trainings are checked against it
     on_progress("simulating the trace")
@@ -319,7 +426,7 @@ Requests = Mapping[str, "fedray.MechanismRequest"]
 Strategies = dict[str, "fedray.Strategy"]
 
 
-def _made(requests: Requests, directory: Path, placement: "fedray.Placement | None") -> Strategies:
+def made(requests: Requests, directory: Path, placement: "fedray.Placement | None") -> Strategies:
     """Optimises mechanisms in parallel and keeps each in a file, so that a study that is continued
     trains with the same ones."""
     directory.mkdir(exist_ok=True)
@@ -342,6 +449,7 @@ class Study:
         order: tuple[Kind, ...],
         guesses: tuple[int, ...],
         make: Callable[[Requests], Strategies],
+        workload: Workload | None = None,
     ) -> None:
         self._scenario, self._trace, self._order = scenario, trace, order
         # The scenario's own mechanism and noise determine the rho of all mechanisms.
@@ -367,22 +475,24 @@ class Study:
             # Other kinds do not depend on a min-sep, and a correct guess is there already.
             if kind in OPTIMISED and guess != b
         ]
-        wanted: dict[str, tuple[Kind, int]] = {_name(kind): (kind, b) for kind in order}
-        wanted |= {_name(*each): each for each in self._guesses}
-        self._made_for = {name: each[1] for name, each in wanted.items() if each[0] in OPTIMISED}
-        self.strategies = make({name: self._request(*each) for name, each in wanted.items()})
+        made_for: list[tuple[Kind, int | Workload]] = [*self._guesses]
+        if workload is not None:
+            made_for.extend((kind, workload) for kind in order if kind in OPTIMISED)
+        self._for_workload = [each for each in made_for if each[1] == workload]
+        wanted = {_name(kind): self._request(kind, b) for kind in order}
+        self._requests = wanted | {_name(*each): self._request(*each) for each in made_for}
+        self._strategies = make(self._requests)
+        self.mechanisms = {name: self._calibrated(name) for name in self._requests}
         """Mechanisms by name, the reference last."""
-        # The reference shows the model without privacy; its mechanism does not matter.
-        self.strategies[NO_NOISE] = Identity()
-        self._mechanisms = {name: self._calibrated(name) for name in self.strategies}
+        self.mechanisms[NO_NOISE] = TrainedMechanism(NO_NOISE, "none", None, 0.0, True, 0.0, {})
 
     def scenario_of(self, name: str, seed: int) -> "fedray.Scenario":
         """Returns the scenario of the training with a mechanism and a seed."""
         training, privacy = self._scenario.training, self._scenario.privacy
-        noise = {
-            "mechanism": self.strategies[name],
-            "noise_multiplier": self._mechanisms[name].noise_multiplier,
-        }
+        noise: dict[str, Any] = {"mechanism": NoNoise()}
+        if name != NO_NOISE:
+            noise_multiplier = self.mechanisms[name].noise_multiplier
+            noise = {"mechanism": self._strategies[name], "noise_multiplier": noise_multiplier}
         tables = {
             # A scenario that does not train by itself is trained here.
             "training": training.model_copy(update={"seed": seed, "enabled": True}),
@@ -404,37 +514,47 @@ class Study:
             epsilon=self._epsilon,
             delta=delta,
             seeds=seeds,
-            mechanisms=tuple(self._mechanisms.values()),
+            mechanisms=tuple(self.mechanisms.values()),
             metrics=tuple(self._of_metric(metric, runs) for metric in metrics),
             runs=runs,
         )
 
-    def _request(self, kind: Kind, min_sep: int) -> "fedray.MechanismRequest":
-        """Returns the request for a min-sep, with as many of the trace's participations as fit."""
-        rounds = self._participation.rounds
-        k = min(self._participation.max_participations, -(-rounds // min_sep))
-        return fedray.MechanismRequest(kind, fedray.MinSep(rounds, min_sep, k))
+    def _request(self, kind: Kind, made_for: int | Workload) -> "fedray.MechanismRequest":
+        """Returns the request for a min-sep, with as many of the trace's participations as fit, or
+        for the trace's own and a workload."""
+        rounds, b, most = (
+            getattr(self._participation, each)
+            for each in ("rounds", "min_sep", "max_participations")
+        )
+        workload = Workload()
+        if isinstance(made_for, Workload):
+            workload = made_for
+        else:
+            b = made_for
+        k = min(most, -(-rounds // b))
+        return fedray.MechanismRequest(kind, fedray.MinSep(rounds, b, k), workload=workload)
 
     def _calibrated(self, name: str) -> TrainedMechanism:
-        strategy = self.strategies[name]
+        strategy, request = self._strategies[name], self._requests[name]
         found = fedray.calibrate_trace(self._trace, rho=self._rho, mechanism=strategy).observed
         sensitivity = found.guarantee.sensitivity
         # The patterns of a trace are known, and so is its sensitivity.
         assert sensitivity is not None
         assert found.noise_multiplier is not None
-        noise, error = LEAST_NOISE_MULTIPLIER, None
-        if name != NO_NOISE:
-            rounds = self._participation.rounds
-            noise = found.noise_multiplier
-            error = fedray.utility(strategy, rounds, sensitivity.value, self._rho).rms_prefix_error
+        setting = strategy, self._participation.rounds, sensitivity.value, self._rho
+        errors = {
+            each: fedray.utility(*setting, workload=each).rms_prefix_error for each in WORKLOADS
+        }
+        is_made = request.kind in OPTIMISED
         return TrainedMechanism(
             name=name,
             kind=strategy.kind,
-            made_for_min_sep=self._made_for.get(name),
+            made_for_min_sep=request.participation.min_sep if is_made else None,
             sensitivity=sensitivity.value,
             sensitivity_is_exact=sensitivity.is_exact,
-            noise_multiplier=noise,
-            rms_prefix_error=error,
+            noise_multiplier=found.noise_multiplier,
+            errors=errors,
+            made_for_workload=None if request.workload == Workload() else str(request.workload),
         )
 
     def _of_metric(
@@ -442,9 +562,14 @@ class Study:
     ) -> MetricResult:
         values: dict[str, dict[int, float]] = {}
         for (name, seed), run in runs.items():
-            values.setdefault(name, {})[seed] = _final(run, metric.name)
+            values.setdefault(name, {})[seed] = final_value(run, metric.name)
         names = [_name(kind) for kind in self._order]
         errors = [run.last_evaluation()[metric.name].standard_error for run in runs.values()]
+        workloads = [
+            _compared(_name(*each), _name(each[0]), values, metric) for each in self._for_workload
+        ]
+        if workloads:
+            workloads.append(_mean_over_kinds(values, metric, self._for_workload))
         return MetricResult(
             metric=metric,
             values=values,
@@ -456,6 +581,8 @@ class Study:
             guesses=tuple(
                 _compared(first, second, values, metric) for first, second in self._wrong_guesses()
             ),
+            predictors=tuple(_predictors(list(self.mechanisms.values()), values, metric)),
+            workloads=tuple(workloads),
         )
 
     def _wrong_guesses(self) -> Iterator[tuple[str, str]]:
@@ -469,13 +596,11 @@ class Study:
                 yield first, second
 
     def _predicted(self, name: str) -> float:
-        error = self._mechanisms[name].rms_prefix_error
-        assert error is not None  # the reference is compared with nothing
-        return error
+        return self.mechanisms[name].errors["prefix"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class Job:
     """A training."""
 
     trace: Path
@@ -499,14 +624,14 @@ class _Job:
         return True
 
 
-def _train(job: _Job) -> None:
+def _train(job: Job) -> None:
     # A training is short: without checkpoints an interrupted one starts from the beginning.
     here = fedray.Placement(backend="in-process", checkpoint_seconds=math.inf)
     # The code was trusted when the study began.
     fedray.train(job.trace, job.scenario, here, job.out, trust_code=True)
 
 
-def _final(run: "fedray.TrainedRun", metric: str) -> float:
+def final_value(run: "fedray.TrainedRun", metric: str) -> float:
     """Returns the mean of the evaluations in the last share of the rounds, or at least the last
     one."""
     column = run.metrics[f"evaluation_{metric}"]
@@ -525,8 +650,70 @@ def _compared(
     return Comparison(first, second, paired_difference(values[ends[0]], values[ends[1]]))
 
 
-def _name(kind: str, min_sep: int | None = None) -> str:
-    return kind if min_sep is None else f"{kind} for min-sep {min_sep}"
+def _mean_over_kinds(
+    values: Mapping[str, Mapping[int, float]],
+    metric: Metric,
+    made_for: Sequence[tuple[Kind, int | Workload]],
+) -> Comparison:
+    """Compares mechanisms made for a workload with those for prefix sums, as means over kinds."""
+
+    def mean(names: Sequence[str]) -> dict[int, float]:
+        seeds = values[names[0]]
+        return {
+            seed: math.fsum(values[name][seed] for name in names) / len(names) for seed in seeds
+        }
+
+    workload = f"mean of kinds for {made_for[0][1]}"
+    means = {
+        workload: mean([_name(*each) for each in made_for]),
+        "for prefix": mean([_name(kind) for kind, _ in made_for]),
+    }
+    return _compared(workload, "for prefix", means, metric)
+
+
+def _predictors(
+    mechanisms: Sequence[TrainedMechanism],
+    values: Mapping[str, Mapping[int, float]],
+    metric: Metric,
+) -> Iterator[Predictor]:
+    """Yields how well the error of each workload predicts a metric."""
+    noised = [each for each in mechanisms if each.errors]
+    sign = -1.0 if metric.better == "higher" else 1.0
+    seeds = list(values[noised[0].name])
+    finals = np.array([[values[each.name][seed] for seed in seeds] for each in noised])
+    prefix: dict[int, float] = {}
+    for workload in WORKLOADS:
+        errors = np.array([each.errors[workload] for each in noised])
+        by_seed = {
+            seed: sign * _rank_correlation(errors, finals[:, place])
+            for place, seed in enumerate(seeds)
+        }
+        prefix = prefix or by_seed
+        means = finals.mean(axis=1)
+        residual = math.nan
+        # A diverged training has no final value, and the line none either.
+        if np.isfinite(means).all():
+            line = np.polynomial.Polynomial.fit(np.log(errors), means, 1)
+            residual = float(np.sqrt(np.mean((means - line(np.log(errors))) ** 2)))
+        yield Predictor(
+            workload,
+            mean_interval(by_seed.values()),
+            paired_difference(by_seed, prefix),
+            residual,
+        )
+
+
+def _rank_correlation(x: Float64Array, y: Float64Array) -> float:
+    # scipy.stats takes 0.5 s to import.
+    from scipy import stats
+
+    return float(np.corrcoef(stats.rankdata(x), stats.rankdata(y))[0, 1])
+
+
+def _name(kind: str, made_for: int | Workload | None = None) -> str:
+    if made_for is None:
+        return kind
+    return f"{kind} for {'min-sep ' if isinstance(made_for, int) else ''}{made_for}"
 
 
 def _folder(name: str, seed: int) -> str:

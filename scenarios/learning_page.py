@@ -43,12 +43,17 @@ CONVENTIONS = (
 FINAL = "The mean of the evaluations in the last fifth of the rounds"
 
 
-def reproduced(study: LearningCurves, documents: Sequence[dict[str, Any]]) -> Reproduced:
+def reproduced(
+    study: LearningCurves,
+    documents: Sequence[dict[str, Any]],
+    baselines: Sequence[Table] = (),
+) -> Reproduced:
     """Returns the tables, the figures and the verdict of a study.
 
     Args:
         study: the study.
-        documents: JSON of this study and those before it.
+        documents: JSON of this study and the earlier ones.
+        baselines: tables of other models.
     """
     verdicts = [each.verdict for metric in study.metrics for each in metric.order]
     n, b, k = (
@@ -64,7 +69,8 @@ def reproduced(study: LearningCurves, documents: Sequence[dict[str, Any]]) -> Re
         document={"studies": list(documents)},
         kept=documents[-1],
         folder=study.scenario,
-        shown=[table for metric in study.metrics for table in _tables(study, metric)],
+        shown=[table for metric in study.metrics for table in _tables(study, metric)]
+        + [*baselines],
         notes=[setting, CONVENTIONS],
         verdict=f"Of {len(verdicts)} neighbours in the expected order, "
         f"{verdicts.count('confirmed')} are confirmed, {verdicts.count('reversed')} reversed and "
@@ -80,12 +86,21 @@ def _tables(study: LearningCurves, result: MetricResult) -> list[Table]:
     title = f"Held-out {metric.name} ({unit}; standard error of an evaluation {error})"
     heading = ["mechanism", "noise multiplier", "error", metric.name, "95 % interval"]
     values = [_value_cells(each, _final(result, each.name)) for each in study.mechanisms]
-    gains = [_gain_cells(each) for each in (*result.order, *result.guesses)]
+    gains = [_gain_cells(each) for each in (*result.order, *result.guesses, *result.workloads)]
+    cells = {
+        "workload": lambda each: each.workload,
+        "rank correlation": lambda each: _shown(each.rank_correlation.mean),
+        "95 % interval": lambda each: _interval(each.rank_correlation),
+        "over prefix sums": lambda each: _shown(each.over_prefix.mean, "+.4f"),
+        "its 95 % interval": lambda each: _interval(each.over_prefix, "+.4f"),
+        "residual": lambda each: _shown(each.residual),
+    }
     return [
         Table.headed(title, [heading, *values]),
         Table.headed(
             f"Gains in {metric.name}", [["expected", "gain", "95 % interval", ""], *gains]
         ),
+        Table.of(f"Errors of workloads as predictors of {metric.name}", result.predictors, cells),
     ]
 
 
@@ -93,7 +108,7 @@ def _value_cells(mechanism: TrainedMechanism, value: MeanInterval) -> list[str]:
     return [
         mechanism.name,
         shown_noise(mechanism.noise_multiplier),
-        significant(mechanism.rms_prefix_error),
+        significant(mechanism.errors.get("prefix")),
         _shown(value.mean),
         _interval(value),
     ]
@@ -140,11 +155,7 @@ def _curves(study: LearningCurves, metric: Metric) -> Figure:
 
 def _against_error(study: LearningCurves, result: MetricResult) -> Figure:
     """Returns a point per mechanism, and a line for the reference, which has no predicted error."""
-    noised = [
-        (each, each.rms_prefix_error)
-        for each in _without_guesses(study)
-        if each.rms_prefix_error is not None
-    ]
+    noised = [(each, each.errors["prefix"]) for each in _without_guesses(study) if each.errors]
     errors = np.array([error for _, error in noised], np.float64)
     series = [_point(each.name, error, _final(result, each.name)) for each, error in noised]
     reference = _final(result, NO_NOISE).mean
@@ -204,8 +215,12 @@ def _without_guesses(study: LearningCurves) -> list[TrainedMechanism]:
 
 
 def _made_for(study: LearningCurves) -> list[TrainedMechanism]:
-    """Returns the mechanisms that were optimised for a min-sep."""
-    return [each for each in study.mechanisms if each.made_for_min_sep is not None]
+    """Returns the mechanisms that were optimised for a min-sep and prefix sums."""
+    return [
+        each
+        for each in study.mechanisms
+        if each.made_for_min_sep is not None and each.made_for_workload is None
+    ]
 
 
 def _final(result: MetricResult, name: str) -> MeanInterval:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedray.base.arrays import Float64Array as Float64Array
 from fedray.base.document import Document as Document
 from fedray.base.document import InJson as InJson
 from fedray.base.document import InPlace as InPlace

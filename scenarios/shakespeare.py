@@ -1,8 +1,8 @@
 """The published Shakespeare benchmark: federated optimisers on a model of the next character.
 
 Reddi et al. 2021 (Adaptive Federated Optimization, section 5) train a two-layer LSTM on ten roles a
-round for 1,200 rounds, without noise. All trainings here share the rounds of one trace. Accuracy is
-that on roles that never train; the paper's is that on other lines of the roles that train.
+round for 1,200 rounds, without noise. All trainings here share the rounds of one trace. Roles
+that never train measure the accuracy; the paper measures it on other lines of the training roles.
 
     OUT/data/         the roles, split into those that train and those that are held out
     OUT/trace/        ten roles a round, the same for all optimisers
@@ -84,7 +84,7 @@ TRAINING: dict[str, Any] = {
 
 
 class Roles(NamedTuple):
-    """Examples by role: those that train, and those that are held out."""
+    """Examples by role, for training and held out."""
 
     trained: Mapping[str, list[str]]
     held_out: Mapping[str, list[str]]
@@ -151,9 +151,9 @@ def run(
     with tempfile.TemporaryDirectory(prefix="fedray-shakespeare-") as folder:
         directory = Path(os.path.abspath(out or folder))
         roles = roles_of(data, tuning)
-        _write_split(roles, directory / "data")
+        write_split(roles, directory / "data")
         on_progress("counting n-grams")
-        ngrams = ngram_accuracies(_texts(roles.trained), _texts(roles.held_out, EVALUATED))
+        ngrams = ngrams_of(roles, EVALUATED, LENGTH)
         study = Study((), ngrams, len(roles.trained), len(roles.held_out))
         runs: dict[str, fedray.TrainedRun] = {}
         for name in names:
@@ -190,7 +190,8 @@ def roles_of(data: Path, tuning: bool) -> Roles:
     return Roles(trained, held_out)
 
 
-def _write_split(roles: Roles, folder: Path) -> None:
+def write_split(roles: Roles, folder: Path) -> None:
+    """Writes a Parquet file of each split into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, texts in (("train", roles.trained), ("test", roles.held_out)):
         rows = [{"client": role, "text": text} for role, own in texts.items() for text in own]
@@ -279,7 +280,10 @@ def _model_of(name: str, scenario: "fedray.Scenario", trained: "fedray.TrainedRu
 
 
 def ngram_accuracies(
-    trained: Sequence[str], held_out: Sequence[str], longest: int = LONGEST_CONTEXT
+    trained: Sequence[str],
+    held_out: Sequence[str],
+    longest: int = LONGEST_CONTEXT,
+    length: int = LENGTH,
 ) -> tuple[float, ...]:
     """Share of characters that n-grams predict, by the length of the context from 0.
 
@@ -287,30 +291,41 @@ def ngram_accuracies(
     context that they lack, that of the next shorter one. Texts are examples of the model: contexts
     begin with each, and the end of a short one counts as a character.
     """
-    guesses = [""] * sum(map(len, _ended(held_out)))
-    targets = "".join(_ended(held_out))
+    trained, held_out = (
+        [f"{each}{END}"[:length] for each in texts] for texts in (trained, held_out)
+    )
+    targets = "".join(held_out)
+    guesses = [""] * len(targets)
     shares = []
-    for length in range(longest + 1):
-        counts = Counter(_grams(trained, length))
+    for context in range(longest + 1):
+        counts = Counter(_grams(trained, context))
         # The last one of a context stays: the most frequent, of equals the first letter.
         order = sorted(counts, key=lambda gram: (counts[gram], -ord(gram[-1])))
         best = {gram[:-1]: gram[-1] for gram in order}
-        asked = _grams(held_out, length)
+        asked = _grams(held_out, context)
         guesses = [best.get(gram[:-1], known) for gram, known in zip(asked, guesses, strict=True)]
         right = sum(map(str.__eq__, guesses, targets))
         shares.append(right / len(targets))
     return tuple(shares)
 
 
-def _ended(texts: Sequence[str]) -> list[str]:
-    return [f"{text}{END}"[:LENGTH] for text in texts]
+def _grams(texts: Sequence[str], context: int) -> Iterator[str]:
+    """Yields every character, with the characters of its context before it."""
+    for text in texts:
+        padded = START * context + text
+        yield from (padded[place : place + context + 1] for place in range(len(text)))
 
 
-def _grams(texts: Sequence[str], length: int) -> Iterator[str]:
-    """Yields every character, with the `length` characters before it in its text."""
-    for text in _ended(texts):
-        padded = START * length + text
-        yield from (padded[place : place + length + 1] for place in range(len(text)))
+def ngram_table(ngrams: Sequence[float]) -> Table:
+    """Returns the table of accuracies by the length of the context from 0."""
+    contexts = [(f"context of {n}", f"{share:.4f}") for n, share in enumerate(ngrams)]
+    return Table.facts("Held-out accuracy of n-grams", contexts)
+
+
+def ngrams_of(roles: Roles, evaluated: int, length: int) -> tuple[float, ...]:
+    """Returns the accuracies of n-grams on at most so many examples of each held-out role."""
+    trained, held_out = _texts(roles.trained), _texts(roles.held_out, evaluated)
+    return ngram_accuracies(trained, held_out, length=length)
 
 
 def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]", tuning: bool) -> Reproduced:
@@ -335,8 +350,7 @@ def _reproduced(study: Study, runs: "Mapping[str, fedray.TrainedRun]", tuning: b
         "seconds per round": lambda each: f"{each.seconds_per_round:.3g}",
     }
     models = Table.of("Held-out accuracy (standard error)", study.models, cells)
-    contexts = [(f"context of {n}", f"{share:.4f}") for n, share in enumerate(study.ngrams)]
-    tables = [models, Table.facts("Held-out accuracy of n-grams", contexts)]
+    tables = [models, ngram_table(study.ngrams)]
     title = "Shakespeare: federated optimisers" + (", tuning" if tuning else "")
     agrees = tuning or best.accuracy >= AGREES_FROM
     return Reproduced(

@@ -23,6 +23,7 @@ from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
 from fedray.scenarios.gboard_sensitivity import MovedRuns
 from fedray.scenarios.learning import LearningStudies
+from fedray.scenarios.signal_to_noise import RoundSizeStudies
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
 from fedray.studies.design import Found
@@ -111,6 +112,10 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "fedray reproduce learning": Document(
         LearningStudies,
+        files="The file results.json of a scenario has the keys below `studies[]`.",
+    ),
+    "fedray reproduce signal-to-noise": Document(
+        RoundSizeStudies,
         files="The file results.json of a scenario has the keys below `studies[]`.",
     ),
     "fedray reproduce shakespeare": Document(

@@ -214,7 +214,7 @@ class Audit(DrawnResult):
     """Participations of a simulated run that break its own rules; None if all devices keep the
     rules, and for a log, which has no rules."""
     no_guarantee: IfAny[str]
-    """Reason why there are no privacy figures: the run added no noise. Absent with noise."""
+    """Reason for having no privacy figures: the run added no noise. Absent with noise."""
     exclusions: Exclusions | None
     """Devices that a filter excluded; None for a run without a filter, and for a log."""
     scenario: NotInJson[Scenario | None]
@@ -640,7 +640,7 @@ def audit_trace(
             )
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError.caused_by(error) from None
-    # The figures of a claim are no figures of a run that added no noise.
+    # A claim cannot supply figures for a run without noise.
     if is_silent:
         mechanisms = []
     # Withdraws figures that the trace, the log or the noise does not support.

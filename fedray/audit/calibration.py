@@ -100,7 +100,7 @@ def calibrate_trace(
     device's recorded rounds.
 
     Args:
-        trace: a run or a log, open or by its directory.
+        trace: a run or a log, opened or as its directory.
         epsilon: largest permitted epsilon at delta. Give this or rho.
         rho: largest permitted rho.
         delta: delta of epsilon, replaces the run's own; a log has 1e-10.

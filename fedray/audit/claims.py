@@ -39,7 +39,7 @@ STATEMENTS: tuple[Statement, ...] = (
 
 
 class Claim(Table):
-    """A claim about a run. A statement that is None is not made."""
+    """A claim about a run; a statement of None is not made."""
 
     refusal: ClassVar[type[InputError]] = InputError
 

@@ -56,7 +56,7 @@ class Finding(Document):
     """The figure of the trace, or the kind of the mechanism that was used; None if unknown. For rho
     and epsilon, the largest that a device of the trace spent."""
     should_say: str
-    """Statement that is supported instead; empty if this one holds, or if none is supported."""
+    """The supported statement; empty if this one holds or nothing is supported."""
     explanation: str
     """The reason, in words."""
     broken_by: int = 0

@@ -100,7 +100,7 @@ def _exclusion_facts(audit: Audit) -> list[tuple[str, str]]:
 
 def guarantees_table(audit: Audit) -> Table:
     """Returns the guarantees of every mechanism of an `audit` (limits, sensitivity and privacy), or
-    a table that says that there is none."""
+    a table with the reason for having none."""
     if audit.no_guarantee:
         return Table.facts("Guarantees", [("privacy", audit.no_guarantee)])
     first, *others = audit.mechanisms
@@ -163,8 +163,7 @@ def _privacy_cells(guarantee_of: Any) -> dict[str, Any]:
 
 
 def sensitivity_kind(guarantee: Guarantee) -> str:
-    """Returns what is known of the sensitivity of a `guarantee`: exact, bound, not proven or not
-    known."""
+    """Returns the state of a `guarantee`'s sensitivity: exact, bound, not proven or not known."""
     if guarantee.sensitivity is None:
         return "not known" if guarantee.participation is None else "not proven"
     return "exact" if guarantee.sensitivity.is_exact else "bound"

@@ -299,8 +299,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     """Returns the numbers of a logarithmic axis from low to high.
 
     They are 1, 2, 5, 10, ... on up to two decades, 1, 3, 10, ... on up to three, and powers of ten
-    beyond; one more if the first is far above low. Below a factor of five they are those of a
-    linear axis.
+    beyond; one more if the first is far above low. Below a factor of five the axis
+    has linear ticks.
     """
     if high < LOG_LINES * low:
         return _linear_ticks(low, high)

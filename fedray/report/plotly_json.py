@@ -163,7 +163,7 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
     drawn: dict[str, Any] = {"title": {"text": title, "standoff": 10}, "automargin": True}
     bars = [each for each in figure.series if each.kind == "bars"]
     if axis.is_log:
-        # plotly.js would choose other numbers than those of the SVG file.
+        # plotly.js would choose numbers that differ from the SVG file.
         ticks = figure.log_ticks(which)
         drawn |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
         # The axis begins at a half, so that a bar of height one is visible on a logarithmic scale.

@@ -34,7 +34,7 @@ text."""
 
 
 SECONDS_BETWEEN_LINES = 15.0
-"""Seconds between lines if there is no terminal."""
+"""Seconds between lines without a terminal."""
 
 
 @contextlib.contextmanager

@@ -100,8 +100,8 @@ def mechanism_table(trained: TrainedRun) -> Table:
 
 
 def parameters_table(parameters: Mapping[str, Any], title: str = "", note: str = "") -> Table:
-    """Returns the parameters of a mechanism or a run, unrounded, without those that are None or
-    empty.
+    """Returns the parameters of a mechanism or a run, unrounded; None and empty ones are
+    left out.
 
     Args:
         parameters: values by name.

@@ -25,8 +25,8 @@ def trained_page(
 
     Args:
         trained: the run.
-        figures: figures after those of the run, such as its model on devices.
-        tables: tables before those of the run.
+        figures: figures to add at the end, such as its model on devices.
+        tables: tables to put first.
         results: further results for the page's JSON.
     """
     document = trained.document
@@ -124,7 +124,7 @@ def _clip_norm(columns: dict[str, Any]) -> Figure | None:
 
 
 def _left_out(columns: dict[str, Any]) -> Figure | None:
-    """Returns the devices that took part but added nothing to the model; None if there are none."""
+    """Returns the devices that took part but added nothing to the model; None without any."""
     # A cause that never occurred has no line.
     counts = {
         text: columns[name].astype(np.float64)

@@ -79,7 +79,7 @@ class NoiseStream(ABC):
 
     def state(self) -> dict[str, NDArray]:
         """Returns named arrays from which `load` restores the stream. Raises ValueError after
-        `draw_ahead`, when the buffers are already those of a later round."""
+        `draw_ahead`, when the buffers already belong to a later round."""
         if self._is_drawn:
             raise ValueError(
                 f"the noise of round {self.next_round} is drawn ahead; take the state after next()"

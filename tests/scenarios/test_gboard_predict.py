@@ -199,7 +199,7 @@ def test_rows_of_a_user_have_the_defaults_and_what_they_say(tmp_path: Path) -> N
         (f"{HEADING}\n{ROW}\n{ROW}", "mine-fr-FR more than once"),
         (f"{HEADING}\nMINE,fr-FR", "population='' must be"),
         (f"{HEADING}\n{ROW},more,cells\n{ROW}", "mine-fr-FR more than once"),
-        (f'{HEADING}\n"MINE', "no CSV file"),
+        (f'{HEADING}\n"MINE', "not a CSV file"),
         (f"{HEADING}\n{ROW}\n\xff", "not UTF-8"),
     ],
 )

@@ -8,19 +8,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 from document_schema import found_keys
+from small_roles import written_roles
 
 import fedray
 from fedray.audit.audit import audit_trace
 from fedray.base.errors import InputError
+from fedray.mechanisms.workload import Workload
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenarios.learning import (
     NO_NOISE,
     ORDER,
+    WORKLOADS,
     Comparison,
     LearningCurves,
     Study,
+    TrainedMechanism,
+    _baselines,
     _compared,
+    _of_plays,
+    _predictors,
     shipped_recipes,
     study_learning,
 )
@@ -33,6 +40,8 @@ from fedray.wire.messages import Metric
 pytestmark = pytest.mark.slow  # nearly all read one study, which trains models for seconds
 HERE = Placement(backend="in-process")
 KINDS = ("blt", "identity")
+ACCURACY = Metric("accuracy", "", "higher")
+MOMENTUM = Workload.parse("momentum=0.9")
 SMALL = (
     "population.devices=1500",
     "participation.timer_hours=8",
@@ -43,6 +52,9 @@ SMALL = (
     "training.evaluation_devices=16",
     "privacy.noise_multiplier=2.0",
 )
+
+
+MADE = ["blt", "identity", "blt for min-sep 3", "blt for momentum=0.9"]
 
 
 def small() -> Scenario:
@@ -58,7 +70,7 @@ def optimized(requests):
 def kept(tmp_path_factory) -> tuple[LearningCurves, Path]:
     """A study, and its folder."""
     out = tmp_path_factory.mktemp("learning") / "study"
-    return study_learning(small(), out, (1, 2), (3,), HERE, order=KINDS), out
+    return study_learning(small(), out, (1, 2), (3,), HERE, order=KINDS, workload=MOMENTUM), out
 
 
 def test_all_mechanisms_have_the_rho_of_the_scenarios_own(kept) -> None:
@@ -70,7 +82,7 @@ def test_all_mechanisms_have_the_rho_of_the_scenarios_own(kept) -> None:
     assert study.rho == own.mechanisms[0].observed.rho
     assert study.epsilon == pytest.approx(own.mechanisms[0].observed.epsilon, rel=1e-6)
     noised = [each for each in study.mechanisms if each.name != NO_NOISE]
-    assert [each.name for each in noised] == ["blt", "identity", "blt for min-sep 3"]
+    assert [each.name for each in noised] == MADE
     for each in noised:
         run = TrainedRun.open(out / "runs" / f"{each.name.replace(' ', '-')}-1")
         kept_privacy = Scenario.from_tables(run.document["scenario"]).privacy
@@ -124,12 +136,12 @@ def test_what_is_there_is_read_and_what_is_missing_is_trained(kept, tmp_path: Pa
     shutil.rmtree(tmp_path / "again" / "runs" / "identity-2")
     told: list[str] = []
     again = study_learning(
-        small(), tmp_path / "again", (1, 2), (3,), HERE, told.append, order=KINDS
+        small(), tmp_path / "again", (1, 2), (3,), HERE, told.append, KINDS, MOMENTUM
     )
     assert again.to_json() == study.to_json()
     found_keys(json.loads(json.dumps(again.to_json())), type(again))
     models = [line for line in told if "models" in line]
-    assert models == ["7 of 8 models trained", "8 of 8 models trained"]
+    assert models == ["9 of 10 models trained", "10 of 10 models trained"]
 
 
 def test_runs_of_another_study_are_refused(kept) -> None:
@@ -151,6 +163,60 @@ def test_an_interval_with_zero_in_it_decides_nothing() -> None:
     assert Comparison("a", "b", MeanInterval(0.1, 1, np.nan, np.nan)).verdict == "not decided"
 
 
+def test_a_mechanism_made_for_a_workload_has_less_of_its_error_and_is_compared(kept) -> None:
+    study, out = kept
+    by_name = {each.name: each for each in study.mechanisms}
+    made, prefix = by_name[MADE[-1]], by_name["blt"]
+    assert made.made_for_workload == "momentum=0.9"
+    assert made.errors["momentum=0.9"] < prefix.errors["momentum=0.9"]
+    assert made.errors["prefix"] > prefix.errors["prefix"]
+    # The error is that of the noise on the rows of the workload, by its matrix.
+    strategy = fedray.read_strategy(out / "mechanisms" / "blt-for-momentum=0.9.json")
+    rounds = study.participation.rounds
+    rows = MOMENTUM.matrix(rounds) @ np.linalg.inv(strategy.definition(rounds))
+    sigma = made.sensitivity / np.sqrt(2 * study.rho)
+    expected = sigma * np.sqrt((rows**2).sum() / rounds)
+    assert made.errors["momentum=0.9"] == pytest.approx(expected, rel=1e-6)
+    loss = study.metrics[0]
+    kind, mean = loss.workloads
+    assert (kind.first, kind.second) == (MADE[-1], "blt")
+    assert mean.gain == kind.gain  # there is a single kind
+
+
+def test_predictors_are_rank_correlations_of_each_seed_and_distances_from_a_line() -> None:
+    errors = {"a": 1.0, "b": 2.0, "c": 4.0}
+    mechanisms = [
+        TrainedMechanism(name, "blt", None, 1.0, True, 1.0, dict.fromkeys(WORKLOADS, error))
+        for name, error in errors.items()
+    ]
+    mechanisms[0].errors["momentum=0.9"] = 8.0
+    # Seed 1 agrees with the errors, seed 2 exchanges the last two.
+    values = {"a": {1: 0.9, 2: 0.9}, "b": {1: 0.8, 2: 0.7}, "c": {1: 0.7, 2: 0.8}}
+    found = {each.workload: each for each in _predictors(mechanisms, values, ACCURACY)}
+    assert found["prefix"].rank_correlation.mean == pytest.approx((1.0 + 0.5) / 2)
+    assert found["prefix"].over_prefix.mean == 0.0
+    other = found["momentum=0.9"]
+    assert other.rank_correlation.mean == pytest.approx((-0.5 - 1.0) / 2)
+    assert other.over_prefix.mean == pytest.approx(-1.5)
+    # Means 0.9, 0.75, 0.75 over equally spaced logarithms: the line leaves 0.025, -0.05, 0.025.
+    assert found["prefix"].residual == pytest.approx(np.sqrt((2 * 0.025**2 + 0.05**2) / 3))
+    # For a loss, the least is the best.
+    loss = next(iter(_predictors(mechanisms, values, Metric("loss", "", "lower"))))
+    assert loss.rank_correlation.mean == pytest.approx(-0.75)
+
+
+def test_plays_are_split_for_the_recipe_that_needs_them(tmp_path: Path) -> None:
+    scenario = _of_plays(written_roles(tmp_path), tmp_path, ["seed=2"])
+    assert (scenario.name, scenario.seed) == ("shakespeare", 2)
+    assert scenario.privacy.mechanism.kind == "identity"
+    assert scenario.trains_a_sample
+    (ngrams,) = _baselines(scenario, tmp_path / "roles.parquet")
+    assert len(ngrams.rows) == 6
+    assert _baselines(small(), tmp_path / "roles.parquet") == []
+    files = sorted(each.name for each in (tmp_path / "shakespeare" / "data").iterdir())
+    assert files == ["test-00000-of-00001.parquet", "train-00000-of-00001.parquet"]
+
+
 def test_the_shipped_recipes_ask_for_every_mechanism_at_one_privacy() -> None:
     recipes = {path.stem: Scenario.from_toml(path) for path in shipped_recipes()}
     assert set(recipes) == {"language", "source_code"}
@@ -165,7 +231,7 @@ def test_the_shipped_recipes_ask_for_every_mechanism_at_one_privacy() -> None:
     ("arguments", "message"),
     [
         (["--seeds", "1"], "--seeds=1 must be from 2"),
-        (["--guesses", "x"], "--guesses='x' must be min-seps"),
+        (["--guesses", "x"], "--guesses='x' must be comma-separated min-seps"),
         (["--guesses", "0"], "--guesses=[0] must be min-seps from 1 to rounds.count=12"),
         (["--scenario", "none.toml"], "does not exist"),
     ],
@@ -187,15 +253,15 @@ def test_figures_have_the_curves_the_finals_and_the_guesses(kept) -> None:
         *("accuracy", "accuracy-error", "accuracy-guess"),
     ]
     curves = figures["loss"].series
-    assert [each.name for each in curves] == ["blt", "identity", NO_NOISE]
+    assert [each.name for each in curves] == ["blt", "identity", MADE[-1], NO_NOISE]
     runs = [study.runs["identity", seed].metrics["evaluation_loss"] for seed in (1, 2)]
     np.testing.assert_allclose(curves[1].y, np.mean(runs, axis=0))
     np.testing.assert_allclose(curves[1].low, np.min(runs, axis=0))
     np.testing.assert_allclose(curves[1].high, np.max(runs, axis=0))
     result = study.metrics[0]
     finals = {each.name: each for each in figures["loss-error"].series}
-    errors = {each.name: each.rms_prefix_error for each in study.mechanisms}
-    assert list(finals) == ["blt", "identity", NO_NOISE]
+    errors = {each.name: each.errors.get("prefix") for each in study.mechanisms}
+    assert list(finals) == ["blt", "identity", MADE[-1], NO_NOISE]
     for name in ("blt", "identity"):
         mean = mean_interval(result.values[name].values())
         found = finals[name]

@@ -37,6 +37,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "overrides": LEARNING,
         "placement": HERE,
     },
+    "signal-to-noise": {
+        "scenario": [Path("scenarios/quickstart.toml")],
+        "cohorts": "2,6",
+        "seeds": 2,
+        "overrides": LEARNING,
+        "placement": HERE,
+    },
     "shakespeare": {
         "data": written_roles,
         "rounds": 2,
