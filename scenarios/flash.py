@@ -50,7 +50,7 @@ class Study(Document):
     observed: dict[str, MeanInterval]
     """Moments of the phones."""
     simulated: dict[str, dict[str, float]]
-    """Moments of as many simulated phones with the same gaps, by model."""
+    """Moments of simulated phones with the same gaps, by model."""
     unexplained: tuple[str, ...]
     """Moments that every model misses."""
 

@@ -124,7 +124,7 @@ class Simulator:
         ends = np.minimum((intervals.end_times - origin) / HOUR, 24.0 * layout.days)
         first = np.searchsorted(intervals.local, np.arange(self.devices + 1))
         if layout.known is not None:
-            # Each device of the log lends its gaps to as many simulated ones.
+            # Simulated devices have the gaps of the devices of the log, in turn.
             known = layout.known[ids % len(layout.known)]
             states = on_grid(intervals.local, starts, ends, known.shape, layout.days)
             return runs_of(states & known, layout.days)

@@ -115,7 +115,7 @@ _PAIR = {"alpha": 0, "beta": 1}
 
 
 def parameters_of(table: Fitted) -> tuple[Parameter, ...]:
-    """Returns the parameters of a model, then those of the log."""
+    """Returns the parameters of a model and of its log."""
     if isinstance(table, ConditionsAvailability):
         parts = [replace(each, name=part + each.name) for part in _PARTS for each in _HABITS]
         return (*parts, *_USES, *_OF_LOG)
@@ -130,7 +130,7 @@ def start_values(table: Fitted) -> dict[str, Any]:
 
 
 def table_of(values: Mapping[str, Any], base: Fitted) -> Fitted:
-    """Returns the base table with other values, by parameter; those of the log are skipped."""
+    """Returns the base table with other values, by parameter; the rate and the offset are skipped."""
     # JSON has lists, which can be changed, where the table has pairs.
     keys: Any = base.model_dump(mode="json", exclude_none=True)
     for name in values.keys() - {OFFSET, RATE}:
