@@ -130,7 +130,7 @@ def start_values(table: Fitted) -> dict[str, Any]:
 
 
 def table_of(values: Mapping[str, Any], base: Fitted) -> Fitted:
-    """Returns the base table with other values, by parameter; the rate and the offset are skipped."""
+    """Returns the base table with other values by parameter, without the rate and the offset."""
     # JSON has lists, which can be changed, where the table has pairs.
     keys: Any = base.model_dump(mode="json", exclude_none=True)
     for name in values.keys() - {OFFSET, RATE}:
