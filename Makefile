@@ -6,7 +6,7 @@ export PYTHONDONTWRITEBYTECODE :=
 LONG := $(BIN)/python -m pytest -q --timeout 3600
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test outside check types fast bench bench-learning bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz docs clean
+.PHONY: help run test outside check types fast bench bench-learning bench-gpu bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz docs clean
 
 help:  ## What there is to make
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ bench: .venv/.tests  ## Benchmarks, printed; nothing is asserted
 bench-learning: .venv/.tests  ## What training costs beside the devices' work: time, bytes through the driver, memory; uneven devices (twenty minutes)
 	$(BIN)/python tests/benchmarks/bench_learning.py
 	$(BIN)/python tests/benchmarks/bench_uneven.py
+
+bench-gpu: .venv/.tests  ## Training and noise on a GPU, without Ray (a few minutes; needs torch's CUDA build)
+	$(BIN)/python tests/benchmarks/bench_gpu.py
 
 bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alternatives (half an hour)
 	$(BIN)/python tests/benchmarks/bench_population.py

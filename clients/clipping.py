@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+import torch
 from numba import njit
-from numpy.typing import NDArray
 
-from fedray.base.arrays import BoolArray, Float32Array, Float64Array, Int64Array
+from fedray.base.arrays import Float64Array, Int64Array, Numbers
+from fedray.runtime import devices
 from fedray.scenario.clipping import Clip
 from fedray.scenario.privacy import Privacy
 
@@ -39,7 +40,7 @@ class Clipped(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClippedGroup:
-    """Effect of clipping on the updates of G devices.
+    """Effect of clipping on the updates of G devices: arrays, or tensors on a GPU.
 
     factors: factors [G] float64 that make updates no longer than the clip norm; 0 if an update
         counts as zero.
@@ -47,9 +48,9 @@ class ClippedGroup:
     norms: norms before clipping, [G] float64.
     """
 
-    factors: Float64Array
-    done: NDArray[np.int8]
-    norms: Float64Array
+    factors: Numbers
+    done: Numbers
+    norms: Numbers
 
 
 class Clipper:
@@ -70,7 +71,7 @@ class Clipper:
         self._starts = np.cumsum([0, *sizes])
         self._layer_norms = privacy.clipping.layer_norms(list(shapes), privacy.clip_norm)
 
-    def clip(self, updates_GD: Float32Array, clip: Clip) -> ClippedGroup:
+    def clip(self, updates_GD: Numbers, clip: Clip) -> ClippedGroup:
         """Returns factors that limit the L2 norm of updates [G, D] to `clip.norm`.
 
         Layers above their own clip norms are scaled down in place. An update that is not finite
@@ -81,52 +82,65 @@ class Clipper:
         return _clip_layers(updates_GD, clip, self._starts, np.array(self._layer_norms))
 
 
-def clip_whole(updates_GD: Float32Array, clip: Clip) -> ClippedGroup:
+def clip_whole(updates_GD: Numbers, clip: Clip) -> ClippedGroup:
     """Returns factors that limit the L2 norm of updates [G, D] to `clip.norm`, without layers."""
     single_layer = np.array([0, updates_GD.shape[1]])
     norms = _norms(updates_GD, single_layer)[:, 0]
     bound = clip.norm * _MARGIN
     done = _done(norms, norms > bound, clip)
     # Updates that are neither kept nor shortened keep the factor 0, and so count as zero.
-    factors = (done == Clipped.KEPT).astype(np.float64)
-    is_shortened = done == Clipped.SHORTENED
-    factors[is_shortened] = bound / norms[is_shortened]
+    factors = _ratios(done == Clipped.SHORTENED, bound, norms) * (done <= Clipped.SHORTENED)
     return ClippedGroup(factors, done, norms)
 
 
 def _clip_layers(
-    updates_GD: Float32Array,
+    updates_GD: Numbers,
     clip: Clip,
     starts: Int64Array,
     layer_norms: Float64Array,
 ) -> ClippedGroup:
     by_layer = _norms(updates_GD, starts)
-    bounds = layer_norms * _LAYER_MARGIN
+    bounds = devices.like(layer_norms * _LAYER_MARGIN, by_layer)
+    is_long = by_layer > bounds
     # `zero_above` limits the norm of the whole update, before its layers are scaled below.
-    norms = np.sqrt((by_layer**2).sum(axis=1))
-    done = _done(norms, np.any(by_layer > bounds, axis=1), clip)
-    is_shortened = done == Clipped.SHORTENED
-    _shorten_layers(updates_GD, starts, by_layer, bounds, is_shortened)
+    norms = (by_layer**2).sum(axis=1) ** 0.5
+    done = _done(norms, is_long.any(axis=1), clip)
+    ratios = _ratios(is_long & (done == Clipped.SHORTENED)[:, None], bounds, by_layer)
+    for layer in range(ratios.shape[1]):
+        # In float64: the only rounding is to float32, which `_LAYER_MARGIN` covers.
+        updates_GD[:, starts[layer] : starts[layer + 1]] *= ratios[:, layer, None]
     # Long layers are scaled in place already, so no factor may scale them again.
-    factors = ((done == Clipped.KEPT) | is_shortened).astype(np.float64)
-    return ClippedGroup(factors, done, norms)
+    return ClippedGroup(norms**0.0 * (done <= Clipped.SHORTENED), done, norms)
 
 
-def _done(norms: Float64Array, is_long: BoolArray, clip: Clip) -> NDArray[np.int8]:
-    done = np.where(is_long, Clipped.SHORTENED, Clipped.KEPT).astype(np.int8)
+def _done(norms: Numbers, is_long: Numbers, clip: Clip) -> Numbers:
+    where = devices.library_of(norms).where
+    done = where(is_long, int(Clipped.SHORTENED), int(Clipped.KEPT))
+    done = where(norms > clip.zero_above, int(Clipped.ZEROED), done)
     # Order matters: an infinite norm exceeds any bound, and must end as not finite.
-    done[norms > clip.zero_above] = Clipped.ZEROED
-    done[~np.isfinite(norms)] = Clipped.NOT_FINITE
-    return done
+    return where(norms < math.inf, done, int(Clipped.NOT_FINITE))
+
+
+def _ratios(is_shortened: Numbers, bounds: Numbers | float, norms: Numbers) -> Numbers:
+    """Returns the factors that shorten norms to their bounds, and 1 for the others."""
+    where = devices.library_of(norms).where
+    return where(is_shortened, bounds / where(is_shortened, norms, 1.0), 1.0)
+
+
+def _norms(updates_GD: Numbers, starts: Int64Array) -> Numbers:
+    """Returns the L2 norms [G, L] of layers [starts[j], starts[j + 1]) of updates [G, D]."""
+    if isinstance(updates_GD, np.ndarray):
+        return _norms_on_cpu(updates_GD, starts)
+    layers = updates_GD.split(np.diff(starts).tolist(), dim=1)
+    norms = [torch.linalg.vector_norm(layer, dim=1, dtype=torch.float64) for layer in layers]
+    return torch.stack(norms, dim=1)
 
 
 @njit(cache=True)
-def _norms(updates, starts):
-    """Returns the L2 norms [G, L] of layers [starts[j], starts[j + 1]) of updates [G, D]."""
-    devices = updates.shape[0]
+def _norms_on_cpu(updates, starts):
     layers = starts.size - 1
-    norms = np.empty((devices, layers))
-    for device in range(devices):
+    norms = np.empty((updates.shape[0], layers))
+    for device in range(updates.shape[0]):
         update = updates[device]
         for layer in range(layers):
             square = _sum_of_squares(update[starts[layer] : starts[layer + 1]])
@@ -151,18 +165,3 @@ def _sum_of_squares(values):
     for lane in range(_LANES):
         total += lanes[lane]
     return total
-
-
-@njit(cache=True)
-def _shorten_layers(updates, starts, norms, bounds, is_shortened):
-    """Scales each long layer of the updates [G, D] to be shortened down to its bound, in place."""
-    for device in range(updates.shape[0]):
-        if not is_shortened[device]:
-            continue
-        for layer in range(bounds.size):
-            if norms[device, layer] > bounds[layer]:
-                factor = bounds[layer] / norms[device, layer]
-                for coordinate in range(starts[layer], starts[layer + 1]):
-                    # In float64: the only rounding is to float32, which `_LAYER_MARGIN` covers.
-                    scaled = np.float64(updates[device, coordinate]) * factor
-                    updates[device, coordinate] = np.float32(scaled)

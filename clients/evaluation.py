@@ -9,6 +9,7 @@ from fedray.base.arrays import Float64Array
 from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource, Ids, Integers
 from fedray.clients.tasks.layout import named, tensors
 from fedray.clients.tasks.task import Task, Vector
+from fedray.runtime import devices
 from fedray.scenario.training import Training
 from fedray.wire.messages import Evaluation, Measured
 
@@ -19,7 +20,7 @@ def evaluate(
     task: Task,
     source: ExampleSource,
     training: Training,
-    parameters: Vector,
+    parameters: Vector | torch.Tensor,
 ) -> Evaluation:
     """Returns value and standard error of every metric of parameters [D] on held-out devices.
 
@@ -31,7 +32,7 @@ def evaluate(
         task: task with the metrics.
         source: source of the held-out examples.
         training: table with `evaluation_devices` and `evaluation_examples` (per device).
-        parameters: parameters of the model, [D].
+        parameters: parameters of the model, [D]; a tensor is evaluated on its own device.
 
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.
@@ -59,7 +60,7 @@ def device_sums(
     source: ExampleSource,
     device_ids: Ids,
     counts: Integers,
-    parameters: Vector,
+    parameters: Vector | torch.Tensor,
 ) -> dict[str, Float64Array]:
     """Returns sums of numerators and weights of each device, [G, 2], by the name of the metric.
 
@@ -68,12 +69,12 @@ def device_sums(
         source: source of the devices' examples.
         device_ids: devices [G].
         counts: number of first examples to use, [G], at least 1 and at most what each device has.
-        parameters: parameters of the model, [D].
+        parameters: parameters of the model, [D], as for `evaluate`.
 
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.
     """
-    flat = torch.tensor(parameters)
+    flat = parameters if isinstance(parameters, torch.Tensor) else torch.tensor(parameters)
     start = named(flat[None, :], task.shapes)
     sums = {metric.name: np.zeros((device_ids.size, 2)) for metric in task.metrics}
     # Devices with the same number of examples form one batch.
@@ -84,7 +85,7 @@ def device_sums(
         for first in range(0, alike.size, at_once):
             some = alike[first : first + at_once]
             positions = np.tile(np.arange(count), (some.size, 1))
-            examples = tensors(source.examples(device_ids[some], positions))
+            examples = tensors(source.examples(device_ids[some], positions), flat.device)
             # The model is the same for all, so they may count as a single device.
             batch = {name: part.flatten(0, 1)[None] for name, part in examples.items()}
             with torch.no_grad():
@@ -92,7 +93,7 @@ def device_sums(
             for name, parts in measured.items():
                 # In float64, so that the rounding of many examples does not add up.
                 by_device = [part.double().view(some.size, count).sum(dim=1) for part in parts]
-                sums[name][some] = torch.stack(by_device, dim=1).numpy()
+                sums[name][some] = devices.on_host(torch.stack(by_device, dim=1))
     return sums
 
 

@@ -101,7 +101,6 @@ class ShardHost:
         return merged
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
-        """See `PopulationShard.settle`."""
         self._finish_preparing()
         self._of_each(
             [

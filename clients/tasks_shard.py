@@ -41,7 +41,6 @@ class TasksShard:
         ]
 
     def prepare(self, order: CheckInOrder) -> None:
-        """See `PopulationShard.prepare`."""
         self._process.prepare(_of_process(order))
 
     def check_ins(self, order: CheckInOrder) -> CheckIns:

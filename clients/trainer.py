@@ -5,14 +5,17 @@ thread here: the trainers of the pool are the parallelism.
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from fedray.base.arrays import Float64Array
+from fedray.base.errors import RunFailed
 from fedray.clients.clipping import Clipped, ClippedGroup, Clipper
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples, ExampleSource, Ids, Integers
@@ -26,6 +29,7 @@ from fedray.clients.work.factory import work_of
 from fedray.clients.work.work import DeviceWork, WorkOrder, WorkResult
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.tables import FIXED_POINT_BITS
+from fedray.runtime import devices
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
 from fedray.scenario.weighting import MeanWeighting
@@ -58,18 +62,25 @@ class GroupTrainer:
         shapes: shapes of the model's parameters by name, in order.
         source: source of the number of examples.
         work: work of the devices.
+        device: name of the torch device of all computation, up to the sum.
     """
 
     def __init__(
-        self, scenario: Scenario, shapes: Shapes, source: Holders, work: DeviceWork
+        self,
+        scenario: Scenario,
+        shapes: Shapes,
+        source: Holders,
+        work: DeviceWork,
+        device: str = "cpu",
     ) -> None:
+        self._device = devices.device_of(device, "trainer_gpus")
         self._scenario = scenario
         self._source = source
         self._work = work
         self._clipper = Clipper(scenario.privacy, shapes)
         dimension = size_of(shapes)
         encoding = encoding_of(scenario.privacy.encoding, scenario.sum_setting(dimension))
-        self._waiting = WaitingUpdates(encoding, dimension)
+        self._waiting = WaitingUpdates(encoding, dimension, self._device)
 
     def train(self, order: TrainOrder, parameters: Vector) -> tuple[TrainReport, Integers]:
         """Trains the groups of an order from parameters [D].
@@ -79,10 +90,19 @@ class GroupTrainer:
         """
         _use_one_thread()
         clip = order.clip or self._clipper.first
-        start_D = torch.tensor(parameters)
+        start_D = self._placed(parameters)
         self._waiting.begin(order.round_index, clip.norm)
-        groups = [self._train_group(order, group, start_D, clip) for group in order.groups]
+        try:
+            groups = [self._train_group(order, group, start_D, clip) for group in order.groups]
+        except torch.OutOfMemoryError:
+            raise RunFailed(
+                "a group of devices needs more memory than its GPU has; set "
+                "training.devices_at_once to a smaller number, or to 'measured'"
+            ) from None
         return TrainReport.of(order.round_index, groups), self._waiting.finish()
+
+    def _placed(self, parameters: Vector) -> torch.Tensor:
+        return torch.tensor(parameters, device=self._device)
 
     def _train_group(
         self, order: TrainOrder, asked: Ids, start_D: torch.Tensor, clip: Clip
@@ -115,12 +135,12 @@ class GroupTrainer:
             counts["weight_sum"] = _fixed_point_sum(weights)
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
-        group = self._clipper.clip(result.updates.numpy(), clip)
+        group = self._clipper.clip(devices.native(result.updates), clip)
         # No weight is above 1, so a weight never makes a clipped update longer.
         factors = group.factors if order.weight == 1.0 else group.factors * order.weight
         weights = self._weights(whole_held)
         if weights is not None:
-            factors = factors * weights
+            factors = factors * devices.like(weights, factors)
         self._waiting.add(device_ids, factors)
         return _report(order.round_index, result, group, clip, counts)
 
@@ -135,29 +155,36 @@ class GroupTrainer:
 
 
 class LocalTrainer(GroupTrainer):
-    """Trains any devices of a scenario."""
+    """Trains any devices of a scenario, on a torch device of whose memory it has a share.
 
-    def __init__(self, scenario: Scenario) -> None:
+    Raises InputError if the device is a GPU that torch does not see.
+    """
+
+    def __init__(self, scenario: Scenario, device: str = "cpu", share: float = 1.0) -> None:
+        self._share = share
         scenario_source = source_of(scenario)
         self._task = task_of(scenario, scenario_source.fields)
         # A user's task may bring its own data.
         self._examples: ExampleSource = getattr(self._task, "source", None) or scenario_source
         work = work_of(scenario, self._task, self._examples)
-        super().__init__(scenario, self._task.shapes, self._examples, work)
+        super().__init__(scenario, self._task.shapes, self._examples, work, device)
 
     def initial_parameters(self) -> Vector:
         """Returns the parameters [D] of `training.initial`, or else of the task."""
         return start_of(self._scenario, self._task)
 
     def describe(self) -> TaskDescription:
-        """Returns shapes, metrics and optimum of the task."""
-        task = self._task
-        return TaskDescription(dict(task.shapes), tuple(task.metrics), dict(self._examples.optimum))
+        """Returns shapes, metrics and optimum of the task, and the kind of device."""
+        shapes, metrics = dict(self._task.shapes), tuple(self._task.metrics)
+        kind = devices.kind_of_device(self._device)
+        return TaskDescription(shapes, metrics, dict(self._examples.optimum), kind)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         """Returns the task's metrics of parameters [D] on held-out data."""
         _use_one_thread()
-        return evaluate(self._task, self._examples, self._scenario.training, parameters)
+        return evaluate(
+            self._task, self._examples, self._scenario.training, self._placed(parameters)
+        )
 
     def measure_devices(
         self, parameters: Vector, device_ids: Ids, most_examples: int
@@ -168,8 +195,9 @@ class LocalTrainer(GroupTrainer):
         """
 
         def measured(device_ids: Ids, counts: Integers) -> dict[str, Float64Array]:
-            return device_sums(self._task, self._examples, device_ids, counts, parameters)
+            return device_sums(self._task, self._examples, device_ids, counts, placed)
 
+        placed = self._placed(parameters)
         counts = np.minimum(self._examples.examples_on(device_ids), most_examples)
         has_examples = counts > 0
         sums, device_ids, counts = _of_whole_devices(
@@ -180,16 +208,20 @@ class LocalTrainer(GroupTrainer):
     def seconds_per_device(
         self, order: TrainOrder, parameters: Vector, devices_at_once: int
     ) -> float:
-        """Measures how long a device of the order takes, in groups of `devices_at_once`."""
+        """Measures how long a device of the order takes, in groups of `devices_at_once`; infinity
+        if such a group needs more than this trainer's share of a GPU's memory."""
         cohort = np.concatenate(order.groups)
         groups = np.split(cohort, range(devices_at_once, cohort.size, devices_at_once))
         # Sixteen devices, or one group, suffice for a mean at any size of the groups.
         timed = dataclasses.replace(order, groups=groups[: max(1, 16 // devices_at_once)])
+        train = partial(self.train, timed, parameters)
+        if not devices.fits(self._device, self._share, train):
+            return math.inf
         seconds: list[float] = []
         # The first pass compiles and reads data, so the fastest of a few passes counts.
         while len(seconds) < 2 or (len(seconds) < 4 and sum(seconds) < LONG_ENOUGH):
             start = time.perf_counter()
-            self.train(timed, parameters)
+            train()
             seconds.append(time.perf_counter() - start)
         return min(seconds) / sum(group.size for group in timed.groups)
 
@@ -202,23 +234,24 @@ def _report(
     counts: dict[str, int],
 ) -> TrainReport:
     # Other updates are zero in the sum, so their losses and examples do not belong to it.
-    is_in_sum = (group.done == Clipped.KEPT) | (group.done == Clipped.SHORTENED)
+    done, norms = devices.on_host(group.done), devices.on_host(group.norms)
+    is_in_sum = (done == Clipped.KEPT) | (done == Clipped.SHORTENED)
     # A loss may be infinite although the update is finite.
-    losses = result.losses.numpy()[is_in_sum]
+    losses = devices.on_host(result.losses)[is_in_sum]
     losses = losses[np.isfinite(losses)]
     is_counting = clip.counted_norm is not None
     # No comparison with a NaN holds, so an update that is not finite counts as long.
-    short = int((group.norms <= (clip.counted_norm or 0.0)).sum()) if is_counting else 0
+    short = int((norms <= (clip.counted_norm or 0.0)).sum()) if is_counting else 0
     return TrainReport(
         round_index=round_index,
         loss_sum=_fixed_point_sum(losses),
         trained=int(is_in_sum.sum()),
         examples=int(result.examples[is_in_sum].sum()),
-        clipped=int((group.done == Clipped.SHORTENED).sum()),
-        zeroed=int((group.done == Clipped.ZEROED).sum()),
+        clipped=int((done == Clipped.SHORTENED).sum()),
+        zeroed=int((done == Clipped.ZEROED).sum()),
         short=short,
-        long=group.norms.size - short if is_counting else 0,
-        not_finite=int((group.done == Clipped.NOT_FINITE).sum()),
+        long=norms.size - short if is_counting else 0,
+        not_finite=int((done == Clipped.NOT_FINITE).sum()),
         **counts,
     )
 

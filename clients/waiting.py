@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
+from fedray.base.arrays import Int64Array, Numbers, UInt64Array
 from fedray.encoding.encoding import ClippedUpdates, Encoding
+from fedray.runtime import devices
 
 MOST_WAITING = 8
 """Largest number of devices whose updates wait, unless a single group has more."""
@@ -26,32 +27,33 @@ class WaitingUpdates:
     Args:
         encoding: encoding of the sum.
         dimension: number of parameters, D.
+        device: device of the updates and of their sum.
     """
 
-    def __init__(self, encoding: Encoding, dimension: int) -> None:
+    def __init__(self, encoding: Encoding, dimension: int, device: torch.device) -> None:
         self._encoding = encoding
         self._few = max(1, min(MOST_WAITING, MOST_BYTES_WAITING // (4 * dimension)))
         # Later rounds reuse this memory, because new pages cost as much as the sum.
-        self._rows = torch.empty(0, dimension)
+        self._rows = torch.empty(0, dimension, device=device)
         self.begin(0, 1.0)
 
     def begin(self, round_index: int, clip_norm: float) -> None:
         """Starts the sum of a round, and drops any other."""
         self._round_index = round_index
         self._clip_norm = clip_norm
-        self._total_P = self._encoding.zero_sum()
+        self._total_P = devices.like(self._encoding.zero_sum(), devices.native(self._rows))
         self._nothing_waits()
 
-    def room(self, devices: int) -> Tensor:
+    def room(self, size: int) -> Tensor:
         """Returns memory [G, D] for the updates of the next group, with arbitrary content."""
-        if self._filled + devices > len(self._rows):
+        if self._filled + size > len(self._rows):
             self._flush()
         # Memory grows for a group that is larger than usual, and keeps its size.
-        if devices > len(self._rows):
-            self._rows = torch.empty(max(devices, self._few), self._rows.shape[1])
-        return self._rows[self._filled : self._filled + devices]
+        if size > len(self._rows):
+            self._rows = self._rows.new_empty(max(size, self._few), self._rows.shape[1])
+        return self._rows[self._filled : self._filled + size]
 
-    def add(self, device_ids: UInt64Array, factors: Float64Array) -> None:
+    def add(self, device_ids: UInt64Array, factors: Numbers) -> None:
         """Adds the group whose updates are in the last `room`.
 
         Args:
@@ -69,7 +71,7 @@ class WaitingUpdates:
     def finish(self) -> Int64Array:
         """Returns the encoded sum [P] of all groups since `begin`."""
         self._flush()
-        return self._total_P
+        return devices.on_host(self._total_P)
 
     def _flush(self) -> None:
         if not self._filled:
@@ -77,13 +79,13 @@ class WaitingUpdates:
         updates = ClippedUpdates(
             self._round_index,
             np.concatenate(self._device_ids),
-            self._rows[: self._filled].numpy(),
-            np.concatenate(self._factors),
+            devices.native(self._rows[: self._filled]),
+            devices.library_of(self._factors[0]).concatenate(self._factors),
         )
         self._encoding.encode_into(self._total_P, updates, self._clip_norm)
         self._nothing_waits()
 
     def _nothing_waits(self) -> None:
         self._device_ids: list[UInt64Array] = []
-        self._factors: list[Float64Array] = []
+        self._factors: list[Numbers] = []
         self._filled = 0

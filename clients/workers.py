@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedray.base.arrays import Float32Array, UInt64Array
 from fedray.base.blocks import part_count, part_ranges, shard_ranges
 from fedray.base.errors import InputError, ShardLost, TrainerLost
 from fedray.base.threads import usable_cpus
@@ -15,10 +14,13 @@ from fedray.runtime.workers import (
     ActorSpec,
     InProcessWorker,
     Node,
-    Pending,
     RayWorker,
     ThreadWorker,
     Worker,
+    WorkerProxy,
+    called,
+    called_and_kept,
+    cluster_gpus,
     cluster_nodes,
     shared,
 )
@@ -27,17 +29,8 @@ from fedray.scenario.content import PythonFile
 from fedray.scenario.several_tasks import tasks_of
 from fedray.wire.messages import (
     CheckInOrder,
-    CheckIns,
-    DeviceMeasures,
-    Evaluation,
-    Settlement,
-    ShardPart,
-    ShardUse,
-    TaskDescription,
-    TrainOrder,
-    TrainReport,
 )
-from fedray.wire.protocols import History, Kept
+from fedray.wire.protocols import History
 
 LEAST_FOR_THREADS = 1 << 20
 """Smallest population for which a run in one process has a shard per CPU by default; smaller runs
@@ -47,76 +40,42 @@ MOST_TRAINERS_HERE = 4
 lock and others wait."""
 
 
-class ShardWorker:
+class ShardWorker(WorkerProxy):
     """ShardHost behind fedray.wire.protocols.Shard.
 
-    worker: worker of the host.
     first_device, end_device: devices of the host, [first_device, end_device).
     shards: number of its shards.
     """
 
+    check_ins, settle = called("check_ins"), called("settle")
+    write_part, use = called("write_part"), called("use")
+
     def __init__(
         self, worker: Worker, device_ids: int, ranges: Sequence[tuple[int, int]], threads: int
     ) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self.first_device = ranges[0][0]
         self.end_device = ranges[-1][1]
         self.shards = len(ranges)
         self._parts = part_ranges(device_ids, self.first_device, self.end_device)
         self._runs_aside = worker.is_elsewhere or threads > 1
 
-    def check_ins(self, order: CheckInOrder) -> Pending[CheckIns]:
-        return self.worker.call("check_ins", order)
-
     def prepare(self, order: CheckInOrder) -> None:
         # In this thread, preparing would gain nothing.
         if self._runs_aside:
             self.worker.call("prepare", order)
 
-    def settle(self, settlements: Sequence[Settlement]) -> Pending[None]:
-        return self.worker.call("settle", settlements)
-
     def part_count(self) -> int:
         return len(self._parts)
 
-    def write_part(self, part: int, partial: str, token: str) -> Pending[ShardPart]:
-        return self.worker.call("write_part", part, partial, token)
 
-    def use(self) -> Pending[ShardUse]:
-        return self.worker.call("use")
+class TrainerWorker(WorkerProxy):
+    """LocalTrainer behind fedray.wire.protocols.Trainer."""
 
-
-class TrainerWorker:
-    """LocalTrainer behind fedray.wire.protocols.Trainer.
-
-    worker: worker of the trainer.
-    """
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-
-    def train(self, order: TrainOrder, parameters: Kept) -> Pending[tuple[TrainReport, Kept]]:
-        return self.worker.call_and_keep("train", order, parameters)
-
-    def describe(self) -> Pending[TaskDescription]:
-        return self.worker.call("describe")
-
-    def seconds_per_device(
-        self, order: TrainOrder, parameters: Kept, devices_at_once: int
-    ) -> Pending[float]:
-        return self.worker.call("seconds_per_device", order, parameters, devices_at_once)
-
-    def evaluate(self, parameters: Kept) -> Pending[Evaluation]:
-        return self.worker.call("evaluate", parameters)
-
-    def initial_parameters(self) -> Pending[Float32Array]:
-        return self.worker.call("initial_parameters")
-
-    def measure_devices(
-        self, parameters: Kept, device_ids: UInt64Array, most_examples: int
-    ) -> Pending[DeviceMeasures]:
-        """See fedray.clients.trainer.LocalTrainer."""
-        return self.worker.call("measure_devices", parameters, device_ids, most_examples)
+    train = called_and_kept("train")
+    describe, initial_parameters = called("describe"), called("initial_parameters")
+    seconds_per_device, evaluate = called("seconds_per_device"), called("evaluate")
+    measure_devices = called("measure_devices")
 
 
 def start_shards(
@@ -215,10 +174,12 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
         cpus: CPUs of the cluster; not read in-process.
 
     Raises:
-        InputError: several trainers would run user code on threads of this process.
+        InputError: several trainers would run user code on threads of this process, or the GPUs
+            have no room for the trainers.
     """
+    share = placement.trainer_gpus
     if placement.backend == "in-process":
-        count = placement.trainers or _trainers_here(scenario)
+        count = placement.trainers or (1 if share else _trainers_here(scenario))
         if count > 1 and _trains_own_code(scenario):
             raise InputError.of(
                 "trainers",
@@ -227,21 +188,50 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
                 "threads",
                 "leave trainers out, or train on Ray",
             )
-        return [TrainerWorker(ThreadWorker(_make_trainer, scenario)) for _ in range(count)]
+        names = _gpus_here(placement, count) if share else ["cpu"] * count
+        return [TrainerWorker(ThreadWorker(_make_trainer, scenario, name, share)) for name in names]
     build_index(scenario)
     scenario_once = shared(scenario)
     trainers = []
-    for number in range(placement.trainers or max(1, int(cpus))):
+    gpus = cluster_gpus() if share else 0.0
+    count = placement.trainers or (placement.trainers_on(gpus) if share else int(cpus))
+    if share:
+        # Ray would wait for more GPUs to join.
+        _demand_room(placement, max(1, count), gpus)
+    for number in range(max(1, count)):
         # A trainer reserves no CPU: a run's shards hold them, and wait while a model is trained.
         spec = ActorSpec(
             name="Trainer",
             who=f"trainer {number}",
             make=_make_trainer,
-            arguments=(scenario_once,),
+            arguments=(scenario_once, "cuda" if share else "cpu", share),
             lost=TrainerLost,
+            gpus=share,
         )
         trainers.append(TrainerWorker(RayWorker(spec, placement, catch_up=_has_no_state)))
     return trainers
+
+
+def _gpus_here(placement: Placement, count: int) -> list[str]:
+    """Returns the GPU of this machine for each of `count` trainers."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    _demand_room(placement, count, gpus)
+    per_gpu = int(1.0 / placement.trainer_gpus + 1e-6)
+    # The aggregator is on the first GPU, which is filled last.
+    return [f"cuda:{gpus - 1 - number // per_gpu}" for number in range(count)]
+
+
+def _demand_room(placement: Placement, count: int, gpus: float) -> None:
+    room = placement.trainers_on(gpus)
+    if count > room:
+        raise InputError.of(
+            "trainer_gpus",
+            placement.trainer_gpus,
+            f"leaves room for {room} of {count} trainers on {gpus:g} GPUs",
+            "leave it out for the CPU, or give fewer trainers or a smaller share",
+        )
 
 
 def trains_as_fast_here(scenario: Scenario) -> bool:
@@ -261,8 +251,8 @@ def _has_no_state() -> None:
     pass
 
 
-def _make_trainer(scenario: Scenario) -> Any:
+def _make_trainer(scenario: Scenario, device: str, share: float) -> Any:
     # Loads torch, which only the worker's process needs.
     from fedray.clients.trainer import LocalTrainer
 
-    return LocalTrainer(scenario)
+    return LocalTrainer(scenario, device, share)

@@ -20,7 +20,7 @@ from fedray.mechanisms.figures import Figures, mechanism_figures
 from fedray.mechanisms.files import read_strategy
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
-from fedray.server.learning.draws import kind_of_device
+from fedray.runtime.devices import kind_of_device
 from fedray.server.learning.noise import NoiseStream, noise_stream
 
 SEED_BITS = 128

@@ -20,11 +20,11 @@ import math
 
 import numpy as np
 
-from fedray.base.arrays import Int64Array, UInt64Array
+from fedray.base.arrays import Int64Array, Numbers, UInt64Array
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
 from fedray.encoding.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
-from fedray.encoding.encoding import SumSetting
+from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.norms import device_variance, largest_square
 from fedray.encoding.secagg import SecAggEncoding
 from fedray.encoding.tables import LEAST_DEVICE_VARIANCE, DiscreteGaussian
@@ -81,14 +81,29 @@ class DiscreteGaussianEncoding(SecAggEncoding):
         self._noise_key = stream_key(setting.seed, Stream.DISCRETE_NOISE)
 
     def encode_zeros_into(
-        self, total_P: Int64Array, device_ids: UInt64Array, round_index: int
+        self, total_P: Numbers, device_ids: UInt64Array, round_index: int
     ) -> None:
-        """Adds noise, because devices without an update send noise."""
+        """Adds noise, because devices without an update send noise.
+
+        It is drawn on the host, also for a sum in torch: a number takes a loop of unknown length
+        over random bits, and depends on no update.
+        """
+        noise_P = self.zero_sum()
         for device_id in device_ids.tolist():
-            self._send(total_P, np.zeros(self._coordinates, np.int64), device_id, round_index)
+            self._send(noise_P, np.zeros(self._coordinates, np.int64), device_id, round_index)
+        # Loads torch, which a trainer needs anyway.
+        from fedray.runtime.devices import like
+
+        self.add(total_P, like(noise_P, total_P))
+
+    def encode_into(self, total_P: Numbers, updates: ClippedUpdates, clip_norm: float) -> None:
+        super().encode_into(total_P, updates, clip_norm)
+        # The compiled code has added the noise to each update before the modulus.
+        if not isinstance(total_P, np.ndarray):
+            self.encode_zeros_into(total_P, updates.device_ids, updates.round_index)
 
     def _largest_sum(self) -> int:
-        square = largest_square(self._scale, self._coordinates)
+        square = largest_square(self.scale, self._coordinates)
         noise = ROOM * self._setting.noise_multiplier * math.sqrt(square)
         return super()._largest_sum() + math.ceil(noise)
 

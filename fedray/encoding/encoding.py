@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedray.base.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
+from fedray.base.arrays import Float32Array, Int64Array, Numbers, UInt64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +15,11 @@ class ClippedUpdates:
     """The round."""
     device_ids: UInt64Array
     """Ids [G]; together with the round, the address of all draws of a device."""
-    values: Float32Array
-    """Updates [G, D] before clipping."""
-    factors: Float64Array
-    """Clip factors [G]: factors[g] * values[g] is no longer than the clip norm. A device with an
-    unusable update, such as one with a NaN, has 0 and sends zero."""
+    values: Numbers
+    """Updates [G, D] float32 before clipping."""
+    factors: Numbers
+    """Clip factors [G] float64: factors[g] * values[g] is no longer than the clip norm. A device
+    with an unusable update, such as one with a NaN, has 0 and sends zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,9 @@ class Encoding(Protocol):
     """An encoding for models of D parameters: the encoding of clipped updates, their addition, and
     the decoding of a sum.
 
-    A sum is an array [P] of integers. The term of a device is a function of the seed, the round,
-    the device and its update, and sums are exact, so they do not depend on the grouping of devices.
+    A sum is an array [P] of integers, or a tensor on a trainer's GPU. The term of a device is a
+    function of the seed, the round, the device and its update, and sums are exact, so they do not
+    depend on the grouping of devices or on the type of the sum.
     A device that takes part without a usable update adds the encoding of zero.
 
     The clip norm is an argument of both ends, because it may differ between rounds.
@@ -56,7 +57,7 @@ class Encoding(Protocol):
         """Returns the empty sum [P]."""
         ...
 
-    def encode_into(self, total_P: Int64Array, updates: ClippedUpdates, clip_norm: float) -> None:
+    def encode_into(self, total_P: Numbers, updates: ClippedUpdates, clip_norm: float) -> None:
         """Adds the encoded updates of a group of devices to the sum `total_P`, in place.
 
         Raises:
@@ -66,7 +67,7 @@ class Encoding(Protocol):
         ...
 
     def encode_zeros_into(
-        self, total_P: Int64Array, device_ids: UInt64Array, round_index: int
+        self, total_P: Numbers, device_ids: UInt64Array, round_index: int
     ) -> None:
         """Adds the encoded zeros of devices without an update to the sum `total_P`, in place."""
         ...

@@ -7,7 +7,7 @@ makes no update longer, so a device contributes at most the clip norm.
 import numpy as np
 from numba import njit
 
-from fedray.base.arrays import Float32Array, Int64Array, UInt64Array
+from fedray.base.arrays import Float32Array, Int64Array, Numbers, UInt64Array
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.tables import FIXED_POINT_BITS, FixedPoint
 
@@ -37,11 +37,17 @@ class FixedPointEncoding:
     def zero_sum(self) -> Int64Array:
         return np.zeros(self._dimension, np.int64)
 
-    def encode_into(self, total_P: Int64Array, updates: ClippedUpdates, clip_norm: float) -> None:
-        _encode_into(total_P, updates.values, updates.factors, _steps_per_unit(clip_norm))
+    def encode_into(self, total_P: Numbers, updates: ClippedUpdates, clip_norm: float) -> None:
+        if isinstance(total_P, np.ndarray):
+            _encode_into(total_P, updates.values, updates.factors, _steps_per_unit(clip_norm))
+            return
+        # Loads torch, which only a sum in torch needs.
+        from fedray.encoding.tensors import add_steps
+
+        add_steps(total_P, updates, _steps_per_unit(clip_norm))
 
     def encode_zeros_into(
-        self, total_P: Int64Array, device_ids: UInt64Array, round_index: int
+        self, total_P: Numbers, device_ids: UInt64Array, round_index: int
     ) -> None:
         """Adds nothing."""
 

@@ -30,7 +30,7 @@ import math
 import numpy as np
 from numba import njit
 
-from fedray.base.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
+from fedray.base.arrays import Float32Array, Float64Array, Int64Array, Numbers, UInt64Array
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, draw, stream_key, uniform
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
@@ -61,13 +61,17 @@ class SecAggEncoding:
     """
 
     adds_noise = False
+    most_tries = _MOST_TRIES
 
     def __init__(self, table: ModularTable, setting: SumSetting) -> None:
         self._setting = setting
-        self._scale = table.scale
+        self.seed = setting.seed
+        self.scale = table.scale
         self._coordinates = padded(setting.dimension)
-        self._rounding_key = stream_key(setting.seed, Stream.ROUNDING)
+        self.rounding_key = stream_key(setting.seed, Stream.ROUNDING)
         self._check_scale()
+        self.largest_square = largest_square(table.scale, self._coordinates)
+        """Largest squared length of a rounded update, in steps."""
         self.largest = largest_coordinate(table.scale, self._coordinates)
         """Cinf, the largest coordinate that a device sends, in steps."""
         # Sums of both signs need distinct residues.
@@ -83,8 +87,14 @@ class SecAggEncoding:
     def zero_sum(self) -> Int64Array:
         return np.zeros(self._coordinates, np.int64)
 
-    def encode_into(self, total_P: Int64Array, updates: ClippedUpdates, clip_norm: float) -> None:
-        signs_P = signs_of(self._setting.seed, updates.round_index, self._coordinates)
+    def encode_into(self, total_P: Numbers, updates: ClippedUpdates, clip_norm: float) -> None:
+        if not isinstance(total_P, np.ndarray):
+            # Loads torch, which only a sum in torch needs.
+            from fedray.encoding.tensors import add_rounded
+
+            add_rounded(self, total_P, updates, clip_norm)
+            return
+        signs_P = signs_of(self.seed, updates.round_index, self._coordinates)
         for device_id, value_D, factor in zip(
             updates.device_ids.tolist(), updates.values, updates.factors.tolist(), strict=True
         ):
@@ -97,7 +107,7 @@ class SecAggEncoding:
             self._send(total_P, steps_P, device_id, updates.round_index)
 
     def encode_zeros_into(
-        self, total_P: Int64Array, device_ids: UInt64Array, round_index: int
+        self, total_P: Numbers, device_ids: UInt64Array, round_index: int
     ) -> None:
         """Adds nothing, because zero is encoded as zero."""
 
@@ -107,9 +117,9 @@ class SecAggEncoding:
         total_P %= self.modulus
 
     def decode(self, total_P: Int64Array, clip_norm: float, round_index: int) -> Float32Array:
-        signs_P = signs_of(self._setting.seed, round_index, self._coordinates)
+        signs_P = signs_of(self.seed, round_index, self._coordinates)
         # Two transforms together multiply by P; each end divides by its root.
-        units_per_step = clip_norm / self._scale / math.sqrt(self._coordinates)
+        units_per_step = clip_norm / self.scale / math.sqrt(self._coordinates)
         sum_P = _centred(total_P, self.modulus)
         walsh_hadamard(sum_P)
         decoded_P = sum_P * signs_P * units_per_step
@@ -117,7 +127,7 @@ class SecAggEncoding:
 
     def contribution_norm(self, clip_norm: float) -> float:
         """Returns the inflated norm Cinfl."""
-        return clip_norm * inflation(self._scale, self._coordinates)
+        return clip_norm * inflation(self.scale, self._coordinates)
 
     def _largest_sum(self) -> int:
         """Returns the largest coordinate of a sum, in steps."""
@@ -144,19 +154,23 @@ class SecAggEncoding:
     ) -> None:
         """Writes the rotated and rounded steps of an update to `steps_P`."""
         # The root normalises the transform.
-        multiplier = factor * self._scale / clip_norm / math.sqrt(self._coordinates)
+        multiplier = factor * self.scale / clip_norm / math.sqrt(self._coordinates)
         rotated_P = _rotated(value_D, multiplier, signs_P)
         # The rotation spreads an update so evenly that this hardly ever changes a coordinate.
         np.clip(rotated_P, -self.largest, self.largest, out=rotated_P)
-        most = largest_square(self._scale, self._coordinates)
-        if not _round(rotated_P, steps_P, self._rounding_key, device_id, round_index, most):
-            raise ValueError(
-                f"the update of device {device_id} in round {round_index} is longer than "
-                f"clip_norm={clip_norm:g} despite its factor; clip it first"
-            )
+        most = self.largest_square
+        if not _round(rotated_P, steps_P, self.rounding_key, device_id, round_index, most):
+            raise self.too_long(device_id, round_index, clip_norm)
+
+    def too_long(self, device_id: int, round_index: int, clip_norm: float) -> ValueError:
+        """Returns the error of an update that is longer than the clip norm."""
+        return ValueError(
+            f"the update of device {device_id} in round {round_index} is longer than "
+            f"clip_norm={clip_norm:g} despite its factor; clip it first"
+        )
 
     def _check_scale(self) -> None:
-        factor = inflation(self._scale, self._coordinates)
+        factor = inflation(self.scale, self._coordinates)
         if factor <= MOST_INFLATION:
             return
         # The least S with S^2 + S + rest <= (MOST_INFLATION S)^2.
@@ -164,7 +178,7 @@ class SecAggEncoding:
         least = math.ceil((1 + math.sqrt(1 + 4 * share * rest)) / (2 * share))
         raise ScenarioError.of(
             "privacy.encoding.scale",
-            self._scale,
+            self.scale,
             f"is too coarse: rounding {self._setting.dimension:,} parameters may make an update "
             f"{factor:.3g} times as long as the clip norm, more than {MOST_INFLATION:g} times",
             f"take a scale of at least {least:,}",

@@ -188,9 +188,11 @@ class DeviceTime:
         scenario: the scenario.
 
     group: devices that train at once; known once the time was measured.
+    kind: kind of the trainers' device.
     """
 
     group: int
+    kind = "cpu"
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -204,13 +206,13 @@ class DeviceTime:
             at_once = training.devices_at_once
             size = MEASURED_DEVICES if at_once == "measured" else at_once
             timed = min(size, training.cohort_sample)
-            self.group = group_size(timed, parameters.size)
+            self.group = group_size(timed, parameters.size, self.kind)
             # Spread over the population, because devices that joined together may be alike.
             last = self._scenario.population.devices - 1
             device_ids = np.linspace(0, last, timed).astype(np.uint64)
             order = TrainOrder(0, [device_ids])
             answer = trainers[0].seconds_per_device(order, parameters, self.group)
-            self._seconds = answer.result()
+            self._seconds = float(answer.result())
         return self._seconds
 
 
@@ -442,13 +444,22 @@ class _Training:
         self._aggregator = aggregator
         self._checkpoints = checkpoints
         self._on_progress = on_progress or (lambda progress: None)
-        self._loop = TrainingLoop(scenario, trainers, aggregator, _loads_of(scenario))
+        # On CPUs there is only one kind, so a single trainer is asked.
+        asked = trainers if placement.trainer_gpus else trainers[:1]
+        descriptions = [answer.result() for answer in [each.describe() for each in asked]]
+        self._description, kind = descriptions[0], descriptions[0].device
+        if any(each.device != kind for each in descriptions):
+            raise InputError(
+                "trainer_gpus: the trainers are on GPUs of several models, whose updates differ in "
+                "their last bits; use nodes with one model of GPU"
+            )
+        self._loop = TrainingLoop(scenario, trainers, aggregator, _loads_of(scenario), kind)
         if state:
             self._loop.load(state)
-        self._description = trainers[0].describe().result()
         rounds_left = scenario.rounds.count - self._loop.next_round
         # An estimate trains some devices, so it is made only for a listener.
         if on_progress is not None and rounds_left:
+            time_of_devices.kind = kind
             on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
         # The time for the estimate does not count as training.
         self._begun = time.monotonic()
@@ -503,6 +514,7 @@ class _Training:
             "seed": self._scenario.training_seed,
             **self._scenario.to_document(),
             "aggregator_device": str(model["device"]),
+            "trainer_device": self._loop.trainer_kind,
             "devices_at_once": self._loop.devices_at_once,
             "encoding": _encoding_figures(self._scenario, model["parameters"].size),
             "trainers": len(self._trainers),

@@ -33,7 +33,9 @@ class Placement:
         GPU. The trace does not depend on it. The model does, since a GPU draws other noise, so a
         run can continue only on the kind of hardware on which it was started.
     trainers: number of trainers of the model; None takes one per CPU of the cluster (in-process one
-        per CPU, at most four). In-process they are threads.
+        per CPU, at most four), or fills the GPUs of `trainer_gpus`. In-process they are threads.
+    trainer_gpus: GPUs that each trainer reserves; a fraction shares one, and with 0 it sees no GPU.
+        The model depends on the kind of hardware, as for `aggregator_gpus`.
     """
 
     shards: int | None = None
@@ -45,6 +47,7 @@ class Placement:
     most_restarts: int = 5
     aggregator_gpus: float = 0.0
     trainers: int | None = None
+    trainer_gpus: float = 0.0
 
     def __post_init__(self) -> None:
         has_shards = self.shards is None or self.shards >= 1
@@ -53,10 +56,11 @@ class Placement:
         memory = self.object_store_megabytes
         timeout, between = self.worker_timeout_seconds, self.checkpoint_seconds
         restarts, gpus = self.most_restarts, self.aggregator_gpus
+        share = self.trainer_gpus
         backends = get_args(Backend)
         per_cpu = "leave it out for one per CPU"
-        # Comparisons with NaN are false, so every rule refuses it. Fractions share one GPU; the
-        # aggregator has no use for a second.
+        # Comparisons with NaN are false, so every rule refuses it. Fractions share one GPU; no
+        # worker has a use for a second.
         rules = (
             ("shards", has_shards, "must be at least 1", per_cpu),
             ("trainers", has_trainers, "must be at least 1", per_cpu),
@@ -67,10 +71,22 @@ class Placement:
             ("checkpoint_seconds", between >= 0, "must not be negative", "0 saves every window"),
             ("most_restarts", restarts >= 0, "must not be negative", "0 allows no restart"),
             ("aggregator_gpus", 0 <= gpus <= 1, "must be from 0 to 1", "0 is the CPU, 1 a GPU"),
+            ("trainer_gpus", 0 <= share <= 1, "must be from 0 to 1", "0 is the CPU, 1 a GPU"),
         )
         for name, holds, rule, remedy in rules:
             if not holds:
                 raise InputError.of(name, getattr(self, name), rule, remedy)
+
+    def trainers_on(self, gpus: float) -> int:
+        """Returns the number of trainers for which GPUs have room beside the aggregator.
+
+        A trainer's share lies on one GPU, so the rests of several GPUs do not add up.
+        """
+        free = [1.0] * int(gpus)
+        if free:
+            free[0] -= self.aggregator_gpus
+        # Shares are binary fractions, and 0.3 / 0.1 is slightly less than 3.
+        return sum(int(each / self.trainer_gpus + 1e-6) for each in free)
 
     def resolved(self, train_seconds: Callable[[], float] | None = None) -> Self:
         """Replaces the backend "auto" by "ray" or "in-process".
@@ -87,6 +103,7 @@ class Placement:
             or self.shards is not None
             or self.trainers is not None
             or self.aggregator_gpus > 0
+            or self.trainer_gpus > 0
         )
         if asks_for_actors:
             return replace(self, backend="ray")

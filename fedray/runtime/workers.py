@@ -85,6 +85,26 @@ class Worker(Protocol):
         ...
 
 
+class WorkerProxy:
+    """Base of the other side of a protocol, whose methods are calls of a worker.
+
+    worker: worker of the object.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+
+def called(method: str) -> Callable[..., Pending[Any]]:
+    """Returns a method of a `WorkerProxy` that calls the object's method."""
+    return lambda proxy, *arguments: proxy.worker.call(method, *arguments)
+
+
+def called_and_kept(method: str) -> Callable[..., Pending[tuple[Any, Any]]]:
+    """Returns a method of a `WorkerProxy` as `called`, whose second part stays with the worker."""
+    return lambda proxy, *arguments: proxy.worker.call_and_keep(method, *arguments)
+
+
 @dataclass(frozen=True, slots=True)
 class Ready(Generic[T]):
     """Answer of a call that has run in this process."""

@@ -138,7 +138,6 @@ class SeveralTasks:
 
     @property
     def device_ids(self) -> int:
-        """See `Scenario.device_ids`."""
         return self.common.device_ids
 
     @property

@@ -253,7 +253,8 @@ class Training(Table):
     """Largest number of devices that are trained as one batch of independent models; fewer if they
     have more than 2^19 parameters together, since batches of large models are no faster on a CPU.
     It may change the last bits of a sum. "measured" tries 1, 4, 16, 32 and 64 in the first round
-    and uses the fastest, which the trained run records."""
+    and uses the fastest, which the trained run records. On GPUs large models need no smaller
+    batches, and "measured" takes the largest batch that fits in 80 % of a trainer's memory."""
     weighting: AnyWeighting = Field(
         default=MeanWeighting(),
         description="Weights of updates, and the denominator of a round's sum: a table with "

@@ -118,9 +118,7 @@ class Trains(Protocol):
         """Zeros [D]."""
         ...
 
-    def train(self, order: Any, parameters: Float32Array) -> Any:
-        """See `fedray.clients.trainer.GroupTrainer`."""
-        ...
+    def train(self, order: Any, parameters: Float32Array) -> Any: ...
 
 
 Aggregator = Callable[[Scenario], Aggregates]

@@ -26,7 +26,7 @@ from fedray.base.errors import CheckpointError, RunFailed
 
 CHECKPOINTS = "checkpoints"
 # Raised whenever states change, so that no release misreads the state of another.
-VERSION = 12
+VERSION = 13
 NPZ_DAMAGE = (
     OSError,
     ValueError,

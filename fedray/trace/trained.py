@@ -146,6 +146,8 @@ class TrainedDocument(TypedDict):
     """The tables of the scenario file, with all defaults."""
     aggregator_device: str
     """Device on which the model was kept, such as `cpu`."""
+    trainer_device: str
+    """Kind of device on which the trainers computed, such as `cpu`."""
     devices_at_once: int | None
     """Number of devices whose updates are computed together in one batch."""
     encoding: EncodingFigures

@@ -408,11 +408,13 @@ class TaskDescription:
     shapes: shape of each parameter by name, in the order of the flat vector [D].
     metrics: metrics of an evaluation.
     optimum: best value of any model, for metrics for which the data determines it.
+    device: kind of device of the trainer.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     metrics: tuple[Metric, ...]
     optimum: Mapping[str, float]
+    device: str = "cpu"
 
 
 class Measured(NamedTuple):

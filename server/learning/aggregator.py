@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedray.base.errors import CheckpointError, InputError
+from fedray.base.errors import CheckpointError
 from fedray.encoding.factory import encoding_of
+from fedray.runtime.devices import device_of, kind_of_device
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
 from fedray.server.learning.clip_rule import clip_rule_of
-from fedray.server.learning.draws import kind_of_device
 from fedray.server.learning.estimator import estimator_of
 from fedray.server.learning.noise import NoiseStream, noise_stream
 from fedray.server.learning.optimizers import optimizer_of
@@ -39,8 +39,8 @@ class ModelAggregator:
     """
 
     def __init__(self, scenario: Scenario, device: str = "cpu") -> None:
-        self._device = torch.device(device)
-        self.device_kind = _kind_of(self._device)
+        self._device = device_of(device, "aggregator_gpus")
+        self.device_kind = kind_of_device(self._device)
         self._scenario = scenario
         self._noise_multiplier = scenario.update_noise_multiplier
         self._estimator = estimator_of(scenario)
@@ -183,13 +183,3 @@ class ModelAggregator:
     def _parameters(self) -> NDArray[np.float32]:
         # On the CPU this is a view of an array that the next step changes.
         return self._parameters_D.cpu().numpy()
-
-
-def _kind_of(device: torch.device) -> str:
-    """The kind of a device that is there. Raises InputError."""
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(
-            "aggregator_gpus is not 0, but torch sees no GPU; install torch's CUDA build, or leave "
-            "aggregator_gpus out to use the CPU"
-        )
-    return kind_of_device(device)

@@ -56,14 +56,12 @@ class FixedRule:
         self._clip = table.clip(scenario.privacy.clip_norm)
 
     def clip(self) -> Clip:
-        """See `ClipRule`."""
         return self._clip
 
     def commit(self, report: TrainReport) -> None:
         """See `ClipRule`."""
 
     def state(self) -> dict[str, NDArray]:
-        """See `ClipRule`."""
         return {}
 
     def load(self, state: dict[str, NDArray]) -> None:
@@ -94,7 +92,6 @@ class AdaptiveRule:
         self._norm = self._first_norm
 
     def clip(self) -> Clip:
-        """See `ClipRule`."""
         return self._table.clip(self._norm, self._estimate())
 
     def commit(self, report: TrainReport) -> None:
@@ -109,12 +106,10 @@ class AdaptiveRule:
             self._norm = self._estimate()
 
     def state(self) -> dict[str, NDArray]:
-        """See `ClipRule`."""
         own = {"shares": np.array(self._shares), "norm": np.array(self._norm)}
         return {**own, **prefixed("noise.", self._noise.state())}
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """See `ClipRule`."""
         self._shares, self._norm = float(state["shares"]), float(state["norm"])
         self._noise.load(under("noise.", state))
 

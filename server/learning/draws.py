@@ -111,11 +111,3 @@ def _cuda_state(key: int, position: int) -> Tensor:
 @cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="noise")
-
-
-def kind_of_device(device: torch.device) -> str:
-    """Returns the kind of device, on which draws depend in addition to their address: "cpu", or
-    "cuda" and the GPU model."""
-    if device.type != "cuda":
-        return device.type
-    return f"cuda {torch.cuda.get_device_name(device)}"

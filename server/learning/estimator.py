@@ -44,11 +44,9 @@ class Mean:
         return cls()
 
     def noise_share(self, report: TrainReport) -> float:
-        """See `Estimator`."""
         return report.sampled_share
 
     def scale(self, report: TrainReport) -> float:
-        """See `Estimator`."""
         return 1.0
 
     def divisor(self, report: TrainReport) -> float:
@@ -79,11 +77,9 @@ class Fixed:
         return self.noise_factor
 
     def scale(self, report: TrainReport) -> float:
-        """See `Estimator`."""
         return 1.0
 
     def divisor(self, report: TrainReport) -> float:
-        """See `Estimator`."""
         return self._denominator
 
 
@@ -100,7 +96,6 @@ class ClippedBelow(Fixed):
     noise_factor = ClippedDenominator.noise_factor
 
     def scale(self, report: TrainReport) -> float:
-        """See `Estimator`."""
         # The factor is at most 1, so that no contribution grows before noise is added.
         return self._denominator / max(self._denominator, report.weights)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.base.errors import AggregatorLost
+from fedray.base.errors import AggregatorLost, CheckpointError
 from fedray.base.rng import Stream, stream_generator
 from fedray.runtime.workers import ArgumentLost, Pending
 from fedray.scenario import Scenario
@@ -31,6 +31,9 @@ MOST_PARAMETERS = 1 << 19
 """Largest number of parameters in all models of a group, unless the size was measured. Beyond 2
 MiB, larger groups are no faster on a CPU, and smaller ones are shared more evenly among trainers.
 """
+GPU_SIZES = tuple(sorted({base << power for base in (2, 3) for power in range(11)} | {1, 4096}))
+"""Group sizes that are tried on a GPU, each at most twice the one before, up to the most that a
+scenario may ask for."""
 Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
 """Returns the cost of training each device [G], in any unit."""
 
@@ -86,6 +89,7 @@ class TrainingLoop:
         aggregator: the model's aggregator.
         loads: cost of training devices, so that similar devices share a group and the trainers
             finish together; None if equal. It must be a function of the scenario.
+        trainer_kind: kind of the trainers' device.
 
     metrics: one row per round so far.
     last_evaluation: the latest evaluation in these rows, or None.
@@ -99,7 +103,9 @@ class TrainingLoop:
         trainers: Sequence[Trainer],
         aggregator: Aggregator,
         loads: Loads | None = None,
+        trainer_kind: str = "cpu",
     ) -> None:
+        self.trainer_kind = trainer_kind
         self._scenario, self._trainers, self._aggregator = scenario, trainers, aggregator
         self._loads = loads
         self._versions: dict[int, Kept] = {}
@@ -153,12 +159,23 @@ class TrainingLoop:
         self._steadily(self._fetch_state)
         return {
             "devices_at_once": np.array(self.devices_at_once),
+            "trainer_device": np.array(self.trainer_kind),
             "metrics": np.array(_text_of(self.metrics)),
             **prefixed("aggregator.", self._aggregator_state),
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Restores a state."""
+        """Restores a state.
+
+        Raises:
+            CheckpointError: its trainers, or its aggregator, were on another kind of device.
+        """
+        if str(state["trainer_device"]) != self.trainer_kind:
+            raise CheckpointError(
+                f"the model was trained on {str(state['trainer_device'])!r}, whose updates have "
+                f"other last bits than those of {self.trainer_kind!r}, where the trainers are now; "
+                "give trainer_gpus as before, with GPUs of that model"
+            )
         self._aggregator_state = under("aggregator.", state)
         # The rows tell which version of the model the aggregator restores.
         self.metrics = _metrics_of(str(state["metrics"]))
@@ -193,7 +210,7 @@ class TrainingLoop:
         at_once = self._scenario.training.devices_at_once
         # A resumed training keeps its original group size.
         if at_once != "measured" and not self.devices_at_once:
-            self.devices_at_once = group_size(at_once, parameters.size)
+            self.devices_at_once = group_size(at_once, parameters.size, self.trainer_kind)
         self._clip, newest = answer.result()
         # The state is from before the first round of `_since`; a version's number is how many
         # rounds it was trained on.
@@ -222,7 +239,7 @@ class TrainingLoop:
     def _train(self, round_index: int, cohort: Cohort) -> None:
         # A Poisson sample may be empty.
         if not self.devices_at_once and cohort.device_ids.size:
-            self.devices_at_once = self._fastest_size(round_index, cohort.device_ids)
+            self.devices_at_once = self._measured_size(round_index, cohort.device_ids)
         groups = self._groups(round_index, cohort)
         pending = [
             trainer.train(order, self._versions[version])
@@ -295,16 +312,18 @@ class TrainingLoop:
         shares = greedy_shares(costs, len(self._trainers))
         return [[groups[index] for index in share] for share in shares if share]
 
-    def _fastest_size(self, round_index: int, cohort: NDArray[np.uint64]) -> int:
+    def _measured_size(self, round_index: int, cohort: NDArray[np.uint64]) -> int:
         """Returns the group size with which the trainers are fastest, found by trying all sizes on
-        devices [cohort_sample]."""
+        devices [cohort_sample]; on GPUs the largest size that fits."""
+        is_on_gpu = self.trainer_kind != "cpu"
         newest = self._versions[max(self._versions)]
         # All trainers try at once, because they share caches and, as threads, Python's lock. All
         # sizes train the same devices, so that their times are comparable.
-        tried = cohort[: max(SIZES) * len(self._trainers)]
+        sizes = GPU_SIZES if is_on_gpu else SIZES
+        tried = cohort[: max(sizes) * len(self._trainers)]
         parts = [part for part in np.array_split(tried, len(self._trainers)) if part.size]
         seconds = {}
-        for size in SIZES:
+        for size in sizes:
             if size > parts[0].size:
                 break
             answers = [
@@ -314,7 +333,10 @@ class TrainingLoop:
                 for trainer, part in zip(self._trainers, parts, strict=False)
             ]
             seconds[size] = max(answer.result() for answer in answers)
-        return min(seconds, key=seconds.__getitem__)
+            if seconds[size] == math.inf:
+                break
+        fitting = [size for size in seconds if seconds[size] < math.inf]
+        return max(fitting) if is_on_gpu else min(fitting, key=seconds.__getitem__)
 
     def _collect_evaluations(self) -> None:
         for round_index, pending in self._evaluations.items():
@@ -329,9 +351,11 @@ def _equal(device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
     return np.ones(device_ids.size, np.int64)
 
 
-def group_size(devices_at_once: int, parameters: int) -> int:
+def group_size(devices_at_once: int, parameters: int, kind: str = "cpu") -> int:
     """Returns the largest number of devices in a group: `devices_at_once`, or fewer if the model is
-    large."""
+    large and the device is a CPU."""
+    if kind != "cpu":
+        return devices_at_once
     return max(1, min(devices_at_once, MOST_PARAMETERS // parameters))
 
 

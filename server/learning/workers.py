@@ -2,62 +2,29 @@
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedray.base.errors import AggregatorLost, InputError
 from fedray.runtime.placement import Placement
 from fedray.runtime.workers import (
     ActorSpec,
     InProcessWorker,
-    Pending,
     RayWorker,
-    Worker,
+    WorkerProxy,
+    called,
+    called_and_kept,
     cluster_gpus,
     shared,
 )
 from fedray.scenario import Scenario
-from fedray.scenario.clipping import Clip
-from fedray.wire.messages import TrainReport
-from fedray.wire.protocols import Kept
 
 
-class AggregatorWorker:
-    """A ModelAggregator behind fedray.wire.protocols.Aggregator; `worker` says where it runs."""
+class AggregatorWorker(WorkerProxy):
+    """ModelAggregator behind fedray.wire.protocols.Aggregator."""
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-
-    def start(self, parameters: NDArray[np.float32]) -> Pending[tuple[Clip, Kept]]:
-        """See fedray.wire.protocols.Aggregator."""
-        return self.worker.call_and_keep("start", parameters)
-
-    def add(self, total: Kept) -> Pending[None]:
-        """See fedray.wire.protocols.Aggregator."""
-        return self.worker.call("add", total)
-
-    def draw_noise(self) -> Pending[None]:
-        """See fedray.wire.protocols.Aggregator."""
-        return self.worker.call("draw_noise")
-
-    def commit(self, report: TrainReport) -> Pending[tuple[Clip, Kept]]:
-        """See fedray.wire.protocols.Aggregator."""
-        return self.worker.call_and_keep("commit", report)
-
-    def older_version(self, version: int) -> Pending[tuple[int, Kept]]:
-        """See fedray.wire.protocols.Aggregator."""
-        return self.worker.call_and_keep("older_version", version)
-
-    def load(self, state: dict[str, NDArray]) -> Pending[tuple[Clip, Kept]]:
-        """See fedray.wire.protocols.Aggregator."""
-        return self.worker.call_and_keep("load", state)
-
-    def state(self) -> Pending[dict[str, NDArray]]:
-        """See fedray.wire.protocols.Aggregator."""
-        return self.worker.call("state")
+    start, load = called_and_kept("start"), called_and_kept("load")
+    commit, older_version = called_and_kept("commit"), called_and_kept("older_version")
+    add, draw_noise, state = called("add"), called("draw_noise"), called("state")
 
     def restart(self) -> None:
-        """See fedray.wire.protocols.Aggregator."""
         self.worker.restart()
 
 

@@ -19,7 +19,6 @@ class Cap(ParticipationPolicy):
 
     @property
     def counts_contributions(self) -> bool:
-        """See `ParticipationPolicy.counts_contributions`."""
         return True
 
     def absence(self, attempt: Attempt) -> Absence:

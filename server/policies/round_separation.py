@@ -28,9 +28,7 @@ class RoundSeparation(ParticipationPolicy):
 
     @property
     def separation(self) -> int:
-        """See `ParticipationPolicy.separation`."""
         return self.gap
 
     def remembers_round(self, attempt: Attempt) -> BoolArray:
-        """See `ParticipationPolicy.remembers_round`."""
         return attempt.has_arrived if self.remembers == "arrived" else attempt.has_uploaded

@@ -26,7 +26,6 @@ class Timer(ParticipationPolicy):
 
     @property
     def reads_clock(self) -> bool:
-        """See `ParticipationPolicy.reads_clock`."""
         return True
 
     def absence(self, attempt: Attempt) -> Absence:

@@ -39,7 +39,6 @@ class WithoutReplacement(ParticipationPolicy):
 
     @property
     def reads_clock(self) -> bool:
-        """See `ParticipationPolicy.reads_clock`."""
         return True
 
     def absence(self, attempt: Attempt) -> Absence:

@@ -36,11 +36,9 @@ class BufferedCoordinator(RoundLoop):
         self._buffer = Buffer(BufferRules.of(scenario), return_key)
 
     def state(self) -> dict[str, NDArray]:
-        """See `RoundLoop.state`."""
         return {**super().state(), **prefixed("buffer.", self._buffer.state())}
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """See `RoundLoop.load`."""
         super().load(state)
         self._buffer.load(under("buffer.", state))
 

@@ -66,7 +66,6 @@ class AtGoal:
         return cls(rounds.report_goal)
 
     def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
-        """See `ClosingRule.close`."""
         in_time = report_times <= deadline
         if int(np.count_nonzero(in_time)) < self.report_goal:
             return Closing(False, deadline, in_time)
@@ -99,7 +98,6 @@ class AtLeast:
         return cls(rounds.report_goal, 60.0 * table.open_minutes)
 
     def close(self, report_times: Float64Array, started: float, deadline: float) -> Closing:
-        """See `ClosingRule.close`."""
         at_goal = AtGoal(self.report_goal).close(report_times, started, deadline)
         open_until = started + self.open_seconds
         # The goal is met late or never, so the round ends like one that closes at its goal.

@@ -286,7 +286,6 @@ class CohortTask(TaskRounds):
         self.filter = filter_of(self.scenario)
 
     def remember(self, accepted_device_ids: UInt64Array) -> None:
-        """See `TaskRounds.remember`."""
         super().remember(accepted_device_ids)
         if self.filter is not None:
             self.filter.add(accepted_device_ids)
@@ -323,12 +322,10 @@ class Coordinator(RoundLoop):
             self._selection.open(task.place, task.begins, ready_time=task.begins)
 
     def state(self) -> dict[str, NDArray]:
-        """See `RoundLoop.state`."""
         selection = prefixed("selection.", self._selection.state())
         return {**super().state(), **selection, "excluded": np.array([self._exclusions])}
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """See `RoundLoop.load`."""
         super().load(state)
         self._selection.load(under("selection.", state))
         self._exclusions = int(state["excluded"][0])

@@ -58,7 +58,6 @@ class Cyclic:
         self._device_ids = np.empty(0, np.uint64)
 
     def start_window(self, window: int, device_ids: UInt64Array) -> None:
-        """See `Schedule`."""
         self._device_ids = device_ids
         # Sorting by independent random words is a uniform shuffle, and needs no shared generator.
         words = long_words(self._shuffle_key, device_ids, window)
@@ -74,7 +73,6 @@ class Cyclic:
         return np.sort(self._order[start : start + size])
 
     def least_eligible(self) -> int:
-        """See `Schedule`."""
         return self._drawn
 
     def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
@@ -102,7 +100,6 @@ class Poisson:
         self._device_ids = np.empty(0, np.uint64)
 
     def start_window(self, window: int, device_ids: UInt64Array) -> None:
-        """See `Schedule`."""
         self._device_ids = device_ids
 
     def eligible(self, round_index: int) -> Int64Array:
@@ -114,7 +111,6 @@ class Poisson:
         return 0
 
     def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
-        """See `Schedule`."""
         # The address includes the attempt: the draws of a failed attempt reveal nothing about the
         # next.
         words = long_words(self._key, self._device_ids[eligible], attempt)

@@ -144,7 +144,6 @@ class StoredCoordinator(RoundLoop):
         }
 
     def state(self) -> dict[str, NDArray]:
-        """See `RoundLoop.state`."""
         stored = {field.name: getattr(self._stored, field.name) for field in fields(Stored)}
         return {
             **super().state(),
@@ -154,7 +153,6 @@ class StoredCoordinator(RoundLoop):
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """See `RoundLoop.load`."""
         super().load(state)
         self._stored = Stored(**under("stored.", state))
         self._attempt = int(state["attempt"][0])

@@ -10,18 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from small_tasks import CASES, EXAMPLES, VECTORS, RandomExamples, made
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fedray.clients.clipping import Clipper
 from fedray.clients.data.language import WORDS
 from fedray.clients.data.source import Field
 from fedray.clients.tasks.layout import named, tensors
 from fedray.clients.tasks.module import ModuleTask
 from fedray.clients.tasks.task import Task
-from fedray.clients.work.work import WorkOrder
+from fedray.clients.trainer import GroupTrainer
+from fedray.clients.work.work import DeviceWork, WorkOrder, WorkResult
+from fedray.encoding.norms import padded
+from fedray.encoding.secagg import SecAggEncoding
+from fedray.runtime import devices
+from fedray.scenario import Scenario
 from fedray.scenario.tasks import NextWordTask
 from fedray.scenario.training import FedAvg, FedProx, FedSGD
+from fedray.wire.messages import TrainOrder
 
 META = torch.device("meta")
 HELD = np.array([2, 6, 1, 5], np.int64)
@@ -55,6 +63,51 @@ class OnDevice(TorchDispatchMode):
         return result
 
 
+SCENARIOS = {
+    f"{clipping}, {encoding}": (clipping, encoding)
+    for clipping in ("fixed", "none", "per_layer", "adaptive")
+    for encoding in ("fixed_point", "secagg", "discrete_gaussian")
+    # Sums modulo a number have room for clipped updates only, and counts need noise of the server.
+    if encoding == "fixed_point"
+    or clipping in ("fixed", "per_layer")
+    or (clipping, encoding) == ("adaptive", "secagg")
+}
+
+
+def scenario_of(small: Any, clipping: str, encoding: str, dimension: int) -> Scenario:
+    mechanism = "none" if clipping == "none" else "identity"
+    size = f", parameters={dimension}, scale={1 << 20}" if encoding == "discrete_gaussian" else ""
+    # Only Poisson samples, and trainings without noise, may weigh devices by their examples.
+    weighting = ["training.weighting={kind='fixed', example_cap=4}"] * (mechanism == "none")
+    return small(
+        "training.enabled=true",
+        f"privacy.mechanism='{mechanism}'",
+        f"privacy.clipping={{kind='{clipping}', zero_above=3.0}}",
+        f"privacy.encoding={{kind='{encoding}'{size}}}",
+        *weighting,
+    )
+
+
+class Recorded:
+    """The work of a task, computed once: what follows sees only the shapes of its result."""
+
+    def __init__(self, work: DeviceWork) -> None:
+        self._work, self._result = work, None
+
+    def compute(self, order: WorkOrder) -> WorkResult:
+        if self._result is None:
+            self._result = self._work.compute(order)
+        updates = order.room().copy_(self._result.updates)
+        return WorkResult(updates, self._result.losses, self._result.examples)
+
+
+class Holders:
+    """One device without examples."""
+
+    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return np.array([*HELD, 0])[device_ids.astype(np.int64)]
+
+
 def module_task(fields: Any) -> ModuleTask:
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 3))
     module.register_buffer("shift", torch.ones(3))
@@ -74,10 +127,11 @@ def work_on_meta(task: Task, fields: Any, table: Any, devices: int = HELD.size) 
 @pytest.mark.slow
 @pytest.mark.parametrize("work", WORKS)
 @pytest.mark.parametrize("case", ALL_CASES)
-def test_the_work_on_a_task_stays_on_the_device_of_the_parameters(case: str, work: str) -> None:
+def test_the_work_of_a_single_device_stays_on_the_device_of_the_parameters(
+    case: str, work: str
+) -> None:
     table, fields = ALL_CASES[case]
-    for devices in (1, HELD.size):
-        work_on_meta(made(table, fields), fields, WORKS[work], devices)
+    work_on_meta(made(table, fields), fields, WORKS[work], 1)
 
 
 @pytest.mark.parametrize("work", WORKS)
@@ -97,6 +151,73 @@ def test_metrics_stay_on_the_device_of_the_parameters(case: str) -> None:
     for parts in measures.values():
         for part in parts:
             assert (part.device, part.shape) == (META, (1, EXAMPLES))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_only_one_sum_of_integers_and_figures_of_devices_leave_a_trainers_device(
+    case: str, work: str, small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With every clipping rule and encoding: work, clipping, weights, encoding and the sum of two groups."""
+    table, fields = ALL_CASES[case]
+    task = made(table, fields)
+    dimension = task.initial_parameters().size
+    computed = resolve_name(WORKS[work].implementation)(
+        WORKS[work], task, RandomExamples(fields), 7
+    )
+    recorded = Recorded(computed)
+    for clipping, encoding in SCENARIOS.values():
+        left = train_on_meta(
+            scenario_of(small, clipping, encoding, dimension), task, recorded, monkeypatch
+        )
+        *figures, total = left
+        size = dimension if encoding == "fixed_point" else padded(dimension)
+        assert total == ((size,), np.int64)
+        # Rounding asks whether every device of both groups fits its bound.
+        assert {shape for shape, _ in figures} <= {(HELD.size,), (2 * HELD.size,)}
+        assert {dtype for _, dtype in figures} <= {np.int64, np.float64, np.bool_}
+
+
+def train_on_meta(
+    scenario: Scenario, task: Task, work: DeviceWork, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[tuple[int, ...], Any]]:
+    """Trains two equal groups, and returns shape and type of everything that leaves the device."""
+    left: list[tuple[tuple[int, ...], Any]] = []
+
+    def on_host(tensor: torch.Tensor) -> NDArray:
+        assert tensor.device == META
+        array = np.zeros(tensor.shape, str(tensor.dtype).removeprefix("torch."))
+        left.append((array.shape, array.dtype.type))
+        return array
+
+    monkeypatch.setattr(devices, "on_host", on_host)
+    trainer = GroupTrainer(scenario, task.shapes, Holders(), work, "meta")
+    group = np.arange(HELD.size + 1, dtype=np.uint64)
+    with OnDevice():
+        trainer.train(TrainOrder(3, [group, group]), task.initial_parameters())
+    return left
+
+
+def test_a_planted_cpu_tensor_behind_the_work_is_found(
+    small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In clipping and in an encoding."""
+    table, fields = CASES["mlp"]
+    task = made(table, fields)
+    work = resolve_name(FedSGD.implementation)(FedSGD(), task, RandomExamples(fields), 7)
+    scenario = scenario_of(small, "fixed", "secagg", task.initial_parameters().size)
+    for owner, name in ((Clipper, "clip"), (SecAggEncoding, "encode_into")):
+        inner = getattr(owner, name)
+
+        def planted(self: Any, first: Any, *others: Any, inner: Any = inner) -> Any:
+            first *= torch.ones(3).sum()
+            return inner(self, first, *others)
+
+        with monkeypatch.context() as patch, pytest.raises(AssertionError, match=r"on cpu, \["):
+            patch.setattr(owner, name, planted)
+            train_on_meta(scenario, task, work, patch)
+    train_on_meta(scenario, task, work, monkeypatch)
 
 
 def planted_look_up(parameters: Any, batch: Any, given: torch.Tensor) -> torch.Tensor:

@@ -3,10 +3,12 @@ is decoded is the sum of the clipped updates."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.clients.clipping import clip_whole
+from fedray.encoding import tensors
 from fedray.encoding.encoding import ClippedUpdates, Encoding, SumSetting
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
@@ -89,6 +91,63 @@ def test_a_sum_does_not_depend_on_how_devices_are_grouped(kind: str, dimension: 
         for part in order:
             encoding.add(total, part)
         assert (total == together).all()
+
+
+def in_torch(updates: ClippedUpdates, device: str) -> ClippedUpdates:
+    values = torch.from_numpy(updates.values).to(device)
+    factors = torch.from_numpy(updates.factors).to(device)
+    return ClippedUpdates(updates.round_index, updates.device_ids, values, factors)
+
+
+ON_DEVICES = pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"),
+            ],
+        ),
+    ],
+)
+
+
+@ALL
+@pytest.mark.parametrize("dimension", [1, 5, 64, 1000, 5000])
+@pytest.mark.parametrize("at_once", [1 << 24, 1])
+@ON_DEVICES
+def test_a_sum_in_torch_is_that_of_the_compiled_code(
+    kind: str, dimension: int, at_once: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, with a device whose update is not finite, a device without an update, and a sum that other devices began."""
+    monkeypatch.setattr(tensors, "_AT_ONCE", at_once)
+    encoding, updates = made(kind, dimension), updates_of(DEVICES, dimension, 0.3, round_index=70)
+    updates.values[2, 0] = np.nan
+    updates.factors[2] = 0.0
+    total = encoded(encoding, updates, 0.3)
+    sum_in_torch = torch.from_numpy(total.copy()).to(device)
+    encoding.encode_into(total, updates, 0.3)
+    encoding.encode_into(sum_in_torch, in_torch(updates, device), 0.3)
+    silent = np.array([5, 2**40 + 3], np.uint64)
+    encoding.encode_zeros_into(total, silent, 70)
+    encoding.encode_zeros_into(sum_in_torch, silent, 70)
+    assert total.any()
+    assert (sum_in_torch.cpu().numpy() == total).all()
+
+
+@ON_DEVICES
+def test_a_sum_in_torch_refuses_an_update_that_was_not_clipped(device: str) -> None:
+    """It names the device; far beyond the bound the exact sum of squares would overflow."""
+    encoding = made("secagg, more room", 100)
+    for length in (1.2, 1e8):
+        values = np.full((3, 100), 0.01, np.float32)
+        values[1] = length / 10
+        updates = ClippedUpdates(2, np.array([8, 9, 7], np.uint64), values, np.ones(3))
+        total = torch.from_numpy(encoding.zero_sum()).to(device)
+        with pytest.raises(ValueError, match="of device 9 in round 2 is longer than clip_norm=1"):
+            encoding.encode_into(total, in_torch(updates, device), 1.0)
 
 
 @WITHOUT_NOISE

@@ -1,5 +1,6 @@
 """Small versions of the benchmarks, so that they cannot rot. No time is asserted."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,11 @@ def test_the_quickstart_benchmark_runs() -> None:
             ["--first", "1", "--steps", "5"],
             "largest excess of our loss",
         ),
+        (
+            "benchmarks/bench_gpu.py",
+            ["--device", "cpu", "--small", "--rounds", "1"],
+            "noise: 1,000,000",
+        ),
         ("reproduction/reproduce_mechanisms.py", ["--quick"], "rows within their printed digits"),
     ],
 )
@@ -69,7 +75,26 @@ def test_what_is_run_by_hand_still_runs(script: str, arguments: list[str], last:
     )
     assert done.returncode == 0, done.stderr
     assert last in done.stdout.splitlines()[-1]
+    if "bench_gpu" in script:
+        head, lstm, cnn, _ = done.stdout.splitlines()
+        assert head.startswith("on cpu")
+        assert lstm.startswith("lstm: 15,050 parameters, 4 devices a round")
+        assert cnn.startswith("cnn: 1,626,442 parameters, 4 devices a round")
     if "compare_optima" in script:
         assert (
             float(done.stdout.splitlines()[-1].partition("our loss ")[2].partition(";")[0]) < 1e-3
         )
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_gpus_says_where_there_is_none() -> None:
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "bench_gpu.py"],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("no GPU: torch sees no CUDA device here; `--device cpu` runs")

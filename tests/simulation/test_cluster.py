@@ -203,14 +203,20 @@ def laden(small, tmp_path: Path) -> Scenario:
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_gpu_that_the_cluster_has_not_is_refused_at_once(small, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "rule"),
+    [
+        ("aggregator_gpus", "but the cluster has 0; leave it out for the CPU"),
+        ("trainer_gpus", "leaves room for 0 of 1 trainers on 0 GPUs; leave it out for the CPU"),
+    ],
+)
+def test_a_gpu_that_the_cluster_has_not_is_refused_at_once(
+    small, tmp_path: Path, key: str, rule: str
+) -> None:
     """Ray would wait for a node that has one."""
-    with pytest.raises(
-        InputError, match=r"aggregator_gpus=0.5 but the cluster has 0; leave it out for the CPU"
-    ):
-        run_scenario(
-            small("training.enabled=true"), Placement(1, aggregator_gpus=0.5), tmp_path / "t"
-        )
+    placement = Placement(1, **{key: 0.5})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match=f"{key}=0.5 {rule}"):
+        run_scenario(small("training.enabled=true"), placement, tmp_path / "t")
     assert list(tmp_path.iterdir()) == []
 
 

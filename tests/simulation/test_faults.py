@@ -733,7 +733,7 @@ def test_a_run_goes_on_only_on_the_kind_of_device_it_was_started_on(
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(8, TrainingProgress))
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(
-            "fedray.server.learning.aggregator._kind_of", lambda device: "cuda NVIDIA H200"
+            "fedray.server.learning.aggregator.kind_of_device", lambda device: "cuda NVIDIA H200"
         )
         with pytest.raises(
             CheckpointError,

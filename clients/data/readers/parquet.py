@@ -182,7 +182,6 @@ class _Rows:
                     yield batch.column(0)
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
-        """See fedray.clients.data.readers.reader.ClientFile."""
         for column in columns:
             self.demand(column)
         pieces: list[pa.Table] = []
