@@ -25,6 +25,7 @@ from fedray.base.rounding import given as given
 from fedray.base.rounding import shown_noise as shown_noise
 from fedray.base.rounding import significant as significant
 from fedray.base.rounding import up as up
+from fedray.clients.sessions import population_sessions as population_sessions
 from fedray.report.figure import Axis as Axis
 from fedray.report.figure import Figure as Figure
 from fedray.report.figure import Mark as Mark
@@ -34,6 +35,8 @@ from fedray.report.figures import MetricLine as MetricLine
 from fedray.report.figures import metric_curve as metric_curve
 from fedray.report.page import render_study
 from fedray.report.table import Table as Table
+from fedray.studies.habits.observed import on_grid as on_grid
+from fedray.studies.habits.observed import runs_of as runs_of
 from fedray.studies.paired import MeanInterval as MeanInterval
 from fedray.studies.paired import mean_interval as mean_interval
 from fedray.studies.paired import paired_difference as paired_difference

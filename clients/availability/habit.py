@@ -61,16 +61,13 @@ class HabitAvailabilityModel(CompiledModel):
     Args:
         scenario: source of seed and time zones.
         table: habits.
-        tables: arrays of the model; computed from the table by default.
     """
 
     bytes_to_know = 36
 
-    def __init__(
-        self, scenario: Scenario, table: HabitAvailability, tables: HabitTables | None = None
-    ) -> None:
+    def __init__(self, scenario: Scenario, table: HabitAvailability) -> None:
         self.model = HabitModel.of(scenario, table)
-        self.tables = tables or HabitTables.of(scenario, table)
+        self.tables = HabitTables.of(scenario, table)
 
     def known_of(self, device_ids: UInt64Array) -> KnownHabits:
         return _habits_of(self.model, self.tables, device_ids)

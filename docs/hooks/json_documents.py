@@ -17,7 +17,7 @@ from fedray.commands.sessions import PopulationSupply
 from fedray.commands.stress import ShippedSweeps
 from fedray.mechanisms.figures import Figures
 from fedray.runs.pretraining import Pretrained
-from fedray.scenarios import shakespeare
+from fedray.scenarios import flash, shakespeare
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
@@ -101,6 +101,7 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "fedray stress": Document(SweepResult, files="The file results.json is the same."),
     "fedray stress, without a sweep": Document(ShippedSweeps),
+    "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),
     "fedray reproduce gboard": Document(
         ReproducedRuns, files="The file results.json has only the list."
     ),

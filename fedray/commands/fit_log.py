@@ -1,4 +1,4 @@
-"""`fedray fit-log`: fit the habits of devices to a log."""
+"""`fedray fit-log`: fit an availability model to a log."""
 
 import shlex
 import sys
@@ -14,7 +14,7 @@ from fedray.commands.log_options import (
 from fedray.commands.output import print_result, write_shown
 from fedray.commands.progress import progress_line
 
-_ROLES = ("device", "start", "end", "time", "round")
+_ROLES = ("device", "start", "end", "time", "round", "state")
 UNKNOWN = "unknown"
 """Value of `--utc-offset` that makes the offset a fitted parameter."""
 
@@ -25,6 +25,7 @@ def fit_log(
     column: list[str] | None = None,
     timer: float | None = None,
     days: float | None = None,
+    step_minutes: float | None = None,
     time_format: str | None = None,
     file_format: str | None = None,
     delimiter: str | None = None,
@@ -36,12 +37,13 @@ def fit_log(
     figures: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Fit the habits of devices to a log, with 95 % intervals.
+    """Fit the habits of devices, or another availability model, to a log, with 95 % intervals.
 
     The log has intervals of eligibility (columns device, start, end), check-ins (device, time) or,
     with --timer, participations (device, time or round); without times, --days is required.
-    Numbers that are not Unix times count from the midnight before a Monday. The habits are found by
-    simulated moments.
+    Numbers that are not Unix times count from the midnight before a Monday. With a column of states
+    and --step-minutes, devices are unknown where they have no row. --set availability.model=poisson
+    or conditions fits another model. The parameters are found by simulated moments.
 
     Example: fedray fit-log log.csv --column start=since --column end=until --out habits.toml
 
@@ -49,6 +51,7 @@ def fit_log(
         column (ROLE=NAME): column of the log, such as device=client_id; repeatable
         timer (HOURS): timer of the devices; the log is then one of participations
         days (DAYS): time of all rounds together, for a log without times
+        step_minutes (MINUTES): time between two looks at a device, for a log with states
         seed (N): seed of the simulated devices
         overrides (KEY=VALUE): key of the table availability to set; repeatable
         out (FILE): TOML file of the fitted tables, for a scenario
@@ -76,9 +79,8 @@ def fit_log(
     offset = 0.0 if is_fitted else _hours(utc_offset)
     with progress_line("fitting") as show:
         show("reading the log")
-        observed = read_observed_log(
-            log, columns, utc_offset_hours=offset, timer_hours=timer, days=days
-        )
+        kept = {"timer_hours": timer, "days": days, "step_minutes": step_minutes}
+        observed = read_observed_log(log, columns, utc_offset_hours=offset, **kept)
         fit = fit_habits(observed, base, seed=seed, fits_offset=is_fitted, on_progress=show)
     toml = tomli_w.dumps(fit.to_tables())
     if out is not None:

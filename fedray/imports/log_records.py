@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.imports.log_files import LogFiles, shown_path
 from fedray.imports.log_times import EARLIEST, LATEST, TimeReader
@@ -36,10 +36,12 @@ class RecordColumns:
     """Character between columns of CSV; None for a comma."""
     file_format: str | None = None
     """csv or parquet; None to use the suffix."""
+    state: str | None = None
+    """Column that says whether a device was eligible in an interval; None if it always was."""
 
     @property
-    def values(self) -> dict[str, str]:
-        """Columns other than the device's, each with the argument that names it."""
+    def times(self) -> dict[str, str]:
+        """Columns of times or rounds, each with the argument that names it."""
         if self.round is not None:
             return {self.round: "round_column"}
         if self.time is not None:
@@ -55,6 +57,7 @@ class LogRecords(NamedTuple):
     end: [R]; in the same unit; equal to the starts if rows are moments or rounds.
     form: form of the times, in words.
     is_unix: whether the first time, as seconds since 1970, is within the years 2000 to 2100.
+    is_eligible: [R]; whether the device was eligible; None without a column of states.
     """
 
     device: Int64Array
@@ -62,6 +65,7 @@ class LogRecords(NamedTuple):
     end: Float64Array
     form: str
     is_unix: bool
+    is_eligible: BoolArray | None = None
 
 
 def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
@@ -76,9 +80,10 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
         does not start before it ends.
     """
     name = f"log {shown_path(path)}"
-    arguments = {columns.device: "device_column", **columns.values}
+    states = {} if columns.state is None else {columns.state: "state_column"}
+    arguments = {columns.device: "device_column", **columns.times, **states}
     # Columns are keys here, so a column that is given twice makes them fewer.
-    if len(arguments) <= len(columns.values):
+    if len(arguments) <= len(columns.times) + len(states):
         raise InputError(f"column {columns.device!r} is given twice; give different columns")
     files = LogFiles(path, arguments, columns.file_format, columns.delimiter)
     table = pa.Table.from_batches(files.batches(), pa.schema(files.types))
@@ -98,7 +103,7 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
         rounds = _cast(table[columns.round], pa.int64(), columns.round, name)
         times.append(rounds.to_numpy().astype(np.float64))
     else:
-        for column in columns.values:
+        for column in columns.times:
             where = f"column {column!r} of {name}"
             reader = TimeReader(where, columns.time_unit, columns.time_format)
             times.append(_seconds(reader, table[column]))
@@ -114,7 +119,10 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
         )
     # Rounds, and numbers that count from an unknown moment, have no date.
     is_unix = columns.round is None and EARLIEST <= float(start.min()) <= LATEST
-    return LogRecords(device, start, end, form, is_unix)
+    if columns.state is None:
+        return LogRecords(device, start, end, form, is_unix)
+    is_eligible = _cast(table[columns.state], pa.bool_(), columns.state, name).to_numpy()
+    return LogRecords(device, start, end, form, is_unix, is_eligible)
 
 
 def _seconds(reader: TimeReader, column: pa.ChunkedArray) -> Float64Array:
@@ -130,7 +138,8 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str, log: str) -> pa
     try:
         return column.cast(kind)
     except pa.ArrowException as error:
-        expected = "whole numbers" if kind == pa.int64() else "whole numbers or text"
+        words = {pa.int64(): "whole numbers", pa.bool_(): "true or false, or 1 or 0"}
+        expected = words.get(kind, "whole numbers or text")
         raise InputError(
             f"column {name!r} of {log} has values that are not {expected} ({first_line(error)}); "
             "correct them"

@@ -9,6 +9,7 @@ import pytest
 from document_schema import found_keys
 from json_documents import DOCUMENTS
 from lawful_runs import lawful
+from small_phones import written_phones
 from small_roles import written_roles
 
 from fedray.commands import reproduce
@@ -25,6 +26,7 @@ LEARNING = [
     *("rounds.report_goal=60", "training.cohort_sample=6", "training.evaluation_devices=16"),
 ]
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "flash": {"data": lambda folder: written_phones(folder, phones=120)},
     "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
     "gboard-predict": {"rows": "en-GB", "seeds": 1, "placement": HERE},
     "gboard-privacy": {"rows": "en-GB"},
@@ -43,7 +45,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "placement": HERE,
     },
     "shakespeare": {
-        "data": None,
+        "data": written_roles,
         "rounds": 2,
         "optimizers": "fedadam",
         "tuning": True,
@@ -63,7 +65,7 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
     assert name in EXAMPLES, f"{name} has no quick run: add one to EXAMPLES"
     given = dict(EXAMPLES[name])
     if "data" in given:
-        given["data"] = written_roles(tmp_path)
+        given["data"] = given["data"](tmp_path)
     for result in reproduce.reproductions()[name].run(**given):
         assert result.agrees
         assert result.verdict.endswith((".", "%"))

@@ -10,13 +10,12 @@ import pytest
 from scipy import stats
 
 from fedray.base.errors import InputError
-from fedray.clients.availability.habit_tables import HabitTables
 from fedray.imports.log_records import RecordColumns, read_log_records
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies.habits.columns import NIGHT_SHARES, interval_sums, point_sums
 from fedray.studies.habits.fit import HabitFit, _Search, fit_habits
-from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator, quick_tables
+from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator
 from fedray.studies.habits.page import habit_fit_figures
 from fedray.studies.habits.parameters import PARAMETERS, RATE, start_values, table_of
 from fedray.studies.habits.read import read_observed_log
@@ -186,22 +185,6 @@ def test_devices_without_habits_are_told_by_j() -> None:
     layout = Layout("intervals", days, 0)
     fit = fit_habits(ObservedLog(Records(counts_first, starts, ends), layout))
     assert fit.p_value < 1e-6
-
-
-def test_the_quick_tables_are_the_exact_ones_within_less_than_any_log_tells() -> None:
-    scenario = Scenario.from_tables(
-        {
-            "population": {"devices": 10},
-            "rounds": {"count": 1, "report_goal": 1},
-            "training": {"enabled": False},
-        }
-    )
-    table = TRUTH
-    exact, quick = HabitTables.of(scenario, table), quick_tables(scenario, table)
-    for one, other in zip(exact[:2], quick[:2], strict=True):
-        assert np.abs(one[:65536] - other[:65536]).mean() < 1e-4 * one[:65536].mean()
-        assert np.allclose(one[65537:], other[65537:], rtol=0.01)
-        assert (np.diff(other[:65536]) >= 0).all()
 
 
 def brute(starts, ends, days):

@@ -1,4 +1,4 @@
-"""The habit model's parameters by simulated moments, with standard errors.
+"""The parameters of an availability model by simulated moments, with standard errors.
 
 The estimate is the value at which the statistics of simulated devices are nearest to those of the
 log (McFadden 1989, "A Method of Simulated Moments for Estimation of Discrete Response Models
@@ -17,6 +17,7 @@ With n devices in the log and s simulated ones, the noise of the simulation adds
 covariance of simulated devices. It is in the standard errors and in the J statistic (Hansen 1982).
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,11 +35,11 @@ from fedray.base.result import DrawnResult
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator
 from fedray.studies.habits.parameters import (
-    NEVER_FITTED,
     OFFSET,
-    PARAMETERS,
     RATE,
+    Fitted,
     Parameter,
+    parameters_of,
     start_values,
     table_of,
 )
@@ -49,7 +50,7 @@ NORMAL_95 = 1.959964
 """Standard errors to either end of a 95 % interval."""
 SIMULATED = 4.0
 """Simulated devices for the estimate, over the devices of the log."""
-LEAST_SIMULATED, MOST_SIMULATED = 2_000, 30_000
+LEAST_SIMULATED, MOST_SIMULATED = 10_000, 30_000
 FIRST_SHARE = 4
 """Factor by which the search begins with fewer devices."""
 _STEPS = {"log": 0.2, "logit": 0.4, "plain": 0.3}
@@ -106,7 +107,7 @@ class Statistic(NamedTuple):
 
 @dataclass(frozen=True)
 class HabitFit(DrawnResult):
-    """The habit model that is nearest to a log."""
+    """The availability model that is nearest to a log."""
 
     TABLES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_tables"
     FIGURES: ClassVar[str] = "fedray.studies.habits.page:habit_fit_figures"
@@ -124,7 +125,7 @@ class HabitFit(DrawnResult):
     """Parameters that were fitted."""
     held: tuple[Held, ...]
     """Parameters that were not fitted."""
-    table: NotInJson[HabitAvailability]
+    table: NotInJson[Fitted]
     """The availability with the estimates in it."""
     offset_hours: NotInJson[float | None]
     """Local time minus the log's clock, hours, if it was fitted."""
@@ -148,7 +149,7 @@ class HabitFit(DrawnResult):
 
     @property
     def p_value(self) -> InJson[float]:
-        """Probability of a J at least as large if the habit model were true."""
+        """Probability of a J at least as large if the model were true."""
         if self.degrees_of_freedom < 1:
             return 1.0
         return float(special.chdtrc(self.degrees_of_freedom, self.j_statistic))
@@ -156,10 +157,11 @@ class HabitFit(DrawnResult):
     def to_tables(self) -> dict[str, Any]:
         """Returns the fitted tables: availability, and population.time_zones with an offset."""
         # TOML has no null: keys that are None are left out.
-        keys = self.table.model_dump(mode="json", exclude_none=True)
-        tables: dict[str, Any] = {"availability": {name: _short(keys[name]) for name in keys}}
+        keys = self.table.model_dump_json(exclude_none=True)
+        # A file needs no more than six digits.
+        tables = {"availability": json.loads(keys, parse_float=lambda x: float(f"{float(x):.6g}"))}
         if self.offset_hours is not None:
-            zone = {"utc_offset_hours": _short(self.offset_hours), "share": 1.0}
+            zone = {"utc_offset_hours": float(f"{self.offset_hours:.6g}"), "share": 1.0}
             tables["population"] = {"time_zones": [zone]}
         return tables
 
@@ -182,17 +184,18 @@ class HabitFit(DrawnResult):
 
 def fit_habits(
     log: ObservedLog,
-    base: HabitAvailability | None = None,
+    base: Fitted | None = None,
     *,
     seed: int = 1,
     fits_offset: bool = False,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> HabitFit:
-    """Fits the habit model to a log.
+    """Fits an availability model to a log.
 
     Args:
         log: its records, and how it was kept.
-        base: start of the search, and source of fixed values; the defaults unless given.
+        base: start of the search, and source of fixed values: a table of the habit model (the
+            default), of conditions or of the Poisson model.
         seed: seed of the simulated devices and the bootstrap.
         fits_offset: whether the log's clock is an unknown number of hours off the devices' local
             time.
@@ -215,21 +218,18 @@ def fit_habits(
         rule = f"needs a log of intervals, and this one is of {layout.kind}"
         raise InputError.of("utc_offset", "unknown", rule, "give the hours of the clock's offset")
     search = _Search(records, layout, base or HabitAvailability(), seed, on_progress)
-    held = [Held(name, getattr(search.base, name), "never fitted") for name in NEVER_FITTED]
     free = []
-    for parameter in PARAMETERS:
-        name = parameter.name
-        if layout.kind in parameter.of and (fits_offset or name != OFFSET):
+    for parameter in parameters_of(search.base):
+        if parameter.name == OFFSET and not fits_offset:
+            continue
+        if layout.kind in parameter.of:
             free.append(parameter)
-        elif name in search.start and name != OFFSET:
-            held.append(Held(name, search.start[name], f"a log of {layout.kind} does not tell it"))
-    unknown = search.choose(free)
-    held += [
-        Held(each.name, search.start[each.name], "this log does not tell it") for each in unknown
-    ]
+        elif parameter.name in search.start:
+            search.hold(parameter, f"a log of {layout.kind} does not tell it")
+    search.choose(free)
     if not search.free:
         raise InputError("the log identifies no parameter; give one of more devices or days")
-    return search.fit(held)
+    return search.fit()
 
 
 class _Search:
@@ -239,7 +239,7 @@ class _Search:
         self,
         records: Records,
         layout: Layout,
-        base: HabitAvailability,
+        base: Fitted,
         seed: int,
         on_progress: Callable[[str], None],
     ) -> None:
@@ -247,6 +247,7 @@ class _Search:
         self.base = base
         self.start = start_values(base)
         self.free: list[Parameter] = []
+        self._held: list[Held] = []
         self._layout = layout
         self._on_progress = on_progress
         self._simulations = 0
@@ -271,17 +272,10 @@ class _Search:
         # serves.
         self._weigh(self.covariance, self.devices)
         if layout.kind != "intervals":
-            self.start[RATE] = self._first_rate()
+            # Devices of the defaults are eligible for about two and a half hours a day.
+            daily = self.records.starts.size / self.records.devices / layout.days
+            self.start[RATE] = min(max(daily / 2.5, 0.02), 20.0)
         self.start[OFFSET] = 0.0
-
-    def _first_rate(self) -> float:
-        """Records per eligible hour if devices were eligible as they are at the start."""
-        # Few devices will do for a place to start from.
-        intervals = Simulator(Layout("intervals", 7, 0), 500, 1).records(self.base)
-        hours = float((intervals.ends - intervals.starts).sum()) / 500 / 7
-        records = self.records.starts.size / self.records.devices / self._layout.days
-        # With a timer fewer hours count than the eligible ones; the search finds the rest.
-        return min(max(records / max(hours, 1e-3), 0.02), 20.0)
 
     def _weigh(self, covariance: Float64Array, simulated: int) -> None:
         """Weighs statistics by the inverse of a covariance from now on.
@@ -297,29 +291,37 @@ class _Search:
         # Covariance of weighted differences. Simulated devices have the covariance of the weights.
         self._spread = of_log + self._simulation_noise * np.eye(len(self._weights))
 
-    def choose(self, free: list[Parameter]) -> list[Parameter]:
-        """Takes the parameters that the log identifies as free ones; returns the others.
+    def hold(self, parameter: Parameter, reason: str) -> None:
+        """Reports a parameter as one that is not fitted."""
+        self._held.append(Held(parameter.name, self.start[parameter.name], reason))
 
-        A parameter is removed if its standard error is too large to be useful, the worst first,
-        until all remaining ones are useful.
-        """
+    def choose(self, free: list[Parameter]) -> None:
+        """Takes the parameters that the log identifies as free ones, and holds the others."""
         # The first offset is found before any parameter is free.
         if OFFSET in (each.name for each in free):
             self.start[OFFSET] = self._first_offset()
         self.free = free
         jacobian = self._jacobian(self._small, self._place(), is_central=False)
-        unknown: list[Parameter] = []
+        self._hold_unknown(self._place(), [jacobian, jacobian])
+
+    def _hold_unknown(self, place: Float64Array, jacobians: list[Float64Array]) -> Float64Array:
+        """Returns the place of the parameters that stay free, whose columns are left.
+
+        A parameter is held if its standard error is too large to be useful, the worst first, until
+        all remaining ones are useful.
+        """
         while self.free:
             most = [_MOST_ERROR[each.scale] for each in self.free]
-            worse = self._errors(jacobian, jacobian) / most
+            worse = self._errors(*jacobians) / most
             worst = int(np.argmax(worse))
             if worse[worst] <= 1.0:
                 break
-            unknown.append(self.free[worst])
+            self.hold(self.free[worst], "this log does not tell it")
             self.free = [*self.free[:worst], *self.free[worst + 1 :]]
             # The column of the worst goes as well, so that nothing is simulated again.
-            jacobian = np.delete(jacobian, worst, axis=1)
-        return unknown
+            place = np.delete(place, worst)
+            jacobians[:] = [np.delete(each, worst, axis=1) for each in jacobians]
+        return place
 
     def _first_offset(self) -> float:
         """The whole hours by which the log's day is most like the day of the defaults."""
@@ -330,8 +332,8 @@ class _Search:
         likeness = [float(mine @ np.roll(other, -hours)) for hours in range(-11, 13)]
         return float(np.argmax(likeness) - 11)
 
-    def fit(self, held: list[Held]) -> HabitFit:
-        """Estimates the free parameters; `held` is reported beside them."""
+    def fit(self) -> HabitFit:
+        """Estimates the free parameters."""
         # Far from the estimate few devices will do; then one Jacobian at full size is enough.
         place = self._first_estimate()
         others = self._simulated(self._others, place)
@@ -339,6 +341,9 @@ class _Search:
         covariance = others.covariance(self._seed) * others.devices / self.records.devices
         self._weigh(covariance, others.devices)
         jacobians = [self._jacobian(half, place, is_central=True) for half in self._halves]
+        # Far from its start a parameter may have lost its effect; the others fit its value here.
+        self.start |= self._values(place)
+        place = self._hold_unknown(place, jacobians)
         errors = self._errors(*jacobians)
         place = self._estimate(place, 0.5 * (jacobians[0] + jacobians[1]), errors)
         simulated = self._simulated(self._large, place)
@@ -363,7 +368,7 @@ class _Search:
             self.records.starts.size,
             self.devices,
             tuple(estimates),
-            tuple(held),
+            tuple(self._held),
             table_of(values, self.base),
             values[OFFSET] if any(each.name == OFFSET for each in self.free) else None,
             self.measured,
@@ -478,7 +483,7 @@ class _Search:
         except ScenarioError as error:
             raise FitFailed(
                 f"the fit reached habits that cannot be simulated ({error}); the log may be unlike "
-                "the habit model: fix some of its keys"
+                f"the {self.base.model} model: fix some of its keys"
             ) from None
         return self._layout.summary(records)
 
@@ -488,7 +493,9 @@ class _Search:
 
     def _place(self) -> Float64Array:
         low, high = self._bounds
-        start = [each.to_scale(self.start[each.name]) for each in self.free]
+        # A table may have a 0, which a logarithm has not.
+        inside = [min(max(self.start[each.name], each.low), each.high) for each in self.free]
+        start = [each.to_scale(at) for each, at in zip(self.free, inside, strict=True)]
         # The optimiser needs a start that is not on a bound.
         margin = 1e-3 * (high - low)
         return np.clip(start, low + margin, high - margin)
@@ -511,10 +518,3 @@ def _whitening(covariance: Float64Array) -> Float64Array:
     # Directions of next to no variance would get next to infinite weight.
     kept = values > _LEAST_EIGENVALUE
     return (vectors[:, kept] / np.sqrt(values[kept])).T * scale
-
-
-def _short(value: Any) -> Any:
-    """Rounds a value to the digits that a file needs."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    return [_short(each) for each in value] if isinstance(value, list | tuple) else value

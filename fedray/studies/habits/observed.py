@@ -1,34 +1,28 @@
 """A log of eligibility in the form of a fit, and the same log of simulated devices."""
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from scipy import special
 
-from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
-from fedray.base.rng import Key, Stream, draw, exponential, stream_key, tabulated_quantiles
-from fedray.clients.availability.habit import HabitAvailabilityModel, HabitTables
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array
+from fedray.base.rng import Key, Stream, draw, exponential, stream_key
 from fedray.clients.availability.intervals import DAY, HOUR
-from fedray.clients.population import Zones
 from fedray.clients.sessions import long_intervals
 from fedray.scenario import Scenario
-from fedray.scenario.availability import HabitAvailability
 from fedray.studies.habits.columns import interval_sums, point_sums
-from fedray.studies.habits.parameters import Kind
+from fedray.studies.habits.parameters import Fitted, Kind
 from fedray.studies.habits.statistics import Summary, summary_of_intervals, summary_of_records
-
-_NODES = np.concatenate([np.arange(4096) / 4096, 1.0 - 2.0 ** -np.linspace(12.0, 33.0, 85)])
-"""Places at which distributions are inverted exactly, down to the last word of the upper tail."""
 
 
 class Records(NamedTuple):
     """Records of devices, sorted by device and time.
 
-    first: [N + 1]; device i has the records first[i] to first[i + 1], at least one.
+    first: [N + 1]; device i has the records first[i] to first[i + 1], at least one unless the log
+        is of states.
     starts: [R], hours since the log's first midnight.
     ends: [R], hours; equal to the starts if records are moments.
     """
@@ -55,6 +49,9 @@ class Layout:
     """Weekday of its first day; 0 is a Monday."""
     timer_hours: float = 0.0
     """Hours that a device keeps away after a record; 0 unless records are participations."""
+    known: BoolArray | None = field(default=None, compare=False, repr=False)
+    """[N, T]; whether the state of device i is known at the t-th of T even steps through the days,
+    for a log of states; None for a log that has every record."""
 
     @property
     def weekend_days(self) -> int:
@@ -98,9 +95,7 @@ class Simulator:
     first_device: int = 0
     """Id of the first one: simulators of other ids are independent."""
 
-    def records(
-        self, table: HabitAvailability, offset: float = 0.0, rate: float = math.inf
-    ) -> Records:
+    def records(self, table: Fitted, offset: float = 0.0, rate: float = math.inf) -> Records:
         """Makes the log of devices with given habits.
 
         Args:
@@ -119,14 +114,20 @@ class Simulator:
         first_day = weeks + layout.first_weekday
         origin = first_day * DAY
         scenario = self._scenario(offset)
-        model = HabitAvailabilityModel(scenario, table, quick_tables(scenario, table))
+        model = resolve_name(table.implementation)(scenario, table)
+        ids = np.arange(self.first_device, self.first_device + self.devices, dtype=np.uint64)
         intervals = long_intervals(
-            model, self._ids, self._open, origin - lead_days * DAY, origin + layout.days * DAY
+            model, ids, np.zeros(ids.size), origin - lead_days * DAY, origin + layout.days * DAY
         )
         # Hours count from the log's first midnight; records below 0 only start timers.
         starts = np.maximum((intervals.start_times - origin) / HOUR, -24.0 * lead_days)
         ends = np.minimum((intervals.end_times - origin) / HOUR, 24.0 * layout.days)
         first = np.searchsorted(intervals.local, np.arange(self.devices + 1))
+        if layout.known is not None:
+            # Simulated devices have the gaps of the devices of the log, in turn.
+            known = layout.known[ids % len(layout.known)]
+            states = on_grid(intervals.local, starts, ends, known.shape, layout.days)
+            return runs_of(states & known, layout.days)
         # Intervals have no timer, so nothing of them lies before the log.
         if layout.kind == "intervals":
             return seen(Records(first, starts, ends))
@@ -134,15 +135,6 @@ class Simulator:
         lengths = rate, layout.timer_hours
         points, point_first = _points(key, self.first_device, first, starts, ends, *lengths)
         return seen(Records(point_first, points, points))
-
-    @cached_property
-    def _ids(self) -> UInt64Array:
-        first = self.first_device
-        return np.arange(first, first + self.devices, dtype=np.uint64)
-
-    @cached_property
-    def _open(self) -> Float64Array:
-        return np.zeros(self.devices)
 
     def _scenario(self, offset: float) -> Scenario:
         zone = {"utc_offset_hours": offset, "share": 1.0}
@@ -156,22 +148,31 @@ class Simulator:
         )
 
 
-def quick_tables(scenario: Scenario, table: HabitAvailability) -> HabitTables:
-    """Returns the arrays of a habit model, from a few thousand quantiles and lines between them.
-
-    A fit looks at hundreds of models, and the exact inversion of two distributions would take half
-    of its time. `tests/studies/test_habits.py` bounds the difference far below the resolution of
-    any log.
-    """
-    alpha, beta = table.night_propensity
-    shape = table.day_habit_shape
-    propensities = special.betaincinv(alpha, beta, _NODES)
-    free_rates = special.gammaincinv(shape, _NODES) / shape
-    return HabitTables(
-        propensities=tabulated_quantiles(lambda u: np.interp(u, _NODES, propensities)),
-        free_rates=tabulated_quantiles(lambda u: np.interp(u, _NODES, free_rates)),
-        zones=Zones.of(scenario),
+def on_grid(
+    device: Any, starts: Float64Array, ends: Float64Array, shape: tuple[int, ...], days: int
+) -> BoolArray:
+    """Returns whether each of N devices is in one of its intervals [I], in hours, at each of T even
+    steps from midnight; the shape is (N, T)."""
+    devices, steps = shape
+    # Rounding of a time that is a step must not move it to the next one.
+    first, last = (
+        np.clip(np.ceil(steps / (24.0 * days) * hours - 1e-6), 0, steps).astype(np.int64)
+        for hours in (starts, ends)
     )
+    changes = np.zeros((devices, steps + 1), np.int32)
+    np.add.at(changes, (device, first), 1)
+    np.add.at(changes, (device, last), -1)
+    return np.cumsum(changes, axis=1, dtype=np.int32)[:, :-1] > 0
+
+
+def runs_of(states: BoolArray, days: int) -> Records:
+    """Returns the intervals of devices that are eligible in some steps [N, T] of the days."""
+    devices, steps = states.shape
+    changes = np.diff(np.pad(states.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    device, starts = np.nonzero(changes == 1)
+    _, ends = np.nonzero(changes == -1)
+    hours = 24.0 * days / steps
+    return Records(np.searchsorted(device, np.arange(devices + 1)), hours * starts, hours * ends)
 
 
 def seen(records: Records) -> Records:

@@ -27,12 +27,13 @@ def habit_fit_page(fit: HabitFit, command: str = "") -> str:
 
 
 def fit_sentence(fit: HabitFit) -> str:
-    """Describes the records of the log, and how well the habit model fits them."""
+    """Describes the records of the log, and how well the model fits them."""
     verdict = "The differences that are left are no more than chance explains."
     if fit.p_value < 0.01:
         verdict = (
-            "The differences that are left are more than chance explains: the habit model is not "
-            "quite true of these devices, and the intervals are those of its nearest values."
+            f"The differences that are left are more than chance explains: the {fit.table.model} "
+            "model is not quite true of these devices, and the intervals are those of its nearest "
+            "values."
         )
     return (
         f"A log of {fit.layout.kind}: {fit.records:,} records of {fit.devices:,} devices on "
@@ -68,7 +69,7 @@ def habit_fit_tables(fit: HabitFit) -> list[Table]:
             fit.estimates,
             estimates,
             "By simulated moments. The intervals take devices as independent of one another, and "
-            "the habit model as true.",
+            "the model as true.",
             fit_sentence(fit),
         ),
         Table.of("Not fitted", fit.held, held),

@@ -1,16 +1,24 @@
-"""The parameters of the habit model that a log can identify, on scales without bounds."""
+"""The parameters of availability models that a log can identify, on scales without bounds."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import getitem
 from typing import Any, Literal
 
 from scipy import special
 
 from fedray.base.errors import InputError
 from fedray.scenario import Scenario
-from fedray.scenario.availability import HabitAvailability
+from fedray.scenario.availability import (
+    ConditionsAvailability,
+    HabitAvailability,
+    PoissonAvailability,
+)
 
+Fitted = HabitAvailability | ConditionsAvailability | PoissonAvailability
+"""Tables of the models that can be fitted."""
 Kind = Literal["intervals", "check-ins", "participations", "rounds"]
 """Content of a log: intervals of eligibility, moments of check-ins, moments of participations, or
 only the rounds of participations."""
@@ -21,7 +29,7 @@ class Parameter:
     """A number that may be fitted. The optimiser and the standard errors work on its scale."""
 
     name: str
-    """Its key in the table `availability`; night_propensity has two, alpha and beta."""
+    """Its key in the table `availability`, with dots; night_propensity has two, alpha and beta."""
     scale: Literal["log", "logit", "plain"]
     """Scale of the estimate and its interval."""
     low: float
@@ -63,7 +71,7 @@ RATE = "records_per_hour"
 """Rate at which an eligible device leaves records; not a key of a scenario."""
 OFFSET = "utc_offset_hours"
 """The key of the table `population.time_zones`."""
-PARAMETERS = (
+_HABITS = (
     Parameter("night_propensity.alpha", "log", 0.05, 50.0, _ALL),
     Parameter("night_propensity.beta", "log", 0.05, 50.0, _ALL),
     Parameter("night_center_hours", "plain", -6.0, 8.0, _WITH_CLOCK),
@@ -80,43 +88,67 @@ PARAMETERS = (
     Parameter("day_length_minutes", "log", 2.0, 600.0, _INTERVALS),
     Parameter("day_length_sigma", "log", 0.05, 2.0, _INTERVALS),
     Parameter("weekend_factor", "log", 0.05, 10.0, _WITH_CLOCK),
+    # No log identifies the bounds of distributions well.
+    Parameter("session_max_hours", "log", 0.1, 24.0, ()),
+    Parameter("day_start_hours", "plain", 0.0, 24.0, ()),
+)
+_OF_LOG = (
     Parameter(OFFSET, "plain", -12.0, 14.0, _INTERVALS),
     Parameter(RATE, "log", 0.005, 60.0, _RECORDS),
 )
-NEVER_FITTED = ("session_max_hours", "day_start_hours")
-"""Bounds of distributions, which no log identifies well."""
+PARAMETERS = (*_HABITS, *_OF_LOG)
+"""Parameters of the habit model."""
+_USES = (
+    Parameter("uses.per_hour_by_day", "log", 0.005, 6.0, _INTERVALS),
+    Parameter("uses.per_hour_by_night", "log", 0.005, 6.0, _INTERVALS),
+    Parameter("uses.minutes", "log", 1.0, 240.0, _INTERVALS),
+)
+# With six sessions of up to half a day no device is nearly always eligible, which is refused.
+_SESSIONS = (
+    Parameter("sessions_per_day", "log", 0.02, 6.0, _ALL),
+    Parameter("session_minutes", "log", 2.0, 1440.0, ("intervals", "check-ins")),
+    Parameter("session_max_hours", "log", 0.1, 48.0, ()),
+)
+_PARTS = ("charging.", "wifi.")
+_PAIR = {"alpha": 0, "beta": 1}
+"""Positions of two parameters in the pair that the table has."""
 
 
-def start_values(table: HabitAvailability) -> dict[str, float]:
+def parameters_of(table: Fitted) -> tuple[Parameter, ...]:
+    """Returns the parameters of a model and of its log."""
+    if isinstance(table, ConditionsAvailability):
+        parts = [replace(each, name=part + each.name) for part in _PARTS for each in _HABITS]
+        return (*parts, *_USES, *_OF_LOG)
+    return PARAMETERS if isinstance(table, HabitAvailability) else (*_SESSIONS, *_OF_LOG)
+
+
+def start_values(table: Fitted) -> dict[str, Any]:
     """Returns the parameters' values in a table, except parameters that no table has."""
-    alpha, beta = table.night_propensity
-    # The rate and the offset are not keys of the table.
-    names = [each.name for each in PARAMETERS if each.name in HabitAvailability.model_fields]
-    return {
-        "night_propensity.alpha": alpha,
-        "night_propensity.beta": beta,
-        **{name: getattr(table, name) for name in names},
-    }
+    names = [each.name for each in parameters_of(table) if each not in _OF_LOG]
+    keys = table.model_dump()
+    return {name: reduce(getitem, _path(name), keys) for name in names}
 
 
-def table_of(values: Mapping[str, float], base: HabitAvailability) -> HabitAvailability:
-    """Returns the base table with other values, by parameter; other names are skipped."""
-    keys: dict[str, Any] = base.model_dump(exclude_none=True)
-    # The table has a pair where the fit has two parameters.
-    alpha, beta = base.night_propensity
-    keys["night_propensity"] = (
-        values.get("night_propensity.alpha", alpha),
-        values.get("night_propensity.beta", beta),
-    )
-    keys |= {name: value for name, value in values.items() if name in keys}
-    return HabitAvailability(**keys)
+def table_of(values: Mapping[str, Any], base: Fitted) -> Fitted:
+    """Returns the base table with other values by parameter, without the rate and the offset."""
+    # JSON has lists, which can be changed, where the table has pairs.
+    keys: Any = base.model_dump(mode="json", exclude_none=True)
+    for name in values.keys() - {OFFSET, RATE}:
+        *path, last = _path(name)
+        reduce(getitem, path, keys)[last] = values[name]
+    return type(base)(**keys)
 
 
-def base_table(overrides: Sequence[str]) -> HabitAvailability:
+def _path(name: str) -> list[Any]:
+    """Returns the keys that lead to a parameter in the tables."""
+    return [_PAIR.get(part, part) for part in name.split(".")]
+
+
+def base_table(overrides: Sequence[str]) -> Fitted:
     """Returns the start of a fit. Raises InputError for other keys or another model.
 
     Args:
-        overrides: keys of the habit model, as "availability.key=value".
+        overrides: keys of the model, as "availability.key=value".
     """
     for each in overrides:
         if not each.startswith("availability."):
@@ -130,8 +162,7 @@ def base_table(overrides: Sequence[str]) -> HabitAvailability:
         "training": {"enabled": False},
     }
     table = Scenario.from_tables(tables).with_overrides(*overrides).availability
-    if not isinstance(table, HabitAvailability):
-        raise InputError.of(
-            "availability.model", table.model, "cannot be fitted", "the habit model can"
-        )
+    if not isinstance(table, Fitted):
+        remedy = "take habit, conditions or poisson"
+        raise InputError.of("availability.model", table.model, "cannot be fitted", remedy)
     return table

@@ -9,7 +9,7 @@ from fedray.base.errors import InputError
 from fedray.clients.availability.intervals import DAY, HOUR
 from fedray.imports.log_records import LogRecords, RecordColumns, read_log_records
 from fedray.imports.sessions import joined_sessions
-from fedray.studies.habits.observed import Layout, ObservedLog, Records, seen
+from fedray.studies.habits.observed import Layout, ObservedLog, Records, on_grid, runs_of, seen
 from fedray.studies.habits.parameters import Kind
 
 _EPOCH_WEEKDAY = 3
@@ -25,6 +25,7 @@ def read_observed_log(
     utc_offset_hours: float = 0.0,
     timer_hours: float | None = None,
     days: float | None = None,
+    step_minutes: float | None = None,
 ) -> ObservedLog:
     """Reads a log, and cuts it to the whole days between its first and its last start.
 
@@ -35,6 +36,8 @@ def read_observed_log(
         timer_hours: hours that a device keeps away after a participation; None if moments are
             check-ins.
         days: evenly spaced length of all rounds together; for a log of rounds only.
+        step_minutes: time between two looks at a device, from midnight on; for a log of states,
+            which includes devices that were never eligible. Times without a row are unknown.
 
     Raises:
         InputError: the log cannot be read, or has no whole day.
@@ -43,8 +46,13 @@ def read_observed_log(
         raise InputError.of("utc_offset", utc_offset_hours, "must be from -12 to 14 hours")
     if timer_hours is not None and not 0.0 <= timer_hours <= 24.0 * 365:
         raise InputError.of("timer_hours", timer_hours, "must be from 0 to 8760")
-    log = read_log_records(path, columns)
     kind = _kind(columns, timer_hours)
+    if (columns.state is None) != (step_minutes is None) or (step_minutes and kind != "intervals"):
+        rule = "and a column of states go together, for a log of intervals"
+        raise InputError.of("step_minutes", step_minutes, rule, "give both, or neither")
+    if step_minutes is not None and not (1 <= step_minutes <= 720 and 1440 % step_minutes == 0):
+        raise InputError.of("step_minutes", step_minutes, "must be 1 to 720 and divide a day")
+    log = read_log_records(path, columns)
     if kind == "rounds":
         log = _rounds_as_times(log, days)
     elif days is not None:
@@ -54,7 +62,9 @@ def read_observed_log(
     start = log.start + HOUR * utc_offset_hours
     end = log.end + HOUR * utc_offset_hours
     first_day = math.ceil((float(start.min()) - _SLACK_HOURS * HOUR) / DAY)
-    end_day = math.floor((float(start.max()) + _SLACK_HOURS * HOUR) / DAY)
+    # A log of states ends with its last row; in another log nothing may start for a while.
+    last = start if log.is_eligible is None else end
+    end_day = math.floor((float(last.max()) + _SLACK_HOURS * HOUR) / DAY)
     # Rounds have no clock, so their days are the given ones.
     if kind == "rounds" and days is not None:
         first_day, end_day = 0, max(1, round(days))
@@ -68,6 +78,19 @@ def read_observed_log(
     is_inside = (end > start) if kind == "intervals" else (end == start)
     is_inside &= start < 24.0 * whole_days
     device, start, end = log.device[is_inside], start[is_inside], end[is_inside]
+    # `seen` leaves out devices without a record in the whole days.
+    devices = int(log.device.max()) + 1
+    # Other clocks have no weekday, and are taken to begin on a Monday.
+    weekday = (first_day + (_EPOCH_WEEKDAY if log.is_unix else 0)) % 7
+    if log.is_eligible is not None:
+        steps = round(whole_days * 1440.0 / (step_minutes or 1440.0))
+        shape, was = (devices, steps), log.is_eligible[is_inside]
+        known = on_grid(device, start, end, shape, whole_days)
+        states = on_grid(device[was], start[was], end[was], shape, whole_days)
+        # A device with nothing known in the whole days is not in the log.
+        is_known = known.any(axis=1)
+        layout = Layout(kind, whole_days, weekday, known=known[is_known])
+        return ObservedLog(runs_of(states[is_known], whole_days), layout, log.form)
     # The statistics need disjoint intervals, and a log may have some that overlap.
     if kind == "intervals":
         device, start, end = joined_sessions(device, HOUR * start, HOUR * end)
@@ -75,11 +98,7 @@ def read_observed_log(
     else:
         order = np.lexsort((start, device))
         device, start, end = device[order], start[order], end[order]
-    # `seen` leaves out devices without a record in the whole days.
-    devices = int(log.device.max()) + 1
     first = np.searchsorted(device, np.arange(devices + 1))
-    # Other clocks have no weekday, and are taken to begin on a Monday.
-    weekday = (first_day + (_EPOCH_WEEKDAY if log.is_unix else 0)) % 7
     layout = Layout(kind, whole_days, weekday, timer_hours or 0.0)
     return ObservedLog(seen(Records(first, start, end)), layout, log.form)
 
