@@ -127,6 +127,7 @@ class Predictor(NamedTuple):
     """How well the error of a workload predicts a metric at equal privacy."""
 
     workload: str
+    """The workload, as `fedray mechanism --workload` takes it."""
     rank_correlation: MeanInterval
     """Spearman's correlation over the mechanisms, the mean over seeds; 1 if the mechanism of the
     lesser error is always the better."""
