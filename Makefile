@@ -79,7 +79,7 @@ gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a 
 	$(BIN)/fedray reproduce gboard
 
 learning: .venv/.runs  ## The order of mechanisms at equal privacy, by models: 5 seeds of each (half an hour)
-	$(BIN)/fedray reproduce learning --guesses 6,104 --out runs/learning
+	$(BIN)/fedray reproduce learning --guesses 6,104 --workload momentum=0.9,decay=0.95 --out runs/learning
 
 peers: .venv/.tests  ## Our optimised mechanisms against jax-privacy's, 30 settings (half an hour)
 	$(BIN)/python tests/benchmarks/compare_optima.py

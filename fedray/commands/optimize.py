@@ -28,7 +28,7 @@ def optimize(
     buffers: int | None = None,
     bands: int | None = None,
     objective: str | None = None,
-    workload: str = "prefix",
+    workload: str | None = None,
     out: Path | None = None,
     has_cache: bool = True,
     as_json: bool = False,
@@ -45,8 +45,9 @@ def optimize(
         buffers (D): buffers of a blt; default: 4
         bands (B): bands; default: min-sep, or those of least loss for band-fhu and bisr
         objective (max|rms): loss to minimize; default: max for a blt, else rms
-        workload (W): prefix, or parts joined by commas: momentum=0.9, decay=0.95,
-            schedule=SCENARIO.toml
+        workload (W): SCENARIO.toml for its server; prefix; or parts joined by commas:
+            momentum=0.9, decay=0.95, schedule=SCENARIO.toml; default: momentum=0.9,decay=0.95,
+            a default server's
         out (FILE): mechanism as JSON, with a matrix as .npy beside it
     """
     from fedray.studies.design import find_mechanism, read_request
@@ -64,6 +65,8 @@ def optimize(
     else:
         for figures in (found.figures, *found.others):
             print_pieces(figures.tables())
+        if workload is None:
+            typer.echo(f"workload   {request.workload}, a default server's; see --workload")
         if out is not None:
             typer.echo(f"mechanism  {out}")
     # The mechanism is printed and written by now; the exit code reports the interruption.

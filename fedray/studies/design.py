@@ -53,9 +53,10 @@ def read_request(
     bands: int | None,
     objective: str | None,
     targets: Path | None,
-    workload: str = "prefix",
+    workload: str | None = None,
 ) -> MechanismRequest:
-    """Makes a request from the options of `fedray optimize`.
+    """Makes a request from the options of `fedray optimize`; the default workload is that of the
+    default server.
 
     Raises:
         InputError: the options contradict each other, or some are missing.

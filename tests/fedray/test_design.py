@@ -52,7 +52,8 @@ def test_every_kind_is_optimised_written_and_read_with_the_same_figures(
     assert code == 0
     found = json.loads(text)
     assert set(KEYS) <= found.keys()
-    code, text, _ = fedray_command("mechanism", str(out), *SETTING, "--json")
+    own = ("--workload", found["workload"])
+    code, text, _ = fedray_command("mechanism", str(out), *SETTING, *own, "--json")
     assert code == 0
     again = json.loads(text)
     assert {k: v for k, v in again.items() if k != "parameters"} == {
@@ -110,16 +111,27 @@ def test_several_mechanisms_have_the_figures_that_each_has_alone(
         assert line.split()[-2:] == [f"{figures[key]:.6f}" for key in ("max_loss", "rms_loss")]
 
 
+def test_without_a_workload_the_default_server_has_its_own_and_a_line_says_so(
+    fedray_command,
+) -> None:
+    own = "momentum=0.9,decay=0.95"
+    _, out, _ = fedray_command("optimize", "tree", *SETTING)
+    assert f"workload   {own}, a default server's" in out
+    _, named, _ = fedray_command("optimize", "tree", *SETTING, "--workload", own)
+    assert named == "".join(line for line in out.splitlines(True) if "a default server" not in line)
+
+
 def test_figures_and_optima_of_a_workload(fedray_command, tmp_path: Path) -> None:
     """Optimised for momentum, it beats the optimum for prefix sums at momentum, and only there."""
     momentum = ("--workload", "momentum=0.9")
     errors = {}
-    for name, workload in (("usual.json", ()), ("own.json", momentum)):
+    prefix = ("--workload", "prefix")
+    for name, workload in (("usual.json", prefix), ("own.json", momentum)):
         out = str(tmp_path / name)
         options = ("--bands", "6", *workload, "--out", out, "--json", "--no-cache")
         code, text, _ = fedray_command("optimize", "banded-toeplitz", *SETTING, *options)
         assert code == 0
-        assert json.loads(text).get("workload") == (workload[1] if workload else None)
+        assert json.loads(text).get("workload", "prefix") == workload[1]
         for measured in ((), momentum):
             text = fedray_command("mechanism", out, *SETTING, *measured, "--json")[1]
             errors[name, measured] = json.loads(text)["rms_loss"]

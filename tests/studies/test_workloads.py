@@ -6,7 +6,7 @@ import pytest
 
 from fedray.base.errors import InputError
 from fedray.mechanisms.workload import PREFIX, Workload
-from fedray.studies.workloads import read_workload, schedule_rates
+from fedray.studies.workloads import CONTRACTION, read_workload, schedule_rates
 
 SCENARIO = """
 [population]
@@ -32,7 +32,7 @@ def test_a_schedule_of_a_scenario_file_becomes_the_step_sizes(tmp_path: Path) ->
 
 
 def test_a_constant_schedule_is_a_toeplitz_workload(small) -> None:
-    rates = schedule_rates(small(), 5)
+    rates = schedule_rates(small().training, 5)
     assert rates == (1.0,) * 5
     assert Workload(rates=rates).is_toeplitz
 
@@ -48,3 +48,19 @@ def test_a_schedule_without_a_file_is_refused_in_one_line(tmp_path: Path) -> Non
     with pytest.raises(InputError, match="none.toml") as refused:
         read_workload(f"schedule={tmp_path / 'none.toml'}", 5)
     assert "\n" not in str(refused.value)
+
+
+def test_a_scenario_file_stands_for_its_server_with_the_contraction(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(SCENARIO)
+    found = read_workload(str(file), 11)
+    assert (found.momentum, found.decay) == (0.9, CONTRACTION)
+    assert found.rates == read_workload(f"schedule={file}", 11).rates
+    kind = '[training.server]\nkind = "adam"\nbeta1 = 0.8\n'
+    file.write_text(SCENARIO.partition("[training.server")[0] + kind)
+    # Constant steps only scale the error.
+    assert read_workload(str(file), 11) == Workload(0.8, CONTRACTION)
+
+
+def test_the_default_is_that_of_the_default_server() -> None:
+    assert read_workload(None, 11) == Workload(0.9, 0.95)

@@ -243,7 +243,7 @@ class Sweep(Table):
         """Returns the workload for a number of rounds, with the scenario's schedule if named."""
         if scenario is None or not self.parsed_workload.rates:
             return self.parsed_workload
-        return Workload.parse(self.workload, schedule_rates(scenario, rounds))
+        return Workload.parse(self.workload, schedule_rates(scenario.training, rounds))
 
     def _check_training(self) -> None:
         wrong = self.model_fields_set - TRAINING_KEYS
