@@ -78,7 +78,8 @@ def test_an_optimisation_writes_the_best_so_far(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     told, out = interrupting(3, sent), tmp_path / "found.json"
     setting = ["--rounds", "64", "--min-sep", "8", "--max-participations", "4"]
-    code, stdout, err = fedray_command("optimize", kind, *setting, "--out", str(out), "--json")
+    setting += ["--workload", "prefix", "--out", str(out)]
+    code, stdout, err = fedray_command("optimize", kind, *setting, "--json")
     assert (code, err) == (
         130,
         "fedray: interrupted; the mechanism is the best that was found so far\n",
