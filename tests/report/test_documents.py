@@ -18,6 +18,7 @@ from fedray.audit.audit import audit_trace
 from fedray.audit.filtered import Exclusions
 from fedray.audit.rules import Violations
 from fedray.audit.several_tasks import audit_tasks
+from fedray.audit.tuning import Tuning
 from fedray.cli import app
 from fedray.clients.data.cache import CachedContent
 from fedray.commands.audit_tasks import audit_run_of_tasks
@@ -204,7 +205,9 @@ def test_documents_of_comparisons_match_their_types(
     found = printed(
         fedray_command, "compare", *paths, "--trace", str(trace.path), *options, "--json"
     )
-    check("fedray compare", found)
+    audit = audit_trace(trace, noise_multiplier=1.0, delta=1e-6, mechanism=Identity())
+    tuning = Tuning(trace.digest, 1e-6, [audit], seeds=2, runs=None).to_json()
+    check("fedray compare", found, {"tuning": tuning})
 
 
 @pytest.mark.slow
