@@ -204,7 +204,7 @@ def of_learning(request) -> str:
     )
     runs = {
         (name, seed): made(f"{number}-{seed}", trace, {"accuracy": 0.01 * seed + 0.1 * number})
-        for number, name in enumerate(study.strategies)
+        for number, name in enumerate(study.mechanisms)
         for seed in (1, 2)
     }
     found = study.result(runs, (1, 2))
