@@ -27,9 +27,7 @@ from fedray.runtime.workers import (
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.content import PythonFile
 from fedray.scenario.several_tasks import tasks_of
-from fedray.wire.messages import (
-    CheckInOrder,
-)
+from fedray.wire.messages import CheckInOrder
 from fedray.wire.protocols import History
 
 LEAST_FOR_THREADS = 1 << 20

@@ -242,7 +242,7 @@ def _reproduced(study: Study, figure: Figure, notes: list[str]) -> Reproduced:
 
 
 def _text(value: MeanInterval) -> str:
-    return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"
+    return f"{value.mean:.4f} {public.bounds_text(value)}"
 
 
 def _day(phones: Phones, simulated: Mapping[str, Values]) -> Figure:

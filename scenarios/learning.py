@@ -247,19 +247,31 @@ def run(
     min_seps = _min_seps_of(guesses)
     own = Workload.parse(workload) if workload is not None else None
     documents: list[dict[str, Any]] = []
+    for each, numbers, place in settings_of(scenario, data, seeds, overrides, out):
+        found = study_learning(each, place, numbers, min_seps, placement, on_progress, workload=own)
+        documents.append(found.to_json())
+        yield reproduced(found, documents, _baselines(each, data))
+
+
+def settings_of(
+    files: Sequence[Path],
+    data: Path | None,
+    seeds: int,
+    overrides: Sequence[str],
+    out: Path | None,
+) -> Iterator[tuple["fedray.Scenario", range, Path]]:
+    """Yields each scenario of a study with the seeds of its trainings and its directory.
+
+    The arguments are those of `run`. Raises InputError.
+    """
     # Models that are not kept are needed only until they are compared.
     with tempfile.TemporaryDirectory(prefix="fedray-learning-") as folder:
         directory = Path(os.path.abspath(out or folder))
-        for each in scenarios_of(scenario, data, directory, overrides):
-            place, numbers = directory / each.name, seeds_of(each, seeds)
-            found = study_learning(
-                each, place, numbers, min_seps, placement, on_progress, workload=own
-            )
-            documents.append(found.to_json())
-            yield reproduced(found, documents, _baselines(each, data))
+        for each in _scenarios_of(files, data, directory, overrides):
+            yield each, _seeds_of(each, seeds), directory / each.name
 
 
-def scenarios_of(
+def _scenarios_of(
     files: Sequence[Path], data: Path | None, directory: Path, overrides: Sequence[str]
 ) -> list["fedray.Scenario"]:
     """Reads the scenarios of a study.
@@ -287,7 +299,7 @@ def scenarios_of(
     return read
 
 
-def seeds_of(scenario: "fedray.Scenario", count: int) -> range:
+def _seeds_of(scenario: "fedray.Scenario", count: int) -> range:
     """Returns seeds of trainings, from `training.seed` or 1. Raises InputError."""
     if not 2 <= count <= 1000:
         raise InputError.of("seeds", count, "must be from 2 to 1000", "one seed gives no interval")
@@ -505,17 +517,12 @@ class Study:
     def _request(self, kind: Kind, made_for: int | Workload) -> "fedray.MechanismRequest":
         """Returns the request for a min-sep, with as many of the trace's participations as fit, or
         for the trace's own and a workload."""
-        rounds, b, most = (
-            getattr(self._participation, each)
-            for each in ("rounds", "min_sep", "max_participations")
-        )
-        workload = Workload()
-        if isinstance(made_for, Workload):
-            workload = made_for
-        else:
-            b = made_for
-        k = min(most, -(-rounds // b))
-        return fedray.MechanismRequest(kind, fedray.MinSep(rounds, b, k), workload=workload)
+        own, workload = self._participation, Workload()
+        b = made_for
+        if isinstance(b, Workload):
+            b, workload = own.min_sep, b
+        k = min(own.max_participations, -(-own.rounds // b))
+        return fedray.MechanismRequest(kind, fedray.MinSep(own.rounds, b, k), workload=workload)
 
     def _calibrated(self, name: str) -> TrainedMechanism:
         strategy, request = self._strategies[name], self._requests[name]

@@ -24,7 +24,9 @@ from fedray.scenarios.reproduction import (
     Reproduced,
     Series,
     Table,
+    bounds_text,
     counted,
+    figure_text,
     given,
     mean_interval,
     metric_curve,
@@ -82,18 +84,18 @@ def reproduced(
 def _tables(study: LearningCurves, result: MetricResult) -> list[Table]:
     metric = result.metric
     unit = ", ".join(filter(None, (metric.unit, f"{metric.better} is better")))
-    error = _shown(result.evaluation_error)
+    error = figure_text(result.evaluation_error)
     title = f"Held-out {metric.name} ({unit}; standard error of an evaluation {error})"
     heading = ["mechanism", "noise multiplier", "error", metric.name, "95 % interval"]
     values = [_value_cells(each, _final(result, each.name)) for each in study.mechanisms]
     gains = [_gain_cells(each) for each in (*result.order, *result.guesses, *result.workloads)]
     cells = {
         "workload": lambda each: each.workload,
-        "rank correlation": lambda each: _shown(each.rank_correlation.mean),
-        "95 % interval": lambda each: _interval(each.rank_correlation),
-        "over prefix sums": lambda each: _shown(each.over_prefix.mean, "+.4f"),
-        "its 95 % interval": lambda each: _interval(each.over_prefix, "+.4f"),
-        "residual": lambda each: _shown(each.residual),
+        "rank correlation": lambda each: figure_text(each.rank_correlation.mean),
+        "95 % interval": lambda each: bounds_text(each.rank_correlation),
+        "over prefix sums": lambda each: figure_text(each.over_prefix.mean, "+.4f"),
+        "its 95 % interval": lambda each: bounds_text(each.over_prefix, "+.4f"),
+        "residual": lambda each: figure_text(each.residual),
     }
     return [
         Table.headed(title, [heading, *values]),
@@ -109,26 +111,18 @@ def _value_cells(mechanism: TrainedMechanism, value: MeanInterval) -> list[str]:
         mechanism.name,
         shown_noise(mechanism.noise_multiplier),
         significant(mechanism.errors.get("prefix")),
-        _shown(value.mean),
-        _interval(value),
+        figure_text(value.mean),
+        bounds_text(value),
     ]
 
 
 def _gain_cells(pair: Comparison) -> list[str]:
     return [
         f"{pair.first} >= {pair.second}",
-        _shown(pair.gain.mean, "+.4f"),
-        _interval(pair.gain, "+.4f"),
+        figure_text(pair.gain.mean, "+.4f"),
+        bounds_text(pair.gain, "+.4f"),
         pair.verdict,
     ]
-
-
-def _interval(value: MeanInterval, style: str = ".4f") -> str:
-    return f"[{_shown(value.low, style)}, {_shown(value.high, style)}]"
-
-
-def _shown(value: float, style: str = ".4f") -> str:
-    return "-" if math.isnan(value) else f"{value:{style}}"
 
 
 def learning_figures(study: LearningCurves) -> list[Figure]:

@@ -5,6 +5,7 @@ uses public names and the names below only: it shows that the public interface s
 study, and how such a study is written.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,6 +108,16 @@ class Reproduction:
     """Whether its results have figures, which `--figures` writes to files."""
     is_resumable: bool = False
     """Whether `out` may be the directory of an interrupted run, whose results are read."""
+
+
+def figure_text(value: float, style: str = ".4f") -> str:
+    """Returns a figure for a table; "-" if it is unknown, as of a run that diverged."""
+    return "-" if math.isnan(value) else f"{value:{style}}"
+
+
+def bounds_text(value: MeanInterval, style: str = ".4f") -> str:
+    """Returns the interval of a mean for a table."""
+    return f"[{figure_text(value.low, style)}, {figure_text(value.high, style)}]"
 
 
 def agreement_figure(

@@ -10,8 +10,6 @@ rounds of different size train with equal noise per mean, on one trace, paired b
 """
 
 import itertools
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +32,8 @@ from fedray.scenarios.reproduction import (
     Reproduction,
     Series,
     Table,
+    bounds_text,
+    figure_text,
     mean_interval,
     paired_difference,
 )
@@ -99,13 +99,11 @@ def run(
     Raises InputError for impossible sizes or seeds.
     """
     documents: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="fedray-signal-") as folder:
-        directory = Path(os.path.abspath(out or folder))
-        for each in learning.scenarios_of(scenario, data, directory, overrides):
-            sizes, numbers = _sizes_of(cohorts, each), learning.seeds_of(each, seeds)
-            found = study(each, sizes, numbers, directory / each.name, placement, on_progress)
-            documents.append(found.to_json())
-            yield _reproduced(found, documents)
+    for each, numbers, place in learning.settings_of(scenario, data, seeds, overrides, out):
+        sizes = _sizes_of(cohorts, each)
+        found = study(each, sizes, numbers, place, placement, on_progress)
+        documents.append(found.to_json())
+        yield _reproduced(found, documents)
 
 
 def _sizes_of(cohorts: str, scenario: "fedray.Scenario") -> list[int]:
@@ -179,10 +177,10 @@ def _reproduced(found: RoundSizes, documents: Sequence[dict[str, Any]]) -> Repro
     cells = {
         "metric": lambda each: f"{each.metric.name} ({each.metric.better} is better)",
         "devices": lambda each: f"{each.devices:,}",
-        "final value": lambda each: f"{each.final.mean:.4f}",
-        "95 % interval": lambda each: f"[{each.final.low:.4f}, {each.final.high:.4f}]",
-        "change": lambda each: f"{each.change.mean:+.4f}",
-        "its 95 % interval": lambda each: f"[{each.change.low:+.4f}, {each.change.high:+.4f}]",
+        "final value": lambda each: figure_text(each.final.mean),
+        "95 % interval": lambda each: bounds_text(each.final),
+        "change": lambda each: figure_text(each.change.mean, "+.4f"),
+        "its 95 % interval": lambda each: bounds_text(each.change, "+.4f"),
     }
     title = f"Rounds of different size with equal noise per mean: {found.scenario}"
     noise = f"The noise of a mean has standard deviation {found.noise_per_mean:.4g}."
@@ -194,7 +192,7 @@ def _reproduced(found: RoundSizes, documents: Sequence[dict[str, Any]]) -> Repro
         shown=[Table.of(title, found.cohorts, cells)],
         notes=[noise, NOTE],
         verdict=f"Between {found.cohorts[0].devices:,} and {last.devices:,} devices a round, "
-        f"{last.metric.name} {words}: {change.mean:+.4f} [{change.low:+.4f}, {change.high:+.4f}].",
+        f"{last.metric.name} {words}: {change.mean:+.4f} {bounds_text(change, '+.4f')}.",
         drawn=_figures(found),
     )
 

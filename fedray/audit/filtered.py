@@ -52,8 +52,8 @@ class Exclusions(Document):
 
 
 def exclusions_of(trace: Trace, scenario: Scenario, patterns: Patterns) -> Exclusions | None:
-    """Returns the devices that a run excluded, with the participations of
-    these and of other devices.
+    """Returns the devices that a run excluded, with the participations of these and of other
+    devices.
 
     Args:
         trace: trace of the run.

@@ -21,9 +21,14 @@ def following_rounds(
     While its window lasts, an upload can be drawn again after `min_sep` rounds. A device's next
     upload comes at least `upload_seconds` after its last, which may have come at the very start of
     the window; so it can be drawn in the first later window that ends after that start plus
-    `upload_seconds`. Pairs
-    of rounds are bounded one by one: a chain of them may hold more participations than any device
-    can have, never fewer.
+    `upload_seconds`. Pairs of rounds are bounded one by one: a chain of them may hold more
+    participations than any device can have, never fewer.
+
+    Args:
+        window_ends: [n]; end of each round's upload window, seconds since start.
+        window_seconds: length of a window.
+        upload_seconds: smallest time between two uploads of a device.
+        min_sep: smallest difference between two rounds of an upload.
     """
     n = window_ends.size
     rounds = np.arange(n)

@@ -162,8 +162,10 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
     known = [group for group in comparison.groups if _epsilon(group) is not None]
     if known:
         axis = Axis(f"Epsilon at delta = {given(comparison.delta)}", decimals=4)
+        note = " Epsilon is the observed one of the trace."
         figures += [
-            _against(comparison, each, known, axis, _epsilon) for each in comparison.metrics
+            _against(comparison, each, known, "epsilon", axis, _epsilon, note)
+            for each in comparison.metrics
         ]
     return figures
 
@@ -178,7 +180,8 @@ def _surfaces(comparison: Comparison) -> Iterator[Shown]:
         return value.get("kind") if isinstance(value, dict) else value
 
     if not y:
-        yield _against(comparison, metric, comparison.groups, Axis(x), partial(at, x))
+        name = x.split(".")[-1]
+        yield _against(comparison, metric, comparison.groups, name, Axis(x), partial(at, x))
         return
     planes: dict[str, dict[tuple[float, float], float]] = {}
     for group in comparison.groups:
@@ -207,14 +210,13 @@ def _against(
     comparison: Comparison,
     metric: Metric,
     groups: Sequence[Group],
+    name: str,
     axis: Axis,
     of_group: Callable[[Group], float | None],
+    note: str = "",
 ) -> Figure:
     """A metric after the last round, over epsilon or another figure of the groups."""
     means = [comparison.mean(group, metric.name) for group in groups]
-    is_epsilon = of_group is _epsilon
-    name = "epsilon" if is_epsilon else axis.title.split(".")[-1]
-    note = " Epsilon is the observed one of the trace." if is_epsilon else ""
     x = np.array([of_group(group) for group in groups], np.float64)
     # A single seed has no interval, hence no bars to explain.
     has_intervals = any(math.isfinite(mean.low) for mean in means)

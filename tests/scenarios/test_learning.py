@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from document_schema import found_keys
 from small_roles import written_roles
+from small_study import SMALL, small
 
 import fedray
 from fedray.audit.audit import audit_trace
@@ -42,24 +43,9 @@ HERE = Placement(backend="in-process")
 KINDS = ("blt", "identity")
 ACCURACY = Metric("accuracy", "", "higher")
 MOMENTUM = Workload.parse("momentum=0.9")
-SMALL = (
-    "population.devices=1500",
-    "participation.timer_hours=8",
-    "rounds.count=12",
-    "rounds.report_goal=60",
-    "training.cohort_sample=6",
-    "training.evaluate_every=1",
-    "training.evaluation_devices=16",
-    "privacy.noise_multiplier=2.0",
-)
 
 
 MADE = ["blt", "identity", "blt for min-sep 3", "blt for momentum=0.9"]
-
-
-def small() -> Scenario:
-    """A thousandth of the quickstart, which has a BLT of its own."""
-    return Scenario.from_toml("scenarios/quickstart.toml", SMALL)
 
 
 def optimized(requests):

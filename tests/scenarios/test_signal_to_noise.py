@@ -5,36 +5,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_study import small
 
 from fedray.scenario import Scenario
 from fedray.scenarios.learning import final_value
 from fedray.trace.trained import TrainedRun
 
 pytestmark = pytest.mark.slow  # models train for seconds
-SMALL = (
-    "population.devices=1500",
-    "participation.timer_hours=8",
-    "rounds.count=12",
-    "rounds.report_goal=60",
-    "training.cohort_sample=6",
-    "training.evaluate_every=1",
-    "training.evaluation_devices=16",
-    "privacy.noise_multiplier=2.0",
-)
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
+def file(tmp_path: Path) -> Path:
     file = tmp_path / "s.toml"
-    file.write_text(Scenario.from_toml("scenarios/quickstart.toml", SMALL).to_toml())
+    file.write_text(small().to_toml())
     return file
 
 
 def test_sizes_share_noise_per_mean_and_changes_are_those_of_the_runs(
-    small: Path, tmp_path: Path, fedray_command
+    file: Path, tmp_path: Path, fedray_command
 ) -> None:
     given = ["reproduce", "signal-to-noise", "--place", "backend=in-process", "--seeds", "2"]
-    given += ["--scenario", str(small), "--cohorts", "4,12", "--out", str(tmp_path / "out")]
+    given += ["--scenario", str(file), "--cohorts", "4,12", "--out", str(tmp_path / "out")]
     code, out, _ = fedray_command(*given, "--json")
     assert code == 0
     (study,) = json.loads(out)["studies"]
@@ -68,10 +59,10 @@ def test_sizes_share_noise_per_mean_and_changes_are_those_of_the_runs(
 
 
 @pytest.mark.parametrize("cohorts", ["x", "12,4", "0,4", "4,61", "4,4", ""])
-def test_impossible_sizes_are_refused(small: Path, fedray_command, cohorts: str) -> None:
+def test_impossible_sizes_are_refused(file: Path, fedray_command, cohorts: str) -> None:
     code, _, err = fedray_command(
         *("reproduce", "signal-to-noise", "--place", "backend=in-process"),
-        *("--scenario", str(small), "--cohorts", cohorts),
+        *("--scenario", str(file), "--cohorts", cohorts),
     )
     assert code == 2
     assert f"--cohorts={cohorts!r} must be ascending numbers from 1 to" in err
