@@ -29,7 +29,7 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
-from fedray.scenario.uploads import CyclicSchedule
+from fedray.scenario.uploads import CyclicSchedule, MinSepSchedule
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -421,7 +421,8 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
     uploads = scenario.rounds.uploads
     assert uploads is not None
     # Other schedules may draw an upload in every round of its window.
-    min_sep = uploads.schedule.min_sep if isinstance(uploads.schedule, CyclicSchedule) else 1
+    separates = isinstance(uploads.schedule, CyclicSchedule | MinSepSchedule)
+    min_sep = uploads.schedule.min_sep if separates else 1
     in_force = rules_of(scenario.participation)
     rules = [rule for rule in in_force if not rule.unkept]
     seconds = max((rule.seconds for rule in rules), default=0.0)

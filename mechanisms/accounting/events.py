@@ -15,7 +15,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import (
@@ -64,6 +64,10 @@ class Event(Explained, ABC):
 
     kind: str
     """Kind of event."""
+
+    if TYPE_CHECKING:
+
+        def __hash__(self) -> int: ...  # pydantic makes it for a frozen class
 
     def to_json(self) -> dict[str, Any]:
         """Returns one JSON object, which `read_event` reads."""

@@ -224,7 +224,7 @@ class BatchCounts:
 
     def __call__(self, batches: tuple[int, int]) -> Counts:
         """Returns the counts of delta and of the tail at each threshold, [K] both."""
-        sampler = loss_sampler(self.event)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
+        sampler = loss_sampler(self.event)
         deltas, tails = np.zeros((2, self.thresholds.size), np.int64)
         for batch in range(*batches):
             random = np.random.default_rng([self.seed, self.is_present, batch])
@@ -249,9 +249,9 @@ def monte_carlo_epsilon(event: Event, delta: float) -> float:
     check_delta(delta)
     if not isinstance(event, MinSepSampled):
         raise EventRefused(
-            f"a {event.kind} event has no random pattern of rounds to draw; use the accountant renyi"
+            f"a {event.kind} event has no random pattern of rounds; use the accountant renyi"
         )
-    return loss_tails(event).epsilon(delta)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
+    return loss_tails(event).epsilon(delta)
 
 
 @lru_cache(maxsize=16)
@@ -269,7 +269,7 @@ def loss_tails(
     Raises:
         EventRefused: C has negative entries, or too many bands.
     """
-    sampler = loss_sampler(event)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
+    sampler = loss_sampler(event)
     count = -(-draws // BATCH)
     return LossTails(
         (

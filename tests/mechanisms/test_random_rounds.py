@@ -99,7 +99,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_bounds_are_above_the_integral_and_close_to_it(name: str) -> None:
-    tails = loss_tails(CASES[name])  # pyright: ignore[reportArgumentType]
+    tails = loss_tails(CASES[name])
     for tail, exact in zip(tails.tails, integrated(CASES[name]), strict=True):
         bounds = np.array([tail.delta(each) for each in EPSILONS])
         assert np.all(bounds >= exact * (1 - 1e-3))
@@ -109,7 +109,7 @@ def test_bounds_are_above_the_integral_and_close_to_it(name: str) -> None:
 
 
 def test_one_bin_is_a_gaussian_however_small_delta_is() -> None:
-    tails = loss_tails(event(toeplitz(1.0, 0.5), 4, 1, 1.0, 2.0))  # pyright: ignore[reportArgumentType]
+    tails = loss_tails(event(toeplitz(1.0, 0.5), 4, 1, 1.0, 2.0))
     mu = float(np.linalg.norm([1.0, 1.5, 1.5, 1.5])) / 2.0
     for delta in (1e-3, 1e-6, 1e-12):
         epsilon = tails.epsilon(delta)
@@ -120,7 +120,7 @@ def test_one_bin_is_a_gaussian_however_small_delta_is() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_bounds_hold_for_other_draws(seed: int) -> None:
     sampled = CASES["b-min-sep"]
-    tails = loss_tails(sampled, draws=4 * BATCH, seed=seed)  # pyright: ignore[reportArgumentType]
+    tails = loss_tails(sampled, draws=4 * BATCH, seed=seed)
     for tail, exact in zip(tails.tails, integrated(sampled), strict=True):
         assert np.all(np.array([tail.delta(each) for each in EPSILONS]) >= exact * (1 - 1e-3))
 
@@ -158,7 +158,7 @@ def test_bounds_are_above_those_of_a_projection() -> None:
     centres = means @ direction
     x = np.arange(-12.0, 20.0, 1e-3)
     mass, ratio = norm.pdf(x) * 1e-3, np.exp(np.outer(x, centres) - centres**2 / 2).mean(axis=1)
-    tails = loss_tails(sampled, draws=8 * BATCH)  # pyright: ignore[reportArgumentType]
+    tails = loss_tails(sampled, draws=8 * BATCH)
     for tail, least in zip(tails.tails, _deltas(mass, ratio), strict=True):
         assert np.all(np.array([tail.delta(each) for each in EPSILONS]) >= least)
 
@@ -185,7 +185,7 @@ def test_losses_have_the_law_of_another_library(probability: float, is_present: 
         num_samples=4000,
     )
     sampled = event(toeplitz(*column), rounds, min_sep, probability, 1.5)
-    sampler = loss_sampler(sampled)  # pyright: ignore[reportArgumentType]
+    sampler = loss_sampler(sampled)
     ours = sampler.draw(np.random.default_rng(4), 4000, is_present)
     theirs = np.asarray(losses) if is_present else -np.asarray(losses)
     # One in 10,000 would fail by chance; the seeds are fixed.
@@ -198,8 +198,8 @@ def test_counts_do_not_depend_on_where_batches_are_drawn() -> None:
     def backwards(function, ranges):
         return [function(each) for each in reversed(ranges)]
 
-    here = loss_tails(sampled, draws=6 * BATCH)  # pyright: ignore[reportArgumentType]
-    there = loss_tails(sampled, draws=6 * BATCH, mapped=backwards)  # pyright: ignore[reportArgumentType]
+    here = loss_tails(sampled, draws=6 * BATCH)
+    there = loss_tails(sampled, draws=6 * BATCH, mapped=backwards)
     assert here.epsilon(1e-5) == there.epsilon(1e-5)
 
 
@@ -230,9 +230,9 @@ def test_epsilon_by_moments_is_above_the_integral(name: str) -> None:
 
 def test_what_is_not_proven_is_refused() -> None:
     with pytest.raises(EventRefused, match="negative entries"):
-        loss_sampler(event(toeplitz(1.0, -0.5), 4, 2, 1.0, 1.0))  # pyright: ignore[reportArgumentType]
+        loss_sampler(event(toeplitz(1.0, -0.5), 4, 2, 1.0, 1.0))
     with pytest.raises(EventRefused, match="3 bands with min_sep=2"):
-        loss_sampler(event(toeplitz(1.0, 0.5, 0.2), 4, 2, 0.5, 1.0))  # pyright: ignore[reportArgumentType]
+        loss_sampler(event(toeplitz(1.0, 0.5, 0.2), 4, 2, 0.5, 1.0))
     with pytest.raises(EventRefused, match="closed form"):
         renyi_epsilon(CASES["b-min-sep"], 1e-5)
     with pytest.raises(EventRefused, match="random pattern"):
