@@ -203,7 +203,10 @@ def test_the_schedule_enforces_its_min_sep_and_participations(plain: Trace) -> N
     enforced = audited(plain, Tree()).mechanisms[0].enforced
     assert enforced.participation == MinSep(ROUNDS, MIN_SEP, -(-ROUNDS // MIN_SEP))
     assert enforced.may_rest_on
-    assert audited(plain, Tree()).mechanisms[0].sampled is None
+    sampled_ = audited(plain, Tree()).mechanisms[0].sampled
+    assert sampled_ is not None
+    assert (sampled_.epsilon, sampled_.sensitivity, sampled_.assumptions) == (None, None, ())
+    assert "draws a fixed number of uploads of its group without replacement" in sampled_.reason
 
 
 def test_windows_share_the_rounds_and_each_trains_on_its_own_uploads(windows: Trace) -> None:
@@ -403,7 +406,7 @@ def test_a_claimed_epsilon_may_follow_from_the_samples(poisson: Trace) -> None:
 @pytest.mark.parametrize(
     ("changes", "strategy", "reason"),
     [
-        ({}, Tree(), "accounted for with independent noise alone"),
+        ({}, Tree(), "this tree mechanism has 22 bands, and two turns of a device may be 1 round"),
         ({"rounds.uploads.unresolved_share": 0.01}, Identity(), "not drawn independently"),
         ({"privacy.stop_at.rho": 1e5}, Identity(), "may end the run by who was drawn"),
         ({"rounds.uploads.schedule.probability": 0.03}, Identity(), "run.json states"),
