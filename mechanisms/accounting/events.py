@@ -65,10 +65,6 @@ class Event(Explained, ABC):
     kind: str
     """Kind of event."""
 
-    if TYPE_CHECKING:
-
-        def __hash__(self) -> int: ...  # pydantic makes it for a frozen class
-
     def to_json(self) -> dict[str, Any]:
         """Returns one JSON object, which `read_event` reads."""
         return self.model_dump(mode="json")
@@ -305,6 +301,10 @@ class MinSepSampled(Event):
     """p, probability that a device takes part in a round in which it may."""
     noise_multiplier: float
     """z, standard deviation of the noise over the largest norm of a contribution, 0.01 to 1e6."""
+
+    if TYPE_CHECKING:
+
+        def __hash__(self) -> int: ...  # pydantic makes it for a frozen class
 
     @field_validator("noise_multiplier")
     @classmethod
