@@ -896,7 +896,7 @@ def _with_server_rules(
 ) -> MechanismAudit:
     """Adds the guarantees of sampling by the server and of its filter."""
     strategy, noise = mechanism.strategy, mechanism.noise
-    by_sampling = sampled(trace, scenario, strategy, noise, delta)
+    by_sampling = sampled(trace, scenario, strategy, noise, delta, mechanism.enforced.participation)
     by_filter = filtered(scenario, patterns, exclusions, strategy, noise, delta)
     return replace(mechanism, sampled=by_sampling, filtered=by_filter)
 

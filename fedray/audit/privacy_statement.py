@@ -233,9 +233,9 @@ def _sampling(audit: Audit) -> Line:
             f"{up(sampled.epsilon)} at delta {given(sampled.delta)}"
         )
         return Line("Sampling", said, "run.json, the schedule, and the number drawn in every round")
-    if audit.scenario.rounds.uploads is not None:
-        why = sampled.reason if sampled is not None else "a schedule in turns is no random sample"
-        return Line("Sampling", f"nothing is amplified: {why}", "the schedule of stored uploads")
+    if sampled is not None:
+        said = f"nothing is amplified: {sampled.reason}"
+        return Line("Sampling", said, "the schedule of stored uploads")
     said = "none is used: devices choose when they come, so nothing is amplified"
     return Line("Sampling", said, "the simulation's rules")
 

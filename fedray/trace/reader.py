@@ -156,11 +156,15 @@ class Trace(DrawnResult):
 
     @property
     def sampling_probability(self) -> float | None:
-        """Probability, according to run.json, that a stored upload was drawn for a round,
-        independently of the others; None if rounds were not drawn so."""
+        """Probability, according to run.json, that a stored upload was drawn for a round of its
+        partition, independently of the others; None if rounds were not drawn so."""
         # A changed document may have anything here; other forms state no probability.
         sampling = self.run.get("sampling")
-        if not isinstance(sampling, dict) or sampling.get("kind") != "poisson":
+        if not isinstance(sampling, dict) or sampling.get("kind") not in (
+            "poisson",
+            "cyclic_poisson",
+            "min_sep",
+        ):
             return None
         probability = sampling.get("probability")
         if not isinstance(probability, float | int) or not 0 < probability <= 1:
