@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedray.base.errors import InputError
+from fedray.base.rounding import counted
 from fedray.mechanisms.accounting.events import Event, Gaussian, PoissonSampled, Repeated
 from fedray.mechanisms.accounting.limits import check_noise_multiplier
 from fedray.mechanisms.participation import MinSep
@@ -98,9 +99,9 @@ def sampled_in_turn(
     if bands > turns.min_sep:
         raise InputError(
             f"this {strategy.kind} mechanism has {bands:,} bands, and two turns of a device may be "
-            f"{turns.min_sep:,} rounds apart: amplification is proven for at most as many bands as "
-            "partitions that take turns; use more partitions or fewer bands, or account without "
-            "sampling"
+            f"{counted(turns.min_sep, 'round')} apart: amplification is proven for at most as many "
+            "bands as partitions that take turns; use more partitions or fewer bands, or account "
+            "without sampling"
         )
     norm, _ = largest_column(strategy, turns.rounds)
     step = Gaussian(noise_multiplier=noise_multiplier / norm)

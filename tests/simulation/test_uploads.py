@@ -40,8 +40,14 @@ MIN_SEP, ROUNDS = 5, 22
 HOUR = 3600.0
 CYCLIC = {"kind": "cyclic", "min_sep": MIN_SEP}
 POISSON = {"kind": "poisson", "probability": 0.02}
+CYCLIC_POISSON = {
+    "kind": "cyclic_poisson",
+    "partitions": 5,
+    "probability": 0.1,
+    "assignment": "equal",
+}
 APART = {"kind": "min_sep", "min_sep": MIN_SEP, "probability": 0.3}
-SCHEDULES = (CYCLIC, POISSON, APART)
+SCHEDULES = (CYCLIC, POISSON, CYCLIC_POISSON, APART)
 LONG = "participation.policies=[{kind='swor', period_hours=9.0}]"
 BLT_2 = BLT(kind="blt", theta=(0.95, 0.6), omega=(0.2, 0.3))
 
@@ -120,11 +126,14 @@ def test_a_device_uploads_once_and_its_rounds_are_those_of_one_group(plain: Trac
     assert next(iter(waits_between(plain) or []))[0].size == 0
 
 
+@pytest.mark.parametrize("schedule", [CYCLIC, CYCLIC_POISSON, APART], ids=lambda each: each["kind"])
 @pytest.mark.parametrize(
     ("devices", "shards"), [(66_000, 2), pytest.param(140_000, 3, marks=pytest.mark.slow)]
 )
-def test_sharding_changes_nothing(tmp_path: Path, devices: int, shards: int) -> None:
-    value = scenario(CYCLIC, f"population.devices={devices}", window_hours=1.0)
+def test_sharding_changes_nothing(
+    tmp_path: Path, schedule: dict, devices: int, shards: int
+) -> None:
+    value = scenario(schedule, f"population.devices={devices}", window_hours=1.0)
     value = value.with_overrides("rounds.uploads.unresolved_share=0.05")
     one, several = (simulated(tmp_path / str(count), value, count) for count in (1, shards))
     assert one.digest == several.digest
@@ -307,10 +316,11 @@ def test_a_claimed_timer_says_nothing_of_the_rounds_of_one_upload(windows: Trace
     st.lists(st.integers(1, 6), min_size=1, max_size=5),
     st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 3.7]),
     st.integers(1, 5),
+    st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
 def test_what_may_follow_is_what_looking_at_all_pairs_finds(
-    counts: list[int], period: float, min_sep: int
+    counts: list[int], period: float, min_sep: int, across_windows: bool
 ) -> None:
     """Of windows of length 1, where an upload may be at any time of its own."""
     window = np.repeat(np.arange(len(counts)), counts)
@@ -319,10 +329,14 @@ def test_what_may_follow_is_what_looking_at_all_pairs_finds(
     for r in range(n):
         same = [s for s in range(r + min_sep, n) if window[s] == window[r]]
         later = [
-            s for s in range(n) if window[s] > window[r] and window[s] + 1 > window[r] + period
+            s
+            for s in range(n)
+            if window[s] > window[r] and window[s] + 1 > window[r] + period
+            if not across_windows or s >= r + min_sep
         ]
         expected.append(min([*same, *later], default=n))
-    assert following_rounds(window + 1.0, 1.0, period, min_sep).tolist() == expected
+    found = following_rounds(window + 1.0, 1.0, period, min_sep, across_windows)
+    assert found.tolist() == expected
 
 
 def test_poisson_samples_are_independent_draws_with_their_probability(poisson: Trace) -> None:
