@@ -133,6 +133,26 @@ class Correlation(Table):
         return self
 
 
+class Owners(Table):
+    """Persons who own the devices. Devices of one person have neighbouring ids."""
+
+    shares: Annotated[
+        tuple[Annotated[float, Field(ge=0, le=1)], ...],
+        Field(strict=False, min_length=1, max_length=6),
+    ]
+    """Shares of the persons with 1, 2, 3, ... devices; they sum to 1."""
+
+    @property
+    def most_devices(self) -> int:
+        """Largest number of devices of a person."""
+        return max(count for count, share in enumerate(self.shares, 1) if share)
+
+    @model_validator(mode="after")
+    def _shares_sum_to_one(self) -> Self:
+        _demand_whole("shares", self.shares)
+        return self
+
+
 class Population(Table):
     """Number, classes, time zones and data sizes of the devices."""
 
@@ -166,6 +186,8 @@ class Population(Table):
     correlation: Correlation | None = None
     """Table: rank correlations of speed, bandwidth, habit and examples. Default: they are
         independent."""
+    owners: Owners | None = None
+    """Table: persons who own the devices. Default: unknown, and the audit is per device."""
 
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> Self:
