@@ -22,7 +22,7 @@ from fedray.audit.sensitivity import TraceSensitivity
 from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.base.errors import TraceCorrupt
 from fedray.base.rounding import counted
-from fedray.mechanisms.accounting.events import Composed, Event, Repeated
+from fedray.mechanisms.accounting.events import Composed, Repeated
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
@@ -75,12 +75,13 @@ class Persons(Document):
         most, source = int(devices.max()), "counted in the log: the most of a person that took part"
         owners = scenario.population.owners if scenario is not None else None
         if owners is not None:
-            if most > owners.most_devices:
+            permitted = owners.most_devices
+            if most > permitted:
                 raise TraceCorrupt(
-                    f"a person has {most} devices, population.owners permits {owners.most_devices}, "
-                    "so the trace was changed; copy it from its source again"
+                    f"a person has {most} devices, but population.owners permits {permitted}, so "
+                    "the trace was changed; copy it from its source again"
                 )
-            most, source = owners.most_devices, "the scenario (population.owners)"
+            most, source = permitted, "the scenario (population.owners)"
         by_devices = tuple(np.bincount(devices)[1:].tolist())
         return cls(joined_by_owner(patterns), by_devices, most, source)
 
@@ -157,13 +158,12 @@ def _of_group(guarantee: Guarantee, persons: Persons) -> Guarantee:
     return replace(guarantee, sensitivity=sensitivity, event=event, assumptions=assumptions)
 
 
-def _scaled(event: Any, sensitivity: Sensitivity, devices: int) -> Event:
+def _scaled(event: Any, sensitivity: Sensitivity, devices: int) -> Any:
     """Returns the release for a person's sensitivity, from that for one of so many devices."""
     match event:
         case Composed():
-            return Composed(
-                events=tuple(_scaled(each, sensitivity, devices) for each in event.events)
-            )
+            parts = [_scaled(each, sensitivity, devices) for each in event.events]
+            return Composed(events=tuple(parts))
         case Repeated():
             # Devices added the noise. Only rho is proven for it, which grows by m^2.
             return event.model_copy(update={"count": devices**2 * event.count})

@@ -458,7 +458,7 @@ class _Parts:
             raise InputError(
                 f"device {shown_value(names[place])} has the owners {shown_value(before[place])} "
                 f"and {shown_value(owners[place])} in the log, but a device belongs to one person; "
-                "correct the log, or add the owner to the columns that name a device"
+                "correct the log, or name a device by both columns, which are then one unit"
             )
 
     def finish(self) -> list[dict[str, Any]]:

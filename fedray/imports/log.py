@@ -50,7 +50,9 @@ class LogLayout:
         if not self.devices:
             remedy = "name the column of the device"
             raise InputError.of("device_column", (), "names no column", remedy)
-        chosen = (*self.devices, self.round, self.owner, self.time)
+        # A device that persons share may be named by the owner too: a unit per person.
+        owner = None if self.owner in self.devices else self.owner
+        chosen = (*self.devices, self.round, owner, self.time)
         for column, count in Counter(chosen).items():
             # Columns that are not given do not count.
             if count > 1 and column is not None:
@@ -238,7 +240,7 @@ class Log:
         # A row is counted under the first of these that it fails.
         checks = {
             "without a device": _is_missing(devices),
-            **{"without an owner": _is_missing(each) for each in owners},
+            "without an owner": _is_missing(owners[0]) if owners else np.zeros(len(devices), bool),
             "without a round": np.asarray(rounds.is_null()),
             "with a round that is not an integer": np.asarray(whole.is_null()),
             "with a negative round": numbers < 0,

@@ -134,22 +134,31 @@ class Correlation(Table):
 
 
 class Owners(Table):
-    """Persons who own the devices. Devices of one person have neighbouring ids."""
+    """Persons who own the devices. The number of devices of a person minus 1 is binomial. Devices
+    of one person have neighbouring ids."""
 
-    shares: Annotated[
-        tuple[Annotated[float, Field(ge=0, le=1)], ...],
-        Field(strict=False, min_length=1, max_length=6),
-    ]
-    """Shares of the persons with 1, 2, 3, ... devices; they sum to 1."""
+    mean_devices: Annotated[float, Field(ge=1, le=6)]
+    """Mean number of devices of a person."""
+    most_devices: Annotated[int, Field(ge=1, le=6)] = 3
+    """Largest number of devices of a person, for which guarantees per person hold."""
 
     @property
-    def most_devices(self) -> int:
-        """Largest number of devices of a person."""
-        return max(count for count, share in enumerate(self.shares, 1) if share)
+    def shares(self) -> list[float]:
+        """Shares of the persons with 1, 2, .., `most_devices` devices."""
+        trials = self.most_devices - 1
+        chance = (self.mean_devices - 1.0) / max(1, trials)
+        return [
+            math.comb(trials, more) * chance**more * (1.0 - chance) ** (trials - more)
+            for more in range(self.most_devices)
+        ]
 
     @model_validator(mode="after")
-    def _shares_sum_to_one(self) -> Self:
-        _demand_whole("shares", self.shares)
+    def _mean_is_not_above_most(self) -> Self:
+        if self.mean_devices > self.most_devices:
+            raise ValueError(
+                f"mean_devices={self.mean_devices:g} must be at most most_devices="
+                f"{self.most_devices}; lower it, or raise most_devices"
+            )
         return self
 
 

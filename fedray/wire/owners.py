@@ -37,10 +37,9 @@ class OwnersOfDevices(NamedTuple):
             return None
         sizes = np.arange(1, owners.most_devices + 1)
         # A cell of persons with c devices has L / c persons, so it is drawn in proportion to c.
-        weights = sizes * np.array(owners.shares[: sizes.size])
-        cell = math.lcm(*sizes[weights > 0].tolist())
+        weights = sizes * np.array(owners.shares)
         key = stream_key(scenario.seed, Stream.OWNER)
-        return cls(key, np.cumsum(weights / weights.sum()), cell)
+        return cls(key, np.cumsum(weights / weights.sum()), math.lcm(*sizes.tolist()))
 
 
 @njit(cache=True, nogil=True)
