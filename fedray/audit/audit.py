@@ -920,17 +920,10 @@ def _with_server_rules(
 
 def _with_person(mechanism: MechanismAudit, persons: Persons, names: DeviceNames) -> MechanismAudit:
     """Adds the privacy of a person."""
-    found = trace_sensitivity(mechanism.strategy, persons.patterns)
     # Amplification by sampling has no figure here: a person's uploads are drawn one by one.
     of_rules = (mechanism.enforced, mechanism.claimed, mechanism.filtered)
-    person = audited_person(
-        persons,
-        found,
-        names.owner(found.device_id),
-        mechanism.strategy,
-        mechanism.noise,
-        tuple(each for each in of_rules if each is not None),
-    )
+    known = [each for each in of_rules if each is not None]
+    person = audited_person(persons, names.owner, mechanism.strategy, mechanism.noise, known)
     return replace(mechanism, person=person)
 
 

@@ -9,7 +9,7 @@
   rounds of the worst pattern, so m s is exact if s is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from fedray.audit.guarantees import Guarantee, observed
 from fedray.audit.noise import Noise
 from fedray.audit.participation import Patterns
-from fedray.audit.sensitivity import TraceSensitivity
+from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.base.errors import TraceCorrupt
 from fedray.base.rounding import counted
@@ -107,8 +107,8 @@ class PersonAudit(Document):
     binding_person: str
     """Name of that person."""
     guarantees: tuple[Guarantee, ...]
-    """Guarantees of a person, in the order of those of a device. Under rules, min-sep and
-    participations are limits of each device."""
+    """Observed, then the guarantees under rules, whose min-sep and participations are limits of
+    each device."""
 
     def named(self, name: str) -> Guarantee:
         """Returns the guarantee with a name."""
@@ -117,8 +117,7 @@ class PersonAudit(Document):
 
 def audited_person(
     persons: Persons,
-    found: TraceSensitivity,
-    person: str,
+    name_of: Callable[[int], str],
     strategy: Strategy,
     noise: Noise | None,
     of_rules: Sequence[Guarantee],
@@ -127,8 +126,7 @@ def audited_person(
 
     Args:
         persons: the persons of the trace.
-        found: sensitivity of the patterns of persons.
-        person: name of the person who attains it.
+        name_of: function from an owner to the shown name.
         strategy: the mechanism.
         noise: least noise of the trace; None if unknown.
         of_rules: guarantees of a device under rules.
@@ -137,12 +135,14 @@ def audited_person(
     rounds, b, delta = patterns.committed_rounds, patterns.min_sep, of_rules[0].delta
     # With a repeated round the pattern of a person obeys no min-sep.
     participation = MinSep(rounds, b, patterns.max_participations) if b else None
+    found = trace_sensitivity(strategy, patterns)
     own = observed(found, rounds, participation, strategy, noise, delta, "person")
-    return PersonAudit(found, person, (own, *(_of_group(each, persons) for each in of_rules)))
+    guarantees = (own, *(_of_group(each, persons) for each in of_rules))
+    return PersonAudit(found, name_of(found.device_id), guarantees)
 
 
 def _of_group(guarantee: Guarantee, persons: Persons) -> Guarantee:
-    """Returns the guarantee of a person from that of each device."""
+    """Returns the guarantee of a person from the guarantee of each device."""
     one, m = guarantee.sensitivity, persons.most_devices
     if one is None:
         return guarantee
@@ -159,7 +159,7 @@ def _of_group(guarantee: Guarantee, persons: Persons) -> Guarantee:
 
 
 def _scaled(event: Any, sensitivity: Sensitivity, devices: int) -> Any:
-    """Returns the release for a person's sensitivity, from that for one of so many devices."""
+    """Scales the release of one device to a person with a number of devices."""
     match event:
         case Composed():
             parts = [_scaled(each, sensitivity, devices) for each in event.events]

@@ -133,8 +133,7 @@ def test_the_enforced_figure_is_never_below_any_admissible_patterns_and_is_attai
         persons = Persons(patterns, (1,), m, "")
         limits = Limits(participation, "")
         of_device = of_limits("enforced", limits, strategy, ServerNoise(2.0), 1e-6, True)
-        found = trace_sensitivity(strategy, patterns)
-        of_person = audited_person(persons, found, "0", strategy, ServerNoise(2.0), [of_device])
+        of_person = audited_person(persons, str, strategy, ServerNoise(2.0), [of_device])
         enforced = of_person.named("enforced")
         sums = np.array([C[:, list(each)].sum(axis=1) for each in admissible(participation)])
         worst = max(
