@@ -55,9 +55,9 @@ class Odometer:
       Smith and Thakurta 2022 for Gaussian DP; Whitehouse et al. 2023 for zCDP). A participation is
       charged for all planned rounds at once.
     * Reading: exact for the participations so far. It is a guarantee only if participations do not
-      depend on the releases and the number of rounds is fixed in advance. The reading of a run that
-      was stopped because of what it released is not a guarantee (Rogers et al. 2016: without a
-      budget, an odometer costs more).
+      depend on the releases and the number of rounds is fixed in advance. If releases
+      decide when to stop, the reading is not a guarantee (Rogers et al. 2016: without a budget, an
+      odometer costs more).
 
     Args:
         strategy: matrix C of the mechanism, or the path of a file for `read_strategy`.
@@ -147,7 +147,7 @@ class Odometer:
             The devices among these, in their order; empty if all of them may take part.
 
         Raises:
-            InputError: there is no budget, or as `add`.
+            InputError: the odometer has no budget, or as `add`.
         """
         if self._filter is None:
             raise InputError("the odometer has no budget; give epsilon or rho when it is made")
@@ -164,7 +164,7 @@ class Odometer:
             rule = f"must be from {self.rounds}, the next round, to {self._planned - 1}"
             remedy = "rounds are added in order, each once with all its devices"
             raise InputError.of("round_index", round_index, rule, remedy)
-        # Numbers of numpy are converted, so that they are equal to those of Python.
+        # Converting an array at once is faster than hashing numpy's numbers.
         ids = device_ids.tolist() if isinstance(device_ids, np.ndarray) else list(device_ids)
         if len(set(ids)) < len(ids):
             twice = next(each for place, each in enumerate(ids) if each in ids[:place])

@@ -254,6 +254,7 @@ def test_a_claim_s_figures_are_given_for_persons_of_a_log(tmp_path: Path) -> Non
     assert person is not None
     for name in ("enforced", "claimed"):
         of_person, of_device = person.named(name), getattr(audit.mechanisms[0], name)
+        assert of_person.sensitivity is not None
         assert of_person.sensitivity.value == 2 * of_device.sensitivity.value
         assert of_person.may_rest_on == of_device.may_rest_on
         assert any("at most 2 devices" in each for each in of_person.assumptions)

@@ -1,7 +1,6 @@
 """The odometer against the audit of the participations so far, after every round, and its budget against every pattern."""
 
 import importlib.util
-import itertools
 import math
 import sys
 from pathlib import Path
@@ -134,10 +133,9 @@ def test_a_query_changes_nothing_and_new_devices_may_always_take_part() -> None:
 def test_an_epsilon_budget_is_one_of_rho_at_that_epsilon() -> None:
     """A device takes part as often as n, the largest with epsilon of sqrt(n) / z within it."""
     odometer = fedray.Odometer(Identity(), 50, noise_multiplier=Z, delta=DELTA, epsilon=5.0)
-    for taken in itertools.count():
-        if odometer.would_exceed(taken, ["a"]):
-            break
-        odometer.add(taken, ["a"])
+    while not odometer.would_exceed(odometer.rounds, ["a"]):
+        odometer.add(odometer.rounds, ["a"])
+    taken = odometer.rounds
 
     def epsilon(participations: int) -> float:
         return gdp_epsilon(
