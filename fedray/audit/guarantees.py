@@ -149,6 +149,7 @@ def observed(
     strategy: Strategy,
     noise: Noise | None,
     delta: float,
+    unit: str = "device",
 ) -> Guarantee:
     """Returns the guarantee of the trace itself.
 
@@ -159,13 +160,14 @@ def observed(
         strategy: the mechanism.
         noise: noise of the run; None if unknown.
         delta: delta of epsilon.
+        unit: unit of privacy whose rounds were recorded.
     """
     pattern = found.rounds
     scaled = ", each contribution scaled by the weight of its staleness" if found.weights else ""
     sensitivity = Sensitivity(
         found.value,
         found.is_exact,
-        f"the largest sensitivity of any recorded device's own rounds{scaled}",
+        f"the largest sensitivity of any recorded {unit}'s own rounds{scaled}",
         # An upper bound says nothing about how small the sensitivity may be.
         found.value if found.is_exact else 0.0,
         pattern,
