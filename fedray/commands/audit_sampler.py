@@ -39,7 +39,7 @@ def trace_of_sampler(
 
     claimed = read_claim(demanded("assume", assume, "must be given with --sampler"))
     rule = "must be given, because the claim has no `rounds`"
-    count = rounds or demanded("rounds", claimed.rounds, rule)
+    count = demanded("rounds", claimed.rounds if rounds is None else rounds, rule)
     if count < 1:
         raise InputError.of("rounds", count, "must be at least 1")
     folder = TemporaryDirectory(prefix="fedray-sampler-")
