@@ -158,7 +158,7 @@ class Ledger(Result):
         return tuple(self.spent(each) for each in sorted(named))
 
     def spent(self, window: str, more: float = 0.0) -> WindowSpent:
-        """Returns what devices spent in a window, with `more` rho of a further run reserved."""
+        """Returns the privacy spent in a window, with `more` rho of a further run reserved."""
         charges = [each for each in self.entries if each["kind"] == "charged"]
         charges = [each["windows"][window] for each in charges if window in each["windows"]]
         open_ones = [each["windows"] for each in self.reservations.values()]
@@ -209,7 +209,7 @@ class Ledger(Result):
             return now._with([line])
 
     def charge(self, audits: Sequence[Audit], start: date | None = None) -> Self:
-        """Charges what every device spent in a run. A trace that is in the ledger is left out.
+        """Charges the privacy that every device spent in a run. A trace that is in the ledger is left out.
 
         Args:
             audits: audit of each trace of the run, with its mechanism and noise.
@@ -330,7 +330,7 @@ def _check_file(folder: Path, charge: Mapping[str, Any], number: int) -> None:
 
 
 def _run_of(audit: Audit) -> str:
-    """Returns what tells two releases with one participation apart: the scenario, or the claim."""
+    """Returns a digest that distinguishes releases on one trace: of scenario, or mechanism."""
     if isinstance(audit.trace, Trace):
         document = audit.trace.run
         return document.get("task", document)["scenario_digest"]

@@ -1,8 +1,8 @@
 """An append-only file of JSON lines, each with the SHA-256 of itself and of the line before.
 
 A line that was edited, moved, inserted or removed no longer fits its neighbours. A chain cannot
-show that its last lines are missing, nor that somebody computed all digests again from a changed
-line on: compare its head, the digest of its last line, with one that was kept elsewhere.
+show that its last lines are missing, nor that all digests were computed again from a changed line
+on: compare its head, the digest of its last line, with one that was kept elsewhere.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def read_chain(file: Path) -> list[dict[str, Any]]:
 def append_to_chain(
     file: Path, before: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Appends lines, all or none of them, and returns all lines. Raises OSError.
+    """Appends all lines or no line, and returns the whole chain. Raises OSError.
 
     Args:
         file: file of the chain; it need not exist if there are no lines before.

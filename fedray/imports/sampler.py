@@ -49,7 +49,7 @@ def record_sampler(name: str, rounds: int, folder: Path) -> ImportedTrace:
     numbers = np.repeat(np.arange(rounds), [len(each) for each in found])
     devices = pa.array(ids if is_number else map(str, ids), pa.int64() if is_number else None)
     pq.write_table(pa.table({"device": devices, "round": numbers}), folder / "log.parquet")
-    # Every round released something, even if nobody was drawn for it.
+    # Every round released something, even if no device was drawn for it.
     (folder / "rounds.txt").write_text("\n".join(map(str, range(rounds))))
     return import_log(
         folder / "log.parquet",

@@ -1,5 +1,5 @@
 """Runs within the budget of a ledger: reserved at their worst case before they start, and charged
-with what every device really spent."""
+with the privacy that every device really spent."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -57,7 +57,7 @@ class Verification(Result):
 
     @property
     def reason(self) -> str:
-        """A sentence on what may explain a difference."""
+        """A sentence on a possible cause of a difference."""
         if not self.other_versions:
             return "the run was changed, or its machine computes differently"
         changed = ", ".join(

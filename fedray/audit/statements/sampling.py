@@ -1,6 +1,6 @@
 """The claim `sampling`: how a sampler chooses the devices of each round.
 
-What must hold in every run is checked as such. A distribution is tested, with a false-alarm rate
+Rules that hold in every run are checked as such. A distribution is tested, with a false-alarm rate
 over all tests together (Bonferroni). Each test is exact at that rate, or conservative: counts of a
 known discrete distribution become standard normal scores by a randomised probability integral
 transform, which are independent, so their squares sum to chi-square and their sum is normal.
