@@ -209,7 +209,8 @@ class Ledger(Result):
             return now._with([line])
 
     def charge(self, audits: Sequence[Audit], start: date | None = None) -> Self:
-        """Charges the privacy that every device spent in a run. A trace that is in the ledger is left out.
+        """Charges the privacy that every device spent in a run, without traces that are in the
+        ledger.
 
         Args:
             audits: audit of each trace of the run, with its mechanism and noise.
