@@ -37,7 +37,6 @@ from fedray.audit.guarantees import (
     observed,
     of_limits,
 )
-from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.names import DeviceNames
 from fedray.audit.noise import (
     DeviceNoise,
@@ -46,6 +45,7 @@ from fedray.audit.noise import (
     observed_noise,
     permitted_noise,
 )
+from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.persons import PersonAudit, Persons, audited_person
 from fedray.audit.released import ReleasedEvent, write_events
@@ -320,7 +320,7 @@ class Audit(DrawnResult):
         )
 
     @cached_property
-    def ledger(self) -> list[LedgerEntry]:
+    def over_rounds(self) -> list[SpentAfter]:
         """Privacy over rounds of the first mechanism (empty without noise), from first use on."""
         if not self._has_noise:
             return []
@@ -524,7 +524,9 @@ class Audit(DrawnResult):
     def to_json_in_full(self) -> dict[str, Any]:
         """`to_json`, with the figures that take longer: the privacy of each device, the frontier,
         and privacy over rounds."""
-        later = {name: getattr(self, name) for name in ("device_privacy", "frontier", "ledger")}
+        later = {
+            name: getattr(self, name) for name in ("device_privacy", "frontier", "over_rounds")
+        }
         return {**self.to_json(), **json_of(later)}
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ rounds = 980                       # this and the following are optional, each c
 min_sep = 227
 max_participations = 4
 timer_hours = 72.0
+sampling = { kind = "poisson", probability = 0.01, devices = 60_000 }
 rho = 0.48
 epsilon = 6.6                      # with delta
 delta = 1e-10
@@ -20,6 +21,7 @@ from pydantic import Field, field_validator, model_validator
 from fedray.audit.statements.max_participations import MaxParticipationsStatement
 from fedray.audit.statements.min_sep import MinSepStatement
 from fedray.audit.statements.rounds import RoundsStatement
+from fedray.audit.statements.sampling import AnySampling
 from fedray.audit.statements.statement import Statement
 from fedray.audit.statements.timer_hours import TimerStatement
 from fedray.base.errors import InputError
@@ -56,6 +58,11 @@ class Claim(Table):
     """Largest number of rounds of one device."""
     timer_hours: Annotated[float, Field(ge=0)] | None = None
     """Hours between a device's accepted report and the check-in of its next participation."""
+    sampling: AnySampling | None = Field(
+        default=None,
+        description="How a sampler chooses the devices of each round: a table with `kind`, "
+        "poisson, fixed_size or in_turn.",
+    )
     rho: Positive | None = None
     """rho of zCDP."""
     epsilon: Positive | None = None

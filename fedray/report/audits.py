@@ -16,6 +16,7 @@ from fedray.audit.guarantees import (
     OBSERVED_LIMITS,
     Guarantee,
 )
+from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
 from fedray.base.rounding import counted, down, fine, given, shown_min_sep, shown_noise, up
@@ -34,6 +35,11 @@ LIMITS_NOTE = (
 CLASSES_NOTE = (
     "Eligible at once is the mean of the first week, whatever timers say, as estimated from a "
     "sample. Min-sep is the least between two participations of one device of the class."
+)
+LEDGER_NOTE = (
+    "rho is that of the device that spent most, with its rounds as recorded; a guarantee may rest "
+    "on it only if no device's participation depended on the released models. Keep the head "
+    "elsewhere: without it, nothing shows that the last lines were removed."
 )
 CHECKLIST_NOTE = "In the order of the checklist of Ponomareva et al. 2023, ready to be published."
 
@@ -438,6 +444,27 @@ def calibration_tables(calibration: TraceCalibration) -> list[Table]:
     had = calibration.run_noise_multiplier
     note = "" if had is None else f"The run had the noise multiplier {given(had)}."
     return [Table.of(f"{title} {calibration.path}", rows, cells, note)]
+
+
+def ledger_tables(ledger: Ledger) -> list[Table]:
+    """Returns the windows of a ledger, its open reservations, and its head."""
+    budget = ledger.entries[0]
+    cells = {
+        "window": lambda each: each.window,
+        "devices": lambda each: f"{each.devices:,}",
+        "rho spent": lambda each: fine(each.rho),
+        "rho reserved": lambda each: fine(each.reserved),
+        "epsilon": lambda each: up(each.epsilon),
+        "budget": lambda each: "kept" if each.is_within else "EXCEEDED",
+    }
+    title = f"Budget: epsilon {budget['epsilon']:g} at delta {given(budget['delta'])} of a device "
+    windows = Table.of(f"{title}in a {budget['period']}", ledger.windows, cells, LEDGER_NOTE)
+    reserved = [
+        (f"line {number} reserved", f"run {each['run'][:12]} from {each['start']}")
+        for number, each in ledger.reservations.items()
+    ]
+    rows = (*reserved, ("lines", f"{len(ledger.entries):,}"), ("head", ledger.head))
+    return [windows, Table("", ("", ""), rows)]
 
 
 def tasks_tables(audit: TasksAudit) -> list[Table]:
