@@ -155,8 +155,11 @@ class MinSepPoisson(Poisson):
     """
 
     @classmethod
-    def of(cls, table: MinSepSchedule, scenario: Scenario) -> "MinSepPoisson":
+    def of(
+        cls, table: PoissonSchedule | CyclicPoissonSchedule | MinSepSchedule, scenario: Scenario
+    ) -> "MinSepPoisson":
         """Returns the schedule of a table and a scenario."""
+        assert isinstance(table, MinSepSchedule)
         return cls(scenario.seed, table.probability, table.min_sep)
 
     def __init__(self, seed: int, probability: float, min_sep: int) -> None:

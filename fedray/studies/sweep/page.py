@@ -160,7 +160,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
     if name == "min_sep" and row["max_participations"] == 1:
         return shown_min_sep(None)
     if name == "noise_multiplier":
-        return shown_noise(value)
+        return shown_noise(row[name])
     if name == "days" and value is not None:
         return f"{value:.5g}"
     is_bound = name in BOUNDS and row[f"{name}_is_exact"] is False
