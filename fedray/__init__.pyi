@@ -17,9 +17,6 @@ from fedray.audit.released import ReleasedEvent as ReleasedEvent
 from fedray.audit.released import read_events as read_events
 from fedray.audit.several_tasks import TasksAudit as TasksAudit
 from fedray.audit.several_tasks import audit_tasks as audit_tasks
-from fedray.audit.statements.sampling import FixedSizeDraws as FixedSizeDraws
-from fedray.audit.statements.sampling import InTurn as InTurn
-from fedray.audit.statements.sampling import PoissonDraws as PoissonDraws
 from fedray.audit.tuning import RandomRuns as RandomRuns
 from fedray.audit.tuning import Tuning as Tuning
 from fedray.base.errors import FedrayError as FedrayError

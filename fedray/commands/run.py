@@ -38,6 +38,7 @@ def run(
         start (DAY): day on which the run starts in the ledger (UTC); default: today
     """
     # Imports are inside the commands, so that those without Ray and torch start at once.
+    from fedray.runs.budgeted import charge_run, reserved
     from fedray.scenario import SeveralTasks
     from fedray.scenario.several_tasks import read_scenario
     from fedray.trace.several_tasks import TasksRun
@@ -66,24 +67,18 @@ def run(
         if resume is not None:
             trace = _continued(resume, placement, value, listen, trust_code)
         else:
-            trace = _started(value, placement, directory, listen, ledger, day)
+            trace = _started(
+                value, placement, directory, listen, partial(reserved, ledger, value, day)
+            )
         if ledger is not None:
-            from fedray.runs.budgeted import charge_run
-
             charge_run(ledger, trace, day)
     show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
     show(trace, as_json)
 
 
 def _started(
-    value: Any,
-    placement: Any,
-    directory: Path,
-    listen: Callable[[Any], None],
-    ledger: Path | None,
-    day: Any,
+    value: Any, placement: Any, directory: Path, listen: Callable[[Any], None], reserve: Any
 ) -> Any:
-    from fedray.runs.budgeted import reserved
     from fedray.runs.pipeline import run_scenario, run_tasks
     from fedray.runs.sustainable import check_sustainable
     from fedray.scenario import SeveralTasks
@@ -102,7 +97,7 @@ def _started(
         on_start = partial(say_supply, value)
     start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
     # A run that might exceed the budget is refused here, before anything starts.
-    with reserved(ledger, value, day):
+    with reserve():
         return start(value, placement, directory, listen, on_start)
 
 
