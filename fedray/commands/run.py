@@ -64,12 +64,11 @@ def run(
         progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
         contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
     ):
+        reserve: Any = partial(reserved, ledger, start=day)
         if resume is not None:
             trace = _continued(resume, placement, value, listen, trust_code)
         else:
-            trace = _started(
-                value, placement, directory, listen, partial(reserved, ledger, value, day)
-            )
+            trace = _started(value, placement, directory, listen, reserve)
         if ledger is not None:
             charge_run(ledger, trace, day)
     show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
@@ -97,7 +96,7 @@ def _started(
         on_start = partial(say_supply, value)
     start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
     # A run that might exceed the budget is refused here, before anything starts.
-    with reserve():
+    with reserve(value):
         return start(value, placement, directory, listen, on_start)
 
 
