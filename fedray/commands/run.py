@@ -1,18 +1,19 @@
 """`fedray run`: simulate a scenario, train its model, audit its trace."""
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedray.base.errors import CheckpointError, InputError
+from fedray.base.errors import InputError
 from fedray.commands.budget import day_of
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import IS_QUIET, progress_of_run
 from fedray.commands.run_results import print_run, print_run_of_tasks
-from fedray.commands.run_start import say_compiling, say_supply
+from fedray.commands.run_start import continued, say_compiling, say_supply
 
 
 def run(
@@ -58,13 +59,14 @@ def run(
             "SCENARIO is given too"
         )
     name = value.name if value is not None else ""
-    command = "fedray run --resume"
+    charged = [] if ledger is None else ["--ledger", str(ledger)]
+    command = shlex.join(["fedray", "run", *charged, "--resume"])
     with (
         progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
         contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
     ):
         if resume is not None:
-            trace = _continued(resume, placement, value, listen, trust_code)
+            trace = continued(resume, placement, value, listen, trust_code)
         else:
             trace = _started(value, placement, directory, listen, ledger, day)
         if ledger is not None:
@@ -104,20 +106,3 @@ def _started(
     # A run that might exceed the budget is refused here, before anything starts.
     with reserved(ledger, value, day):
         return start(value, placement, directory, listen, on_start)
-
-
-def _continued(
-    directory: Path, placement: Any, value: Any, listen: Callable[[Any], None], trust_code: bool
-) -> Any:
-    from fedray.runs.pipeline import is_unfinished_run_of_tasks, resume_run, resume_tasks
-    from fedray.scenario import SeveralTasks
-
-    # The directory says how many tasks were run, because the scenario may be left out.
-    has_tasks = is_unfinished_run_of_tasks(directory)
-    if value is not None and has_tasks != isinstance(value, SeveralTasks):
-        raise CheckpointError(
-            f"{str(directory)!r} was started with another scenario: only one of the two has "
-            "several tasks; leave the scenario out"
-        )
-    resumed: Any = resume_tasks if has_tasks else resume_run
-    return resumed(directory, placement, value, listen, trust_code=trust_code)
