@@ -17,9 +17,6 @@ from fedray.audit.released import ReleasedEvent as ReleasedEvent
 from fedray.audit.released import read_events as read_events
 from fedray.audit.several_tasks import TasksAudit as TasksAudit
 from fedray.audit.several_tasks import audit_tasks as audit_tasks
-from fedray.audit.statements.sampling import FixedSizeDraws as FixedSizeDraws
-from fedray.audit.statements.sampling import InTurn as InTurn
-from fedray.audit.statements.sampling import PoissonDraws as PoissonDraws
 from fedray.audit.tuning import RandomRuns as RandomRuns
 from fedray.audit.tuning import Tuning as Tuning
 from fedray.base.errors import FedrayError as FedrayError
@@ -39,6 +36,8 @@ from fedray.mechanisms.figures import calibrated_figures as calibrated_figures
 from fedray.mechanisms.figures import mechanism_figures as mechanism_figures
 from fedray.mechanisms.files import read_strategy as read_strategy
 from fedray.mechanisms.files import write_strategy as write_strategy
+from fedray.mechanisms.odometer import Odometer as Odometer
+from fedray.mechanisms.odometer import OdometerReading as OdometerReading
 from fedray.mechanisms.optimize.design import MechanismRequest as MechanismRequest
 from fedray.mechanisms.optimize.design import optimize_mechanism as optimize_mechanism
 from fedray.mechanisms.optimize.objective import Target as Target

@@ -44,7 +44,8 @@ class Hypothetical:
     is_exact: bool = False
     """Always False: both epsilons are upper bounds."""
     assumption: str = HYPOTHETICAL
-    """The assumption, in words; no run of fedray samples devices in this way."""
+    """The assumption, in words; the schedules poisson and cyclic_poisson of stored uploads sample
+    in this way."""
 
 
 @dataclass(frozen=True, slots=True)

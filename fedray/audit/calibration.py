@@ -170,12 +170,18 @@ def _check(audit: Audit) -> None:
     # If sampling provably adds nothing, the other guarantees cover the run.
     if audited.sampled is not None and audited.sampled.sensitivity is not None:
         assert audit.scenario is not None
-        probability = audit.scenario.rounds.sampling_probability
+        probability, turns = (
+            audit.scenario.rounds.sampling_probability,
+            audited.sampled.participation,
+        )
+        assert turns is not None
+        partitions = f", partitions {turns.min_sep}" if turns.min_sep > 1 else ""
         raise InputError(
             f"{named}: its rounds are Poisson samples (probability {probability:g}), which add "
-            "privacy that sensitivities do not include; calibrate identity to an epsilon (no rho "
-            f"is proven for samples) by `fedray mechanism` with sampling {probability:g}, rounds "
-            f"{audit.rounds}, min-sep 1 and max participations {audit.rounds}"
+            f"privacy that sensitivities do not include; calibrate {audited.strategy.kind} to an "
+            "epsilon (no rho is proven for samples) by `fedray mechanism` with sampling "
+            f"{probability:g}{partitions}, rounds {audit.rounds}, min-sep {turns.min_sep} and max "
+            f"participations {turns.max_participations}"
         )
 
 

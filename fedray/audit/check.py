@@ -11,11 +11,12 @@ from fedray.audit.noise import Noise, ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.statements.noise import check_noise
-from fedray.audit.statements.sampling import PoissonDraws, check_sampling
+from fedray.audit.statements.sampling import check_sampling
 from fedray.audit.statements.spent import Basis, SpentStatement
 from fedray.audit.statements.statement import Subject
 from fedray.base.rounding import up
 from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.draws import PoissonDraws
 from fedray.mechanisms.accounting.sampled import PoissonSampling, cyclically_sampled
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.registry import Identity

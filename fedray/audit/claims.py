@@ -21,11 +21,11 @@ from pydantic import Field, field_validator, model_validator
 from fedray.audit.statements.max_participations import MaxParticipationsStatement
 from fedray.audit.statements.min_sep import MinSepStatement
 from fedray.audit.statements.rounds import RoundsStatement
-from fedray.audit.statements.sampling import AnySampling
 from fedray.audit.statements.statement import Statement
 from fedray.audit.statements.timer_hours import TimerStatement
 from fedray.base.errors import InputError
 from fedray.base.table import Positive, Table, read_table_file
+from fedray.mechanisms.accounting.draws import AnySampling
 from fedray.mechanisms.files import strategy_beside
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import AnyStrategy

@@ -29,7 +29,7 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
-from fedray.scenario.uploads import CyclicSchedule
+from fedray.scenario.uploads import MinSepSchedule
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -149,6 +149,7 @@ def observed(
     strategy: Strategy,
     noise: Noise | None,
     delta: float,
+    unit: str = "device",
 ) -> Guarantee:
     """Returns the guarantee of the trace itself.
 
@@ -159,13 +160,14 @@ def observed(
         strategy: the mechanism.
         noise: noise of the run; None if unknown.
         delta: delta of epsilon.
+        unit: unit of privacy whose rounds were recorded.
     """
     pattern = found.rounds
     scaled = ", each contribution scaled by the weight of its staleness" if found.weights else ""
     sensitivity = Sensitivity(
         found.value,
         found.is_exact,
-        f"the largest sensitivity of any recorded device's own rounds{scaled}",
+        f"the largest sensitivity of any recorded {unit}'s own rounds{scaled}",
         # An upper bound says nothing about how small the sensitivity may be.
         found.value if found.is_exact else 0.0,
         pattern,
@@ -420,12 +422,12 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
     """Returns the limits of the schedule within a window, joined with the rules between windows."""
     uploads = scenario.rounds.uploads
     assert uploads is not None
-    # Other schedules may draw an upload in every round of its window.
-    min_sep = uploads.schedule.min_sep if isinstance(uploads.schedule, CyclicSchedule) else 1
+    # A plain Poisson sample may draw an upload in every round of its window.
+    min_sep = uploads.groups
     in_force = rules_of(scenario.participation)
     rules = [rule for rule in in_force if not rule.unkept]
     seconds = max((rule.seconds for rule in rules), default=0.0)
-    following = following_rounds(opened, uploads.seconds, seconds, min_sep)
+    following = following_rounds(opened, uploads.seconds, seconds, min_sep, uploads.keeps_groups)
     most = min((rule.most for rule in rules if rule.most is not None), default=None)
     if most is not None:
         # The fullest window counts, because the cap must hold in each.
@@ -433,10 +435,14 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
         # A cap counts uploads, and an upload takes part at most in every min_sep-th round of its
         # window.
         most *= -(-rounds_of_window // min_sep)
+    member = "device" if uploads.keeps_groups else "upload"
     reason = (
-        f"each upload is in one of {min_sep:,} groups that have their turn one after the other"
-        if min_sep > 1
-        else "the schedule lets an upload take part in every round of its window"
+        "the schedule lets an upload take part in every round of its window"
+        if min_sep == 1
+        else f"the schedule keeps two rounds of an upload {min_sep:,} or more apart"
+        if isinstance(uploads.schedule, MinSepSchedule)
+        else f"each {member} is in one of {min_sep:,} groups that have their turn one after the "
+        "other"
     )
     windows = np.unique(opened).size
     # Rules about times use the times of windows here.

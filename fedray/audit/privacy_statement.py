@@ -126,6 +126,7 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
         *_mechanism(trace, audit, mechanism),
         *_participation(audit, mechanism, stated),
         *_guarantee(audit, mechanism, stated),
+        *_person(audit, mechanism, stated),
         *_verdicts(audit),
         _tuning(audit, stated, tuning),
         *_limits(audit, tuning),
@@ -233,9 +234,9 @@ def _sampling(audit: Audit) -> Line:
             f"{up(sampled.epsilon)} at delta {given(sampled.delta)}"
         )
         return Line("Sampling", said, "run.json, the schedule, and the number drawn in every round")
-    if audit.scenario.rounds.uploads is not None:
-        why = sampled.reason if sampled is not None else "a schedule in turns is no random sample"
-        return Line("Sampling", f"nothing is amplified: {why}", "the schedule of stored uploads")
+    if sampled is not None:
+        said = f"nothing is amplified: {sampled.reason}"
+        return Line("Sampling", said, "the schedule of stored uploads")
     said = "none is used: devices choose when they come, so nothing is amplified"
     return Line("Sampling", said, "the simulation's rules")
 
@@ -281,6 +282,25 @@ def _guarantee(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> li
             Line("The other guarantees", "; ".join(others), "the same mechanism and noise")
         )
     return lines
+
+
+def _person(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
+    if audit.persons is None or mechanism.person is None:
+        return []
+    person = mechanism.person.named(stated.name)
+    shown = [person]
+    if stated.name != "observed":
+        shown.append(mechanism.person.named("observed"))
+    figures = [
+        f"{each.name}: rho {up(each.rho, 6)}, epsilon {up(each.epsilon)} at delta "
+        f"{given(each.delta)}"
+        for each in shown
+        if each.rho is not None and each.epsilon is not None
+    ]
+    assert person.sensitivity is not None
+    says = f"{audit.persons.assumption.text} {'; '.join(figures)}"
+    evidence = f"{audit.persons.source}; {person.sensitivity.theorem}"
+    return [Line("A person instead of a device", says, evidence)]
 
 
 def _verdicts(audit: Audit) -> list[Line]:

@@ -4,27 +4,49 @@ import numpy as np
 
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.noise import Noise, ServerNoise
-from fedray.mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
+from fedray.base.errors import InputError
+from fedray.mechanisms.accounting.events import MinSepSampled
+from fedray.mechanisms.accounting.monte_carlo import FALSE_ALARM, loss_sampler
+from fedray.mechanisms.accounting.sampled import largest_column, sampled_in_turn
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import Identity
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
+from fedray.scenario.uploads import CyclicPoissonSchedule, MinSepSchedule, Uploads
 from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome
 
 LEAST_PROBABILITY = 1e-12
 """Least probability of a round's number of drawn uploads, or of a more extreme number. Below it,
 the stated sampling is rejected."""
+SECRET = "Nobody but the server's trusted program learns who was drawn for a round, or how many."
+APART = (
+    "every round drew each stored upload with probability {:g}, independently, unless one of the "
+    "{:,} rounds before had it"
+)
+BY_DRAWS = (
+    "The epsilon is a bound by Monte Carlo; random draws leave it too small with a probability of "
+    f"at most {FALSE_ALARM:g}."
+)
+ZERO_OUT = (
+    "One device's upload is replaced by an empty one (zero-out). Removing it instead would move "
+    "others between partitions of equal size."
+)
 
 
 def sampled(
-    trace: Trace, scenario: Scenario, strategy: Strategy, noise: Noise | None, delta: float
+    trace: Trace,
+    scenario: Scenario,
+    strategy: Strategy,
+    noise: Noise | None,
+    delta: float,
+    enforced: MinSep | None = None,
 ) -> Guarantee | None:
     """Returns the guarantee of a trace with amplification by Poisson sampling of stored uploads.
 
-    A device has at most one upload per window, and every round draws from one window. So each of n
-    rounds releases a Poisson-sampled Gaussian, and these compose (McMahan et al. 2018; by the
-    accountant of the event).
+    A device has at most one upload per window, and every round draws from one window. So a device
+    is drawn with the stated probability in each round in which its partition has its turn, and in
+    no other. With as few bands as its turns are apart, every turn releases a Poisson-sampled
+    Gaussian, and these compose (`sampled_in_turn`; by the accountant of the event).
 
     Args:
         trace: trace of a run.
@@ -32,71 +54,114 @@ def sampled(
         strategy: the mechanism.
         noise: noise of the run.
         delta: delta of epsilon.
+        enforced: turns that the schedule and the rules ensure; None for any round.
 
     Returns:
-        None for a trace that was not sampled in this way. If nothing is proven, a guarantee without
+        None for a trace without stored uploads. If nothing is proven, a guarantee without
         sensitivity and event, with the reason.
     """
-    probability = scenario.rounds.sampling_probability
-    if probability is None:
+    uploads, rounds = scenario.rounds.uploads, trace.committed_rounds
+    if uploads is None:
         return None
-    rounds = trace.committed_rounds
-    refusal = _refusal(trace, scenario, strategy, noise, probability)
-    sensitivity, event, reason = None, None, refusal
+    turns = enforced or (MinSep(rounds, 1, rounds) if rounds else None)
+    sensitivity, event, reason = None, None, _refusal(trace, scenario, noise)
+    # Uploads that are assigned independently stay where they are when another one is removed.
+    is_equal = isinstance(uploads.schedule, CyclicPoissonSchedule) and not uploads.keeps_groups
+    assumptions = (SECRET, ZERO_OUT) if is_equal else (SECRET,)
     # Without a round nothing was released, so there is nothing to state.
-    if not refusal and rounds:
+    if not reason and turns is not None:
         assert isinstance(noise, ServerNoise)
-        # Each round is an event of its own, in which a device has one contribution.
-        sensitivity = Sensitivity(
-            1.0, True, "one contribution to a Poisson sample, in each round", 1.0, (0,)
-        )
-        of_round = PoissonSampled(
-            probability=probability, event=Gaussian(noise_multiplier=noise.multiplier)
-        )
-        event = Repeated(event=of_round, count=rounds)
-        reason = (
-            f"each of {rounds:,} rounds drew every stored upload with probability "
-            f"{probability:g}, independently, and a device has one upload in each"
-        )
+        try:
+            if isinstance(uploads.schedule, MinSepSchedule):
+                sensitivity = strategy.participation_sensitivity(turns)
+                event = _apart(uploads.schedule, strategy, rounds, noise.multiplier)
+                reason = APART.format(uploads.schedule.probability, uploads.schedule.min_sep - 1)
+                assumptions = (SECRET, BY_DRAWS)
+            else:
+                probability = uploads.sampling_probability
+                assert probability is not None
+                event = sampled_in_turn(strategy, turns, probability, noise.multiplier)
+                norm, largest = largest_column(strategy, rounds)
+                # Each turn is an event of its own, in which a device has one contribution.
+                theorem = "one contribution to a Poisson sample, in each " + (
+                    "round" if turns.max_participations == rounds else "turn of its device"
+                )
+                sensitivity = Sensitivity(norm, True, theorem, norm, (largest,))
+                reason = _drawn(turns, probability)
+        except InputError as refused:
+            sensitivity, event, reason = None, None, str(refused)
     return Guarantee(
         "sampled",
-        MinSep(rounds, 1, rounds) if rounds else None,
+        turns,
         sensitivity,
         event,
         delta,
-        sensitivity is not None,
+        event is not None,
         reason,
-        ("Nobody but the server's trusted program learns who was drawn for a round, or how many.",),
+        () if event is None else assumptions,
     )
 
 
-def _refusal(
-    trace: Trace, scenario: Scenario, strategy: Strategy, noise: Noise | None, probability: float
-) -> str:
-    """Returns the reason why sampling does not amplify the privacy of a trace; empty if it does."""
+def _apart(
+    schedule: MinSepSchedule, strategy: Strategy, rounds: int, noise_multiplier: float
+) -> MinSepSampled:
+    """Returns the event of b-min-sep sampling. Raises InputError if no bound is proven for it."""
+    event = MinSepSampled(
+        strategy=strategy,
+        rounds=rounds,
+        min_sep=schedule.min_sep,
+        probability=schedule.probability,
+        noise_multiplier=noise_multiplier,
+    )
+    loss_sampler(event)
+    return event
+
+
+def _drawn(turns: MinSep, probability: float) -> str:
+    """Returns a clause on how rounds were drawn."""
+    how = f"with probability {probability:g}, independently"
+    if turns.max_participations == turns.rounds:
+        return (
+            f"each of {turns.rounds:,} rounds drew every stored upload {how}, and a device has one "
+            "upload in each"
+        )
+    return (
+        f"each of {turns.rounds:,} rounds drew every upload whose turn it was {how}, and a device "
+        f"has at most {turns.max_participations:,} turns, {turns.min_sep:,} or more rounds apart"
+    )
+
+
+def _refusal(trace: Trace, scenario: Scenario, noise: Noise | None) -> str:
+    """Returns the reason why sampling does not amplify the privacy of a trace; empty if it may."""
     uploads = scenario.rounds.uploads
     assert uploads is not None
+    stated, probability = trace.run.get("sampling"), uploads.sampling_probability
     # Amplification has conditions; any that fails is a reason.
-    if trace.sampling_probability != probability:
+    if stated != uploads.schedule.model_dump(mode="json"):
         return (
-            f"run.json states the sampling probability {trace.sampling_probability}, and the "
-            f"scenario {probability:g}, so nobody knows how rounds were drawn"
+            f"run.json states the sampling {stated}, and the scenario has the schedule "
+            f"{uploads.schedule.model_dump(mode='json')}, so nobody knows how rounds were drawn"
         )
-    if not isinstance(strategy, Identity):
+    if isinstance(uploads.schedule, MinSepSchedule) and uploads.windows > 1:
         return (
-            "amplification by Poisson samples is accounted for with independent noise alone "
-            f"(identity), and this mechanism is {strategy.kind}"
+            "each of several upload windows draws its uploads in its own way, and a device may be "
+            "in all; use one window"
+        )
+    if probability is None:
+        return (
+            "a round draws a fixed number of uploads of its group without replacement, and "
+            "amplification is proven for Poisson samples only; use the schedule cyclic_poisson"
         )
     if not isinstance(noise, ServerNoise) or noise.count_noise is not None:
         return "amplification is accounted for where the server adds noise to sums of updates alone"
-    if uploads.unresolved_share:
+    if uploads.unresolved_share or (trace.rounds["state"] != 0).any():
         return (
             "rounds with too many unresolved uploads were repeated, so that uploads are not drawn "
             "independently of one another in the rounds that were committed"
         )
     if scenario.privacy.stop_at is not None:
         return "privacy.stop_at may end the run by who was drawn, which amplification keeps secret"
-    return _wrong_counts(trace, probability) or _wrong_uploads(trace, uploads.seconds)
+    return _wrong_counts(trace, probability) or _wrong_uploads(trace, uploads)
 
 
 def _wrong_counts(trace: Trace, probability: float) -> str:
@@ -125,25 +190,35 @@ def _wrong_counts(trace: Trace, probability: float) -> str:
     )
 
 
-def _wrong_uploads(trace: Trace, window_seconds: float) -> str:
-    """Returns a sentence that names a device drawn with two uploads of one window, or with an
-    upload from outside the round's window; "" if there is none. Such a device was not drawn with
-    the stated probability."""
+def _wrong_uploads(trace: Trace, uploads: Uploads) -> str:
+    """Returns a sentence that names a device drawn with two uploads of one window, with an upload
+    from outside the round's window, or in turns of two groups; empty if there is none. Such a
+    device was not drawn with the stated probability."""
     ends = trace.rounds["opened"][trace.rounds["state"] == 0]
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)
         rows = np.flatnonzero(columns["outcome"] == Outcome.ACCEPTED)
         devices, uploaded = columns["device_id"][rows], columns["checkin_time"][rows]
-        end = ends[columns["round"][rows]]
-        is_outside = (uploaded < end - window_seconds) | (uploaded >= end)
+        rounds = columns["round"][rows]
+        end, group = ends[rounds], rounds % uploads.groups
+        is_outside = (uploaded < end - uploads.seconds) | (uploaded >= end)
         # A device may be in several rounds of a window, but with the same upload.
         is_same = (devices[1:] == devices[:-1]) & (end[1:] == end[:-1])
         is_outside[1:] |= is_same & (uploaded[1:] != uploaded[:-1])
-        wrong = np.flatnonzero(is_outside)
+        has_group = devices[1:] == devices[:-1] if uploads.keeps_groups else is_same
+        is_early = (
+            np.diff(rounds) < uploads.groups
+            if isinstance(uploads.schedule, MinSepSchedule)
+            else group[1:] != group[:-1]
+        )
+        is_elsewhere = np.append(False, has_group & is_early)
+        wrong = np.flatnonzero(is_outside | is_elsewhere)
         if wrong.size:
-            device, index = int(devices[wrong[0]]), int(columns["round"][rows][wrong[0]])
-            return (
-                f"device {device} is in round {index} with an upload that is not its only one of "
-                "the round's window, so it was drawn with another probability"
+            device, index = int(devices[wrong[0]]), int(rounds[wrong[0]])
+            what = (
+                f"round {index} with an upload that is not its only one of the round's window"
+                if is_outside[wrong[0]]
+                else f"round {index}, in which the schedule does not let it be drawn"
             )
+            return f"device {device} is in {what}, so it was drawn with another probability"
     return ""

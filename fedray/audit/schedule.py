@@ -14,6 +14,7 @@ def following_rounds(
     window_seconds: float,
     upload_seconds: float,
     min_sep: int,
+    across_windows: bool = False,
 ) -> Int64Array:
     """Returns, for each round, the first later round in which the same device can take part; n if
     there is none.
@@ -29,6 +30,7 @@ def following_rounds(
         window_seconds: length of a window.
         upload_seconds: smallest time between two uploads of a device.
         min_sep: smallest difference between two rounds of an upload.
+        across_windows: whether `min_sep` holds for two uploads of a device too.
     """
     n = window_ends.size
     rounds = np.arange(n)
@@ -39,4 +41,7 @@ def following_rounds(
     # The earlier upload may have come as soon as its window began.
     next_upload = window_ends - window_seconds + upload_seconds
     in_time = np.searchsorted(window_ends, next_upload, side="right")
-    return np.minimum(again, np.maximum(end_of_own, in_time))
+    later = np.maximum(end_of_own, in_time)
+    if across_windows:
+        later = np.minimum(np.maximum(later, rounds + min_sep), n)
+    return np.minimum(again, later)

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedray.base.errors import InputError
+from fedray.base.errors import CheckpointError, InputError
 from fedray.commands.budget import day_of
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import IS_QUIET, progress_of_run
 from fedray.commands.run_results import print_run, print_run_of_tasks
-from fedray.commands.run_start import continued, say_compiling, say_supply
+from fedray.commands.run_start import say_compiling, say_supply
 
 
 def run(
@@ -39,6 +39,7 @@ def run(
         start (DAY): day on which the run starts in the ledger (UTC); default: today
     """
     # Imports are inside the commands, so that those without Ray and torch start at once.
+    from fedray.runs.budgeted import charge_run, reserved
     from fedray.scenario import SeveralTasks
     from fedray.scenario.several_tasks import read_scenario
     from fedray.trace.several_tasks import TasksRun
@@ -65,27 +66,20 @@ def run(
         progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
         contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
     ):
+        reserve: Any = partial(reserved, ledger, start=day)
         if resume is not None:
-            trace = continued(resume, placement, value, listen, trust_code)
+            trace = _continued(resume, placement, value, listen, trust_code)
         else:
-            trace = _started(value, placement, directory, listen, ledger, day)
+            trace = _started(value, placement, directory, listen, reserve)
         if ledger is not None:
-            from fedray.runs.budgeted import charge_run
-
             charge_run(ledger, trace, day)
     show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
     show(trace, as_json)
 
 
 def _started(
-    value: Any,
-    placement: Any,
-    directory: Path,
-    listen: Callable[[Any], None],
-    ledger: Path | None,
-    day: Any,
+    value: Any, placement: Any, directory: Path, listen: Callable[[Any], None], reserve: Any
 ) -> Any:
-    from fedray.runs.budgeted import reserved
     from fedray.runs.pipeline import run_scenario, run_tasks
     from fedray.runs.sustainable import check_sustainable
     from fedray.scenario import SeveralTasks
@@ -104,5 +98,22 @@ def _started(
         on_start = partial(say_supply, value)
     start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
     # A run that might exceed the budget is refused here, before anything starts.
-    with reserved(ledger, value, day):
+    with reserve(value):
         return start(value, placement, directory, listen, on_start)
+
+
+def _continued(
+    directory: Path, placement: Any, value: Any, listen: Callable[[Any], None], trust_code: bool
+) -> Any:
+    from fedray.runs.pipeline import is_unfinished_run_of_tasks, resume_run, resume_tasks
+    from fedray.scenario import SeveralTasks
+
+    # The directory says how many tasks were run, because the scenario may be left out.
+    has_tasks = is_unfinished_run_of_tasks(directory)
+    if value is not None and has_tasks != isinstance(value, SeveralTasks):
+        raise CheckpointError(
+            f"{str(directory)!r} was started with another scenario: only one of the two has "
+            "several tasks; leave the scenario out"
+        )
+    resumed: Any = resume_tasks if has_tasks else resume_run
+    return resumed(directory, placement, value, listen, trust_code=trust_code)

@@ -1,12 +1,8 @@
-"""The start of a run: messages on compilation and supply, and interrupted runs that continue."""
+"""Messages at the start of a run: compilation, and the supply of devices."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import typer
-
-from fedray.base.errors import CheckpointError
 
 
 def say_compiling() -> None:
@@ -45,21 +41,3 @@ def say_supply(scenario: Any) -> None:
     if supply.most < target:
         line += "; that many are never there at once"
     typer.echo(line, err=True)
-
-
-def continued(
-    directory: Path, placement: Any, value: Any, listen: Callable[[Any], None], trust_code: bool
-) -> Any:
-    """Continues a run of one task or several; returns its trace or traces."""
-    from fedray.runs.pipeline import is_unfinished_run_of_tasks, resume_run, resume_tasks
-    from fedray.scenario import SeveralTasks
-
-    # The directory says how many tasks were run, because the scenario may be left out.
-    has_tasks = is_unfinished_run_of_tasks(directory)
-    if value is not None and has_tasks != isinstance(value, SeveralTasks):
-        raise CheckpointError(
-            f"{str(directory)!r} was started with another scenario: only one of the two has "
-            "several tasks; leave the scenario out"
-        )
-    resumed: Any = resume_tasks if has_tasks else resume_run
-    return resumed(directory, placement, value, listen, trust_code=trust_code)

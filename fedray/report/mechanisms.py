@@ -1,10 +1,11 @@
 """Tables of mechanisms at one setting."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from fedray.base.rounding import counted, down, exact, fine, given, in_words, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.mechanisms.figures import HYPOTHETICAL, Figures
+from fedray.mechanisms.optimize.amplified import AmplifiedBands
 from fedray.report.table import Table
 
 MOST_SHOWN = 8
@@ -53,6 +54,23 @@ def _privacy_facts(figures: Figures) -> list[tuple[str, str]]:
         )
         facts.append(("hypothetical epsilon, sampled", text))
     return facts
+
+
+def bands_table(tried: Sequence[AmplifiedBands]) -> Table:
+    """Returns the numbers of bands that a search tried, one per row. Noise is rounded up."""
+    cells: dict[str, Callable[[AmplifiedBands], str]] = {
+        "bands, partitions": lambda row: f"{row.bands:,}",
+        "probability": lambda row: fine(row.probability),
+        "turns": lambda row: f"{row.turns:,}",
+        "noise multiplier": lambda row: exact(row.noise_multiplier),
+        "over the largest column": lambda row: up(row.column_multiplier, 6),
+        "noise": lambda row: up(row.noise, 6),
+    }
+    note = (
+        "The noise is that of the workload at clip norm 1: compare this. Each row needs the "
+        "schedule cyclic_poisson with these partitions and this probability."
+    )
+    return Table.of("Bands at equal epsilon", tried, cells, note)
 
 
 def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:

@@ -51,7 +51,7 @@ def _reasons(scenario: Scenario) -> Iterator[str]:
         yield from _too_slow(scenario)
     elif isinstance(uploads.schedule, CyclicSchedule):
         # Groups have the same size, so each window needs report_goal uploads for every group.
-        groups = uploads.schedule.min_sep
+        groups = uploads.groups
         rule = f"rounds.uploads.schedule.min_sep={groups}: a window is split into {groups:,} groups"
         yield from _too_few_devices(scenario, groups, rule, "min_sep")
         yield from _too_many_contributions(scenario, groups * uploads.windows, "groups")

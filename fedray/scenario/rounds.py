@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from fedray.base.table import PositiveShare, Table
 from fedray.scenario.buffer import Buffer
-from fedray.scenario.uploads import PoissonSchedule, Uploads
+from fedray.scenario.uploads import Uploads
 
 __all__ = [
     "AtLeastClosing",
@@ -191,8 +191,7 @@ class Rounds(Table):
     def sampling_probability(self) -> float | None:
         """Probability that a stored upload takes part in a round, independently of the others; None
         if cohorts are not Poisson samples."""
-        schedule = self.uploads.schedule if self.uploads is not None else None
-        return schedule.probability if isinstance(schedule, PoissonSchedule) else None
+        return self.uploads.sampling_probability if self.uploads is not None else None
 
     @property
     def least_accepted(self) -> int:

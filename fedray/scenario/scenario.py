@@ -392,7 +392,8 @@ class Scenario(Table):
                 raise ValueError(
                     f"training.weighting.kind={weighting.kind!r}: its denominator and noise are "
                     "meant for Poisson samples, which these rounds are not; use 'mean', "
-                    "rounds.uploads.schedule.kind='poisson', or privacy.mechanism='none'"
+                    "rounds.uploads.schedule.kind='poisson' or 'cyclic_poisson', or "
+                    "privacy.mechanism='none'"
                 )
             return self
         # Without training nothing is divided, so the default weighting is harmless.

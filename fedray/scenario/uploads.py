@@ -8,7 +8,9 @@ from pydantic import Field, Tag
 from fedray.base.table import PositiveShare, Table, told_apart_by
 
 __all__ = [
+    "CyclicPoissonSchedule",
     "CyclicSchedule",
+    "MinSepSchedule",
     "PoissonSchedule",
     "Uploads",
 ]
@@ -40,8 +42,49 @@ class PoissonSchedule(Table):
     """Probability that an upload takes part in a round (q in McMahan et al. 2018)."""
 
 
+class MinSepSchedule(Table):
+    """Every stored upload takes part in a round with the same probability, independently, unless
+    it did in one of the last min_sep - 1 rounds (b-min-sep sampling; Dong et al. 2026).
+
+    A window begins in the stationary state, so that its rounds are equally large. With probability
+    1 it is random allocation: a uniform first round, and every min_sep-th from there.
+    """
+
+    kind: Literal["min_sep"] = "min_sep"
+    """Poisson samples of the uploads whose last round is min_sep rounds ago."""
+    min_sep: Annotated[int, Field(ge=1, lt=2**31)]
+    """Smallest difference between two round numbers of one upload."""
+    probability: PositiveShare = 1.0
+    """Probability that an upload takes part in a round in which it may."""
+
+
+class CyclicPoissonSchedule(Table):
+    """Partitions of the uploads that take turns, with a Poisson sample in every turn.
+
+    Partition r mod partitions is eligible in round r, and each of its uploads takes part with the
+    same probability, independently (Choquette-Choo et al. 2023, Algorithm 2).
+    """
+
+    kind: Literal["cyclic_poisson"] = "cyclic_poisson"
+    """Poisson samples of partitions that take turns."""
+    partitions: Annotated[int, Field(ge=1, lt=2**31)]
+    """Number of partitions, and so the smallest difference between two round numbers of one upload.
+    With at most as many bands in the mechanism, sampling amplifies its privacy."""
+    probability: PositiveShare
+    """Probability that an upload takes part in a round of its partition."""
+    assignment: Literal["equal", "independent"]
+    """Assignment to partitions. equal: the uploads of a window are shuffled into partitions of
+        equal size, and a remainder is in none; the guarantee is for a device whose upload is
+        replaced by an empty one. independent: every device is in one random partition for the
+        whole run, so that its rounds of different windows are apart too; the guarantee is also for
+        a device that is added or removed."""
+
+
 AnySchedule = Annotated[
-    Annotated[CyclicSchedule, Tag("cyclic")] | Annotated[PoissonSchedule, Tag("poisson")],
+    Annotated[CyclicSchedule, Tag("cyclic")]
+    | Annotated[CyclicPoissonSchedule, Tag("cyclic_poisson")]
+    | Annotated[PoissonSchedule, Tag("poisson")]
+    | Annotated[MinSepSchedule, Tag("min_sep")],
     told_apart_by("kind", "cyclic"),
 ]
 """Tables of schedules, distinguished by `kind`."""
@@ -61,7 +104,8 @@ class Uploads(Table):
     """Number of consecutive upload windows. The rounds are divided evenly between them; the first
     ones have one more if there is a remainder."""
     schedule: AnySchedule
-    """Table: which uploads take part in a round; its `kind` is cyclic or poisson."""
+    """Table: which uploads take part in a round; its `kind` is cyclic, cyclic_poisson, poisson or
+        min_sep."""
     round_minutes: Annotated[float, Field(gt=0, le=87_840)] = 1.0
     """Minutes that an attempt at a round takes on the server."""
     unresolved_share: Annotated[float, Field(ge=0, lt=1 / ONE_IN)] = 0.0
@@ -78,6 +122,32 @@ class Uploads(Table):
         # The first windows get one more round each, until the remainder is used up.
         least, more = divmod(count, self.windows)
         return [least + (window < more) for window in range(self.windows)]
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of uploads that take turns, or least difference between two rounds of an
+        upload; 1 for plain Poisson samples."""
+        match self.schedule:
+            case CyclicSchedule() | MinSepSchedule():
+                return self.schedule.min_sep
+            case CyclicPoissonSchedule():
+                return self.schedule.partitions
+            case PoissonSchedule():
+                return 1
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether a device is in the same group in every window."""
+        schedule = self.schedule
+        is_cyclic_poisson = isinstance(schedule, CyclicPoissonSchedule)
+        return is_cyclic_poisson and schedule.assignment == "independent"
+
+    @property
+    def sampling_probability(self) -> float | None:
+        """Probability that an upload of the group takes part in a round, independently of the
+        others; None if rounds are not Poisson samples."""
+        schedule = self.schedule
+        return None if isinstance(schedule, CyclicSchedule) else schedule.probability
 
     def least_accepted(self, drawn: int) -> int:
         """Returns the smallest number of accepted uploads in a committed round that drew

@@ -1,8 +1,9 @@
 """Mechanisms for the command line: options checked, results as values."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -11,6 +12,7 @@ from fedray.base.errors import InputError, OptimizationFailed, demanded
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import read_strategy, write_strategy
+from fedray.mechanisms.optimize.amplified import Amplification, AmplifiedBands, best_bands
 from fedray.mechanisms.optimize.design import (
     FOLLOWING_KINDS,
     KINDS,
@@ -29,6 +31,10 @@ from fedray.studies.workloads import read_workload
 
 _NO_DELTA = 1e-10
 """Delta of figures without noise, which have no epsilon."""
+BEST = "best"
+"""Kind of `fedray optimize` that chooses the number of bands under amplification by sampling."""
+AMPLIFIED_KIND = "banded-toeplitz"
+"""Kind of mechanism that it makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,8 @@ class Found(Document):
 
     figures: InPlace[Figures]
     others: NotInJson[tuple[Figures, ...]]
+    tried: IfAny[tuple[AmplifiedBands, ...]] = None
+    """Numbers of bands that were tried, in order; only of the kind best."""
 
     @property
     def targets(self) -> IfAny[tuple[Figures, ...]]:
@@ -85,13 +93,51 @@ def read_request(
         )
 
 
+def read_amplification(
+    kind: str,
+    rounds: int | None,
+    epsilon: float | None,
+    delta: float | None,
+    sampling: float | None,
+    unused: Mapping[str, object],
+) -> Amplification | None:
+    """Makes the privacy of `fedray optimize best` from its options; None for another kind.
+
+    Args:
+        unused: options that do not apply to the kind best, by name.
+
+    Raises:
+        InputError: an option is missing, or does not apply.
+    """
+    with _inputs():
+        if kind != BEST:
+            unused = {"epsilon": epsilon, "delta": delta, "sampling": sampling}
+        for name, value in unused.items():
+            if value is not None:
+                only = f"kind {BEST!r} chooses it" if kind == BEST else f"it is for kind {BEST!r}"
+                raise InputError.of(
+                    name, value, f"does not apply to {kind}", f"leave it out: {only}"
+                )
+        if kind != BEST:
+            return None
+        return Amplification(
+            demanded("rounds", rounds, "must be given: the noise depends on it"),
+            demanded("sampling", sampling, "must be given: the share of all devices in a round"),
+            demanded("epsilon", epsilon, "must be given: the noise is the least for it"),
+            _NO_DELTA if delta is None else delta,
+        )
+
+
 def find_mechanism(
     request: MechanismRequest,
     out: Path | None,
     has_cache: bool,
     on_progress: Progress,
+    amplification: Amplification | None = None,
 ) -> Found:
     """Optimises or builds the requested mechanism, and writes it to a JSON file if `out` is given.
+
+    With an amplification it is the one with the number of bands that needs the least noise.
 
     Raises:
         InputError: the request is impossible, or `out` cannot be written.
@@ -101,11 +147,17 @@ def find_mechanism(
         # Checked before an optimisation of minutes.
         if out is not None:
             _check_out(out)
-        strategy = (
-            cached_mechanism(request, default_cache(), on_progress)
+        make = (
+            partial(cached_mechanism, directory=default_cache())
             if has_cache
-            else optimize_mechanism(request, on_progress)
+            else optimize_mechanism
         )
+        if amplification is not None:
+            best, tried = best_bands(amplification, request, make, on_progress)
+            if out is not None:
+                write_strategy(best.strategy, out)
+            return Found(best, (), tried)
+        strategy = make(request, on_progress=on_progress)
         participations = [target.participation for target in request.targets] or [
             request.participation
         ]

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedray.base.errors import InputError
+from fedray.base.rounding import counted
 from fedray.mechanisms.accounting.events import Event, Gaussian, PoissonSampled, Repeated
 from fedray.mechanisms.accounting.limits import check_noise_multiplier
+from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 
 
@@ -58,10 +60,8 @@ class PoissonSampling:
 def cyclically_sampled(
     strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float
 ) -> Event:
-    """Returns the event to which the rounds of a strategy reduce if devices are sampled.
-
-    It is `compositions` Poisson-sampled Gaussians, with the noise divided by the largest norm of a
-    column of C (Choquette-Choo et al. 2023, Theorem 4).
+    """Returns the event to which the rounds of a strategy reduce if devices are sampled: that of
+    `sampled_in_turn` with `compositions` turns.
 
     Args:
         strategy: C, with at most as many bands as there are partitions.
@@ -71,18 +71,46 @@ def cyclically_sampled(
     Raises:
         InputError: C has more bands, which Theorem 4 does not cover, or a number is out of range.
     """
+    turns = MinSep(sampling.rounds, sampling.partitions, sampling.compositions)
+    return sampled_in_turn(strategy, turns, sampling.probability, noise_multiplier)
+
+
+def sampled_in_turn(
+    strategy: Strategy, turns: MinSep, probability: float, noise_multiplier: float
+) -> Event:
+    """Returns the event of a device that is drawn with a probability in each of its turns.
+
+    Turns at least as many rounds apart as C has bands touch disjoint rows of C x. Each is then a
+    Poisson-sampled Gaussian, with the noise divided by the largest norm of a column of C
+    (Choquette-Choo et al. 2023, Theorem 4), and they compose adaptively. Which rounds are turns may
+    depend on earlier releases, but not on earlier draws of the device.
+
+    Args:
+        strategy: C, with at most `turns.min_sep` bands.
+        turns: rounds in which a device may be drawn.
+        probability: q, probability that it is drawn in a turn.
+        noise_multiplier: z, the standard deviation of the noise on the rows of C x, at clip norm 1.
+
+    Raises:
+        InputError: C has more bands, which Theorem 4 does not cover, or a number is out of range.
+    """
     check_noise_multiplier(noise_multiplier)
-    bands = strategy.diagonals(sampling.rounds)
-    if bands > sampling.partitions:
+    bands = strategy.diagonals(turns.rounds)
+    if bands > turns.min_sep:
         raise InputError(
-            f"a {strategy.kind} strategy of {bands} bands with `partitions={sampling.partitions}`: "
-            "amplification is proven for at "
-            "most as many bands as partitions; use more partitions, or account without sampling"
+            f"this {strategy.kind} mechanism has {bands:,} bands, and two turns of a device may be "
+            f"{counted(turns.min_sep, 'round')} apart: amplification is proven for at most as many "
+            "bands as partitions that take turns; use more partitions or fewer bands, or account "
+            "without sampling"
         )
-    # The diagonal of G has the squared norms of the columns of C; the largest decides.
-    columns = strategy.gram_entries(
-        np.arange(sampling.rounds), np.arange(sampling.rounds), sampling.rounds
-    )
-    step = Gaussian(noise_multiplier=noise_multiplier / float(columns.max()) ** 0.5)
-    sampled = PoissonSampled(probability=sampling.probability, event=step)
-    return Repeated(event=sampled, count=sampling.compositions)
+    norm, _ = largest_column(strategy, turns.rounds)
+    step = Gaussian(noise_multiplier=noise_multiplier / norm)
+    sampled = PoissonSampled(probability=probability, event=step)
+    return Repeated(event=sampled, count=turns.max_participations)
+
+
+def largest_column(strategy: Strategy, rounds: int) -> tuple[float, int]:
+    """Returns the largest norm of a column of C over `rounds` rounds, and its first such round."""
+    # The diagonal of G has the squared norms of the columns of C.
+    columns = strategy.gram_entries(np.arange(rounds), np.arange(rounds), rounds)
+    return float(columns.max()) ** 0.5, int(columns.argmax())

@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -262,19 +262,26 @@ def _best_bands(
     geometric = {min(n, max(1, round(n ** (place / 23)))) for place in range(24)}
     grid = sorted(geometric | {min(n, participation.min_sep)})
     try:
-        # The loss need not have a single minimum, so the grid comes first and the steps after.
-        best = min(grid, key=value)
-        step = n
-        while step > 0:
-            neighbours = [b for b in (best - step, best, best + step) if 1 <= b <= n]
-            nearer = min(neighbours, key=value)
-            if nearer == best:
-                step //= 2
-            best = nearer
+        best = best_number(value, grid, n)
     except StopIteration:
         # `on_progress` ended the search.
         best = min(known, key=known.__getitem__)
     return kind(bands=best)
+
+
+def best_number(value: Callable[[int], float], grid: Iterable[int], most: int) -> int:
+    """Returns a number from 1 to `most` of small `value`: the best of a grid, improved by steps
+    that halve until neither neighbour is better."""
+    # The value need not have a single minimum, so the grid comes first and the steps after.
+    best = min(grid, key=value)
+    step = most
+    while step > 0:
+        neighbours = [b for b in (best - step, best, best + step) if 1 <= b <= most]
+        nearer = min(neighbours, key=value)
+        if nearer == best:
+            step //= 2
+        best = nearer
+    return best
 
 
 RECIPES: Mapping[Kind, Recipe] = {

@@ -30,6 +30,8 @@ from fedray.mechanisms.toeplitz import Toeplitz
 from fedray.mechanisms.workload import PREFIX, Workload
 
 LEAST_LOG_RATIO = -30.0
+MOST_LOG_LOSS = 20.0
+"""Log loss of a trial at which C^-1 grows exponentially, and the search takes too small steps."""
 
 
 def optimize_toeplitz(
@@ -64,38 +66,58 @@ def optimize_toeplitz(
     with jax.enable_x64(True):
         squared_error = _squared_error(workload, participation.rounds, objective)
         log_loss = partial(_log_loss, participation=participation, squared_error=squared_error)
-        compiled = jax.jit(jax.value_and_grad(log_loss))
-
-        def value_and_gradient(p: Float64Array) -> tuple[float, Float64Array]:
-            value, gradient = compiled(p)
-            return float(value), np.asarray(gradient, np.float64)
-
-        def report(intermediate_result) -> None:
-            if on_progress:
-                on_progress(f"loss {math.exp(intermediate_result.fun):.6f}")
-
-        # If coefficients must not increase, the variables are the logarithms of their ratios,
-        # which are at most 0.
-        is_held = bands > participation.min_sep
         start = _start(workload, bands)
-        first_point = np.diff(np.log(start)) if is_held else start[1:]
-        bound = (LEAST_LOG_RATIO, 0.0) if is_held else (None, None)
-        result = minimize(
-            value_and_gradient,
-            first_point,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[bound] * (bands - 1),
-            callback=report,
-            options={"maxcor": 30, "maxiter": 2000, "maxfun": 4000, "ftol": 1e-14, "gtol": 1e-9},
-        )
-        coefficients = np.asarray(_coefficients(jnp.asarray(result.x), is_held))
+        is_held = bands > participation.min_sep
+        claimed, coefficients, is_stable = _search(log_loss, start, is_held, on_progress)
+        # With few free coefficients C^-1 can grow exponentially over a long run, and the search
+        # fails; with coefficients that never increase it cannot.
+        if not is_stable and not is_held:
+            claimed, coefficients, _ = _search(log_loss, start, True, on_progress)
+    strategy = Toeplitz(coefficients=tuple(coefficients.tolist()))
+    _validate(strategy, claimed, participation, objective, workload)
+    return strategy
+
+
+def _search(
+    log_loss: Callable, start: Float64Array, is_held: bool, on_progress: Progress | None
+) -> tuple[float, Float64Array, bool]:
+    """Returns the least log loss found, its coefficients, and whether every trial
+    had a loss below MOST_LOG_LOSS.
+
+    Args:
+        start: first coefficients.
+        is_held: whether coefficients must not increase. The variables are then the logarithms of
+            their ratios, which are at most 0.
+    """
+    compiled = jax.jit(jax.value_and_grad(partial(log_loss, is_held=is_held)))
+    is_stable = True
+
+    def value_and_gradient(p: Float64Array) -> tuple[float, Float64Array]:
+        nonlocal is_stable
+        value, gradient = compiled(p)
+        # A loss that is not a number is not below any either.
+        is_stable = is_stable and bool(value < MOST_LOG_LOSS)
+        return float(value), np.asarray(gradient, np.float64)
+
+    def report(intermediate_result) -> None:
+        if on_progress:
+            on_progress(f"loss {math.exp(intermediate_result.fun):.6f}")
+
+    bound = (LEAST_LOG_RATIO, 0.0) if is_held else (None, None)
+    result = minimize(
+        value_and_gradient,
+        np.diff(np.log(start)) if is_held else start[1:],
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[bound] * (start.size - 1),
+        callback=report,
+        options={"maxcor": 30, "maxiter": 2000, "maxfun": 4000, "ftol": 1e-14, "gtol": 1e-9},
+    )
+    coefficients = np.asarray(_coefficients(jnp.asarray(result.x), is_held))
     if is_held:
         # Rounding in the exponentials must not make a coefficient increase.
         coefficients = np.minimum.accumulate(coefficients)
-    strategy = Toeplitz(coefficients=tuple(coefficients.tolist()))
-    _validate(strategy, float(result.fun), participation, objective, workload)
-    return strategy
+    return float(result.fun), coefficients, is_stable
 
 
 def _validate(
@@ -151,15 +173,13 @@ def _squared_error(workload: Workload, n: int, objective: Objective):
     return of_toeplitz
 
 
-def _log_loss(p, *, participation: MinSep, squared_error: Callable):
+def _log_loss(p, *, is_held: bool, participation: MinSep, squared_error: Callable):
     n = participation.rounds
     b = participation.min_sep
     k = participation.max_participations
-    # p leaves out c_0, so there are p.size + 1 bands.
-    is_held = p.size >= b
     c = _coefficients(p, is_held)
     starts = b * np.arange(k)
-    if not is_held:
+    if c.size <= b:
         # With at most min-sep bands columns do not overlap: c_i counts once for each column that
         # has a row i before the end of the run.
         within = (np.arange(c.size)[:, None] < n - starts).sum(axis=1)

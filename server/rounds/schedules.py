@@ -12,7 +12,12 @@ import numpy as np
 from fedray.base.arrays import BoolArray, Int64Array, UInt64Array
 from fedray.base.rng import Stream, long_words, stream_key
 from fedray.scenario import Scenario
-from fedray.scenario.uploads import CyclicSchedule, PoissonSchedule
+from fedray.scenario.uploads import (
+    CyclicPoissonSchedule,
+    CyclicSchedule,
+    MinSepSchedule,
+    PoissonSchedule,
+)
 
 
 class Schedule(Protocol):
@@ -36,8 +41,47 @@ class Schedule(Protocol):
         ...
 
 
-class Cyclic:
-    """Groups of equal size that take turns.
+class _InTurn:
+    """Groups of uploads that take turns.
+
+    Args:
+        seed: seed of the draws.
+        groups: number of groups, which is the least difference between two rounds of an upload.
+        keeps_groups: whether every device has one random group in all windows; if not, the uploads
+            of a window are shuffled into groups of equal size, and a remainder is in none.
+    """
+
+    def __init__(self, seed: int, groups: int, keeps_groups: bool) -> None:
+        self._shuffle_key = stream_key(seed, Stream.UPLOAD_SHUFFLE)
+        self._draw_key = stream_key(seed, Stream.UPLOAD_DRAW)
+        self._groups, self._keeps_groups = groups, keeps_groups
+        self._group = np.empty(0, np.int64)
+        """Group of each upload; groups from `groups` on have no turn."""
+        self._device_ids = np.empty(0, np.uint64)
+
+    def start_window(self, window: int, device_ids: UInt64Array) -> None:
+        self._device_ids = device_ids
+        # A group that depends on the device only does not depend on who else uploads.
+        if self._keeps_groups:
+            words = long_words(self._shuffle_key, device_ids, 0)
+            self._group = (words % np.uint64(self._groups)).astype(np.int64)
+            return
+        words = long_words(self._shuffle_key, device_ids, window)
+        # Sorting by independent random words is a uniform shuffle, and needs no shared generator.
+        order = np.argsort(words, kind="stable")
+        size = device_ids.size // self._groups
+        self._group = np.full(device_ids.size, self._groups)
+        self._group[order[: size * self._groups]] = np.repeat(np.arange(self._groups), size)
+
+    def eligible(self, round_index: int) -> Int64Array:
+        """See `Schedule`: the uploads of the group whose turn it is."""
+        # By the number of the round, not of the attempt: a repeated round draws from the same
+        # group.
+        return np.flatnonzero(self._group == round_index % self._groups)
+
+
+class Cyclic(_InTurn):
+    """Groups of equal size that take turns, with the same number of uploads in every round.
 
     Args:
         seed: seed of the draws.
@@ -51,26 +95,8 @@ class Cyclic:
         return cls(scenario.seed, table.min_sep, scenario.rounds.report_goal)
 
     def __init__(self, seed: int, groups: int, drawn: int) -> None:
-        self._shuffle_key = stream_key(seed, Stream.UPLOAD_SHUFFLE)
-        self._draw_key = stream_key(seed, Stream.UPLOAD_DRAW)
-        self._groups, self._drawn = groups, drawn
-        self._order = np.empty(0, np.int64)
-        self._device_ids = np.empty(0, np.uint64)
-
-    def start_window(self, window: int, device_ids: UInt64Array) -> None:
-        self._device_ids = device_ids
-        # Sorting by independent random words is a uniform shuffle, and needs no shared generator.
-        words = long_words(self._shuffle_key, device_ids, window)
-        self._order = np.argsort(words, kind="stable")
-
-    def eligible(self, round_index: int) -> Int64Array:
-        """See `Schedule`. Uploads that equal groups leave over take part in no round."""
-        size = self._order.size // self._groups
-        # By the number of the round, not of the attempt: a repeated round draws from the same
-        # group.
-        start = size * (round_index % self._groups)
-        # The shuffle only forms the groups; within one, places are in order.
-        return np.sort(self._order[start : start + size])
+        super().__init__(seed, groups, keeps_groups=False)
+        self._drawn = drawn
 
     def least_eligible(self) -> int:
         return self._drawn
@@ -81,30 +107,31 @@ class Cyclic:
         return np.sort(eligible[np.argsort(words, kind="stable")[: self._drawn]])
 
 
-class Poisson:
-    """Every upload, with the same probability and independently.
+class Poisson(_InTurn):
+    """Groups that take turns, each of whose uploads has the same probability, independently.
 
     Args:
         seed: seed of the draws.
         probability: q; the draws round it down to whole 2^-64.
+        groups: number of groups; one for plain Poisson samples.
+        keeps_groups: whether every device has one random group in all windows; if not, groups have
+            equal sizes.
     """
 
     @classmethod
-    def of(cls, table: PoissonSchedule, scenario: Scenario) -> "Poisson":
+    def of(cls, table: PoissonSchedule | CyclicPoissonSchedule, scenario: Scenario) -> "Poisson":
         """Returns the schedule of a table and a scenario."""
-        return cls(scenario.seed, table.probability)
+        uploads = scenario.rounds.uploads
+        assert uploads is not None
+        # A single group needs no shuffle.
+        keeps_groups = uploads.keeps_groups or uploads.groups == 1
+        return cls(scenario.seed, table.probability, uploads.groups, keeps_groups)
 
-    def __init__(self, seed: int, probability: float) -> None:
-        self._key = stream_key(seed, Stream.UPLOAD_DRAW)
+    def __init__(
+        self, seed: int, probability: float, groups: int = 1, keeps_groups: bool = True
+    ) -> None:
+        super().__init__(seed, groups, keeps_groups)
         self._probability = probability
-        self._device_ids = np.empty(0, np.uint64)
-
-    def start_window(self, window: int, device_ids: UInt64Array) -> None:
-        self._device_ids = device_ids
-
-    def eligible(self, round_index: int) -> Int64Array:
-        """See `Schedule`: all uploads."""
-        return np.arange(self._device_ids.size)
 
     def least_eligible(self) -> int:
         """See `Schedule`: a Poisson sample may be empty."""
@@ -113,8 +140,57 @@ class Poisson:
     def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
         # The address includes the attempt: the draws of a failed attempt reveal nothing about the
         # next.
-        words = long_words(self._key, self._device_ids[eligible], attempt)
+        words = long_words(self._draw_key, self._device_ids[eligible], attempt)
         return eligible[_happens(words, self._probability)]
+
+
+class MinSepPoisson(Poisson):
+    """Every upload, with the same probability and independently, unless it was drawn in one of the
+    last rounds.
+
+    Args:
+        seed: seed of the draws.
+        probability: p, as of `Poisson`.
+        min_sep: least difference between two rounds of an upload.
+    """
+
+    @classmethod
+    def of(
+        cls, table: PoissonSchedule | CyclicPoissonSchedule | MinSepSchedule, scenario: Scenario
+    ) -> "MinSepPoisson":
+        """Returns the schedule of a table and a scenario."""
+        assert isinstance(table, MinSepSchedule)
+        return cls(scenario.seed, table.probability, table.min_sep)
+
+    def __init__(self, seed: int, probability: float, min_sep: int) -> None:
+        super().__init__(seed, probability)
+        self._min_sep = min_sep
+        self._waits = np.empty(0, np.int64)
+        self._drawn = np.empty(0, np.int64)
+        self._round: int | None = None
+
+    def start_window(self, window: int, device_ids: UInt64Array) -> None:
+        super().start_window(window, device_ids)
+        words = long_words(self._shuffle_key, device_ids, window)
+        # Stationary: an upload waits for each of 1 to b - 1 rounds p times as often as for none.
+        places = (words >> np.uint64(11)) * 2.0**-53 * (self._min_sep - 1 + 1 / self._probability)
+        waiting = np.floor(places).astype(np.int64) + 1
+        self._waits = np.where(waiting < self._min_sep, waiting, 0)
+        self._drawn, self._round = np.empty(0, np.int64), None
+
+    def eligible(self, round_index: int) -> Int64Array:
+        """See `Schedule`: uploads that do not wait. Repeated attempts at a round are drawn from the
+        same ones."""
+        passed = round_index - (round_index if self._round is None else self._round)
+        if passed:
+            self._waits = np.maximum(self._waits - passed, 0)
+            self._waits[self._drawn] = max(self._min_sep - passed, 0)
+        self._round = round_index
+        return np.flatnonzero(self._waits == 0)
+
+    def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
+        self._drawn = super().draw(eligible, attempt)
+        return self._drawn
 
 
 class Unresolved:
@@ -136,7 +212,9 @@ class Unresolved:
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "cyclic": Cyclic.of,
+    "cyclic_poisson": Poisson.of,
     "poisson": Poisson.of,
+    "min_sep": MinSepPoisson.of,
 }
 """Schedules by `rounds.uploads.schedule.kind`; their arguments are their table and the scenario."""
 

@@ -13,15 +13,9 @@ from scipy.stats import binom, hypergeom, kstest
 
 from fedray.audit.findings import Verdict
 from fedray.audit.participation import Patterns
-from fedray.audit.statements.sampling import (
-    FixedSizeDraws,
-    InTurn,
-    PoissonDraws,
-    _chernoff,
-    _scores,
-    check_sampling,
-)
+from fedray.audit.statements.sampling import _chernoff, _scores, check_sampling
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for_epsilon
+from fedray.mechanisms.accounting.draws import FixedSizeDraws, InTurn, PoissonDraws
 from fedray.mechanisms.registry import Tree
 
 N, ROUNDS, SIZE = 1000, 80, 50

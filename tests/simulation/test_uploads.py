@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.calibration import calibrate_trace
@@ -18,7 +19,8 @@ from fedray.audit.sampled import sampled
 from fedray.audit.schedule import following_rounds
 from fedray.audit.waits import waits_between
 from fedray.base.errors import InputError, ScenarioError, Starved
-from fedray.mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
+from fedray.mechanisms.accounting.events import Gaussian, MinSepSampled, PoissonSampled, Repeated
+from fedray.mechanisms.accounting.monte_carlo import monte_carlo_epsilon
 from fedray.mechanisms.accounting.pld import pld_epsilon
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Tree
@@ -29,7 +31,7 @@ from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import resume, simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.server.rounds.schedules import Cyclic, Poisson, Unresolved
+from fedray.server.rounds.schedules import Cyclic, MinSepPoisson, Poisson, Unresolved
 from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome, RunProgress
 
@@ -38,7 +40,14 @@ MIN_SEP, ROUNDS = 5, 22
 HOUR = 3600.0
 CYCLIC = {"kind": "cyclic", "min_sep": MIN_SEP}
 POISSON = {"kind": "poisson", "probability": 0.02}
-SCHEDULES = (CYCLIC, POISSON)
+CYCLIC_POISSON = {
+    "kind": "cyclic_poisson",
+    "partitions": 5,
+    "probability": 0.1,
+    "assignment": "equal",
+}
+APART = {"kind": "min_sep", "min_sep": MIN_SEP, "probability": 0.3}
+SCHEDULES = (CYCLIC, POISSON, CYCLIC_POISSON, APART)
 LONG = "participation.policies=[{kind='swor', period_hours=9.0}]"
 BLT_2 = BLT(kind="blt", theta=(0.95, 0.6), omega=(0.2, 0.3))
 
@@ -117,11 +126,14 @@ def test_a_device_uploads_once_and_its_rounds_are_those_of_one_group(plain: Trac
     assert next(iter(waits_between(plain) or []))[0].size == 0
 
 
+@pytest.mark.parametrize("schedule", [CYCLIC, CYCLIC_POISSON, APART], ids=lambda each: each["kind"])
 @pytest.mark.parametrize(
     ("devices", "shards"), [(66_000, 2), pytest.param(140_000, 3, marks=pytest.mark.slow)]
 )
-def test_sharding_changes_nothing(tmp_path: Path, devices: int, shards: int) -> None:
-    value = scenario(CYCLIC, f"population.devices={devices}", window_hours=1.0)
+def test_sharding_changes_nothing(
+    tmp_path: Path, schedule: dict, devices: int, shards: int
+) -> None:
+    value = scenario(schedule, f"population.devices={devices}", window_hours=1.0)
     value = value.with_overrides("rounds.uploads.unresolved_share=0.05")
     one, several = (simulated(tmp_path / str(count), value, count) for count in (1, shards))
     assert one.digest == several.digest
@@ -203,7 +215,10 @@ def test_the_schedule_enforces_its_min_sep_and_participations(plain: Trace) -> N
     enforced = audited(plain, Tree()).mechanisms[0].enforced
     assert enforced.participation == MinSep(ROUNDS, MIN_SEP, -(-ROUNDS // MIN_SEP))
     assert enforced.may_rest_on
-    assert audited(plain, Tree()).mechanisms[0].sampled is None
+    sampled_ = audited(plain, Tree()).mechanisms[0].sampled
+    assert sampled_ is not None
+    assert (sampled_.epsilon, sampled_.sensitivity, sampled_.assumptions) == (None, None, ())
+    assert "draws a fixed number of uploads of its group without replacement" in sampled_.reason
 
 
 def test_windows_share_the_rounds_and_each_trains_on_its_own_uploads(windows: Trace) -> None:
@@ -301,10 +316,11 @@ def test_a_claimed_timer_says_nothing_of_the_rounds_of_one_upload(windows: Trace
     st.lists(st.integers(1, 6), min_size=1, max_size=5),
     st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 3.7]),
     st.integers(1, 5),
+    st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
 def test_what_may_follow_is_what_looking_at_all_pairs_finds(
-    counts: list[int], period: float, min_sep: int
+    counts: list[int], period: float, min_sep: int, across_windows: bool
 ) -> None:
     """Of windows of length 1, where an upload may be at any time of its own."""
     window = np.repeat(np.arange(len(counts)), counts)
@@ -313,10 +329,14 @@ def test_what_may_follow_is_what_looking_at_all_pairs_finds(
     for r in range(n):
         same = [s for s in range(r + min_sep, n) if window[s] == window[r]]
         later = [
-            s for s in range(n) if window[s] > window[r] and window[s] + 1 > window[r] + period
+            s
+            for s in range(n)
+            if window[s] > window[r] and window[s] + 1 > window[r] + period
+            if not across_windows or s >= r + min_sep
         ]
         expected.append(min([*same, *later], default=n))
-    assert following_rounds(window + 1.0, 1.0, period, min_sep).tolist() == expected
+    found = following_rounds(window + 1.0, 1.0, period, min_sep, across_windows)
+    assert found.tolist() == expected
 
 
 def test_poisson_samples_are_independent_draws_with_their_probability(poisson: Trace) -> None:
@@ -331,6 +351,84 @@ def test_poisson_samples_are_independent_draws_with_their_probability(poisson: T
     counts = np.unique(rows["device_id"], return_counts=True)[1]
     often = 1.0 - 0.98**ROUNDS - ROUNDS * 0.02 * 0.98 ** (ROUNDS - 1)
     assert abs((counts > 1).sum() - often * stored) < 4.9 * np.sqrt(often * stored)
+
+
+@pytest.mark.parametrize("probability", [0.3, 1.0])
+def test_min_sep_samples_have_the_law_of_their_process(probability: float) -> None:
+    """Chi-square tests of first rounds and of gaps; false alarms: 1e-6 each."""
+    b, n, uploads = 4, 60, 20_000
+    schedule = MinSepPoisson(7, probability, b)
+    schedule.start_window(0, np.arange(uploads, dtype=np.uint64))
+    takes_part = np.zeros((n, uploads), np.bool_)
+    for index in range(n):
+        takes_part[index, schedule.draw(schedule.eligible(index), index)] = True
+    # In every round the same share takes part, from the first one on.
+    share = probability / (1 + (b - 1) * probability)
+    spread = np.sqrt(share * (1 - share) * uploads)
+    assert np.all(abs(takes_part.sum(axis=1) - share * uploads) < 6 * spread)
+    first = takes_part[: 3 * b].argmax(axis=0)[takes_part[: 3 * b].any(axis=0)]
+    rounds = np.arange(3 * b)
+    waited = np.minimum(rounds, b - 1)
+    # Free at the start and not drawn yet, or free since round w + 1 after a wait.
+    law = [
+        (
+            (1 - probability) ** t
+            + probability * sum((1 - probability) ** (t - w) for w in range(1, w_max + 1))
+        )
+        * share
+        for t, w_max in zip(rounds, waited, strict=True)
+    ]
+    is_possible = np.array(law) > 1e-4
+    found = np.bincount(first, minlength=3 * b)
+    assert not found[np.array(law) == 0.0].any()
+    expected = np.array(law)[is_possible] / sum(np.array(law)[is_possible])
+    found = found[is_possible]
+    assert chisquare(found, expected * found.sum()).pvalue > 1e-6
+    columns, indices = np.nonzero(takes_part.T)
+    gaps = np.diff(indices)[np.diff(columns) == 0]
+    assert gaps.min() == b
+    if probability == 1.0:
+        assert gaps.max() == b
+    else:
+        # Gaps that begin early enough not to be cut off.
+        begins = indices[:-1][np.diff(columns) == 0] < n - 40
+        counts = np.bincount(gaps[begins] - b, minlength=12)[:12]
+        geometric = probability * (1 - probability) ** np.arange(12)
+        assert chisquare(counts, geometric / geometric.sum() * counts.sum()).pvalue > 1e-6
+
+
+def test_the_audit_accounts_min_sep_samples_by_draws(tmp_path: Path) -> None:
+    trace = simulated(tmp_path, scenario(APART))
+    mechanism = audited(trace, Identity()).mechanisms[0]
+    assert mechanism.enforced.participation == MinSep(ROUNDS, MIN_SEP, 5)
+    assert mechanism.sampled is not None
+    assert mechanism.enforced.epsilon is not None
+    event = MinSepSampled(
+        strategy=Identity(), rounds=ROUNDS, min_sep=MIN_SEP, probability=0.3, noise_multiplier=2.0
+    )
+    assert mechanism.sampled.event == event
+    assert mechanism.sampled.epsilon == monte_carlo_epsilon(event, 1e-6)
+    assert mechanism.sampled.epsilon < mechanism.enforced.epsilon
+    assert "1e-06" in mechanism.sampled.assumptions[1]
+    refused = audited(trace, BLT_2).mechanisms[0].sampled
+    assert refused is not None
+    assert refused.event is None
+    assert "with probability=1" in refused.reason
+
+
+def test_random_allocation_accounts_for_any_mechanism_in_one_window(tmp_path: Path) -> None:
+    allocated = {**APART, "probability": 1.0}
+    trace = simulated(tmp_path, scenario(allocated))
+    mechanism = audited(trace, BLT_2).mechanisms[0]
+    assert mechanism.sampled is not None
+    assert mechanism.sampled.epsilon is not None
+    assert mechanism.enforced.epsilon is not None
+    assert mechanism.sampled.epsilon < mechanism.enforced.epsilon
+    windows = simulated(tmp_path / "windows", scenario(allocated, LONG, windows=2))
+    refused = audited(windows, BLT_2).mechanisms[0].sampled
+    assert refused is not None
+    assert refused.event is None
+    assert "use one window" in refused.reason
 
 
 def test_the_audit_accounts_poisson_samples_by_their_event(poisson: Trace) -> None:
@@ -403,7 +501,7 @@ def test_a_claimed_epsilon_may_follow_from_the_samples(poisson: Trace) -> None:
 @pytest.mark.parametrize(
     ("changes", "strategy", "reason"),
     [
-        ({}, Tree(), "accounted for with independent noise alone"),
+        ({}, Tree(), "this tree mechanism has 22 bands, and two turns of a device may be 1 round"),
         ({"rounds.uploads.unresolved_share": 0.01}, Identity(), "not drawn independently"),
         ({"privacy.stop_at.rho": 1e5}, Identity(), "may end the run by who was drawn"),
         ({"rounds.uploads.schedule.probability": 0.03}, Identity(), "run.json states"),

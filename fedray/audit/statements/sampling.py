@@ -8,61 +8,16 @@ transform, which are independent, so their squares sum to chi-square and their s
 
 import hashlib
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, Tag
 
 from fedray.audit.findings import Finding, verdict_of
 from fedray.audit.participation import Patterns
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.rounding import counted
-from fedray.base.table import PositiveShare, Table, told_apart_by
-
-Count = Annotated[int, Field(ge=1, lt=2**31)]
-
-
-class _Sampling(Table):
-    devices: Count
-    """Number of devices (or examples) that the sampler draws from."""
-    false_alarm_rate: Annotated[float, Field(gt=0, lt=0.5)] = 1e-3
-    """Probability that a sampler which does as claimed is found to break the claim."""
-
-
-class PoissonDraws(_Sampling):
-    """Every device is in every round with the same probability, independently."""
-
-    kind: Literal["poisson"] = "poisson"
-    """Poisson samples."""
-    probability: PositiveShare
-    """Probability that a device is in a round."""
-
-
-class FixedSizeDraws(_Sampling):
-    """Every round draws the same number of devices, uniformly without replacement, independently of
-    other rounds."""
-
-    kind: Literal["fixed_size"] = "fixed_size"
-    """Draws of a fixed size."""
-    size: Count
-    """Number of devices of a round."""
-
-
-class InTurn(_Sampling):
-    """Every device comes once before any comes again, in each pass over the devices."""
-
-    kind: Literal["in_turn"] = "in_turn"
-    """Passes over all devices, such as epochs, in the same or another order."""
-
-
-AnySampling = Annotated[
-    Annotated[PoissonDraws, Tag("poisson")]
-    | Annotated[FixedSizeDraws, Tag("fixed_size")]
-    | Annotated[InTurn, Tag("in_turn")],
-    told_apart_by("kind", "poisson"),
-]
-"""Tables of sampling, distinguished by `kind`."""
+from fedray.mechanisms.accounting.draws import FixedSizeDraws, InTurn, PoissonDraws
 
 
 def check_sampling(claimed: Any, patterns: Patterns) -> Finding:
