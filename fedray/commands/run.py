@@ -1,6 +1,7 @@
 """`fedray run`: simulate a scenario, train its model, audit its trace."""
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -59,7 +60,8 @@ def run(
             "SCENARIO is given too"
         )
     name = value.name if value is not None else ""
-    command = "fedray run --resume"
+    charged = [] if ledger is None else ["--ledger", str(ledger)]
+    command = shlex.join(["fedray", "run", *charged, "--resume"])
     with (
         progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
         contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers

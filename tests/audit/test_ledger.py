@@ -25,6 +25,7 @@ from fedray.mechanisms.registry import Tree
 from fedray.runs.budgeted import charge_run, reserved, worst_rho
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
+from fedray.trace.reader import Trace
 
 HERE = Placement(1, "in-process")
 CLAIM = Claim(mechanism=Tree(), noise_multiplier=3.0)
@@ -195,7 +196,7 @@ def test_a_crash_between_any_two_operations_loses_and_duplicates_nothing(
     untouched = tmp_path / "untouched"
     shutil.copytree(before.path, untouched)
     expected = before.charge([second]).windows
-    outcomes = []
+    outcomes, is_killed = [], True
     for after in range(200):
         folder = tmp_path / f"crash-{after}"
         shutil.copytree(untouched, folder)
@@ -300,8 +301,9 @@ def test_a_run_that_was_cut_off_before_its_charge_stays_reserved_and_is_charged_
     scenario = small("rounds.count=3", "participation.max_participations=1")
     Ledger.create(tmp_path / "ledger", 9.0, 1e-6, "quarter")
     with pytest.raises(KeyboardInterrupt), reserved(tmp_path / "ledger", scenario, OCTOBER):
-        trace = simulate(scenario, HERE, tmp_path / "run")
+        simulate(scenario, HERE, tmp_path / "run")
         raise KeyboardInterrupt
+    trace = Trace.open(tmp_path / "run")
     rho = worst_rho(scenario)
     (open_one,) = Ledger.open(tmp_path / "ledger").reservations.values()
     assert set(open_one["windows"]) == {"2026-Q4", "2027-Q1", "2027-Q2", "2027-Q3", "2027-Q4"}

@@ -86,6 +86,28 @@ def test_a_log_has_the_participations_that_were_used_and_no_others(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("peer", "name", "sampling"),
+    [
+        ("flwr", "flower_cohorts", "kind = 'fixed_size', devices = 400, size = 20"),
+        ("pfl", "pfl_cohorts", "kind = 'in_turn', devices = 600"),
+    ],
+)
+def test_samplers_of_peers_do_as_their_accountants_assume(
+    peer: str, name: str, sampling: str, tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    rounds = run_in(peer, "run_samplers.py", tmp_path, name, "120")
+    (tmp_path / f"of_{peer}.py").write_text(f"rounds = {rounds!r}\n")
+    claim = f"mechanism = 'tree'\nnoise_multiplier = 1.0\nrounds = 120\nsampling = {{{sampling}}}\n"
+    (tmp_path / "claim.toml").write_text(claim)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    command = ("audit", "--sampler", f"of_{peer}:rounds", "--assume", "claim.toml")
+    code, printed, error = fedray_command("--quiet", *command)
+    assert code == 0, printed + error
+
+
+@pytest.mark.slow
 def test_a_flower_training_has_the_noise_of_the_mechanism(tmp_path: Path) -> None:
     """Of clipped updates, all alike in weight, with one row of noise per round that released."""
     found = run_in("flwr", "run_flower_noise.py", tmp_path)
