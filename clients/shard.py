@@ -61,6 +61,7 @@ from fedray.wire.messages import (
     Settlement,
     ShardPart,
 )
+from fedray.wire.owners import OwnersOfDevices, owners_on
 
 KNOWN_BYTES = 160 * 2**20
 """Memory of a shard for the constant data of devices, so that it is not drawn at every listing."""
@@ -143,6 +144,7 @@ class PopulationShard:
         self.first_device, self.end_device = first_device, end_device
         self._devices = DeviceModel.of(scenario)
         self._classes = DeviceClasses.of(scenario)
+        self._owners = OwnersOfDevices.of(scenario)
         self._eligibility = like._eligibility if like else Eligibility.of(scenario, first_device)
         self._availability = self._eligibility.availability
         self._presence = self._eligibility.presence
@@ -539,6 +541,8 @@ class PopulationShard:
         columns = self._rows.of_devices(first, end)
         # It follows from the device, so it is derived here instead of kept with every row.
         columns["examples"] = self._data.examples_on(columns["device_id"]).astype(np.uint32)
+        if self._owners is not None:
+            columns["owner_id"] = owners_on(self._owners, columns["device_id"])
         encoded = replace(
             encode_part(first, end, columns),
             losses=self._losses_of(columns),

@@ -12,6 +12,7 @@ import typer
 
 from fedray import __version__
 from fedray.commands.audit import audit
+from fedray.commands.budget import budget
 from fedray.commands.cache import cache
 from fedray.commands.calibrate import calibrate
 from fedray.commands.canary import canary
@@ -38,10 +39,11 @@ from fedray.commands.schema import schema
 from fedray.commands.status import status
 from fedray.commands.stress import stress
 from fedray.commands.train import train
+from fedray.commands.verify import verify
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Simulate and train": (run, train, pretrain, compare, evaluate),
-    "Audit": (import_, audit, report, calibrate, canary),
+    "Audit": (import_, audit, verify, budget, report, calibrate, canary),
     "Design mechanisms and runs": (optimize, mechanism, plan, stress),
     "Model populations": (population, fit_log, fit_min_sep),
     "Files and running jobs": (init, schema, data, status, cache),

@@ -1,5 +1,6 @@
 """Public strategies, and errors of their mathematics."""
 
+from fedray.mechanisms.accounting.draws import *
 from fedray.mechanisms.accounting.events import EventRefused as EventRefused
 from fedray.mechanisms.registry import *
 from fedray.mechanisms.strategy import SensitivityUnknown as SensitivityUnknown

@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import InputError
 from fedray.base.rounding import down, up
-from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, ROUNDING, PatternSensitivities
+from fedray.mechanisms.sensitivity import (
+    MOST_CERTIFICATES,
+    ROUNDING,
+    LargestPattern,
+    PatternSensitivities,
+)
 from fedray.mechanisms.strategy import Strategy
 
 LEAST_AHEAD, SHARE_AHEAD = 64, 8
@@ -61,6 +66,7 @@ class RunningSensitivity:
         # `pattern_square` returns a value only if no entry of C is negative.
         first = np.zeros(1, np.int64)
         self._never_falls = strategy.pattern_square(first, most_rounds) is not None
+        self._largest = LargestPattern(0.0, True, -1)
 
     def add(self, device_ids: UInt64Array) -> None:
         """Adds the next round, with its distinct devices [A]."""
@@ -78,24 +84,35 @@ class RunningSensitivity:
 
         The value is the one that an audit of these rounds finds: exact, or an upper bound.
         """
+        found = self._beyond(self._limit)
+        return None if found is None else found.value
+
+    def largest(self) -> LargestPattern:
+        """Returns the largest sensitivity so far, as `beyond`, with the place of a device that has
+        it among all devices in order of their first rounds; 0 before the first device."""
+        above = self._largest.value if self._never_falls else 0.0
+        self._largest = self._beyond(above) or self._largest
+        return self._largest
+
+    def _beyond(self, limit: float) -> LargestPattern | None:
         # With negative entries a later round may lower a value, so no bound lasts.
         if not self._never_falls:
-            return self._largest_beyond(np.arange(self._devices.count))
+            return self._largest_beyond(np.arange(self._devices.count), limit)
         if self.rounds > self._horizon:
             ahead = max(LEAST_AHEAD, self.rounds // SHARE_AHEAD)
             self._look_ahead(min(self._most_rounds, self.rounds + ahead))
-        suspects = self._suspects()
+        suspects = self._suspects(limit)
         # A nearer horizon has tighter bounds. It is recomputed more often, which is cheaper than
         # exact values of this many devices.
         while suspects.size > MANY and self._horizon > self.rounds:
             self._look_ahead(self.rounds + (self._horizon - self.rounds) // 4)
-            suspects = self._suspects()
-        return self._largest_beyond(suspects)
+            suspects = self._suspects(limit)
+        return self._largest_beyond(suspects, limit)
 
-    def _suspects(self) -> Int64Array:
+    def _suspects(self, limit: float) -> Int64Array:
         # Bounds are summed in another order than exact values, so rounding differs.
         bounds = self._bounds[: self._devices.count]
-        return np.flatnonzero(bounds > self._limit**2 * (1.0 - 1e-9))
+        return np.flatnonzero(bounds > limit**2 * (1.0 - 1e-9))
 
     def _look_ahead(self, horizon: int) -> None:
         self._horizon = horizon
@@ -104,14 +121,18 @@ class RunningSensitivity:
         for places, patterns in self._devices.patterns(np.arange(self._devices.count)):
             self._bounds[places] = self._ahead.of(patterns).values ** 2
 
-    def _largest_beyond(self, suspects: Int64Array) -> float | None:
+    def _largest_beyond(self, suspects: Int64Array, limit: float) -> LargestPattern | None:
+        if not suspects.size:
+            return None
         self._now.grow(self.rounds)
-        largest, certificates = self._limit, MOST_CERTIFICATES
-        for _, patterns in self._devices.patterns(suspects):
+        largest, above, certificates = None, limit, MOST_CERTIFICATES
+        for places, patterns in self._devices.patterns(suspects):
             values = self._now.of(patterns)
-            found, certificates = self._now.largest(patterns, None, values, largest, certificates)
-            largest = largest if found is None else found.value
-        return largest if largest > self._limit else None
+            found, certificates = self._now.largest(patterns, None, values, above, certificates)
+            if found is not None:
+                largest = found._replace(place=int(places[found.place]))
+                above = found.value
+        return largest
 
 
 class SensitivityFilter:
@@ -142,23 +163,24 @@ class SensitivityFilter:
         self._squares = np.zeros(0)
         """Squared sensitivities over all rounds by device, with spare capacity."""
 
-    def admits(self, device_ids: UInt64Array) -> BoolArray:
-        """Returns whether each of the devices [A] may take part in the next round."""
-        _, squares = self._with_next_round(device_ids)
+    def admits(self, device_ids: UInt64Array, round_index: int | None = None) -> BoolArray:
+        """Returns whether each of the devices [A] may take part in the next round, or in a later
+        one with no round before it."""
+        _, squares = self._with(device_ids, self.rounds if round_index is None else round_index)
         return squares <= self._most_square
 
     def add(self, device_ids: UInt64Array) -> None:
         """Adds the next round, with its distinct devices [A]."""
-        places, squares = self._with_next_round(device_ids)
+        places, squares = self._with(device_ids, self.rounds)
         self._squares[places] = squares
         self._devices.add(places, self.rounds)
         self.rounds += 1
 
-    def _with_next_round(self, device_ids: UInt64Array) -> tuple[Int64Array, Float64Array]:
-        """Returns the places of devices [A] and their squared sensitivities with the next round."""
+    def _with(self, device_ids: UInt64Array, round_index: int) -> tuple[Int64Array, Float64Array]:
+        """Returns the places of devices [A] and their squared sensitivities with one more round."""
         places = self._devices.places_of(device_ids)
         self._squares = _with_room(self._squares, self._devices.count)
-        growth = self._devices.growth(places, self.rounds, self._over_all_rounds)
+        growth = self._devices.growth(places, round_index, self._over_all_rounds)
         return places, self._squares[places] + growth
 
 

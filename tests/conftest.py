@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +91,13 @@ def small() -> Callable[..., Scenario]:
 
 
 def write_trace(
-    directory: Path, patterns: list[list[int]], rounds: int, scenario: Scenario | None = None
+    directory: Path,
+    patterns: list[list[int]],
+    rounds: int,
+    scenario: Scenario | None = None,
+    owners: Sequence[int] | None = None,
 ) -> Path:
-    """A trace in which device i took part in exactly the rounds patterns[i]; times are made up but in order."""
+    """A trace in which device i took part in exactly the rounds patterns[i], and belongs to owners[i]; times are made up but in order."""
     scenario = scenario or small_scenario()
     pairs = [
         (device, index) for device, pattern in enumerate(patterns) for index in sorted(pattern)
@@ -112,6 +116,8 @@ def write_trace(
                 "outcome": np.full(int(inside.sum()), Outcome.ACCEPTED, np.uint8),
                 "examples": np.ones(int(inside.sum()), np.uint32),
             }
+            if owners is not None:
+                columns["owner_id"] = np.array(owners, np.uint64)[devices[inside].astype(int)]
             writer.add_part(encode_part(first, end, columns))
         accepted = np.bincount(indices, minlength=rounds)
         records = [
@@ -142,8 +148,8 @@ def write_trace(
 def trace_of(tmp_path: Path) -> Callable[..., Trace]:
     """Writes and opens a hand-made trace."""
     made = iter(range(10_000))
-    return lambda patterns, rounds, scenario=None: Trace.open(
-        write_trace(tmp_path / f"trace-{next(made)}", patterns, rounds, scenario)
+    return lambda patterns, rounds, scenario=None, owners=None: Trace.open(
+        write_trace(tmp_path / f"trace-{next(made)}", patterns, rounds, scenario, owners)
     )
 
 

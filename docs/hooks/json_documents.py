@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fedray.audit.audit import Audit
 from fedray.audit.calibration import TraceCalibration
+from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import TasksAudit
 from fedray.base.document import DocumentKey, keys_of
@@ -17,6 +18,7 @@ from fedray.commands.sessions import PopulationSupply
 from fedray.commands.stress import ShippedSweeps
 from fedray.mechanisms.figures import Figures
 from fedray.runs.pretraining import Pretrained
+from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
@@ -67,6 +69,8 @@ AUDIT, AUDIT_OF_TASKS, TRAINED = "An audit", "An audit of several tasks", "A tra
 DOCUMENTS: Mapping[str, Document] = {
     AUDIT: Document(Audit, where="Every audited trace."),
     "fedray audit": Document(printed.WithAudit, printed.Verified, printed.Written, base=AUDIT),
+    "fedray verify": Document(Verification),
+    "fedray budget": Document(Ledger),
     "A privacy statement": Document(
         Statement, where="The file statement.json, which `fedray audit --statement DIR` writes."
     ),

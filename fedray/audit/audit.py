@@ -37,7 +37,6 @@ from fedray.audit.guarantees import (
     observed,
     of_limits,
 )
-from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.names import DeviceNames
 from fedray.audit.noise import (
     DeviceNoise,
@@ -46,7 +45,9 @@ from fedray.audit.noise import (
     observed_noise,
     permitted_noise,
 )
+from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
+from fedray.audit.persons import PersonAudit, Persons, audited_person
 from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
@@ -104,6 +105,8 @@ class MechanismAudit(Document):
     filtered: Guarantee | None = None
     """The guarantee that a filter gives by excluding devices at their budget; None for a run
     without one."""
+    person: IfAny[PersonAudit] = None
+    """Privacy of a person instead of a device. Absent if owners are unknown."""
 
     @property
     def name(self) -> InJson[str]:
@@ -213,6 +216,8 @@ class Audit(DrawnResult):
     violations: Violations | None
     """Participations of a simulated run that break its own rules; None if all devices keep the
     rules, and for a log, which has no rules."""
+    persons: IfAny[Persons]
+    """Persons who own the devices. Absent if owners are unknown."""
     no_guarantee: IfAny[str]
     """Reason for having no privacy figures: the run added no noise. Absent with noise."""
     exclusions: Exclusions | None
@@ -315,7 +320,7 @@ class Audit(DrawnResult):
         )
 
     @cached_property
-    def ledger(self) -> list[LedgerEntry]:
+    def over_rounds(self) -> list[SpentAfter]:
         """Privacy over rounds of the first mechanism (empty without noise), from first use on."""
         if not self._has_noise:
             return []
@@ -409,6 +414,12 @@ class Audit(DrawnResult):
             )
             # Without sampling or a filter these guarantees are None.
             if guarantee is not None
+        ]
+        named += [
+            (mechanism, f"{each.name}, per person", each)
+            for mechanism in self.mechanisms
+            if mechanism.person is not None
+            for each in mechanism.person.guarantees
         ]
         return tuple(
             ReleasedEvent(mechanism.name, name, each.scope, each.event, each.delta)
@@ -513,7 +524,9 @@ class Audit(DrawnResult):
     def to_json_in_full(self) -> dict[str, Any]:
         """`to_json`, with the figures that take longer: the privacy of each device, the frontier,
         and privacy over rounds."""
-        later = {name: getattr(self, name) for name in ("device_privacy", "frontier", "ledger")}
+        later = {
+            name: getattr(self, name) for name in ("device_privacy", "frontier", "over_rounds")
+        }
         return {**self.to_json(), **json_of(later)}
 
     def __repr__(self) -> str:
@@ -657,6 +670,10 @@ def audit_trace(
         each.verdict is Verdict.BROKEN and each.statement in NOISE_STATEMENTS for each in findings
     ):
         mechanisms = [_not_this_run(each) for each in mechanisms]
+    # Last, because withdrawn guarantees of a device are withdrawn for a person too.
+    persons = Persons.of(patterns, scenario)
+    if persons is not None:
+        mechanisms = [_with_person(each, persons, names) for each in mechanisms]
     return Audit(
         trace=opened,
         path=opened.path,
@@ -669,6 +686,7 @@ def audit_trace(
         left_out=tuple(imported.left_out) if imported is not None else (),
         filtered_rows=imported.filtered_rows if imported is not None else 0,
         violations=_violations(opened, scenario),
+        persons=persons,
         no_guarantee=NO_GUARANTEE if is_silent else None,
         exclusions=exclusions,
         scenario=scenario,
@@ -676,6 +694,7 @@ def audit_trace(
         rests_on=(
             *(WITHOUT_NOISE if is_silent else _rests_on(scenario, imported, mechanisms)),
             *other_tasks(opened),
+            *(() if persons is None else (persons.assumption,)),
         ),
         classes=tuple(opened.run.get("classes", ())) if isinstance(opened, Trace) else (),
     )
@@ -899,6 +918,15 @@ def _with_server_rules(
     by_sampling = sampled(trace, scenario, strategy, noise, delta, mechanism.enforced.participation)
     by_filter = filtered(scenario, patterns, exclusions, strategy, noise, delta)
     return replace(mechanism, sampled=by_sampling, filtered=by_filter)
+
+
+def _with_person(mechanism: MechanismAudit, persons: Persons, names: DeviceNames) -> MechanismAudit:
+    """Adds the privacy of a person."""
+    # Amplification by sampling has no figure here: a person's uploads are drawn one by one.
+    of_rules = (mechanism.enforced, mechanism.claimed, mechanism.filtered)
+    known = [each for each in of_rules if each is not None]
+    person = audited_person(persons, names.owner, mechanism.strategy, mechanism.noise, known)
+    return replace(mechanism, person=person)
 
 
 def _refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit:

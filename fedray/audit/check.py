@@ -7,15 +7,19 @@ from fedray.audit.claimed import claimed_limits, joined
 from fedray.audit.claims import STATEMENTS, Claim
 from fedray.audit.findings import SPENT_STATEMENTS, Finding, Verdict
 from fedray.audit.guarantees import REPEATED, Guarantee, Limits
-from fedray.audit.noise import Noise
+from fedray.audit.noise import Noise, ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.statements.noise import check_noise
+from fedray.audit.statements.sampling import check_sampling
 from fedray.audit.statements.spent import Basis, SpentStatement
 from fedray.audit.statements.statement import Subject
 from fedray.base.rounding import up
 from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.draws import PoissonDraws
+from fedray.mechanisms.accounting.sampled import PoissonSampling, cyclically_sampled
 from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.registry import Identity
 from fedray.scenario.privacy import NO_GUARANTEE, Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -63,6 +67,10 @@ def check_claim(
     if incomplete:
         # A row that was left out may be a participation, so only a breach is certain.
         participation = [_not_refuted(each, incomplete) for each in participation]
+    if claim.sampling is not None:
+        drawn = check_sampling(claim.sampling, patterns)
+        ensured = (*ensured, _amplified(claim, trace, drawn.verdict, noise))
+        participation.append(_not_refuted(drawn, incomplete) if incomplete else drawn)
     basis, corrected = _bases(claim, trace, patterns, limits, participation)
 
     shows = f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
@@ -98,7 +106,9 @@ def _bases(
     if patterns.min_sep == 0:
         basis = Basis(REPEATED, "", None)
         return basis, basis
-    broken = [each for each in findings if each.verdict is Verdict.BROKEN]
+    broken = [
+        each for each in findings if each.verdict is Verdict.BROKEN and each.statement != "sampling"
+    ]
     # A broken statement must not support another.
     without = claim.model_copy(update={each.statement: None for each in broken})
     basis = Basis.of(claim.mechanism, _limits(without, trace, enforced))
@@ -106,6 +116,22 @@ def _bases(
         return basis, basis
     put_right = claim.model_copy(update={each.statement: each.found for each in broken})
     return basis, Basis.of(claim.mechanism, _limits(put_right, trace, enforced))
+
+
+def _amplified(
+    claim: Claim, trace: Trace | ImportedTrace, verdict: Verdict, noise: tuple[Noise, Noise]
+) -> Guarantee | None:
+    """Returns the guarantee of claimed Poisson samples, if no test rejects them; None if there is
+    no theorem for the mechanism."""
+    sampling, strategy = claim.sampling, claim.mechanism
+    if not isinstance(sampling, PoissonDraws) or not isinstance(strategy, Identity):
+        return None
+    if verdict is not Verdict.HOLDS or not isinstance(noise[1], ServerNoise):
+        return None
+    rounds = PoissonSampling(claim.rounds or trace.committed_rounds, sampling.probability)
+    event = cyclically_sampled(strategy, rounds, noise[1].multiplier)
+    reason = f"each device is drawn with probability {sampling.probability:g}, independently"
+    return Guarantee("sampled", None, None, event, claim.delta, True, reason)
 
 
 def _limits(claim: Claim, trace: Trace | ImportedTrace, enforced: Limits) -> Limits:

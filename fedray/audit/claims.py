@@ -7,6 +7,7 @@ rounds = 980                       # this and the following are optional, each c
 min_sep = 227
 max_participations = 4
 timer_hours = 72.0
+sampling = { kind = "poisson", probability = 0.01, devices = 60_000 }
 rho = 0.48
 epsilon = 6.6                      # with delta
 delta = 1e-10
@@ -24,6 +25,7 @@ from fedray.audit.statements.statement import Statement
 from fedray.audit.statements.timer_hours import TimerStatement
 from fedray.base.errors import InputError
 from fedray.base.table import Positive, Table, read_table_file
+from fedray.mechanisms.accounting.draws import AnySampling
 from fedray.mechanisms.files import strategy_beside
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import AnyStrategy
@@ -56,6 +58,11 @@ class Claim(Table):
     """Largest number of rounds of one device."""
     timer_hours: Annotated[float, Field(ge=0)] | None = None
     """Hours between a device's accepted report and the check-in of its next participation."""
+    sampling: AnySampling | None = Field(
+        default=None,
+        description="How a sampler chooses the devices of each round: a table with `kind`, "
+        "poisson, fixed_size or in_turn.",
+    )
     rho: Positive | None = None
     """rho of zCDP."""
     epsilon: Positive | None = None

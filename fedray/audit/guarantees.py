@@ -29,6 +29,7 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
+from fedray.scenario.uploads import MinSepSchedule
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -148,6 +149,7 @@ def observed(
     strategy: Strategy,
     noise: Noise | None,
     delta: float,
+    unit: str = "device",
 ) -> Guarantee:
     """Returns the guarantee of the trace itself.
 
@@ -158,13 +160,14 @@ def observed(
         strategy: the mechanism.
         noise: noise of the run; None if unknown.
         delta: delta of epsilon.
+        unit: unit of privacy whose rounds were recorded.
     """
     pattern = found.rounds
     scaled = ", each contribution scaled by the weight of its staleness" if found.weights else ""
     sensitivity = Sensitivity(
         found.value,
         found.is_exact,
-        f"the largest sensitivity of any recorded device's own rounds{scaled}",
+        f"the largest sensitivity of any recorded {unit}'s own rounds{scaled}",
         # An upper bound says nothing about how small the sensitivity may be.
         found.value if found.is_exact else 0.0,
         pattern,
@@ -434,9 +437,12 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
         most *= -(-rounds_of_window // min_sep)
     member = "device" if uploads.keeps_groups else "upload"
     reason = (
-        f"each {member} is in one of {min_sep:,} groups that have their turn one after the other"
-        if min_sep > 1
-        else "the schedule lets an upload take part in every round of its window"
+        "the schedule lets an upload take part in every round of its window"
+        if min_sep == 1
+        else f"the schedule keeps two rounds of an upload {min_sep:,} or more apart"
+        if isinstance(uploads.schedule, MinSepSchedule)
+        else f"each {member} is in one of {min_sep:,} groups that have their turn one after the "
+        "other"
     )
     windows = np.unique(opened).size
     # Rules about times use the times of windows here.

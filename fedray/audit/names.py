@@ -24,9 +24,15 @@ class DeviceNames:
         its id."""
         return self.all_of([device_id])[0]
 
+    def owner(self, owner_id: int) -> str:
+        """Returns the shown name of a person, as `of` does for a device."""
+        return self._shown([self.trace.owner_name(owner_id)])[0]
+
     def all_of(self, device_ids: Sequence[int]) -> list[str]:
         """Returns the shown names of devices, in their order, each as `of` returns it."""
-        names = self.trace.names_of(device_ids)
+        return self._shown(self.trace.names_of(device_ids))
+
+    def _shown(self, names: list[str]) -> list[str]:
         if self.is_shown or not isinstance(self.trace, ImportedTrace):
             return names
         # The key is the trace's own, so that a device has one hash in all audits of the trace.

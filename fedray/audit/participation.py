@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,8 @@ class Patterns:
     """Rounds of the participations, [A], in order of (device, round)."""
     weights: Float64Array | None = None
     """Factor on each contribution, [A], at most 1; None if all are 1."""
+    owner_ids: UInt64Array | None = None
+    """Owner of each device, [P]; None if owners are unknown."""
 
     @property
     def participations(self) -> int:
@@ -183,15 +185,14 @@ def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
             "nothing to audit"
         )
     parts = list(patterns_by_part(trace))
-    # Either all parts have weights, or none has.
-    has_weights = parts[0].weights is not None
-    return Patterns(
-        trace.committed_rounds,
-        np.concatenate([part.device_ids for part in parts]),
-        np.concatenate([part.counts for part in parts]),
-        np.concatenate([part.rounds for part in parts]),
-        np.concatenate([_weights(part) for part in parts]) if has_weights else None,
-    )
+
+    def joined(name: str) -> Any:
+        columns = [getattr(part, name) for part in parts]
+        # Either all parts have weights or owners, or none has.
+        return None if columns[0] is None else np.concatenate(columns)
+
+    names = ("device_ids", "counts", "rounds", "weights", "owner_ids")
+    return Patterns(trace.committed_rounds, *map(joined, names))
 
 
 def patterns_by_part(trace: Trace | ImportedTrace) -> Iterator[Patterns]:
@@ -214,12 +215,8 @@ def patterns_by_part(trace: Trace | ImportedTrace) -> Iterator[Patterns]:
             np.diff(np.append(starts, part.device_ids.size)),
             part.rounds,
             weights,
+            None if part.owner_ids is None else part.owner_ids[starts],
         )
-
-
-def _weights(part: Patterns) -> Float64Array:
-    assert part.weights is not None
-    return part.weights
 
 
 def _weighting_of(trace: Trace | ImportedTrace) -> PolynomialWeighting | None:

@@ -126,6 +126,7 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
         *_mechanism(trace, audit, mechanism),
         *_participation(audit, mechanism, stated),
         *_guarantee(audit, mechanism, stated),
+        *_person(audit, mechanism, stated),
         *_verdicts(audit),
         _tuning(audit, stated, tuning),
         *_limits(audit, tuning),
@@ -281,6 +282,25 @@ def _guarantee(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> li
             Line("The other guarantees", "; ".join(others), "the same mechanism and noise")
         )
     return lines
+
+
+def _person(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
+    if audit.persons is None or mechanism.person is None:
+        return []
+    person = mechanism.person.named(stated.name)
+    shown = [person]
+    if stated.name != "observed":
+        shown.append(mechanism.person.named("observed"))
+    figures = [
+        f"{each.name}: rho {up(each.rho, 6)}, epsilon {up(each.epsilon)} at delta "
+        f"{given(each.delta)}"
+        for each in shown
+        if each.rho is not None and each.epsilon is not None
+    ]
+    assert person.sensitivity is not None
+    says = f"{audit.persons.assumption.text} {'; '.join(figures)}"
+    evidence = f"{audit.persons.source}; {person.sensitivity.theorem}"
+    return [Line("A person instead of a device", says, evidence)]
 
 
 def _verdicts(audit: Audit) -> list[Line]:

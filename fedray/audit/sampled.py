@@ -5,11 +5,13 @@ import numpy as np
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.noise import Noise, ServerNoise
 from fedray.base.errors import InputError
+from fedray.mechanisms.accounting.events import MinSepSampled
+from fedray.mechanisms.accounting.monte_carlo import FALSE_ALARM, loss_sampler
 from fedray.mechanisms.accounting.sampled import largest_column, sampled_in_turn
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
-from fedray.scenario.uploads import Uploads
+from fedray.scenario.uploads import CyclicPoissonSchedule, MinSepSchedule, Uploads
 from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome
 
@@ -17,6 +19,14 @@ LEAST_PROBABILITY = 1e-12
 """Least probability of a round's number of drawn uploads, or of a more extreme number. Below it,
 the stated sampling is rejected."""
 SECRET = "Nobody but the server's trusted program learns who was drawn for a round, or how many."
+APART = (
+    "every round drew each stored upload with probability {:g}, independently, unless one of the "
+    "{:,} rounds before had it"
+)
+BY_DRAWS = (
+    "The epsilon is a bound by Monte Carlo; random draws leave it too small with a probability of "
+    f"at most {FALSE_ALARM:g}."
+)
 ZERO_OUT = (
     "One device's upload is replaced by an empty one (zero-out). Removing it instead would move "
     "others between partitions of equal size."
@@ -56,34 +66,55 @@ def sampled(
     turns = enforced or (MinSep(rounds, 1, rounds) if rounds else None)
     sensitivity, event, reason = None, None, _refusal(trace, scenario, noise)
     # Uploads that are assigned independently stay where they are when another one is removed.
-    is_removable = uploads.keeps_groups or uploads.groups == 1
+    is_equal = isinstance(uploads.schedule, CyclicPoissonSchedule) and not uploads.keeps_groups
+    assumptions = (SECRET, ZERO_OUT) if is_equal else (SECRET,)
     # Without a round nothing was released, so there is nothing to state.
     if not reason and turns is not None:
-        probability = uploads.sampling_probability
         assert isinstance(noise, ServerNoise)
-        assert probability is not None
         try:
-            event = sampled_in_turn(strategy, turns, probability, noise.multiplier)
+            if isinstance(uploads.schedule, MinSepSchedule):
+                sensitivity = strategy.participation_sensitivity(turns)
+                event = _apart(uploads.schedule, strategy, rounds, noise.multiplier)
+                reason = APART.format(uploads.schedule.probability, uploads.schedule.min_sep - 1)
+                assumptions = (SECRET, BY_DRAWS)
+            else:
+                probability = uploads.sampling_probability
+                assert probability is not None
+                event = sampled_in_turn(strategy, turns, probability, noise.multiplier)
+                norm, largest = largest_column(strategy, rounds)
+                # Each turn is an event of its own, in which a device has one contribution.
+                theorem = "one contribution to a Poisson sample, in each " + (
+                    "round" if turns.max_participations == rounds else "turn of its device"
+                )
+                sensitivity = Sensitivity(norm, True, theorem, norm, (largest,))
+                reason = _drawn(turns, probability)
         except InputError as refused:
-            reason = str(refused)
-        else:
-            norm, largest = largest_column(strategy, rounds)
-            # Each turn is an event of its own, in which a device has one contribution.
-            theorem = "one contribution to a Poisson sample, in each " + (
-                "round" if turns.max_participations == rounds else "turn of its device"
-            )
-            sensitivity = Sensitivity(norm, True, theorem, norm, (largest,))
-            reason = _drawn(turns, probability)
+            sensitivity, event, reason = None, None, str(refused)
     return Guarantee(
         "sampled",
         turns,
         sensitivity,
         event,
         delta,
-        sensitivity is not None,
+        event is not None,
         reason,
-        () if event is None else (SECRET,) if is_removable else (SECRET, ZERO_OUT),
+        () if event is None else assumptions,
     )
+
+
+def _apart(
+    schedule: MinSepSchedule, strategy: Strategy, rounds: int, noise_multiplier: float
+) -> MinSepSampled:
+    """Returns the event of b-min-sep sampling. Raises InputError if no bound is proven for it."""
+    event = MinSepSampled(
+        strategy=strategy,
+        rounds=rounds,
+        min_sep=schedule.min_sep,
+        probability=schedule.probability,
+        noise_multiplier=noise_multiplier,
+    )
+    loss_sampler(event)
+    return event
 
 
 def _drawn(turns: MinSep, probability: float) -> str:
@@ -110,6 +141,11 @@ def _refusal(trace: Trace, scenario: Scenario, noise: Noise | None) -> str:
         return (
             f"run.json states the sampling {stated}, and the scenario has the schedule "
             f"{uploads.schedule.model_dump(mode='json')}, so nobody knows how rounds were drawn"
+        )
+    if isinstance(uploads.schedule, MinSepSchedule) and uploads.windows > 1:
+        return (
+            "each of several upload windows draws its uploads in its own way, and a device may be "
+            "in all; use one window"
         )
     if probability is None:
         return (
@@ -170,14 +206,19 @@ def _wrong_uploads(trace: Trace, uploads: Uploads) -> str:
         is_same = (devices[1:] == devices[:-1]) & (end[1:] == end[:-1])
         is_outside[1:] |= is_same & (uploaded[1:] != uploaded[:-1])
         has_group = devices[1:] == devices[:-1] if uploads.keeps_groups else is_same
-        is_elsewhere = np.append(False, has_group & (group[1:] != group[:-1]))
+        is_early = (
+            np.diff(rounds) < uploads.groups
+            if isinstance(uploads.schedule, MinSepSchedule)
+            else group[1:] != group[:-1]
+        )
+        is_elsewhere = np.append(False, has_group & is_early)
         wrong = np.flatnonzero(is_outside | is_elsewhere)
         if wrong.size:
             device, index = int(devices[wrong[0]]), int(rounds[wrong[0]])
             what = (
                 f"round {index} with an upload that is not its only one of the round's window"
                 if is_outside[wrong[0]]
-                else f"round {index}, which is not a turn of its partition"
+                else f"round {index}, in which the schedule does not let it be drawn"
             )
             return f"device {device} is in {what}, so it was drawn with another probability"
     return ""

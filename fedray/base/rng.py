@@ -77,6 +77,7 @@ class Stream(IntEnum):
     LOG_BOOTSTRAP = 71
     DEVICE_CLASS = 80
     TUNING = 90
+    OWNER = 100
 
 
 class Key(NamedTuple):

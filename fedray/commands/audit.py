@@ -1,9 +1,6 @@
 """`fedray audit`: audit a trace, or check a claim."""
 
 from pathlib import Path
-from typing import Any
-
-import typer
 
 from fedray.base.errors import InputError
 from fedray.commands.audit_files import (
@@ -11,14 +8,18 @@ from fedray.commands.audit_files import (
     write_evidence_file,
     write_statement,
 )
-from fedray.commands.auditing import audited, exit_by_claim
-from fedray.commands.output import print_files, print_json, print_pieces, write_shown
+from fedray.commands.audit_sampler import trace_of_sampler
+from fedray.commands.auditing import audited, exit_by_claim, print_audit
+from fedray.commands.output import print_files, print_json, write_shown
 from fedray.commands.progress import progress_line
 
 
 def audit(
-    trace: Path,
+    trace: Path | None = None,
     *,
+    sampler: str | None = None,
+    assume: Path | None = None,
+    rounds: int | None = None,
     claim: Path | None = None,
     mechanism: list[Path] | None = None,
     noise_multiplier: float | None = None,
@@ -33,7 +34,7 @@ def audit(
     verify: bool | None = None,
     as_json: bool = False,
 ) -> None:
-    """Audit a trace: the observed, enforced and claimed guarantee; or check a claim.
+    """Audit a trace, or a sampler: the observed, enforced and claimed guarantee; check a claim.
 
     With --claim the exit code is 1 unless every statement that can be checked holds, and at least
     one can be checked; a claimed rho or epsilon must be checked. A log does not show how noise was
@@ -43,6 +44,10 @@ def audit(
     A statement gives the enforced guarantee if it is known, else the claimed one, else the observed
     one.
 
+    Sampler to run instead of a trace:
+        sampler (MODULE:OBJECT): rounds of ids, or a function that returns them; its code is run
+        assume (TOML): claim that its accountant relies on, which may describe the sampling
+        rounds (N): rounds to take from it; default: those of the claim
     Guarantee to audit:
         claim (TOML): claim to check; docs/audits.md lists its keys
         mechanism (FILE|KIND): mechanism instead of the run's; tree, tree-full, identity; repeatable
@@ -61,6 +66,8 @@ def audit(
     from fedray.commands.audit_tasks import audit_run_of_tasks
     from fedray.trace.several_tasks import is_of_tasks
 
+    # The folder of a sampler's trace is removed when this function returns.
+    trace, claim, _folder = trace_of_sampler(trace, sampler, assume, rounds, claim)
     if is_of_tasks(trace):
         about_one = {
             "--claim": claim,
@@ -98,17 +105,6 @@ def audit(
         checked = {"integrity": opened.integrity, "digest_verified": verify is True}
         print_json({**document, **checked, **written})
     else:
-        _print_text(opened, result, "evidence" in written, verify is True)
+        print_audit(opened, result, "evidence" in written, verify is True)
         print_files(written)
     exit_by_claim(result)
-
-
-def _print_text(trace: Any, audit: Any, has_evidence: bool, is_verified: bool) -> None:
-    from fedray.report.table import bullets
-    from fedray.report.terminal import audit_text
-
-    print_pieces([*audit_text(audit), *bullets([trace.integrity])])
-    if not has_evidence and any(each.evidence_note for each in audit.findings):
-        typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
-    if is_verified:
-        typer.echo(f"every column has its recorded digest; the trace is {audit.digest}")

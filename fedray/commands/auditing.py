@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from fedray.base.errors import one_line
+from fedray.commands.output import print_pieces
 
 
 def open_checked(
@@ -76,3 +77,15 @@ def exit_by_claim(audit: Any) -> None:
     line = f"fedray: the claim {outcome}: {found}"
     typer.echo(one_line(line), err=True)
     raise typer.Exit(1)
+
+
+def print_audit(trace: Any, audit: Any, has_evidence: bool, is_verified: bool) -> None:
+    """Prints an audit, and how the trace was checked."""
+    from fedray.report.table import bullets
+    from fedray.report.terminal import audit_text
+
+    print_pieces([*audit_text(audit), *bullets([trace.integrity])])
+    if not has_evidence and any(each.evidence_note for each in audit.findings):
+        typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
+    if is_verified:
+        typer.echo(f"every column has its recorded digest; the trace is {audit.digest}")

@@ -38,7 +38,8 @@ def import_(
     model that was released, so --rounds must say which rounds released one. Min-sep counts those: a
     round that was abandoned but is counted makes participations look further apart.
 
-    Columns are device, round and time. Several device columns protect each combination, such as a
+    Columns are device, round, owner and time. With an owner, the person who has the device, audits
+    have figures per person too. Several device columns protect each combination, such as a
     device in a month. Values of one --where column are alternatives; all columns must match. A file
     of rounds has one per line, or CSV or Parquet with a column round, and perhaps time; rows in
     other rounds are left out.
@@ -61,8 +62,8 @@ def import_(
     """
     from fedray.imports.importer import import_log
 
-    # Times are optional: without them, the audit cannot check a timer.
-    columns = columns_of(column, ("device", "round", "time"), required=("device", "round"))
+    # Owners and times are optional: without times, the audit cannot check a timer.
+    columns = columns_of(column, ("device", "round", "owner", "time"), required=("device", "round"))
     with progress_line("importing") as show:
         trace = import_log(
             log,
@@ -71,6 +72,7 @@ def import_(
             out=out,
             file_format=file_format,
             repeats=repeats,
+            owner_column=next(iter(columns["owner"]), None),
             time_column=next(iter(columns["time"]), None),
             time_zone=time_zone,
             where=where or (),

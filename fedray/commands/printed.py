@@ -9,7 +9,7 @@ from typing import Annotated, NotRequired, TypedDict
 
 from fedray.audit.audit import Audit
 from fedray.audit.distribution import DevicePrivacy, Frontier
-from fedray.audit.ledger import LedgerEntry
+from fedray.audit.over_rounds import SpentAfter
 from fedray.mechanisms.figures import Figures
 from fedray.trace.trained import TrainedDocument
 from fedray.wire.messages import ShardUse
@@ -39,7 +39,7 @@ class WithAudit(TypedDict):
     frontier: NotRequired[Frontier | None]
     """The frontier of the first mechanism; None without a mechanism, a min-sep, or a theorem. Only
     with `--claim`."""
-    ledger: NotRequired[list[LedgerEntry]]
+    over_rounds: NotRequired[list[SpentAfter]]
     """Privacy over rounds of the first mechanism; empty without noise. Only with `--claim`."""
     integrity: str
     """Protection of the figures of the trace against damage, as a sentence."""

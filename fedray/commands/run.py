@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.errors import CheckpointError, InputError
+from fedray.commands.budget import day_of
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import IS_QUIET, progress_of_run
 from fedray.commands.run_results import print_run, print_run_of_tasks
@@ -23,6 +24,8 @@ def run(
     place: list[str] | None = None,
     trust_code: bool = False,
     tensorboard: Path | None = None,
+    ledger: Path | None = None,
+    start: str | None = None,
     as_json: bool = False,
 ) -> None:
     """Simulate a scenario, train its model, write its trace, and audit it.
@@ -31,12 +34,16 @@ def run(
 
     Args:
         out (DIR): new directory for the trace; default: one under runs/
+        ledger (LEDGER): budget of devices over runs, which the run may not exceed
+        start (DAY): day on which the run starts in the ledger (UTC); default: today
     """
     # Imports are inside the commands, so that those without Ray and torch start at once.
+    from fedray.runs.budgeted import charge_run, reserved
     from fedray.scenario import SeveralTasks
     from fedray.scenario.several_tasks import read_scenario
     from fedray.trace.several_tasks import TasksRun
 
+    day = day_of(start)
     placement = placement_of(place)
     value = None
     if scenario is not None:
@@ -57,15 +64,20 @@ def run(
         progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
         contextlib.redirect_stdout(sys.stderr),  # Ray prints reports about dead workers
     ):
+        reserve: Any = partial(reserved, ledger, start=day)
         if resume is not None:
             trace = _continued(resume, placement, value, listen, trust_code)
         else:
-            trace = _started(value, placement, directory, listen)
+            trace = _started(value, placement, directory, listen, reserve)
+        if ledger is not None:
+            charge_run(ledger, trace, day)
     show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
     show(trace, as_json)
 
 
-def _started(value: Any, placement: Any, directory: Path, listen: Callable[[Any], None]) -> Any:
+def _started(
+    value: Any, placement: Any, directory: Path, listen: Callable[[Any], None], reserve: Any
+) -> Any:
     from fedray.runs.pipeline import run_scenario, run_tasks
     from fedray.runs.sustainable import check_sustainable
     from fedray.scenario import SeveralTasks
@@ -83,7 +95,9 @@ def _started(value: Any, placement: Any, directory: Path, listen: Callable[[Any]
         # A user who reads that the population is too small can end the run early.
         on_start = partial(say_supply, value)
     start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
-    return start(value, placement, directory, listen, on_start)
+    # A run that might exceed the budget is refused here, before anything starts.
+    with reserve(value):
+        return start(value, placement, directory, listen, on_start)
 
 
 def _continued(

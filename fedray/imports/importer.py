@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedray.base.arrays import Int64Array, UInt32Array
+from fedray.base.arrays import BoolArray, Int64Array, UInt32Array
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
 from fedray.base.quiet_duckdb import connected
 from fedray.base.rounding import counted
-from fedray.imports.log import UNRELEASED, Log, LogLayout, Unused
+from fedray.imports.log import UNRELEASED, Log, LogLayout, Unused, shown_value
 from fedray.imports.log_files import BATCH_ROWS, separator_of, shown_path
 from fedray.imports.log_rounds import REMEDY, Numbering, ReleasedRounds, listed, read_rounds_file
 from fedray.trace.files import check_name, first_line
@@ -84,6 +84,7 @@ def import_log(
     renumber: bool = False,
     rounds_file: str | Path | None = None,
     repeats: str = "refuse",
+    owner_column: str | None = None,
     time_column: str | None = None,
     time_unit: str | None = None,
     time_format: str | None = None,
@@ -110,6 +111,8 @@ def import_log(
         file_format: csv or parquet; None to use the suffix.
         repeats: meaning of further rows of one device in one round. "refuse": unknown, so the log
             is refused. "once": records of one contribution. "each": separate contributions.
+        owner_column: column of the person who owns the device: integers, strings or bytes. Then an
+            audit has figures per person too. A device with two owners is refused.
         time_column: column of ISO 8601 text, timestamps or Unix numbers (`log_times.py`).
         time_unit: unit of numbers that are not Unix times.
         time_format: format of other text, in directives of strptime, such as "%d.%m.%Y %H:%M".
@@ -146,6 +149,7 @@ def import_log(
     layout = LogLayout(
         devices=(device_column,) if isinstance(device_column, str) else tuple(device_column),
         round=round_column,
+        owner=owner_column,
         time=time_column,
         time_unit=time_unit,
         time_format=time_format,
@@ -167,8 +171,7 @@ def import_log(
         time = "NULL::DOUBLE" if time_column is None else "time"
         seen = _queried(_ROUNDS.format(time=time), staged, memory_mebibytes)
         log_rounds = _LogRounds(pa.Table.from_batches(seen), source)
-        kind = source.schema.field("device").type
-        parts = _Parts(writer, kind, log_rounds, repeats)
+        parts = _Parts(writer, source.schema, log_rounds, repeats)
         for batch in _queried(_SORTED, staged, memory_mebibytes):
             parts.add(batch)
             line = f"{parts.rows:,} of {source.staged_rows:,} rows sorted"
@@ -211,6 +214,7 @@ def import_log(
             "filtered_rows": source.filtered_rows,
             "rows": sum(entry["rows"] for entry in entries),
             "devices": parts.devices,
+            **({} if owner_column is None else {"owner_column": owner_column}),
             "left_out": [asdict(each) for each in left_out],
             "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "packages": package_versions(),
@@ -379,25 +383,26 @@ class _Parts:
 
     Args:
         writer: the trace.
-        kind: type of the devices' names.
+        staged: columns of the rows.
         log_rounds: the rounds.
         repeats: one of REPEATS. With "each", further rows of a device in a round are kept. With
             "once", they become one participation with the first and the last of their times.
     """
 
     def __init__(
-        self, writer: TraceWriter, kind: pa.DataType, log_rounds: _LogRounds, repeats: str
+        self, writer: TraceWriter, staged: pa.Schema, log_rounds: _LogRounds, repeats: str
     ) -> None:
         self.devices = self.rows = 0
         self.repeated: Unused | None = None
         """Further rows of a device in a round."""
         self._writer = writer
-        self._names = _Names(writer.partial / DEVICES_FILE, kind)
+        names = [field for field in staged if field.name in ("device", "owner")]
+        self._names = _Names(writer.partial / DEVICES_FILE, pa.schema(names))
         self._log_rounds = log_rounds
         self._repeats = repeats
         self._entries: list[dict[str, Any]] = []
-        self._last: tuple[pa.Scalar, int] | None = None
-        """Name and round of the last row."""
+        self._last: tuple[pa.Scalar, int, pa.Scalar] | None = None
+        """Name, round and owner of the last row; the name in place of an owner, without owners."""
         self._pending: list[tuple[NDArray, ...]] = []
         """Batches of columns that are not written yet; none of them is empty."""
         self._pending_rows = 0
@@ -408,8 +413,8 @@ class _Parts:
         """Adds the next rows [B]."""
         if not batch.num_rows:
             return
-        names = batch.column(0)
-        rounds = self._log_rounds.places(batch.column(1).to_numpy())
+        names, owners = batch.column(0), batch.column(len(self._names.columns) - 1)
+        rounds = self._log_rounds.places(batch.column("round").to_numpy())
         # Rows are sorted, so comparing with the row before reveals new devices and repeated rows.
         is_new = np.ones(len(names), np.bool_)
         is_new[1:] = _COMPUTE.not_equal(names[1:], names[:-1])
@@ -418,7 +423,8 @@ class _Parts:
         if self._last is not None:
             is_new[0] = names[0] != self._last[0]
             is_again[0] = not is_new[0] and int(rounds[0]) == self._last[1]
-        self._last = names[-1], int(rounds[-1])
+        self._check_owners(names, owners, is_new)
+        self._last = names[-1], int(rounds[-1]), owners[-1]
         if is_again.any():
             place = int(is_again.argmax())
             number = int(self._log_rounds.numbers[rounds[place]])
@@ -428,11 +434,11 @@ class _Parts:
         ids = self.devices - 1 + np.cumsum(is_new)
         self.devices = int(ids[-1]) + 1
         self.rows += len(names)
-        self._names.add(names.filter(pa.array(is_new)))
+        self._names.add(batch.select(self._names.columns).filter(pa.array(is_new)))
         columns = [ids.astype(np.uint64), rounds]
-        if batch.num_columns > 2:
+        if "time" in batch.schema.names:
             self._schema = REPEATED_SCHEMA if self._repeats == "once" else TIMED_SCHEMA
-            columns.append(batch.column(2).to_numpy() - self._log_rounds.origin)
+            columns.append(batch.column("time").to_numpy() - self._log_rounds.origin)
         if self._repeats != "each":
             columns = self._joined(columns, np.flatnonzero(~is_again))
         if not columns[0].size:
@@ -441,6 +447,19 @@ class _Parts:
         self._pending_rows += columns[0].size
         if self._pending_rows > PART_ROWS:
             self._write_parts(is_last=False)
+
+    def _check_owners(self, names: pa.Array, owners: pa.Array, is_new: BoolArray) -> None:
+        """Raises InputError if a device has two owners, which the sort brings together."""
+        before = pa.array([owners[0] if self._last is None else self._last[2]], owners.type)
+        before = pa.concat_arrays([before, owners[:-1]])
+        differs = np.flatnonzero(~is_new & np.asarray(_COMPUTE.not_equal(owners, before)))
+        if differs.size:
+            place = int(differs[0])
+            raise InputError(
+                f"device {shown_value(names[place])} has the owners {shown_value(before[place])} "
+                f"and {shown_value(owners[place])} in the log, but a device belongs to one person; "
+                "correct the log, or name a device by both columns, which are then one unit"
+            )
 
     def finish(self) -> list[dict[str, Any]]:
         """Writes the remaining rows; returns the entries of all parts for run.json."""
@@ -518,18 +537,20 @@ class _Parts:
 class _Names:
     """Writes names in row groups of NAMES_PER_GROUP, so that positions follow from ids."""
 
-    def __init__(self, file: Path, kind: pa.DataType) -> None:
-        self._pending = pa.chunked_array([], kind)
+    def __init__(self, file: Path, schema: pa.Schema) -> None:
+        self.columns = schema.names
+        """The device, and the owner if owners are known."""
+        self._pending = schema.empty_table()
         self._writer = pq.ParquetWriter(
             file,
-            pa.schema([pa.field("device", kind)]),
+            schema,
             compression="zstd",
             use_dictionary=False,
             write_page_checksum=True,
         )
 
-    def add(self, names: pa.Array) -> None:
-        self._pending = pa.chunked_array([*self._pending.chunks, names])
+    def add(self, names: pa.RecordBatch) -> None:
+        self._pending = pa.concat_tables([self._pending, pa.Table.from_batches([names])])
         while len(self._pending) >= NAMES_PER_GROUP:
             self._write_group()
 
@@ -541,5 +562,5 @@ class _Names:
     def _write_group(self) -> None:
         # One chunk, because the bytes of the file, and so its digest, depend on the chunks.
         group = self._pending[:NAMES_PER_GROUP].combine_chunks()
-        self._writer.write_table(pa.table({"device": group}), NAMES_PER_GROUP)
+        self._writer.write_table(group, NAMES_PER_GROUP)
         self._pending = self._pending[NAMES_PER_GROUP:]

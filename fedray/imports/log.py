@@ -37,6 +37,7 @@ class LogLayout:
 
     devices: tuple[str, ...]
     round: str
+    owner: str | None = None
     time: str | None = None
     time_unit: str | None = None
     time_format: str | None = None
@@ -49,13 +50,15 @@ class LogLayout:
         if not self.devices:
             remedy = "name the column of the device"
             raise InputError.of("device_column", (), "names no column", remedy)
-        # A missing time column occurs once.
-        chosen = (*self.devices, self.round, self.time)
+        # A device that persons share may be named by the owner too: a unit per person.
+        owner = None if self.owner in self.devices else self.owner
+        chosen = (*self.devices, self.round, owner, self.time)
         for column, count in Counter(chosen).items():
-            if count > 1:
+            # Columns that are not given do not count.
+            if count > 1 and column is not None:
                 raise InputError(
-                    f"column {column!r} is given twice for device, round and time; give different "
-                    "columns"
+                    f"column {column!r} is given twice for device, round, owner and time; give "
+                    "different columns"
                 )
         for each in self.where:
             column, equals, _ = each.partition("=")
@@ -78,6 +81,8 @@ class LogLayout:
         named = dict.fromkeys(self.conditions, "where")
         if self.time is not None:
             named[self.time] = "time_column"
+        if self.owner is not None:
+            named[self.owner] = "owner_column"
         named[self.round] = "round_column"
         named |= dict.fromkeys(self.devices, "device_column")
         # A missing device column is reported before the others.
@@ -150,12 +155,18 @@ class Log:
         _check_round_type(layout.round, self._types[layout.round])
         self._met: dict[str, dict[str, None]] = {column: {} for column in layout.conditions}
         """First few values of the columns of conditions."""
-        self.schema = pa.schema({"device": self._device_type(), "round": pa.int64()})
+        fields = {"device": self._device_type()}
+        # The owner comes second, so that the sort brings a device's owners together.
+        if layout.owner is not None:
+            kind = self._types[layout.owner]
+            fields["owner"] = _name_kind(layout.owner, kind, "owner_column", "owners")
+        fields["round"] = pa.int64()
         if layout.time is not None:
-            self.schema = self.schema.append(pa.field("time", pa.float64()))
+            fields["time"] = pa.float64()
+        self.schema = pa.schema(fields)
 
     def stage(self, file: Path) -> None:
-        """Writes device, round and time of the participations to a Parquet file.
+        """Writes device, owner, round and time of the participations to a Parquet file.
 
         Raises:
             InputError: the log cannot be read.
@@ -218,6 +229,7 @@ class Log:
 
     def _participations(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         devices = self._devices(batch)
+        owners = self._owners(batch)
         rounds = batch.column(self.layout.round)
         whole = _whole_numbers(rounds)
         numbers = np.asarray(whole.fill_null(0))
@@ -228,6 +240,7 @@ class Log:
         # A row is counted under the first of these that it fails.
         checks = {
             "without a device": _is_missing(devices),
+            "without an owner": _is_missing(owners[0]) if owners else np.zeros(len(devices), bool),
             "without a round": np.asarray(rounds.is_null()),
             "with a round that is not an integer": np.asarray(whole.is_null()),
             "with a negative round": numbers < 0,
@@ -252,7 +265,8 @@ class Log:
             self.unreleased_rounds = np.union1d(self.unreleased_rounds, found)
         # Times of other rows are not read, so wrong times there are harmless.
         places = np.flatnonzero(is_left & ~is_unreleased)
-        columns = [_taken(devices, places), pa.array(staged[places])]
+        columns = [_taken(each, places) for each in (devices, *owners)]
+        columns.append(pa.array(staged[places]))
         if self.times is not None:
 
             def row_name(place: int) -> str:
@@ -262,6 +276,14 @@ class Log:
             times = _taken(batch.column(self.layout.time), places)
             columns.append(pa.array(self.times.seconds(times, row_name)))
         return pa.record_batch(columns, schema=self.schema)
+
+    def _owners(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """Returns each row's owner, as a list of one column, or of none."""
+        if self.layout.owner is None:
+            return []
+        found = batch.column(self.layout.owner).cast(self.schema.field("owner").type)
+        found.validate(full=True)
+        return [found]
 
     def _devices(self, batch: pa.RecordBatch) -> pa.Array:
         """Returns each row's device: a value, or several joined by "|" and escaped by a
@@ -285,7 +307,7 @@ class Log:
 
     def _device_type(self) -> pa.DataType:
         names = self.layout.devices
-        kinds = [_device_kind(name, self._types[name]) for name in names]
+        kinds = [_name_kind(name, self._types[name], "device_column", "devices") for name in names]
         if len(kinds) == 1:
             return kinds[0]
         if pa.binary() in kinds:
@@ -294,7 +316,7 @@ class Log:
         return pa.string()
 
 
-def _device_kind(name: str, kind: pa.DataType) -> pa.DataType:
+def _name_kind(name: str, kind: pa.DataType, argument: str, named: str) -> pa.DataType:
     if pa.types.is_unsigned_integer(kind):
         return pa.uint64()
     if pa.types.is_signed_integer(kind):
@@ -304,8 +326,8 @@ def _device_kind(name: str, kind: pa.DataType) -> pa.DataType:
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     if is_bytes or pa.types.is_fixed_size_binary(kind):
         return pa.binary()
-    remedy = "devices must be integers, strings or bytes"
-    raise InputError.of("device_column", name, f"is of type {kind}", remedy)
+    remedy = f"{named} must be integers, strings or bytes"
+    raise InputError.of(argument, name, f"is of type {kind}", remedy)
 
 
 def _check_round_type(name: str, kind: pa.DataType) -> None:

@@ -16,6 +16,7 @@ from fedray.audit.guarantees import (
     OBSERVED_LIMITS,
     Guarantee,
 )
+from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
 from fedray.base.rounding import counted, down, fine, given, shown_min_sep, shown_noise, up
@@ -35,6 +36,11 @@ CLASSES_NOTE = (
     "Eligible at once is the mean of the first week, whatever timers say, as estimated from a "
     "sample. Min-sep is the least between two participations of one device of the class."
 )
+LEDGER_NOTE = (
+    "rho is that of the device that spent most, with its rounds as recorded; a guarantee may rest "
+    "on it only if no device's participation depended on the released models. Keep the head "
+    "elsewhere: without it, nothing shows that the last lines were removed."
+)
 CHECKLIST_NOTE = "In the order of the checklist of Ponomareva et al. 2023, ready to be published."
 
 
@@ -45,6 +51,7 @@ def audit_tables(audit: Audit) -> list[Table]:
         tables.append(classes_table(audit.classes))
     if audit.mechanisms or audit.no_guarantee:
         tables.append(guarantees_table(audit))
+    tables += persons_tables(audit)
     if audit.releases:
         tables.append(releases_table(audit))
     if audit.findings:
@@ -60,10 +67,23 @@ def participation_table(audit: Audit) -> Table:
         ("participations (accepted)", f"{audit.participations:,}"),
         ("min-sep b (rounds)", shown_min_sep(audit.min_sep)),
         ("max participations k", f"{audit.max_participations:,}"),
+        *_person_facts(audit),
         *_violation_facts(audit),
         *_exclusion_facts(audit),
     ]
     return Table.facts(f"Audit of {audit.path}", facts, audit.short_run_note)
+
+
+def _person_facts(audit: Audit) -> list[tuple[str, str]]:
+    found = audit.persons
+    if found is None:
+        return []
+    persons = ", ".join(f"{each:,}" for each in found.persons_by_devices)
+    return [
+        ("persons (took part)", f"{found.persons:,}"),
+        ("of them with 1, 2, ... devices", persons),
+        ("max participations of a person", f"{found.max_participations:,}"),
+    ]
 
 
 def _violation_facts(audit: Audit) -> list[tuple[str, str]]:
@@ -128,6 +148,35 @@ def guarantees_table(audit: Audit) -> Table:
         f"{LIMITS_NOTE} {_binding(first)}",
         row_styles=["used" if row[0] is first and others else "" for row in rows],
     )
+
+
+def persons_tables(audit: Audit) -> list[Table]:
+    """Returns the guarantees of a person instead of a device, as a list of one table; empty if
+    owners are unknown."""
+    rows = [
+        (mechanism, guarantee)
+        for mechanism in audit.mechanisms
+        if mechanism.person is not None
+        for guarantee in mechanism.person.guarantees
+        if guarantee.name != "claimed" or audit.findings
+    ]
+    if audit.persons is None or not rows:
+        return []
+    cells = {
+        "guarantee": lambda row: row[1].name,
+        "mechanism": lambda row: row[0].name,
+        **_privacy_cells(lambda row: row[1]),
+        "rest on": lambda row: "yes" if row[1].may_rest_on else "no",
+    }
+    person = audit.mechanisms[0].person
+    assert person is not None
+    rounds = ", ".join(map(str, person.trace.rounds))
+    note = (
+        f"Observed: all rounds of a person's devices together; the worst is person "
+        f"{person.binding_person}, of rounds {rounds}. Others: {audit.persons.assumption.text} "
+        f"Source: {audit.persons.source}."
+    )
+    return [Table.of("A person instead of a device", rows, cells, note)]
 
 
 def _named(mechanism: MechanismAudit, has_claim: bool) -> Iterable[tuple[str, Guarantee]]:
@@ -395,6 +444,27 @@ def calibration_tables(calibration: TraceCalibration) -> list[Table]:
     had = calibration.run_noise_multiplier
     note = "" if had is None else f"The run had the noise multiplier {given(had)}."
     return [Table.of(f"{title} {calibration.path}", rows, cells, note)]
+
+
+def ledger_tables(ledger: Ledger) -> list[Table]:
+    """Returns the windows of a ledger, its open reservations, and its head."""
+    budget = ledger.entries[0]
+    cells = {
+        "window": lambda each: each.window,
+        "devices": lambda each: f"{each.devices:,}",
+        "rho spent": lambda each: fine(each.rho),
+        "rho reserved": lambda each: fine(each.reserved),
+        "epsilon": lambda each: up(each.epsilon),
+        "budget": lambda each: "kept" if each.is_within else "EXCEEDED",
+    }
+    title = f"Budget: epsilon {budget['epsilon']:g} at delta {given(budget['delta'])} of a device "
+    windows = Table.of(f"{title}in a {budget['period']}", ledger.windows, cells, LEDGER_NOTE)
+    reserved = [
+        (f"line {number} reserved", f"run {each['run'][:12]} from {each['start']}")
+        for number, each in ledger.reservations.items()
+    ]
+    rows = (*reserved, ("lines", f"{len(ledger.entries):,}"), ("head", ledger.head))
+    return [windows, Table("", ("", ""), rows)]
 
 
 def tasks_tables(audit: TasksAudit) -> list[Table]:

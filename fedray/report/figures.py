@@ -43,8 +43,8 @@ def audit_figures(audit: Audit) -> list[Figure]:
         figures.append(gaps(audit))
     if audit.exclusions is not None and audit.exclusions.devices:
         figures.append(excluded_devices(audit, audit.exclusions))
-    # An audit without noise has no ledger.
-    if audit.ledger:
+    # Without noise no privacy was spent over rounds.
+    if audit.over_rounds:
         figures += losses_over_rounds(audit)
     if audit.device_privacy is not None:
         privacy = audit.device_privacy
@@ -325,7 +325,7 @@ def losses_over_rounds(audit: Audit) -> list[Figure]:
 
     Privacy is lost with every round, so the value at a computed round bounds those before it.
     """
-    is_exact = all(entry.sensitivity_is_exact for entry in audit.ledger)
+    is_exact = all(entry.sensitivity_is_exact for entry in audit.over_rounds)
     kind = "Exact for the trace"
     if not is_exact:
         kind = "An upper bound for the trace, at some rounds at least,"
@@ -333,11 +333,11 @@ def losses_over_rounds(audit: Audit) -> list[Figure]:
         f"{kind} at the right end of each step; before it the step is an upper bound. Observed: "
         "it holds for this run's pattern."
     )
-    ends = np.array([entry.rounds for entry in audit.ledger], np.float64)
+    ends = np.array([entry.rounds for entry in audit.over_rounds], np.float64)
     starts = np.concatenate([[0.0], ends])[:-1]
     delta = given(audit.mechanisms[0].observed.delta)
-    epsilons = np.array([entry.epsilon for entry in audit.ledger])
-    rhos = np.array([entry.rho for entry in audit.ledger])
+    epsilons = np.array([entry.epsilon for entry in audit.over_rounds])
+    rhos = np.array([entry.rho for entry in audit.over_rounds])
     figures = []
     for name, loss, values, axis in (
         ("privacy", "Epsilon", epsilons, Axis(f"Epsilon at delta = {delta}", decimals=4)),

@@ -102,6 +102,7 @@ def _tables(audit: Audit) -> list[Table]:
         tables.append(audits.utility_table(audit))
     if audit.mechanisms or audit.no_guarantee:
         tables.append(audits.guarantees_table(audit))
+    tables += audits.persons_tables(audit)
     if audit.releases:
         tables.append(audits.releases_table(audit))
     if audit.device_privacy is not None:

@@ -85,7 +85,7 @@ def _too_few_devices(scenario: Scenario, parts: int, rule: str, lowered: str) ->
 def _too_many_contributions(scenario: Scenario, parts: int, name: str) -> Iterator[str]:
     goal, devices = scenario.rounds.report_goal, _most_devices(scenario)
     needed = parts * goal
-    for bound in _contributions_of_a_device(scenario):
+    for bound in contributions_of_a_device(scenario):
         if needed > devices * bound.most:
             yield (
                 f"{bound.rule}: {parts:,} {name} of rounds.report_goal={goal} need {needed:,} "
@@ -95,7 +95,8 @@ def _too_many_contributions(scenario: Scenario, parts: int, name: str) -> Iterat
             )
 
 
-def _contributions_of_a_device(scenario: Scenario) -> Iterator[_Bound]:
+def contributions_of_a_device(scenario: Scenario) -> Iterator[_Bound]:
+    """Yields an upper bound on the contributions of a device for each rule that limits them."""
     participation = scenario.participation
     # A device that has lost its history no longer knows how often or when it took part.
     if participation.history_loss_per_day is not None:
@@ -111,7 +112,7 @@ def _contributions_of_a_device(scenario: Scenario) -> Iterator[_Bound]:
     )
     wait = participation.wait_seconds
     if is_kept and wait > 0.0:
-        most = math.floor(_last_report(scenario) / wait) + 1
+        most = math.floor(last_report(scenario) / wait) + 1
         days = scenario.rounds.max_days
         rule = (
             f"{participation.keys_by_rule['time']} lets a device take part at most {most:,} "
@@ -142,7 +143,7 @@ def _last_start(scenario: Scenario) -> float:
     return 86_400.0 * rounds.max_days + 60.0 * rounds.look_ahead_minutes
 
 
-def _last_report(scenario: Scenario) -> float:
+def last_report(scenario: Scenario) -> float:
     """Returns the latest time of a contribution that counts, seconds since start."""
     return _last_start(scenario) + 60.0 * scenario.rounds.report_timeout_minutes
 

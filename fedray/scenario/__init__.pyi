@@ -9,6 +9,7 @@ from fedray.scenario.latency import Latency as Latency
 from fedray.scenario.participation import *
 from fedray.scenario.population import Correlation as Correlation
 from fedray.scenario.population import DeviceClass as DeviceClass
+from fedray.scenario.population import Owners as Owners
 from fedray.scenario.population import Population as Population
 from fedray.scenario.population import TimeZone as TimeZone
 from fedray.scenario.privacy import NoNoise as NoNoise

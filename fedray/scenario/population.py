@@ -133,6 +133,35 @@ class Correlation(Table):
         return self
 
 
+class Owners(Table):
+    """Persons who own the devices. The number of devices of a person minus 1 is binomial. Devices
+    of one person have neighbouring ids."""
+
+    mean_devices: Annotated[float, Field(ge=1, le=6)]
+    """Mean number of devices of a person."""
+    most_devices: Annotated[int, Field(ge=1, le=6)] = 3
+    """Largest number of devices of a person, for which guarantees per person hold."""
+
+    @property
+    def shares(self) -> list[float]:
+        """Shares of the persons with 1, 2, .., `most_devices` devices."""
+        trials = self.most_devices - 1
+        chance = (self.mean_devices - 1.0) / max(1, trials)
+        return [
+            math.comb(trials, more) * chance**more * (1.0 - chance) ** (trials - more)
+            for more in range(self.most_devices)
+        ]
+
+    @model_validator(mode="after")
+    def _mean_is_not_above_most(self) -> Self:
+        if self.mean_devices > self.most_devices:
+            raise ValueError(
+                f"mean_devices={self.mean_devices:g} must be at most most_devices="
+                f"{self.most_devices}; lower it, or raise most_devices"
+            )
+        return self
+
+
 class Population(Table):
     """Number, classes, time zones and data sizes of the devices."""
 
@@ -166,6 +195,8 @@ class Population(Table):
     correlation: Correlation | None = None
     """Table: rank correlations of speed, bandwidth, habit and examples. Default: they are
         independent."""
+    owners: Owners | None = None
+    """Table: persons who own the devices. Default: unknown, and the audit is per device."""
 
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> Self:

@@ -10,6 +10,7 @@ from fedray.base.table import PositiveShare, Table, told_apart_by
 __all__ = [
     "CyclicPoissonSchedule",
     "CyclicSchedule",
+    "MinSepSchedule",
     "PoissonSchedule",
     "Uploads",
 ]
@@ -41,6 +42,22 @@ class PoissonSchedule(Table):
     """Probability that an upload takes part in a round (q in McMahan et al. 2018)."""
 
 
+class MinSepSchedule(Table):
+    """Every stored upload takes part in a round with the same probability, independently, unless
+    it did in one of the last min_sep - 1 rounds (b-min-sep sampling; Dong et al. 2026).
+
+    A window begins in the stationary state, so that its rounds are equally large. With probability
+    1 it is random allocation: a uniform first round, and every min_sep-th from there.
+    """
+
+    kind: Literal["min_sep"] = "min_sep"
+    """Poisson samples of the uploads whose last round is min_sep rounds ago."""
+    min_sep: Annotated[int, Field(ge=1, lt=2**31)]
+    """Smallest difference between two round numbers of one upload."""
+    probability: PositiveShare = 1.0
+    """Probability that an upload takes part in a round in which it may."""
+
+
 class CyclicPoissonSchedule(Table):
     """Partitions of the uploads that take turns, with a Poisson sample in every turn.
 
@@ -66,7 +83,8 @@ class CyclicPoissonSchedule(Table):
 AnySchedule = Annotated[
     Annotated[CyclicSchedule, Tag("cyclic")]
     | Annotated[CyclicPoissonSchedule, Tag("cyclic_poisson")]
-    | Annotated[PoissonSchedule, Tag("poisson")],
+    | Annotated[PoissonSchedule, Tag("poisson")]
+    | Annotated[MinSepSchedule, Tag("min_sep")],
     told_apart_by("kind", "cyclic"),
 ]
 """Tables of schedules, distinguished by `kind`."""
@@ -86,8 +104,8 @@ class Uploads(Table):
     """Number of consecutive upload windows. The rounds are divided evenly between them; the first
     ones have one more if there is a remainder."""
     schedule: AnySchedule
-    """Table: which uploads take part in a round; its `kind` is cyclic, cyclic_poisson or
-        poisson."""
+    """Table: which uploads take part in a round; its `kind` is cyclic, cyclic_poisson, poisson or
+        min_sep."""
     round_minutes: Annotated[float, Field(gt=0, le=87_840)] = 1.0
     """Minutes that an attempt at a round takes on the server."""
     unresolved_share: Annotated[float, Field(ge=0, lt=1 / ONE_IN)] = 0.0
@@ -107,9 +125,10 @@ class Uploads(Table):
 
     @property
     def groups(self) -> int:
-        """Number of groups of uploads that take turns; 1 for plain Poisson samples."""
+        """Number of groups of uploads that take turns, or least difference between two rounds of an
+        upload; 1 for plain Poisson samples."""
         match self.schedule:
-            case CyclicSchedule():
+            case CyclicSchedule() | MinSepSchedule():
                 return self.schedule.min_sep
             case CyclicPoissonSchedule():
                 return self.schedule.partitions

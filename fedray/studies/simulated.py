@@ -35,7 +35,7 @@ _Job = TypeVar("_Job")
 _Done = TypeVar("_Done")
 # The links are named, because rglob does not follow them from fedray itself.
 _SOURCES = ("fedray", "fedray/mechanisms", "fedray/clients", "fedray/server")
-_COLUMNS = ("device_ids", "counts", "rounds", "weights")
+_COLUMNS = ("device_ids", "counts", "rounds", "weights", "owner_ids")
 
 
 @dataclass(frozen=True, slots=True)

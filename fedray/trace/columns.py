@@ -13,6 +13,7 @@ from fedray.trace.schema import (
     LOSS_SCHEMA,
     LOSSES_FILE,
     OUTCOMES,
+    OWNER,
     PARTICIPATIONS,
     ROUND_SCHEMA,
     ROUNDS_FILE,
@@ -35,6 +36,8 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
                                  "how many of them are used."),
         "version": ("rounds", "Only for buffered rounds: number of rounds released when the "
                               "device started. The round minus the version is the staleness."),
+        "owner_id": ("", "Only with `population.owners`: the person who owns the device, named by "
+                         "the id of the person's first device."),
     },
     ROUNDS_FILE: {
         "round": ("", "Number of the committed round, from 0; an abandoned attempt has the "
@@ -75,7 +78,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 """(unit, meaning) of every column, by file. metrics.parquet also has, for each metric of the task,
 evaluation_NAME and evaluation_NAME_error, which are null in rounds that were not evaluated."""
 _SCHEMAS: Mapping[str, pa.Schema] = {
-    PARTICIPATIONS: BUFFERED_SCHEMA,
+    PARTICIPATIONS: BUFFERED_SCHEMA.append(OWNER),
     ROUNDS_FILE: ROUND_SCHEMA,
     LOSSES_FILE: LOSS_SCHEMA,
     METRICS_FILE: METRIC_SCHEMA,

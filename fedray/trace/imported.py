@@ -8,7 +8,7 @@ the log has times.
                                 each device in one file. With repeats "once" also last_time, the
                                 time of the participation's last row
       log_rounds.parquet        row i: the log's name of round i, and its time
-      devices.parquet           row i: the log's name of device i
+      devices.parquet           row i: the log's name of device i, and perhaps of its owner
 
 Device ids are positions in devices.parquet, so that names of any kind are kept exactly. Times are
 seconds since the first time in the log or the rounds file; run.json records that moment.
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypedDict, get_type_hints
+from typing import Any, ClassVar, NamedTuple, NotRequired, Self, TypedDict, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -178,6 +178,8 @@ class ImportDocument(TypedDict):
     """Number of participations in the trace."""
     devices: int
     """Number of devices that took part at least once."""
+    owner_column: NotRequired[str]
+    """Column of the log that names the owner of a device; absent if owners are unknown."""
     left_out: list[LeftOut]
     """Rows that are not participations."""
     written: str
@@ -504,7 +506,34 @@ class ImportedTrace(Result):
             is_first[1:] = (device_ids[1:] != device_ids[:-1]) | (rounds[1:] != rounds[:-1])
             distinct = device_ids[is_first], rounds[is_first]
         check_accepted(*distinct, first, end, self.committed_rounds, str(file))
-        return AcceptedPart(device_ids, rounds)
+        owner_ids = None if self._owners is None else self._owners[device_ids]
+        return AcceptedPart(device_ids, rounds, owner_ids=owner_ids)
+
+    @cached_property
+    def _owners(self) -> UInt64Array | None:
+        """Owner of each device, [devices], named by the first device that has the owner; None if
+        the log has no owners."""
+        if not self.has_owners:
+            return None
+        try:
+            names = pq.read_table(self._names_file, columns=["owner"]).column(0)
+        except DAMAGE as error:
+            raise TraceCorrupt(
+                f"{self._names_file} is damaged ({first_line(error)}); import the log again"
+            ) from None
+        codes = names.combine_chunks().dictionary_encode().indices.to_numpy()
+        _, first = np.unique(codes, return_index=True)
+        return first[codes].astype(np.uint64)
+
+    @property
+    def has_owners(self) -> bool:
+        """Whether the log names the owners of devices."""
+        return "owner_column" in self.run
+
+    def owner_name(self, owner_id: int) -> str:
+        """Returns the log's name of a person, given by the first device that the person owns; as
+        `name_of`."""
+        return self._names_in("owner", [owner_id])[0]
 
     def name_of(self, device_id: int) -> str:
         """Returns the log's name of the device `device_id`, quoted and escaped if it cannot be
@@ -517,12 +546,15 @@ class ImportedTrace(Result):
         Each row group that contains a requested name is read once, which is fast for the few
         devices of a report and for many neighbouring devices.
         """
+        return self._names_in("device", device_ids)
+
+    def _names_in(self, column: str, device_ids: Sequence[int]) -> list[str]:
         file = self._names_file
         # Row groups have equal sizes, so the position of a name follows from the id.
         groups = sorted({each // NAMES_PER_GROUP for each in device_ids})
         try:
             with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-                columns = {each: parquet.read_row_group(each).column(0) for each in groups}
+                columns = {each: parquet.read_row_group(each)[column] for each in groups}
             return [
                 name_text(columns[each // NAMES_PER_GROUP][each % NAMES_PER_GROUP].as_py())
                 for each in device_ids
@@ -531,6 +563,12 @@ class ImportedTrace(Result):
             raise TraceCorrupt(
                 f"{file} is missing or damaged ({first_line(error)}); import the log again"
             ) from None
+
+    @property
+    def device_names(self) -> pa.ChunkedArray:
+        """Names of all devices in the log, in order of their ids; integers as text."""
+        names = pq.read_table(self._names_file)["device"]
+        return names.cast(pa.string()) if pa.types.is_integer(names.type) else names
 
     def verify(self) -> None:
         """Recomputes every digest. Raises TraceCorrupt at the first difference."""

@@ -13,6 +13,7 @@
 7. Losses of devices' histories, and changes of their clocks, are sorted by (device_id, time).
 8. In buffered rounds the version of a participation is at most its round, and at most max_staleness
    older.
+9. All rows of a device name the same owner.
 """
 
 import numpy as np
@@ -207,6 +208,22 @@ def check_versions(
     most = int(staleness.max(initial=0))
     if max_staleness is not None and most > max_staleness:
         _demand(False, source, f"a report is {most} rounds stale, max_staleness is {max_staleness}")
+
+
+def check_owners(owner_ids: UInt64Array, device_ids: UInt64Array, source: str) -> None:
+    """Checks invariant 9 for participations [A] in order of device.
+
+    Args:
+        owner_ids: owners of the rows, [A].
+        device_ids: devices of the rows, [A].
+        source: the file, for messages.
+
+    Raises:
+        TraceCorrupt: a device has two owners.
+    """
+    is_same = device_ids[1:] == device_ids[:-1]
+    has_one = owner_ids[1:] == owner_ids[:-1]
+    _demand(bool(has_one[is_same].all()), source, "a device has two owners")
 
 
 def _demand(holds: bool, source: str, problem: str) -> None:

@@ -20,6 +20,7 @@ from fedray.trace.files import check_file, check_name, first_line, read_columns
 from fedray.trace.invariants import (
     check_accepted,
     check_events,
+    check_owners,
     check_rounds,
     check_rows,
     check_totals,
@@ -33,6 +34,7 @@ from fedray.trace.schema import (
     FORMAT,
     LOSSES_FILE,
     OUTCOMES,
+    OWNER,
     PARTICIPATION_SCHEMA,
     PARTICIPATIONS,
     ROUND_SCHEMA,
@@ -63,6 +65,8 @@ class AcceptedPart:
     versions: UInt32Array | None = None
     """Model version sent to each device, [A]: the number of rounds released when it started. None
     unless rounds are buffered; the version then equals the round."""
+    owner_ids: UInt64Array | None = None
+    """Owner of each device, [A]; None if owners are unknown."""
 
 
 class Trace(DrawnResult):
@@ -142,7 +146,14 @@ class Trace(DrawnResult):
     @property
     def participation_schema(self) -> pa.Schema:
         """Columns of the participations."""
-        return BUFFERED_SCHEMA if self.is_buffered else PARTICIPATION_SCHEMA
+        schema = BUFFERED_SCHEMA if self.is_buffered else PARTICIPATION_SCHEMA
+        return schema.append(OWNER) if self.has_owners else schema
+
+    @property
+    def has_owners(self) -> bool:
+        """Whether the run had owners of devices (`population.owners`)."""
+        population = self.scenario.get("population")
+        return isinstance(population, dict) and "owners" in population
 
     @property
     def scenario(self) -> dict[str, Any]:
@@ -163,6 +174,7 @@ class Trace(DrawnResult):
         if not isinstance(sampling, dict) or sampling.get("kind") not in (
             "poisson",
             "cyclic_poisson",
+            "min_sep",
         ):
             return None
         probability = sampling.get("probability")
@@ -251,8 +263,9 @@ class Trace(DrawnResult):
         check_totals(rows_per_round, self.rounds, str(self.path))
 
     def _accepted_of(self, part: dict[str, Any]) -> AcceptedPart:
-        names = ("round", "device_id", "outcome", "version")
-        columns = self._columns_of(part, names if self.is_buffered else names[:-1])
+        used = ("round", "device_id", "outcome", "version", OWNER.name)
+        names = [name for name in self.participation_schema.names if name in used]
+        columns = self._columns_of(part, names)
         chosen = columns["outcome"] == OUTCOMES.index("accepted")
         rounds = columns["round"][chosen]
         device_ids = columns["device_id"][chosen]
@@ -263,7 +276,10 @@ class Trace(DrawnResult):
         versions = columns["version"][chosen] if self.is_buffered else None
         if versions is not None:
             check_versions(versions, rounds, self._max_staleness, file)
-        return AcceptedPart(device_ids, rounds, versions)
+        owner_ids = columns[OWNER.name][chosen] if self.has_owners else None
+        if owner_ids is not None:
+            check_owners(owner_ids, device_ids, file)
+        return AcceptedPart(device_ids, rounds, versions, owner_ids)
 
     @property
     def _max_staleness(self) -> int | None:
@@ -275,6 +291,10 @@ class Trace(DrawnResult):
     def name_of(self, device_id: int) -> str:
         """Returns the name of the device `device_id`: its id as text."""
         return str(device_id)
+
+    def owner_name(self, owner_id: int) -> str:
+        """Returns the name of a person: the id of the first device that the person has."""
+        return str(owner_id)
 
     def names_of(self, device_ids: Sequence[int]) -> list[str]:
         """Returns the names of devices, in their order, each as `name_of` returns it."""

@@ -7,7 +7,8 @@
       participations/*.parquet    a row per selected device, sorted by (device_id, checkin_time); a
                                   file per part (a fixed range of device blocks), so that each
                                   device's rows are in one file; of buffered rounds, a row per
-                                  device whose attempt ended while the buffer was filled
+                                  device whose attempt ended while the buffer was filled; with
+                              population.owners, also the owner of the device
       losses.parquet              a row per loss of a device's history, between its first and last
                                   check-in in the trace, sorted by (device_id, time); only if
                                   histories may be lost
@@ -76,6 +77,9 @@ BUFFERED_SCHEMA = PARTICIPATION_SCHEMA.append(
     pa.field("version", pa.uint32(), nullable=False)
 )
 """Columns of participations in buffered rounds."""
+OWNER = pa.field("owner_id", pa.uint64(), nullable=False)
+"""Column of the device's owner, the last one of participations in a run with `population.owners`.
+"""
 ROUND_SCHEMA = pa.schema(
     [
         pa.field("round", pa.uint32(), nullable=False),

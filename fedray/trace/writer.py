@@ -22,6 +22,7 @@ from fedray.trace.schema import (
     FORMAT,
     LOSSES_FILE,
     OUTCOMES,
+    OWNER,
     PARTICIPATION_SCHEMA,
     PARTICIPATIONS,
     ROUND_SCHEMA,
@@ -45,13 +46,14 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
     Args:
         first_device: smallest permitted id.
         end_device: one above the largest permitted id.
-        columns: columns of PARTICIPATION_SCHEMA, or of BUFFERED_SCHEMA with versions, in its order;
-            outcomes as codes, NaN for no report.
+        columns: columns of PARTICIPATION_SCHEMA, or of BUFFERED_SCHEMA with versions, and perhaps
+            OWNER; outcomes as codes, NaN for no report.
 
     Returns:
         The part with its bytes and the digests of its values.
     """
     schema = BUFFERED_SCHEMA if "version" in columns else PARTICIPATION_SCHEMA
+    schema = schema.append(OWNER) if OWNER.name in columns else schema
     # The digest depends on the order of the columns, which is that of the schema.
     ordered = {name: columns[name] for name in schema.names}
     arrays = [_to_arrow(ordered[field.name], field) for field in schema]
@@ -73,6 +75,7 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
             "report_time": "BYTE_STREAM_SPLIT",
             "examples": "PLAIN",
             **({"version": "PLAIN"} if "version" in columns else {}),
+            **({OWNER.name: "DELTA_BINARY_PACKED"} if OWNER.name in columns else {}),
         },
         write_page_checksum=True,
     )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from fedray.mechanisms.accounting.events import Event, EventRefused
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.moments import moments_epsilon
+from fedray.mechanisms.accounting.monte_carlo import monte_carlo_epsilon
 from fedray.mechanisms.accounting.pld import pld_epsilon
 from fedray.mechanisms.accounting.renyi import renyi_epsilon
 from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
@@ -17,6 +18,7 @@ ACCOUNTANTS: dict[str, Callable[[Event, float], float]] = {
     "gdp": gdp_epsilon,
     "pld": pld_epsilon,
     "zcdp": zcdp_epsilon,
+    "monte-carlo": monte_carlo_epsilon,
     "renyi": renyi_epsilon,
     "moments": moments_epsilon,
 }

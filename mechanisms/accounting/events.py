@@ -15,7 +15,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import (
@@ -36,7 +36,7 @@ from fedray.mechanisms.accounting.limits import check_noise_multiplier
 from fedray.mechanisms.files import strategy_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import AnyStrategy
-from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.strategy import MOST_MATRIX_ROUNDS, Sensitivity, Strategy
 
 MOST_SENSITIVITY = 1e148
 """Sensitivity from which on epsilon is not finite at any noise multiplier."""
@@ -280,6 +280,39 @@ class PoissonSampled(Event):
     """Release from the sample; if it has several parts, all are from the same sample."""
 
 
+class MinSepSampled(Event):
+    """The rounds of a strategy under b-min-sep sampling: a device takes part in a round with the
+    same probability, independently, unless it did in one of the last b - 1 rounds.
+
+    Before round 0 the process is in its stationary state, so that rounds are equally large. With
+    probability 1 it is random allocation: a uniform first round, and every b-th from there (Dong et
+    al. 2026, arXiv 2602.09338).
+    """
+
+    kind: Literal["min-sep-sampled"] = "min-sep-sampled"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """The rounds of a strategy under b-min-sep sampling."""
+    strategy: Annotated[SerializeAsAny[Strategy], BeforeValidator(_strategy_of)]
+    """C, whose noise is correlated between rounds."""
+    rounds: Annotated[int, Field(ge=1, le=MOST_MATRIX_ROUNDS)]
+    """n, number of rounds released."""
+    min_sep: Annotated[int, Field(ge=1, le=MOST_MATRIX_ROUNDS)]
+    """b, least difference between two rounds of a device."""
+    probability: Annotated[float, Field(gt=0, le=1)]
+    """p, probability that a device takes part in a round in which it may."""
+    noise_multiplier: float
+    """z, standard deviation of the noise over the largest norm of a contribution, 0.01 to 1e6."""
+
+    if TYPE_CHECKING:
+
+        def __hash__(self) -> int: ...  # pydantic makes it for a frozen class
+
+    @field_validator("noise_multiplier")
+    @classmethod
+    def _is_a_noise_multiplier(cls, value: float) -> float:
+        check_noise_multiplier(value)
+        return value
+
+
 class Repeated(Event):
     """The same event several times, with fresh noise and fresh samples, possibly chosen
     adaptively."""
@@ -318,6 +351,7 @@ AnyEvent = Annotated[
     | GaussianSum
     | DiscreteGaussianSum
     | PoissonSampled
+    | MinSepSampled
     | Repeated
     | Composed
     | PostProcessed,

@@ -131,7 +131,9 @@ def best_bands(
             noise(request.bands)
         else:
             numbers = wanted.numbers_of_bands
-            grid = [1 << place for place in range(len(numbers).bit_length())]
+            # The last number, where nothing is amplified, may be a second minimum.
+            grid = [1 << place for place in range((len(numbers) - 1).bit_length())]
+            grid.append(len(numbers))
             best_number(lambda place: noise(numbers[place - 1]), grid, len(numbers))
     tried = [known[bands] for bands in sorted(known)]
     best, _ = min(tried, key=lambda each: each[1].noise)

@@ -69,7 +69,7 @@ def filter_of(scenario: Scenario) -> SensitivityFilter | None:
     has a cost in all later
     rounds: it is charged for all of them at once.
 
-    The server's ledger decides, not the history that devices keep: the limit also holds for a
+    The server's count decides, not the history that devices keep: the limit also holds for a
     device that has lost its history.
     """
     privacy = scenario.privacy

@@ -12,7 +12,12 @@ import numpy as np
 from fedray.base.arrays import BoolArray, Int64Array, UInt64Array
 from fedray.base.rng import Stream, long_words, stream_key
 from fedray.scenario import Scenario
-from fedray.scenario.uploads import CyclicPoissonSchedule, CyclicSchedule, PoissonSchedule
+from fedray.scenario.uploads import (
+    CyclicPoissonSchedule,
+    CyclicSchedule,
+    MinSepSchedule,
+    PoissonSchedule,
+)
 
 
 class Schedule(Protocol):
@@ -139,6 +144,55 @@ class Poisson(_InTurn):
         return eligible[_happens(words, self._probability)]
 
 
+class MinSepPoisson(Poisson):
+    """Every upload, with the same probability and independently, unless it was drawn in one of the
+    last rounds.
+
+    Args:
+        seed: seed of the draws.
+        probability: p, as of `Poisson`.
+        min_sep: least difference between two rounds of an upload.
+    """
+
+    @classmethod
+    def of(
+        cls, table: PoissonSchedule | CyclicPoissonSchedule | MinSepSchedule, scenario: Scenario
+    ) -> "MinSepPoisson":
+        """Returns the schedule of a table and a scenario."""
+        assert isinstance(table, MinSepSchedule)
+        return cls(scenario.seed, table.probability, table.min_sep)
+
+    def __init__(self, seed: int, probability: float, min_sep: int) -> None:
+        super().__init__(seed, probability)
+        self._min_sep = min_sep
+        self._waits = np.empty(0, np.int64)
+        self._drawn = np.empty(0, np.int64)
+        self._round: int | None = None
+
+    def start_window(self, window: int, device_ids: UInt64Array) -> None:
+        super().start_window(window, device_ids)
+        words = long_words(self._shuffle_key, device_ids, window)
+        # Stationary: an upload waits for each of 1 to b - 1 rounds p times as often as for none.
+        places = (words >> np.uint64(11)) * 2.0**-53 * (self._min_sep - 1 + 1 / self._probability)
+        waiting = np.floor(places).astype(np.int64) + 1
+        self._waits = np.where(waiting < self._min_sep, waiting, 0)
+        self._drawn, self._round = np.empty(0, np.int64), None
+
+    def eligible(self, round_index: int) -> Int64Array:
+        """See `Schedule`: uploads that do not wait. Repeated attempts at a round are drawn from the
+        same ones."""
+        passed = round_index - (round_index if self._round is None else self._round)
+        if passed:
+            self._waits = np.maximum(self._waits - passed, 0)
+            self._waits[self._drawn] = max(self._min_sep - passed, 0)
+        self._round = round_index
+        return np.flatnonzero(self._waits == 0)
+
+    def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
+        self._drawn = super().draw(eligible, attempt)
+        return self._drawn
+
+
 class Unresolved:
     """Drawn uploads that cannot be read.
 
@@ -160,6 +214,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "cyclic": Cyclic.of,
     "cyclic_poisson": Poisson.of,
     "poisson": Poisson.of,
+    "min_sep": MinSepPoisson.of,
 }
 """Schedules by `rounds.uploads.schedule.kind`; their arguments are their table and the scenario."""
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedray.audit.audit import audit_trace
-from fedray.audit.ledger import privacy_over_rounds
 from fedray.audit.noise import ServerNoise
+from fedray.audit.over_rounds import privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError, TraceCorrupt
@@ -119,7 +119,7 @@ def test_min_sep_and_max_participations_are_counted_exactly(trace) -> None:
 
 @given(traces(), st.sampled_from(STRATEGIES))
 @settings(max_examples=40, deadline=None)
-def test_the_ledger_audits_each_prefix(trace, strategy) -> None:
+def test_privacy_over_rounds_audits_each_prefix(trace, strategy) -> None:
     rounds, patterns = trace
     for entry in privacy_over_rounds(
         strategy, as_patterns(patterns, rounds), ServerNoise(2.0), 1e-6, entries=4

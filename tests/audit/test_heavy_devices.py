@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedray.audit.distribution import device_sensitivities, frontier
-from fedray.audit.ledger import privacy_over_rounds
 from fedray.audit.noise import ServerNoise
+from fedray.audit.over_rounds import privacy_over_rounds
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import MOST_OF_MATRICES, trace_sensitivity
 from fedray.mechanisms import reference
@@ -182,18 +182,18 @@ def test_a_matrix_s_table_is_the_gram_of_its_leading_block_however_it_grew(what:
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["dense", "banded", "signed"])
 def test_privacy_over_rounds_of_a_matrix_is_that_of_each_leading_block_by_itself(what: str) -> None:
-    """The ledger grows one table; the slow twin audits each leading block as a matrix of its own."""
+    """Privacy over rounds grows one table; the slow twin audits each leading block as a matrix of its own."""
     C, rng = matrix_of(what), np.random.default_rng(6)
     several = [np.sort(rng.choice(BLOCKS, size, replace=False)) for size in (900, 40, *[5] * 300)]
-    ledger = privacy_over_rounds(
+    spent = privacy_over_rounds(
         Matrix.from_matrix(C, "x"),
         patterns_of(BLOCKS, *several),
         ServerNoise(7.0),
         1e-10,
         entries=4,
     )
-    assert [entry.rounds for entry in ledger] == [275, 550, 825, BLOCKS]
-    for entry in ledger:
+    assert [entry.rounds for entry in spent] == [275, 550, 825, BLOCKS]
+    for entry in spent:
         leading = C[: entry.rounds, : entry.rounds]
         inside = [each[each < entry.rounds] for each in several]
         twin = trace_sensitivity(

@@ -178,7 +178,7 @@ def test_of_several_mechanisms_the_one_that_is_refused_is_named(
     given = ("identity", str(tmp_path / "short.json"))
     code, _, err = fedray_command("mechanism", *given, *SETTING, *sampled)
     assert code == 2
-    assert "short.json': a toeplitz strategy of 2 bands" in err
+    assert "short.json': this toeplitz mechanism has 2 bands" in err
 
 
 @pytest.mark.slow

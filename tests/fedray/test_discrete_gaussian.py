@@ -293,7 +293,7 @@ def test_the_audit_accounts_for_the_round_with_the_fewest_devices(trace_of, smal
     assert document["encoding"]["least_permitted_noise"]["devices"] == 2
     assert "distributed model" in audit.assumptions[2]
     assert not any("floating-point" in text for text in audit.assumptions)
-    assert audit.ledger[-1].epsilon == used.observed.epsilon
+    assert audit.over_rounds[-1].epsilon == used.observed.epsilon
     assert audit.device_privacy is not None
     assert audit.device_privacy.quantiles[-1].rho == pytest.approx(used.observed.rho)
     lines = {line.what: line for line in privacy_statement(audit).lines}

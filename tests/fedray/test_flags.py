@@ -52,7 +52,7 @@ COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttribu
             "participation.timer_hours=0.0 is low; raise it",
         ),
         ("audit", InputError.of("min_sep", 0, "is low"), "min_sep=0 is low"),
-        ("audit", InputError("use more, or `rounds=3`"), "use more, or `rounds=3`"),
+        ("audit", InputError("use more, or `seeds=3`"), "use more, or `seeds=3`"),
     ],
 )
 def test_a_message_names_the_options_of_its_command(

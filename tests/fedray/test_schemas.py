@@ -13,7 +13,7 @@ from fedray.scenario.keys import tables_of
 from fedray.scenario.literals import literal
 from fedray.scenario.shipped import find_scenario
 from fedray.trace.columns import MEANINGS, columns_of
-from fedray.trace.schema import BUFFERED_SCHEMA, LOSS_SCHEMA, ROUND_SCHEMA
+from fedray.trace.schema import BUFFERED_SCHEMA, LOSS_SCHEMA, OWNER, ROUND_SCHEMA
 from fedray.trace.trained import METRIC_SCHEMA
 
 
@@ -38,7 +38,7 @@ def test_a_key_has_its_bounds_unit_and_default() -> None:
 @pytest.mark.parametrize(
     ("file", "schema"),
     [
-        ("participations", BUFFERED_SCHEMA),
+        ("participations", BUFFERED_SCHEMA.append(OWNER)),
         ("rounds.parquet", ROUND_SCHEMA),
         ("losses.parquet", LOSS_SCHEMA),
         ("metrics.parquet", METRIC_SCHEMA),

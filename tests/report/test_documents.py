@@ -105,8 +105,9 @@ def without_drawing(monkeypatch) -> None:
 @pytest.fixture
 def log(tmp_path: Path, fedray_command: Command) -> dict[str, Any]:
     """What is printed of an imported log with rows that are left out."""
-    (tmp_path / "log.csv").write_text("dev,round,t\nx,1,10\n,2,20\ny,3,30\n")
+    (tmp_path / "log.csv").write_text("dev,round,t,p\nx,1,10,1\n,2,20,1\ny,3,30,2\n")
     columns = ("--column", "device=dev", "--column", "round=round", "--column", "time=t")
+    columns = (*columns, "--column", "owner=p")
     others = (
         "--rounds",
         "logged",
@@ -150,8 +151,9 @@ def test_documents_of_audits_match_their_types(
         "privacy.noise_multiplier=3.0",
         'privacy.clipping={kind="adaptive", count_noise=90.0}',
         'privacy.mechanism={kind="identity"}',
+        "population.owners.mean_devices=2",
     )
-    path = str(trace_of(PATTERNS, 4, adaptive).path)
+    path = str(trace_of(PATTERNS, 4, adaptive, [0, 0, 2, 3, 4]).path)
     written = {name: str(tmp_path / name) for name in ("page", "figures", "events", "statement")}
     options = [part for name, file in written.items() for part in (f"--{name}", file)]
     evidence = ("--evidence", str(tmp_path / "evidence.csv"))

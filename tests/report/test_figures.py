@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedray.audit.distribution import CURVE_STEPS
-from fedray.audit.ledger import LedgerEntry
+from fedray.audit.over_rounds import SpentAfter
 from fedray.base.errors import InputError
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, log_ticks, needs_log
 from fedray.report.figures import (
@@ -148,12 +148,12 @@ def test_every_figure_of_a_run_is_on_its_page_with_the_audit_s_data(
 
 def test_epsilon_over_rounds_is_called_exact_only_if_every_entry_is() -> None:
     def figure(flags: list[bool]) -> Figure:
-        ledger = [
-            LedgerEntry(rounds + 1, 1.0, flag, 0.5, 1.0 + rounds)
+        over_rounds = [
+            SpentAfter(rounds + 1, 1.0, flag, 0.5, 1.0 + rounds)
             for rounds, flag in enumerate(flags)
         ]
         mechanism = SimpleNamespace(observed=SimpleNamespace(delta=1e-10))
-        audit: Any = SimpleNamespace(ledger=ledger, mechanisms=[mechanism])
+        audit: Any = SimpleNamespace(over_rounds=over_rounds, mechanisms=[mechanism])
         epsilon, rho = losses_over_rounds(audit)
         assert (epsilon.name, rho.name, epsilon.note) == ("privacy", "rho", rho.note)
         return epsilon

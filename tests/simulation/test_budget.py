@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedray.audit.audit import audit_trace
-from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.noise import ServerNoise
+from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError, ScenarioError
@@ -47,7 +47,7 @@ def whole(small, tmp_path_factory) -> Trace:
     return simulate(small(*OVERRIDES), HERE, tmp_path_factory.mktemp("whole") / "t")
 
 
-def spent_by(trace: Trace, scenario: Scenario) -> list[LedgerEntry]:
+def spent_by(trace: Trace, scenario: Scenario) -> list[SpentAfter]:
     """What an audit says was spent after every round."""
     privacy, patterns = scenario.privacy, read_patterns(trace)
     rounds = patterns.committed_rounds

@@ -343,7 +343,7 @@ def test_a_device_in_turns_of_two_partitions_is_found(traces) -> None:
     trace.run["sampling"] = value.rounds.uploads.schedule.model_dump(mode="json")
     found = sampled(trace, value, BANDED, ServerNoise(2.0), 1e-6)
     assert found is not None
-    assert "which is not a turn of its partition" in found.reason
+    assert "in which the schedule does not let it be drawn" in found.reason
 
 
 def patterns_of(turns: int) -> np.ndarray:

@@ -136,7 +136,7 @@ def test_a_run_that_was_interrupted_excludes_the_same_devices(
 
 
 def test_a_lost_history_does_not_bring_an_excluded_device_back(small, tmp_path: Path) -> None:
-    """The server's ledger decides; a device that forgot its timer is held to the budget too."""
+    """The server's count decides; a device that forgot its timer is held to the budget too."""
     scenario = small(
         *OVERRIDES,
         *MECHANISMS["blt"],

@@ -114,7 +114,7 @@ def test_no_figure_of_privacy_is_shown_of_a_run_without_noise(silent, script) ->
     page, text, document = audit_page(audit), text_of(audit), audit.to_json_in_full()
     assert document["no_guarantee"] == NO_GUARANTEE
     assert (document["mechanisms"], document["guarantees"]) == ([], [])
-    assert not document["ledger"]
+    assert not document["over_rounds"]
     assert document["device_privacy"] is document["utility_rho"] is None
     assert NO_GUARANTEE in text
     assert not FIGURES.search(text)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.calibration import calibrate_trace
@@ -18,7 +19,8 @@ from fedray.audit.sampled import sampled
 from fedray.audit.schedule import following_rounds
 from fedray.audit.waits import waits_between
 from fedray.base.errors import InputError, ScenarioError, Starved
-from fedray.mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
+from fedray.mechanisms.accounting.events import Gaussian, MinSepSampled, PoissonSampled, Repeated
+from fedray.mechanisms.accounting.monte_carlo import monte_carlo_epsilon
 from fedray.mechanisms.accounting.pld import pld_epsilon
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Tree
@@ -29,7 +31,7 @@ from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import resume, simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.server.rounds.schedules import Cyclic, Poisson, Unresolved
+from fedray.server.rounds.schedules import Cyclic, MinSepPoisson, Poisson, Unresolved
 from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome, RunProgress
 
@@ -44,7 +46,8 @@ CYCLIC_POISSON = {
     "probability": 0.1,
     "assignment": "equal",
 }
-SCHEDULES = (CYCLIC, POISSON, CYCLIC_POISSON)
+APART = {"kind": "min_sep", "min_sep": MIN_SEP, "probability": 0.3}
+SCHEDULES = (CYCLIC, POISSON, CYCLIC_POISSON, APART)
 LONG = "participation.policies=[{kind='swor', period_hours=9.0}]"
 BLT_2 = BLT(kind="blt", theta=(0.95, 0.6), omega=(0.2, 0.3))
 
@@ -123,7 +126,7 @@ def test_a_device_uploads_once_and_its_rounds_are_those_of_one_group(plain: Trac
     assert next(iter(waits_between(plain) or []))[0].size == 0
 
 
-@pytest.mark.parametrize("schedule", [CYCLIC, CYCLIC_POISSON], ids=lambda each: each["kind"])
+@pytest.mark.parametrize("schedule", [CYCLIC, CYCLIC_POISSON, APART], ids=lambda each: each["kind"])
 @pytest.mark.parametrize(
     ("devices", "shards"), [(66_000, 2), pytest.param(140_000, 3, marks=pytest.mark.slow)]
 )
@@ -348,6 +351,84 @@ def test_poisson_samples_are_independent_draws_with_their_probability(poisson: T
     counts = np.unique(rows["device_id"], return_counts=True)[1]
     often = 1.0 - 0.98**ROUNDS - ROUNDS * 0.02 * 0.98 ** (ROUNDS - 1)
     assert abs((counts > 1).sum() - often * stored) < 4.9 * np.sqrt(often * stored)
+
+
+@pytest.mark.parametrize("probability", [0.3, 1.0])
+def test_min_sep_samples_have_the_law_of_their_process(probability: float) -> None:
+    """Chi-square tests of first rounds and of gaps; false alarms: 1e-6 each."""
+    b, n, uploads = 4, 60, 20_000
+    schedule = MinSepPoisson(7, probability, b)
+    schedule.start_window(0, np.arange(uploads, dtype=np.uint64))
+    takes_part = np.zeros((n, uploads), np.bool_)
+    for index in range(n):
+        takes_part[index, schedule.draw(schedule.eligible(index), index)] = True
+    # In every round the same share takes part, from the first one on.
+    share = probability / (1 + (b - 1) * probability)
+    spread = np.sqrt(share * (1 - share) * uploads)
+    assert np.all(abs(takes_part.sum(axis=1) - share * uploads) < 6 * spread)
+    first = takes_part[: 3 * b].argmax(axis=0)[takes_part[: 3 * b].any(axis=0)]
+    rounds = np.arange(3 * b)
+    waited = np.minimum(rounds, b - 1)
+    # Free at the start and not drawn yet, or free since round w + 1 after a wait.
+    law = [
+        (
+            (1 - probability) ** t
+            + probability * sum((1 - probability) ** (t - w) for w in range(1, w_max + 1))
+        )
+        * share
+        for t, w_max in zip(rounds, waited, strict=True)
+    ]
+    is_possible = np.array(law) > 1e-4
+    found = np.bincount(first, minlength=3 * b)
+    assert not found[np.array(law) == 0.0].any()
+    expected = np.array(law)[is_possible] / sum(np.array(law)[is_possible])
+    found = found[is_possible]
+    assert chisquare(found, expected * found.sum()).pvalue > 1e-6
+    columns, indices = np.nonzero(takes_part.T)
+    gaps = np.diff(indices)[np.diff(columns) == 0]
+    assert gaps.min() == b
+    if probability == 1.0:
+        assert gaps.max() == b
+    else:
+        # Gaps that begin early enough not to be cut off.
+        begins = indices[:-1][np.diff(columns) == 0] < n - 40
+        counts = np.bincount(gaps[begins] - b, minlength=12)[:12]
+        geometric = probability * (1 - probability) ** np.arange(12)
+        assert chisquare(counts, geometric / geometric.sum() * counts.sum()).pvalue > 1e-6
+
+
+def test_the_audit_accounts_min_sep_samples_by_draws(tmp_path: Path) -> None:
+    trace = simulated(tmp_path, scenario(APART))
+    mechanism = audited(trace, Identity()).mechanisms[0]
+    assert mechanism.enforced.participation == MinSep(ROUNDS, MIN_SEP, 5)
+    assert mechanism.sampled is not None
+    assert mechanism.enforced.epsilon is not None
+    event = MinSepSampled(
+        strategy=Identity(), rounds=ROUNDS, min_sep=MIN_SEP, probability=0.3, noise_multiplier=2.0
+    )
+    assert mechanism.sampled.event == event
+    assert mechanism.sampled.epsilon == monte_carlo_epsilon(event, 1e-6)
+    assert mechanism.sampled.epsilon < mechanism.enforced.epsilon
+    assert "1e-06" in mechanism.sampled.assumptions[1]
+    refused = audited(trace, BLT_2).mechanisms[0].sampled
+    assert refused is not None
+    assert refused.event is None
+    assert "with probability=1" in refused.reason
+
+
+def test_random_allocation_accounts_for_any_mechanism_in_one_window(tmp_path: Path) -> None:
+    allocated = {**APART, "probability": 1.0}
+    trace = simulated(tmp_path, scenario(allocated))
+    mechanism = audited(trace, BLT_2).mechanisms[0]
+    assert mechanism.sampled is not None
+    assert mechanism.sampled.epsilon is not None
+    assert mechanism.enforced.epsilon is not None
+    assert mechanism.sampled.epsilon < mechanism.enforced.epsilon
+    windows = simulated(tmp_path / "windows", scenario(allocated, LONG, windows=2))
+    refused = audited(windows, BLT_2).mechanisms[0].sampled
+    assert refused is not None
+    assert refused.event is None
+    assert "use one window" in refused.reason
 
 
 def test_the_audit_accounts_poisson_samples_by_their_event(poisson: Trace) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedray.audit.persons import joined_by_owner
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.base.document import Document
+from fedray.base.document import Document, IfAny
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -73,6 +74,11 @@ class Row(Document):
     """zCDP at the noise multiplier of the cell."""
     epsilon: float | None = None
     """Epsilon at the noise multiplier of the cell."""
+    person_sensitivity: IfAny[float] = None
+    """Sensitivity of the simulated trace for a person instead of a device. Absent without
+    `population.owners`."""
+    person_epsilon: IfAny[float] = None
+    """Epsilon of that sensitivity at the noise multiplier of the cell; absent likewise."""
     days: float | None = None
     """Length of the simulated run."""
     note: str = ""
@@ -169,9 +175,15 @@ class Judgement:
             if truth.patterns is not None:
                 used = trace_sensitivity(strategy, truth.patterns)
             released = Gaussian(noise_multiplier=z, sensitivity=used.value)
-            note, epsilon = row.note, None
+            of_person = None
+            if truth.patterns is not None and truth.patterns.owner_ids is not None:
+                of_person = trace_sensitivity(strategy, joined_by_owner(truth.patterns)).value
+            note, epsilon, person_epsilon = row.note, None, None
             try:
                 epsilon = gdp_epsilon(released, self.sweep.delta)
+                if of_person is not None:
+                    event = Gaussian(noise_multiplier=z, sensitivity=of_person)
+                    person_epsilon = gdp_epsilon(event, self.sweep.delta)
             except ValueError as error:
                 # Noise that gives no guarantee still has losses.
                 note = _one_line(error)
@@ -185,6 +197,8 @@ class Judgement:
                 participation_sensitivity_lower_bound=under.lower_bound,
                 rho=rho_of(released),
                 epsilon=epsilon,
+                person_sensitivity=of_person,
+                person_epsilon=person_epsilon,
                 note=note,
             )
             return found, strategy

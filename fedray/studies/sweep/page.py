@@ -33,6 +33,8 @@ COLUMNS = {
     "noise_multiplier": "z",
     "rho": "rho at z",
     "epsilon": "epsilon at z",
+    "person_sensitivity": "sensitivity of a person",
+    "person_epsilon": "epsilon of a person",
     "days": "days",
     "note": "note",
 }
@@ -47,6 +49,7 @@ _BRIEF = (
     "needed_noise_multiplier",
     "rms_prefix_error",
     "epsilon",
+    "person_epsilon",
     "note",
 )
 """Columns that terminals have room for."""
@@ -151,12 +154,13 @@ def _cells_table(result: SweepResult) -> Table:
 
 
 def _cell(row: dict[str, Any], name: str) -> str:
-    value = row[name]
+    # Figures of persons are absent without owners.
+    value = row.get(name)
     # With one participation of each device no gap exists.
     if name == "min_sep" and row["max_participations"] == 1:
         return shown_min_sep(None)
     if name == "noise_multiplier":
-        return shown_noise(value)
+        return shown_noise(row[name])
     if name == "days" and value is not None:
         return f"{value:.5g}"
     is_bound = name in BOUNDS and row[f"{name}_is_exact"] is False

@@ -121,9 +121,11 @@ class SweepResult(DrawnResult):
             for key, values in self.sweep.vary.items()
             if len(set(map(type, values))) > 1
         }
+        table = self.table()
+        # Arrow takes its columns from the first row, which may lack figures of persons.
+        keys = dict.fromkeys(key for row in table for key in row)
         rows = [
-            {key: str(value) if key in mixed else value for key, value in row.items()}
-            for row in self.table()
+            {key: str(row[key]) if key in mixed else row.get(key) for key in keys} for row in table
         ]
         return pa.Table.from_pylist(rows)
 

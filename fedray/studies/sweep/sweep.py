@@ -171,6 +171,7 @@ class Sweep(Table):
         "sensitivity",
         "rho",
         "epsilon",
+        "person_epsilon",
         "min_sep",
         "noise_multiplier",
     ] = "rms_loss"

@@ -1,0 +1,60 @@
+"""Privacy over rounds: the privacy spent after each of a few numbers of rounds, from the trace so
+far."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedray.audit.noise import Noise, released
+from fedray.audit.participation import Patterns
+from fedray.audit.sensitivity import trace_sensitivity
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.sensitivity import PatternSensitivities
+from fedray.mechanisms.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class SpentAfter:
+    """Privacy spent after a number of released rounds, as an audit of the trace so far would find
+    it."""
+
+    rounds: int
+    """Number of rounds."""
+    sensitivity: float
+    """Sensitivity of the trace over these rounds, at clip norm 1."""
+    sensitivity_is_exact: bool
+    """False for an upper bound."""
+    rho: float
+    """zCDP of that sensitivity."""
+    epsilon: float
+    """epsilon at the requested delta."""
+
+
+def privacy_over_rounds(
+    strategy: Strategy, patterns: Patterns, noise: Noise, delta: float, entries: int = 12
+) -> list[SpentAfter]:
+    """Returns the privacy spent after evenly spaced numbers of rounds, the last after all.
+
+    Args:
+        strategy: the mechanism.
+        patterns: every device's rounds.
+        noise: noise of the run.
+        delta: delta of epsilon.
+        entries: number of entries; fewer if there are fewer rounds.
+    """
+    n = patterns.committed_rounds
+    spent = []
+    # One table of G grows with the rounds, so all entries together cost as much as the last.
+    sensitivities = PatternSensitivities(strategy, n, most_rounds=n)
+    # With few rounds, numbers coincide, and the first is 0 rounds, which spend nothing.
+    numbers = np.unique(np.linspace(0, n, entries + 1).round().astype(int))
+    for so_far in patterns.so_far(numbers[1:].tolist()):
+        rounds = so_far.committed_rounds
+        sensitivities.grow(rounds)
+        found = trace_sensitivity(strategy, so_far, sensitivities)
+        event = released(noise, found.value)
+        rho = rho_of(event)
+        epsilon = epsilon_of(event, delta).epsilon
+        spent.append(SpentAfter(rounds, found.value, found.is_exact, rho, epsilon))
+    return spent

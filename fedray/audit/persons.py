@@ -1,0 +1,172 @@
+"""Privacy of a person instead of a device, for traces that know the owners of devices.
+
+* Observed: the patterns of a person's devices are joined, with multiplicity: two devices in one
+  round are two contributions, clipped separately. The sensitivity of a joined pattern is that of
+  any pattern (mechanisms/sensitivity.py): exact if no entry of C'C on it is negative.
+* Under rules: the rules limit each device and not the person, so m devices of sensitivity s are at
+  most m s by the triangle inequality. That is group privacy: mu grows by m, rho by m^2 (Dong, Roth
+  and Su 2022, Theorem 2.14; Bun and Steinke 2016, Proposition 1.9). All m devices may be in the
+  rounds of the worst pattern, so m s is exact if s is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from fedray.audit.guarantees import Guarantee, observed
+from fedray.audit.noise import Noise
+from fedray.audit.participation import Patterns
+from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
+from fedray.base.document import Document, InJson, Keys, NotInJson
+from fedray.base.errors import TraceCorrupt
+from fedray.base.rounding import counted
+from fedray.mechanisms.accounting.events import Composed, Repeated
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.scenario import Scenario
+from fedray.trace.imported import Assumption
+
+
+@dataclass(frozen=True, slots=True)
+class Persons(Document):
+    """Persons who own the devices of a trace."""
+
+    patterns: NotInJson[Patterns]
+    """Rounds of every person, with owners as `device_ids`."""
+    persons_by_devices: tuple[int, ...]
+    """Number of persons of whom 1, 2, .. devices took part."""
+    most_devices: int
+    """Largest number of devices of a person, on which figures under rules rest."""
+    source: NotInJson[str]
+    """Source of that number."""
+
+    @property
+    def persons(self) -> InJson[int]:
+        """Number of persons of whom a device took part."""
+        return int(self.patterns.device_ids.size)
+
+    @property
+    def max_participations(self) -> InJson[int]:
+        """Largest number of participations of a person, over all devices."""
+        return self.patterns.max_participations
+
+    @property
+    def assumption(self) -> Assumption:
+        """The assumption behind figures per person under rules."""
+        text = f"A person has at most {counted(self.most_devices, 'device')}, which may take part "
+        return Assumption(text + "in the same rounds.", self.source)
+
+    @classmethod
+    def of(cls, patterns: Patterns, scenario: Scenario | None) -> "Persons | None":
+        """Returns the persons of a trace; None if its owners are unknown.
+
+        Args:
+            patterns: rounds of every device.
+            scenario: scenario of the run; None for a log.
+
+        Raises:
+            TraceCorrupt: a person has more devices than the scenario permits.
+        """
+        if patterns.owner_ids is None:
+            return None
+        _, devices = np.unique(patterns.owner_ids, return_counts=True)
+        most, source = int(devices.max()), "counted in the log: the most of a person that took part"
+        owners = scenario.population.owners if scenario is not None else None
+        if owners is not None:
+            permitted = owners.most_devices
+            if most > permitted:
+                raise TraceCorrupt(
+                    f"a person has {most} devices, but population.owners permits {permitted}, so "
+                    "the trace was changed; copy it from its source again"
+                )
+            most, source = permitted, "the scenario (population.owners)"
+        by_devices = tuple(np.bincount(devices)[1:].tolist())
+        return cls(joined_by_owner(patterns), by_devices, most, source)
+
+
+def joined_by_owner(patterns: Patterns) -> Patterns:
+    """Returns patterns with owners in place of devices. A round in which several devices of an
+    owner took part is repeated."""
+    assert patterns.owner_ids is not None
+    owner_of_row = np.repeat(patterns.owner_ids, patterns.counts)
+    order = np.lexsort((patterns.rounds, owner_of_row))
+    owner_ids, counts = np.unique(owner_of_row, return_counts=True)
+    weights = None if patterns.weights is None else patterns.weights[order]
+    rounds = patterns.rounds[order]
+    return Patterns(patterns.committed_rounds, owner_ids, counts, rounds, weights)
+
+
+@dataclass(frozen=True, slots=True)
+class PersonAudit(Document):
+    """Privacy of a person under one mechanism."""
+
+    trace: Annotated[TraceSensitivity, Keys("binding_rounds=rounds")]
+    """Sensitivity of the worst person of this trace."""
+    binding_person: str
+    """Name of that person."""
+    guarantees: tuple[Guarantee, ...]
+    """Observed, then the guarantees under rules, whose min-sep and participations are limits of
+    each device."""
+
+    def named(self, name: str) -> Guarantee:
+        """Returns the guarantee with a name."""
+        return next(each for each in self.guarantees if each.name == name)
+
+
+def audited_person(
+    persons: Persons,
+    name_of: Callable[[int], str],
+    strategy: Strategy,
+    noise: Noise | None,
+    of_rules: Sequence[Guarantee],
+) -> PersonAudit:
+    """Returns the privacy of a person under a mechanism.
+
+    Args:
+        persons: the persons of the trace.
+        name_of: function from an owner to the shown name.
+        strategy: the mechanism.
+        noise: least noise of the trace; None if unknown.
+        of_rules: guarantees of a device under rules.
+    """
+    patterns = persons.patterns
+    rounds, b, delta = patterns.committed_rounds, patterns.min_sep, of_rules[0].delta
+    # With a repeated round the pattern of a person obeys no min-sep.
+    participation = MinSep(rounds, b, patterns.max_participations) if b else None
+    found = trace_sensitivity(strategy, patterns)
+    own = observed(found, rounds, participation, strategy, noise, delta, "person")
+    guarantees = (own, *(_of_group(each, persons) for each in of_rules))
+    return PersonAudit(found, name_of(found.device_id), guarantees)
+
+
+def _of_group(guarantee: Guarantee, persons: Persons) -> Guarantee:
+    """Returns the guarantee of a person from the guarantee of each device."""
+    one, m = guarantee.sensitivity, persons.most_devices
+    if one is None:
+        return guarantee
+    sensitivity = replace(
+        one,
+        value=m * one.value,
+        lower_bound=m * one.lower_bound,
+        theorem=f"{counted(m, 'device')} of a person (group privacy), each: {one.theorem}",
+        worst_pattern=tuple(np.repeat(one.worst_pattern, m).tolist()),
+    )
+    event = None if guarantee.event is None else _scaled(guarantee.event, sensitivity, m)
+    assumptions = (*guarantee.assumptions, persons.assumption.text)
+    return replace(guarantee, sensitivity=sensitivity, event=event, assumptions=assumptions)
+
+
+def _scaled(event: Any, sensitivity: Sensitivity, devices: int) -> Any:
+    """Scales the release of one device to a person with a number of devices."""
+    match event:
+        case Composed():
+            parts = [_scaled(each, sensitivity, devices) for each in event.events]
+            return Composed(events=tuple(parts))
+        case Repeated():
+            # Devices added the noise. Only rho is proven for it, which grows by m^2.
+            return event.model_copy(update={"count": devices**2 * event.count})
+        case _:
+            # The participation is that of one device.
+            return event.model_copy(update={"sensitivity": sensitivity, "participation": None})

@@ -1,0 +1,76 @@
+"""`fedray budget`: the privacy that devices spent over runs, and what is left."""
+
+from datetime import date
+from pathlib import Path
+
+import typer
+
+from fedray.base.errors import InputError, demanded
+from fedray.commands.output import print_result
+from fedray.commands.progress import progress_line
+
+
+def day_of(text: str | None) -> date | None:
+    """Returns the day of `--start`; None if it was not given. Raises InputError."""
+    try:
+        return None if text is None else date.fromisoformat(text)
+    except ValueError:
+        raise InputError.of("start", text, "must be a day, such as 2026-10-01") from None
+
+
+def budget(
+    ledger: Path,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    period: str = "quarter",
+    add: Path | None = None,
+    claim: Path | None = None,
+    start: str | None = None,
+    cancel: int | None = None,
+    head: str | None = None,
+    as_json: bool = False,
+) -> None:
+    """Show a ledger of the privacy that devices spent over runs, or charge a run to it.
+
+    With --epsilon a new ledger is made. `fedray run --ledger` reserves and charges by itself. The
+    exit code is 1 if a window is beyond the budget.
+
+    Args:
+        ledger (LEDGER): directory of the ledger
+        epsilon (E): budget of a device in a window, for a new ledger
+        delta (D): delta of the budget
+        period (day|week|month|quarter|year): length of a window, for a new ledger
+        add (TRACE): run or log to charge; a second time changes nothing
+        claim (TOML): mechanism and noise of a log, as a claim
+        start (DAY): day on which the run started (UTC), if no reservation or log says it
+        cancel (LINE): reservation of a run that released nothing
+        head (DIGEST): head at an earlier time, which the ledger must continue
+    """
+    from fedray.audit.ledger import Ledger
+
+    if epsilon is not None:
+        found = Ledger.create(ledger, epsilon, demanded("delta", delta, "must be given"), period)
+    else:
+        found = Ledger.open(ledger, head)
+    if add is not None:
+        with progress_line("auditing"):
+            found = _charged(found, add, claim, day_of(start))
+    if cancel is not None:
+        found = found.cancel(cancel)
+    print_result(found, as_json)
+    if not all(each.is_within for each in found.windows):
+        typer.echo("fedray: the budget of a window is exceeded", err=True)
+        raise typer.Exit(1)
+
+
+def _charged(ledger, run: Path, claim: Path | None, start: date | None):
+    from fedray.audit.audit import audit_trace
+    from fedray.audit.claims import read_claim
+    from fedray.trace.several_tasks import TasksRun, is_of_tasks
+
+    claimed = None if claim is None else read_claim(claim)
+    paths = [run]
+    if is_of_tasks(run):
+        paths = [each.path for each in TasksRun.open(run).traces.values()]
+    return ledger.charge([audit_trace(each, claim=claimed) for each in paths], start)

@@ -1,0 +1,99 @@
+"""Runs within the budget of a ledger: reserved at their worst case before they start, and charged
+with the privacy that every device really spent."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from fedray.audit.audit import audit_trace
+from fedray.audit.guarantees import fitting
+from fedray.audit.ledger import Ledger
+from fedray.audit.noise import ServerNoise, permitted_noise, released
+from fedray.audit.rules import rules_of
+from fedray.base.errors import InputError
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.runs.sustainable import contributions_of_a_device, last_report
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import tasks_of
+from fedray.scenario.uploads import CyclicSchedule
+from fedray.trace.reader import Trace
+from fedray.trace.several_tasks import TasksRun
+
+
+@contextmanager
+def reserved(
+    ledger: str | Path | None, scenario: Scenario | SeveralTasks, start: date | None
+) -> Iterator[None]:
+    """Within: the worst case of a run is reserved in a ledger, if one is given.
+
+    The worst cases of several tasks add up. A run that is refused for a mistake in its arguments
+    has released nothing, so its reservation is cancelled.
+
+    Args:
+        ledger: directory of the ledger.
+        scenario: scenario of the run.
+        start: day on which the run starts (UTC); None for today.
+
+    Raises:
+        InputError: the run might exceed the budget, or its worst case has no bound.
+    """
+    if ledger is None:
+        yield
+        return
+    tasks = [task.scenario for task in tasks_of(scenario)]
+    rho = sum(worst_rho(each) for each in tasks)
+    days = max(last_report(each) for each in tasks) / 86_400.0
+    day = start or datetime.now(UTC).date()
+    found = Ledger.open(ledger).reserve(scenario.digest, rho, day, days)
+    try:
+        yield
+    except InputError:
+        found.cancel(len(found.entries))
+        raise
+
+
+def worst_rho(scenario: Scenario) -> float:
+    """Returns the largest rho that a device may spend in any run of a scenario.
+
+    A budget (`privacy.stop_at`) bounds it, and so do the rules that devices keep: the times of
+    rounds are not known yet, so a timer only limits how often a device comes in the days of a run.
+
+    Raises:
+        InputError: the run adds no noise, or no theorem covers the rules.
+    """
+    privacy, n = scenario.privacy, scenario.rounds.count
+    strategy, limit = privacy.needed_strategy(), privacy.largest_sensitivity
+    rules = [each for each in rules_of(scenario.participation) if not each.unkept]
+    b = max(1, *(each.separation for each in rules)) if rules else 1
+    k = min((each.most for each in contributions_of_a_device(scenario)), default=n)
+    uploads = scenario.rounds.uploads
+    if uploads is not None:
+        # One upload in a window may take part in many of its rounds, and rules part uploads only.
+        b = uploads.schedule.min_sep if isinstance(uploads.schedule, CyclicSchedule) else 1
+        rounds_of_upload = -(-max(uploads.rounds_of_windows(n)) // b)
+        k = min(k, uploads.windows) * rounds_of_upload
+        b = b if uploads.windows == 1 else 1
+    try:
+        value = strategy.participation_sensitivity(fitting(n, min(b, n), k)).value
+    except ValueError as error:
+        if limit is None:
+            raise InputError(
+                f"the worst case of the run is unknown: {error}; set privacy.stop_at"
+            ) from None
+        value = limit
+    noise = permitted_noise(ServerNoise(privacy.noise_multiplier, scenario.count_noise), scenario)
+    return min(value, limit or value) ** 2 * rho_of(released(noise, 1.0))
+
+
+def charge_run(ledger: str | Path, run: Trace | TasksRun, start: date | None = None) -> Ledger:
+    """Charges a finished run to a ledger, once.
+
+    Args:
+        ledger: directory of the ledger.
+        run: trace of one task, or of several.
+        start: day on which the run started (UTC); None for that of its reservation.
+    """
+    traces = run.traces.values() if isinstance(run, TasksRun) else [run]
+    released_any = [each for each in traces if each.committed_rounds]
+    return Ledger.open(ledger).charge([audit_trace(each) for each in released_any], start)

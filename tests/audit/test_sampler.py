@@ -1,0 +1,317 @@
+"""`fedray audit --sampler`: known mistakes are caught, correct samplers pass, and tests keep their false-alarm rate."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom, hypergeom, kstest
+
+from fedray.audit.findings import Verdict
+from fedray.audit.participation import Patterns
+from fedray.audit.statements.sampling import _chernoff, _scores, check_sampling
+from fedray.mechanisms.accounting.calibration import noise_multiplier_for_epsilon
+from fedray.mechanisms.accounting.draws import FixedSizeDraws, InTurn, PoissonDraws
+from fedray.mechanisms.registry import Tree
+
+N, ROUNDS, SIZE = 1000, 80, 50
+"""Devices, rounds and (mean) size of a round of the samplers here."""
+POISSON = PoissonDraws(devices=N, probability=SIZE / N)
+FIXED = FixedSizeDraws(devices=N, size=SIZE)
+IN_TURN = InTurn(devices=N)
+Rounds = Iterable[Iterable[int]]
+Sampler = Callable[[np.random.Generator], Rounds]
+
+
+def patterns_of(rounds: Rounds) -> Patterns:
+    listed = [np.asarray(list(each), np.int64) for each in rounds]
+    devices = np.concatenate(listed)
+    numbers = np.repeat(np.arange(len(listed)), [each.size for each in listed])
+    order = np.lexsort([numbers, devices])
+    ids, counts = np.unique(devices, return_counts=True)
+    return Patterns(len(listed), ids.astype(np.uint64), counts, numbers[order].astype(np.uint32))
+
+
+def poisson(draw: np.random.Generator, q: float = SIZE / N, devices: int = N) -> Rounds:
+    return [np.flatnonzero(draw.random(devices) < q) for _ in range(ROUNDS)]
+
+
+def fixed(draw: np.random.Generator, devices: int = N) -> Rounds:
+    return [draw.choice(devices, SIZE, replace=False) for _ in range(ROUNDS)]
+
+
+def shuffled_epochs(draw: np.random.Generator) -> Rounds:
+    order = np.concatenate([draw.permutation(N) for _ in range(ROUNDS * SIZE // N)])
+    return order.reshape(ROUNDS, SIZE)
+
+
+def same_order(draw: np.random.Generator) -> Rounds:
+    order = draw.permutation(N)
+    return np.tile(order, ROUNDS * SIZE // N).reshape(ROUNDS, SIZE)
+
+
+def min_sep(draw: np.random.Generator) -> Rounds:
+    """Poisson draws of the devices that were in none of the last four rounds (b-min-sep)."""
+    last = np.full(N, -5)
+    for number in range(ROUNDS):
+        # The rate among those that may come is raised, so that sizes are as claimed.
+        may_come = number - last >= 5
+        chosen = np.flatnonzero(may_come & (draw.random(N) < SIZE / may_come.sum()))
+        last[chosen] = number
+        yield chosen
+
+
+def dropping(draw: np.random.Generator) -> Rounds:
+    """Passes over the devices in which one that is blocked by its min-sep is dropped from the pool
+    for good: what jax_privacy's pull request 399 mends."""
+    pool, last = draw.permutation(N).tolist(), {}
+    for number in range(ROUNDS):
+        chosen: list[int] = []
+        while len(chosen) < SIZE and pool:
+            device = pool.pop(0)
+            # A fiftieth is blocked by its owner's other examples.
+            if draw.random() < 0.02 or number - last.get(device, -100) < 10:
+                continue
+            chosen.append(device)
+            last[device] = number
+        pool += chosen
+        yield chosen
+
+
+def some_never(draw: np.random.Generator) -> Rounds:
+    return fixed(draw, int(0.97 * N))
+
+
+def favourites(draw: np.random.Generator) -> Rounds:
+    weights = np.where(np.arange(N) < N // 2, 1.3, 0.7)
+    return [draw.choice(N, SIZE, replace=False, p=weights / N) for _ in range(ROUNDS)]
+
+
+def repeating(draw: np.random.Generator) -> Rounds:
+    return [draw.choice(N, SIZE) for _ in range(ROUNDS)]
+
+
+CORRECT: dict[str, tuple[Sampler, Any]] = {
+    "poisson": (poisson, POISSON),
+    "fixed size": (fixed, FIXED),
+    "shuffled epochs": (shuffled_epochs, IN_TURN),
+    "the same order": (same_order, IN_TURN),
+}
+WRONG: dict[str, tuple[Sampler, Any]] = {
+    "fixed size as poisson": (fixed, POISSON),
+    "epochs as poisson": (shuffled_epochs, POISSON),
+    "min-sep as poisson": (min_sep, POISSON),
+    "another probability": (lambda draw: poisson(draw, 1.15 * SIZE / N), POISSON),
+    "a smaller population": (lambda draw: poisson(draw, SIZE / 900, 900), POISSON),
+    "poisson as fixed size": (poisson, FIXED),
+    "epochs as fixed size": (shuffled_epochs, FIXED),
+    "devices that never come": (some_never, FIXED),
+    "favourites": (favourites, FIXED),
+    "with replacement": (repeating, FIXED),
+    "dropped examples": (dropping, IN_TURN),
+    "poisson in turn": (poisson, IN_TURN),
+}
+
+
+def is_rejected(sampler: Sampler, claimed: Any, seed: int) -> bool:
+    finding = check_sampling(claimed, patterns_of(sampler(np.random.default_rng(seed))))
+    return finding.verdict is Verdict.BROKEN
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_sampler_passes(name: str) -> None:
+    assert not is_rejected(*CORRECT[name], seed=1)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_sampler_is_caught(name: str) -> None:
+    assert is_rejected(*WRONG[name], seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_sampler_is_caught_in_each_of_a_hundred_runs(name: str) -> None:
+    assert sum(is_rejected(*WRONG[name], seed) for seed in range(100)) == 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CORRECT)
+def test_correct_samplers_are_rejected_at_the_stated_rate_and_no_more_often(name: str) -> None:
+    """100 runs at 1e-3, of which 3 fail with probability 1.5e-4; and 400 at 0.2, so that a test
+    which is too eager is found: more than 120 have probability 1e-6."""
+    sampler, claimed = CORRECT[name]
+    assert sum(is_rejected(sampler, claimed, seed) for seed in range(100)) <= 2
+    often = claimed.model_copy(update={"false_alarm_rate": 0.2})
+    alarms = sum(is_rejected(sampler, often, seed) for seed in range(1000, 1400))
+    assert alarms <= binom.isf(1e-6, 400, 0.2)
+    # Tests that can never reject would keep any rate.
+    assert isinstance(claimed, InTurn) or alarms > 10
+
+
+def test_scores_are_standard_normal_for_any_discrete_counts() -> None:
+    """Kolmogorov-Smirnov at 1e-6, on 100,000 scores of counts of which most are 0 or 1."""
+    draw = np.random.default_rng(5)
+    for law in (binom(3, 0.1), hypergeom(20, 3, 5), binom(400, 0.99)):
+        scores = _scores(law, law.rvs(100_000, random_state=draw), draw)
+        assert kstest(scores, "norm").pvalue > 1e-6
+
+
+def test_neighbours_in_a_random_subset_are_hypergeometric() -> None:
+    """All subsets of 5 of 12 rounds, one by one."""
+    subsets = list(itertools.combinations(range(12), 5))
+    near = [sum(b - a == 1 for a, b in itertools.pairwise(each)) for each in subsets]
+    found = np.bincount(near, minlength=5) / len(subsets)
+    np.testing.assert_allclose(found, hypergeom(12, 4, 5).pmf(np.arange(5)), atol=1e-14)
+
+
+def test_the_bound_for_devices_that_never_come_is_above_the_exact_tail() -> None:
+    """Exact by all ways in which 3 rounds may draw 2 of 6 devices."""
+    draws = list(itertools.combinations(range(6), 2))
+    never = [6 - len(set().union(*each)) for each in itertools.product(draws, repeat=3)]
+    expected = (1 - 2 / 6) ** 3
+    for least in range(1, 5):
+        exact = float(np.mean(np.array(never) >= least))
+        assert _chernoff(least / 6, expected, 6) >= exact
+    assert _chernoff(4 / 6, expected, 6) < 1.0
+
+
+def audited(
+    fedray_command, folder: Path, monkeypatch, rounds: Rounds, claim: str
+) -> tuple[int, str, str]:
+    """`fedray audit --sampler` on a module that yields these rounds."""
+    listed = [[int(each) for each in of_round] for of_round in rounds]
+    (folder / f"sampler_{folder.name}.py").write_text(f"rounds = {listed!r}\n")
+    (folder / "claim.toml").write_text(claim)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    name = f"sampler_{folder.name}:rounds"
+    return fedray_command("--quiet", "audit", "--sampler", name, "--assume", "claim.toml", "--json")
+
+
+def unit_rows(gram: np.ndarray) -> np.ndarray:
+    """C with C C' = X, as pfl 0.6.0 takes it: X has a unit diagonal, so rows have unit norm."""
+    return np.linalg.cholesky(gram)
+
+
+def unit_columns(gram: np.ndarray) -> np.ndarray:
+    """C with C'C = X, as the theorem needs it."""
+    return np.linalg.cholesky(gram[::-1, ::-1]).T[::-1, ::-1]
+
+
+@pytest.mark.parametrize(("factor", "code"), [(unit_rows, 1), (unit_columns, 0)])
+def test_a_banded_matrix_with_unit_rows_is_caught_and_one_with_unit_columns_passes(
+    tmp_path: Path, fedray_command, monkeypatch, factor: Callable[..., np.ndarray], code: int
+) -> None:
+    n, b, z = 30, 5, 2.0
+    apart = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    # A product of two positive definite kernels, which vanishes from b on.
+    matrix = factor(np.maximum(0.0, 1.0 - apart / b) * 0.95**apart)
+    np.save(tmp_path / "C.npy", np.tril(matrix))
+    rounds = [[10 * (number % b) + each for each in range(10)] for number in range(n)]
+    k = n // b
+    # The accountant charges k Gaussians of sensitivity 1, since columns b apart are orthogonal.
+    claim = (
+        f"mechanism = {{kind = 'matrix', file = 'C.npy'}}\nnoise_multiplier = {z}\nrounds = {n}\n"
+        f"min_sep = {b}\nmax_participations = {k}\nrho = {k / (2 * z * z)!r}\n"
+    )
+    found, printed, error = audited(fedray_command, tmp_path, monkeypatch, rounds, claim)
+    assert found == code, printed + error
+    assert not code or "rho does not hold" in error
+    # The true sensitivity of one period's columns, by which the charge is too small.
+    squares = [(matrix[:, start::b] ** 2).sum() for start in range(b)]
+    ratio = math.sqrt(max(squares) / k)
+    assert (1.06 <= ratio <= 1.72) if code else ratio == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("comes_again", "code"), [(100, 1), (1000, 0)])
+def test_a_tree_that_is_charged_as_if_each_device_came_once_is_caught(
+    tmp_path: Path, fedray_command, monkeypatch, comes_again: int, code: int
+) -> None:
+    n = 1000
+    matrix = Tree().definition(n)
+    once = float(np.sqrt((matrix**2).sum(axis=0).max()))
+    z = noise_multiplier_for_epsilon(once, 10.0, 1e-6)
+    rounds = [[number % comes_again] for number in range(n)]
+    claim = f"mechanism = 'tree'\nnoise_multiplier = {z!r}\nrounds = {n}\nepsilon = 10.0\ndelta = 1e-6\n"
+    claim += f"max_participations = {n // comes_again}\nmin_sep = {comes_again}\n"
+    found, printed, error = audited(fedray_command, tmp_path, monkeypatch, rounds, claim)
+    assert found == code, printed + error
+    assert not code or "epsilon does not hold" in error
+
+
+def test_an_amplified_epsilon_holds_only_if_the_draws_are_poisson(
+    tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    claim = (
+        "mechanism = 'identity'\nnoise_multiplier = 1.0\nrounds = 80\nepsilon = 4.0\ndelta = 1e-5\n"
+        f"sampling = {{kind = 'poisson', probability = {SIZE / N}, devices = {N}}}\n"
+    )
+    for name, sampler, code in (("a", poisson, 0), ("b", shuffled_epochs, 1)):
+        folder = tmp_path / f"{tmp_path.name}{name}"
+        folder.mkdir()
+        rounds = sampler(np.random.default_rng(1))
+        found, printed, error = audited(fedray_command, folder, monkeypatch, rounds, claim)
+        assert found == code, printed + error
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "reason"),
+    [
+        ("x = 5", ("--rounds", "3"), "'int' object is not callable"),
+        ("", ("--rounds", "3"), "has no attribute 'x'"),
+        ("def x():\n    yield [1]\n    1 / 0", ("--rounds", "3"), ", line 3: ZeroDivisionError"),
+        ("x = [[1], [2]]", ("--rounds", "3"), "ended after 2 of 3 rounds"),
+        ("x = [[1.5]]", ("--rounds", "1"), "an id of type float"),
+        ("x = [[1]]", (), "--rounds must be given"),
+        ("x = [[1]]", ("--rounds", "0"), "must be at least 1"),
+        ("x = [[1]]", ("--claim", "claim.toml"), "leave out TRACE"),
+        ("import sys; sys.exit(0)", ("--rounds", "1"), "SystemExit"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(
+    tmp_path: Path, fedray_command, monkeypatch, code: str, arguments: tuple[str, ...], reason: str
+) -> None:
+    name = f"wrong_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(code)
+    (tmp_path / "claim.toml").write_text("mechanism = 'tree'\nnoise_multiplier = 1.0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found, _, error = fedray_command(
+        "--quiet", "audit", "--sampler", f"{name}:x", "--assume", "claim.toml", *arguments
+    )
+    assert found == 2
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+def test_an_endless_sampler_stops_and_a_round_may_be_empty(
+    tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    name = f"endless_{tmp_path.name}"
+    text = "import itertools\ndef x():\n    for n in itertools.count():\n        yield ['a', 'b'] if n % 2 else []\n"
+    (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "claim.toml").write_text(
+        "mechanism = 'tree'\nnoise_multiplier = 1.0\nmin_sep = 2\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    command = ("audit", "--sampler", f"{name}:x", "--assume", "claim.toml", "--rounds", "9")
+    code, printed, _ = fedray_command("--quiet", *command)
+    assert code == 0
+    assert "rounds (committed)         9" in printed
+
+
+def test_the_samplers_of_the_documentation_do_as_they_say(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "callbacks"))
+    import samplers
+
+    batches = patterns_of(samplers.jax_privacy_batches())
+    claimed = PoissonDraws(devices=2000, probability=0.05, false_alarm_rate=1e-9)
+    assert check_sampling(claimed, batches).verdict is Verdict.HOLDS
+    source = patterns_of(itertools.islice(samplers.min_sep_source(), 200))
+    assert check_sampling(InTurn(devices=1200), source).verdict is Verdict.HOLDS
+    assert source.min_sep == 40 * 3
