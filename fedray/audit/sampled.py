@@ -154,13 +154,13 @@ def _refusal(trace: Trace, scenario: Scenario, noise: Noise | None) -> str:
         )
     if not isinstance(noise, ServerNoise) or noise.count_noise is not None:
         return "amplification is accounted for where the server adds noise to sums of updates alone"
+    if scenario.privacy.stop_at is not None:
+        return "privacy.stop_at may end the run by who was drawn, which amplification keeps secret"
     if uploads.unresolved_share or (trace.rounds["state"] != 0).any():
         return (
             "rounds with too many unresolved uploads were repeated, so that uploads are not drawn "
             "independently of one another in the rounds that were committed"
         )
-    if scenario.privacy.stop_at is not None:
-        return "privacy.stop_at may end the run by who was drawn, which amplification keeps secret"
     return _wrong_counts(trace, probability) or _wrong_uploads(trace, uploads)
 
 

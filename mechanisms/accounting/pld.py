@@ -16,7 +16,7 @@ from fedray.mechanisms.accounting.events import (
     PostProcessed,
     Repeated,
 )
-from fedray.mechanisms.accounting.gdp import gdp_epsilon, sampled_noise
+from fedray.mechanisms.accounting.gdp import gaussian_epsilon, gdp_epsilon, sampled_noise
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
 
 
@@ -45,6 +45,9 @@ def pld_epsilon(event: Event, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def _of_steps(probability: float, noise: float, count: int, delta: float) -> float:
+    # Drawing every device is one Gaussian, with an exact epsilon.
+    if probability == 1.0:
+        return gaussian_epsilon(count**0.5 / noise, delta)
     return composed_epsilon(probability, noise, count, delta)
 
 

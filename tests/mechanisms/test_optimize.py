@@ -2,10 +2,12 @@
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
 from fedray.base.errors import InputError
 from fedray.mechanisms.figures import mechanism_figures
@@ -24,7 +26,7 @@ from fedray.mechanisms.optimize.design import (
 from fedray.mechanisms.optimize.objective import Target, read_targets
 from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import BLT, BandFHU, Identity, Tree, TreeFull
+from fedray.mechanisms.registry import BLT, BandFHU, Identity, Toeplitz, Tree, TreeFull
 
 pytestmark = pytest.mark.slow
 
@@ -462,3 +464,28 @@ def test_targets_are_read_with_their_weights(tmp_path: Path) -> None:
 def test_identity_needs_nothing() -> None:
     assert optimize_mechanism(MechanismRequest("identity", MinSep(5, 5, 1))) == Identity()
     assert list(itertools.islice(KINDS, 2)) == ["blt", "banded"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bands", [2, 3, 4])
+def test_a_few_bands_over_a_long_run_are_optimised_and_not_left_at_the_start(bands: int) -> None:
+    """Free coefficients let C^-1 grow exponentially there, and a search of them stopped at once.
+
+    Two bands are compared with a search of one number; of more, no coefficient can be moved.
+    """
+    setting = MinSep(2052, bands, -(-2052 // bands))
+
+    def value(coefficients: Sequence[float]) -> float:
+        return loss(Toeplitz(coefficients=tuple(coefficients)), setting).rms_loss
+
+    found = optimize_toeplitz(setting, bands, "rms").coefficients
+    if bands == 2:
+        scalar = minimize_scalar(
+            lambda c: value((1.0, float(c))), bounds=(0.0, 1.0), method="bounded"
+        )
+        assert value(found) == pytest.approx(scalar.fun, rel=1e-6)
+    for place in range(1, bands):
+        for step in (-1e-3, 1e-3):
+            moved = np.array(found)
+            moved[place] += step
+            assert value(moved.tolist()) > value(found)

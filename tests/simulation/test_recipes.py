@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
     ("name", "overrides", "figure"),
     [
         ("buffered", ("rounds.buffer.concurrency=200",), "Staleness of reports"),
+        ("amplified", ("rounds.uploads.schedule.partitions=40",), "Stored uploads"),
         ("upload-then-train", ("rounds.uploads.schedule.min_sep=4",), "Stored uploads"),
     ],
 )
