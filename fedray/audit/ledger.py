@@ -126,7 +126,7 @@ class Ledger(Result):
             entries = read_chain(Path(path) / CHAIN_FILE)
         except OSError as error:
             rule = f"is not a ledger ({error.strerror or error})"
-            remedy = "make one: `fedray budget LEDGER --epsilon 4 --delta 1e-6 --period quarter`"
+            remedy = "make one by `fedray budget`, with an epsilon, a delta and a period"
             raise InputError.of("ledger", str(path), rule, remedy) from None
         if head is not None and head not in {each["digest"] for each in entries}:
             rule = "is no line of this ledger, so lines were removed or all written again"
@@ -250,7 +250,7 @@ class Ledger(Result):
         if used is None or used.noise is None:
             raise InputError(
                 f"trace {str(audit.path)!r} has no known mechanism and noise, so what it spent is "
-                "unknown; give its claim with --claim FILE"
+                "unknown; give its claim"
             )
         named = PERIODS[self.entries[0]["period"]]
         of_rounds = [named(each) for each in _days_of_rounds(audit.trace, start)]

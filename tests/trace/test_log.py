@@ -96,8 +96,8 @@ def test_rounds_without_a_participation_are_refused_with_both_remedies(
         assert (code, stderr.count("\n")) == (2, 1)
         assert expected in stderr
     for more, expected in (
-        (("--column", "time"), "must be ROLE=NAME; roles are device, round, time"),
-        (("--column", "start=t"), "must be ROLE=NAME; roles are device, round, time"),
+        (("--column", "time"), "must be ROLE=NAME; roles are device, round, owner, time"),
+        (("--column", "start=t"), "must be ROLE=NAME; roles are device, round, owner, time"),
         (("--column", "round=r"), "--column round=... is given twice"),
         (("--time-format", "minutes"), "is neither one of s, ms, us, ns nor a format"),
         (
