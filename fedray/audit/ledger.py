@@ -224,12 +224,10 @@ class Ledger(Result):
             run = _run_of(audits[0])
             reserved = [n for n, each in now.reservations.items() if each["run"] == run][:1]
             known = {(each.get("run"), each.get("trace")) for each in now.entries}
-            lines = []
-            for audit in audits:
-                if (_run_of(audit), audit.digest) not in known:
-                    of_run = now.entries[reserved[0] - 1]["start"] if reserved else None
-                    day = start or (date.fromisoformat(of_run) if of_run else None)
-                    lines.append(now._charged(audit, day))
+            if start is None and reserved:
+                start = date.fromisoformat(now.entries[reserved[0] - 1]["start"])
+            new = [each for each in audits if (_run_of(each), each.digest) not in known]
+            lines = [now._charged(each, start) for each in new]
             # A run that is charged already spent nothing more, so only its reservation is closed.
             if reserved and not lines:
                 lines.append({"kind": "cancelled"})

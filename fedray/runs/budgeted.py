@@ -16,7 +16,6 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.runs.sustainable import contributions_of_a_device, last_report
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
-from fedray.scenario.uploads import CyclicSchedule
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun
 
@@ -70,7 +69,7 @@ def worst_rho(scenario: Scenario) -> float:
     uploads = scenario.rounds.uploads
     if uploads is not None:
         # One upload in a window may take part in many of its rounds, and rules part uploads only.
-        b = uploads.schedule.min_sep if isinstance(uploads.schedule, CyclicSchedule) else 1
+        b = uploads.groups
         rounds_of_upload = -(-max(uploads.rounds_of_windows(n)) // b)
         k = min(k, uploads.windows) * rounds_of_upload
         b = b if uploads.windows == 1 else 1

@@ -171,11 +171,7 @@ class Trace(DrawnResult):
         partition, independently of the others; None if rounds were not drawn so."""
         # A changed document may have anything here; other forms state no probability.
         sampling = self.run.get("sampling")
-        if not isinstance(sampling, dict) or sampling.get("kind") not in (
-            "poisson",
-            "cyclic_poisson",
-            "min_sep",
-        ):
+        if not isinstance(sampling, dict) or sampling.get("kind", "cyclic") == "cyclic":
             return None
         probability = sampling.get("probability")
         if not isinstance(probability, float | int) or not 0 < probability <= 1:

@@ -405,9 +405,9 @@ class TrainedRun(DrawnResult):
         return rows
 
     def _devices_of_a_round(self) -> str:
-        # Only scenarios with stored uploads have the table.
+        # Only scenarios with stored uploads have the table, and only groups draw a fixed number.
         uploads = self.document["scenario"]["rounds"].get("uploads") or {}
-        if uploads.get("schedule", {}).get("kind") == "poisson":
+        if uploads.get("schedule", {}).get("kind", "cyclic") != "cyclic":
             return "all devices that were drawn"
         return f"{self.document['scenario']['training']['cohort_sample']:,} devices"
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -49,6 +50,15 @@ LEAST_DEVICE_VARIANCE = 0.25
 """Smallest variance of one device's discrete Gaussian noise for which the theorem on sums holds."""
 UPDATES = "sum of clipped updates"
 """Default query of a round's release."""
+
+
+def _checked(noise_multiplier: float) -> float:
+    check_noise_multiplier(noise_multiplier)
+    return noise_multiplier
+
+
+NoiseMultiplier = Annotated[float, AfterValidator(_checked)]
+"""z, in the range of meaningful figures."""
 
 
 class EventRefused(InputError):
@@ -86,7 +96,7 @@ class GaussianEvent(Event):
 
 
 class _ScaledGaussian(GaussianEvent):
-    noise_multiplier: float
+    noise_multiplier: NoiseMultiplier
     """z, standard deviation of the noise over the largest norm of a contribution, 0.01 to 1e6."""
 
     @property
@@ -101,12 +111,6 @@ class _ScaledGaussian(GaussianEvent):
     @property
     def noise_at_unit_sensitivity(self) -> float:
         return self.noise_multiplier / self.scale if self.scale else math.inf
-
-    @field_validator("noise_multiplier")
-    @classmethod
-    def _is_a_noise_multiplier(cls, value: float) -> float:
-        check_noise_multiplier(value)
-        return value
 
 
 class Gaussian(_ScaledGaussian):
@@ -299,18 +303,12 @@ class MinSepSampled(Event):
     """b, least difference between two rounds of a device."""
     probability: Annotated[float, Field(gt=0, le=1)]
     """p, probability that a device takes part in a round in which it may."""
-    noise_multiplier: float
+    noise_multiplier: NoiseMultiplier
     """z, standard deviation of the noise over the largest norm of a contribution, 0.01 to 1e6."""
 
     if TYPE_CHECKING:
 
         def __hash__(self) -> int: ...  # pydantic makes it for a frozen class
-
-    @field_validator("noise_multiplier")
-    @classmethod
-    def _is_a_noise_multiplier(cls, value: float) -> float:
-        check_noise_multiplier(value)
-        return value
 
 
 class Repeated(Event):

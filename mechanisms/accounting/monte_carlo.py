@@ -79,8 +79,13 @@ class BinLosses:
         products = random.standard_normal((size, bins)) @ self._root - self._half_squares
         if is_present:
             products += self._gram[random.integers(bins, size=size)]
-        largest = products.max(axis=1)
-        return largest + np.log(np.exp(products - largest[:, None]).mean(axis=1))
+        return _log_mean_exp(products, np.full(bins, 1.0 / bins))
+
+
+def _log_mean_exp(losses: Float64Array, shares: Float64Array) -> Float64Array:
+    """Returns log sum_k shares[k] e^losses[:, k] for losses [N, K]."""
+    largest = losses.max(axis=1)
+    return largest + np.log(np.exp(losses - largest[:, None]) @ shares)
 
 
 def allocation_gram(columns: Float64Array, min_sep: int) -> Float64Array:
@@ -132,9 +137,7 @@ class PathLosses:
         # The stationary state: free, or with 1 to b - 1 rounds to wait.
         shares = np.full(b, p / (1.0 + (b - 1) * p))
         shares[0] = 1.0 / (1.0 + (b - 1) * p)
-        first = from_round[:b]
-        largest = first.max(axis=0)
-        return largest + np.log(shares @ np.exp(first - largest))
+        return _log_mean_exp(from_round[:b].T, shares)
 
     def _patterns(self, random: np.random.Generator, size: int) -> Float64Array:
         """Returns whether each of `size` devices takes part in each round, [rounds, size]."""

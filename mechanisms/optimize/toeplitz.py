@@ -81,8 +81,8 @@ def optimize_toeplitz(
 def _search(
     log_loss: Callable, start: Float64Array, is_held: bool, on_progress: Progress | None
 ) -> tuple[float, Float64Array, bool]:
-    """Returns the least log loss found, its coefficients, and whether every trial
-    had a loss below MOST_LOG_LOSS.
+    """Returns the least log loss found, its coefficients, and whether every trial had a loss below
+    MOST_LOG_LOSS.
 
     Args:
         start: first coefficients.

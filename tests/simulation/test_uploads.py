@@ -26,6 +26,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, Identity, Tree
 from fedray.mechanisms.strategy import Strategy
 from fedray.report.page import audit_page
+from fedray.runs.budgeted import worst_rho
 from fedray.runs.learning import train
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import resume, simulate
@@ -414,6 +415,24 @@ def test_the_audit_accounts_min_sep_samples_by_draws(tmp_path: Path) -> None:
     assert refused is not None
     assert refused.event is None
     assert "with probability=1" in refused.reason
+
+
+def test_noise_for_min_sep_samples_is_not_calibrated_by_the_options_of_other_samples(
+    tmp_path: Path,
+) -> None:
+    trace = simulated(tmp_path, scenario(APART))
+    with pytest.raises(InputError, match="least separation .* noise multipliers of your choice"):
+        calibrate_trace(trace, epsilon=2.0, delta=1e-6, mechanism=Identity())
+
+
+@pytest.mark.parametrize("schedule", [CYCLIC, CYCLIC_POISSON, APART], ids=lambda each: each["kind"])
+def test_the_worst_case_of_a_run_is_what_its_schedule_enforces(
+    tmp_path: Path, schedule: dict
+) -> None:
+    noise = ("privacy.noise_multiplier=2.0", "privacy.mechanism={kind='identity'}")
+    value = scenario(schedule, *noise)
+    enforced = audit_trace(simulated(tmp_path, value)).mechanisms[0].enforced
+    assert worst_rho(value) == pytest.approx(enforced.rho, rel=1e-12)
 
 
 def test_random_allocation_accounts_for_any_mechanism_in_one_window(tmp_path: Path) -> None:
