@@ -7,17 +7,17 @@ from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import Result
 from fedray.base.rounding import given, up
+from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.calibration import (
     check_one_target,
     least_noise_multiplier,
     noise_multiplier_for,
 )
-from fedray.mechanisms.accounting.events import Event, StrategyRelease
+from fedray.mechanisms.accounting.events import Event, EventRefused, StrategyRelease
 from fedray.mechanisms.accounting.gdp import gdp_epsilon, mu_of
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
-from fedray.mechanisms.accounting.pld import pld_epsilon
 from fedray.mechanisms.accounting.renyi import renyi_epsilon
-from fedray.mechanisms.accounting.sampled import PoissonSampling, cyclically_sampled
+from fedray.mechanisms.accounting.sampled import PoissonSampling, sampled_release
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.loss import Loss, loss
 from fedray.mechanisms.participation import MinSep
@@ -36,16 +36,17 @@ class Hypothetical:
     """Privacy of a mechanism if devices were Poisson-sampled."""
 
     epsilon: float | None
-    """Upper bound on epsilon at delta, by the privacy loss distribution; None without a noise
-    multiplier."""
+    """Upper bound on epsilon at delta, by the privacy loss distribution, or for random rounds by
+    Monte Carlo, which fails with a probability of at most 1e-6; None without a noise multiplier."""
     renyi_epsilon: float | None
-    """Upper bound on epsilon by Renyi DP: looser, for comparison with other tools."""
-    sampling: Annotated[PoissonSampling, Keys("probability partitions compositions")]
+    """Upper bound on epsilon by Renyi DP: looser, for comparison with other tools. None if no
+    moments are proven for the sampling."""
+    sampling: Annotated[PoissonSampling, Keys("probability partitions compositions min_sep")]
     is_exact: bool = False
     """Always False: both epsilons are upper bounds."""
     assumption: str = HYPOTHETICAL
-    """The assumption, in words; the schedules poisson and cyclic_poisson of stored uploads sample
-    in this way."""
+    """The assumption, in words; the schedules poisson, cyclic_poisson and min_sep of stored uploads
+    sample in this way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +128,24 @@ class Figures(Result):
         or sampling. Raises InputError if no amplification is proven."""
         if self.noise_multiplier is None or self.sampling is None:
             return None
-        return cyclically_sampled(self.strategy, self.sampling, self.noise_multiplier)
+        return sampled_release(self.strategy, self.sampling, self.noise_multiplier)
 
     @property
     def amplified_epsilon(self) -> float | None:
-        """Upper bound on epsilon at delta if devices are sampled by `sampling`, by the privacy loss
-        distribution; None without a noise multiplier or sampling."""
+        """Upper bound on epsilon at delta if devices are sampled by `sampling`, by the first
+        accountant that accepts it; None without a noise multiplier or sampling."""
         event = self.amplified_event
-        return None if event is None else pld_epsilon(event, self.delta)
+        return None if event is None else epsilon_of(event, self.delta).epsilon
 
     @property
     def amplified_renyi_epsilon(self) -> float | None:
         """Upper bound on the amplified epsilon by Renyi DP: looser, for comparison with other
-        tools."""
+        tools; None also if no moments are proven for the sampling."""
         event = self.amplified_event
-        return None if event is None else renyi_epsilon(event, self.delta)
+        try:
+            return None if event is None else renyi_epsilon(event, self.delta)
+        except EventRefused:
+            return None
 
     def parameters(self) -> dict[str, Any]:
         """Returns the strategy's own parameters, as in its JSON; for a matrix also its size and
@@ -232,7 +236,7 @@ def calibrated_figures(
 
     Raises:
         InputError: a setting is impossible, not exactly one target is given, or rho is given with
-            sampling, for which no zCDP is proven.
+            sampling, for which no zCDP is proven, or epsilon with random rounds.
     """
     check_one_target(epsilon, rho)
     if sampling is None:
@@ -243,12 +247,18 @@ def calibrated_figures(
         raise InputError.of(
             "rho", rho, "cannot be met with sampling, for which no zCDP is proven", "give epsilon"
         )
+    elif sampling.min_sep > 1:
+        # Each bound by Monte Carlo may fail, and a search would choose among them.
+        raise InputError(
+            f"epsilon={epsilon:g} cannot be met with random rounds, whose bounds are drawn; give a "
+            "noise multiplier instead"
+        )
     else:
         assert epsilon is not None
 
         def amplified_epsilon(z: float) -> float:
-            event = cyclically_sampled(strategy, sampling, z)
-            return pld_epsilon(event, delta)
+            event = sampled_release(strategy, sampling, z)
+            return epsilon_of(event, delta).epsilon
 
         # With sampling, epsilon has no closed form, so the noise multiplier is searched for.
         z = least_noise_multiplier(amplified_epsilon, epsilon)

@@ -17,7 +17,7 @@ from fedray.audit.statements.statement import Subject
 from fedray.base.rounding import up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.draws import PoissonDraws
-from fedray.mechanisms.accounting.sampled import PoissonSampling, cyclically_sampled
+from fedray.mechanisms.accounting.sampled import PoissonSampling, sampled_release
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.registry import Identity
 from fedray.scenario.privacy import NO_GUARANTEE, Privacy
@@ -129,7 +129,7 @@ def _amplified(
     if verdict is not Verdict.HOLDS or not isinstance(noise[1], ServerNoise):
         return None
     rounds = PoissonSampling(claim.rounds or trace.committed_rounds, sampling.probability)
-    event = cyclically_sampled(strategy, rounds, noise[1].multiplier)
+    event = sampled_release(strategy, rounds, noise[1].multiplier)
     reason = f"each device is drawn with probability {sampling.probability:g}, independently"
     return Guarantee("sampled", None, None, event, claim.delta, True, reason)
 

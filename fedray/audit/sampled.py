@@ -5,9 +5,13 @@ import numpy as np
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.noise import Noise, ServerNoise
 from fedray.base.errors import InputError
-from fedray.mechanisms.accounting.events import MinSepSampled
-from fedray.mechanisms.accounting.monte_carlo import FALSE_ALARM, loss_sampler
-from fedray.mechanisms.accounting.sampled import largest_column, sampled_in_turn
+from fedray.mechanisms.accounting.monte_carlo import FALSE_ALARM
+from fedray.mechanisms.accounting.sampled import (
+    PoissonSampling,
+    largest_column,
+    sampled_in_turn,
+    sampled_release,
+)
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
@@ -73,10 +77,12 @@ def sampled(
         assert isinstance(noise, ServerNoise)
         try:
             if isinstance(uploads.schedule, MinSepSchedule):
+                b, p = uploads.schedule.min_sep, uploads.schedule.probability
                 sensitivity = strategy.participation_sensitivity(turns)
-                event = _apart(uploads.schedule, strategy, rounds, noise.multiplier)
-                reason = APART.format(uploads.schedule.probability, uploads.schedule.min_sep - 1)
-                assumptions = (SECRET, BY_DRAWS)
+                sampling = PoissonSampling(rounds, p, min_sep=b)
+                event = sampled_release(strategy, sampling, noise.multiplier)
+                reason = APART.format(p, b - 1)
+                assumptions = (SECRET, BY_DRAWS) if b > 1 else (SECRET,)
             else:
                 probability = uploads.sampling_probability
                 assert probability is not None
@@ -100,21 +106,6 @@ def sampled(
         reason,
         () if event is None else assumptions,
     )
-
-
-def _apart(
-    schedule: MinSepSchedule, strategy: Strategy, rounds: int, noise_multiplier: float
-) -> MinSepSampled:
-    """Returns the event of b-min-sep sampling. Raises InputError if no bound is proven for it."""
-    event = MinSepSampled(
-        strategy=strategy,
-        rounds=rounds,
-        min_sep=schedule.min_sep,
-        probability=schedule.probability,
-        noise_multiplier=noise_multiplier,
-    )
-    loss_sampler(event)
-    return event
 
 
 def _drawn(turns: MinSep, probability: float) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from fedray.base.errors import InputError
 from fedray.commands.output import print_json, print_pieces, print_result
+from fedray.commands.placing import placement_of
 
 
 def mechanism(
@@ -19,6 +20,8 @@ def mechanism(
     delta: float = 1e-10,
     sampling: float | None = None,
     partitions: int | None = None,
+    random_rounds: bool = False,
+    place: list[str] | None = None,
     workload: str = "prefix",
     as_json: bool = False,
 ) -> None:
@@ -40,6 +43,7 @@ def mechanism(
         delta (D): delta of epsilon
         sampling (P): hypothetical probability that a device is drawn in its turn
         partitions (M): parts of the population that take turns, with sampling; default: 1
+        random_rounds: a sampled device rests for min-sep - 1 rounds instead of taking turns
     """
     from fedray.report.mechanisms import mechanisms_table
     from fedray.studies.design import calibrate_mechanism, evaluate_mechanisms
@@ -47,7 +51,15 @@ def mechanism(
     setting = (rounds, min_sep, max_participations)
     if epsilon is None and rho is None:
         found = evaluate_mechanisms(
-            mechanisms, *setting, noise_multiplier, delta, sampling, partitions, workload
+            mechanisms,
+            *setting,
+            noise_multiplier,
+            delta,
+            sampling,
+            partitions,
+            workload,
+            has_random_rounds=random_rounds,
+            placement=placement_of(place) if place else None,
         )
     else:
         # A target determines the noise multiplier, so both could contradict each other.
@@ -58,7 +70,7 @@ def mechanism(
         found: dict[str, Any] = {}
         for each in mechanisms:
             found[str(each)] = calibrate_mechanism(
-                each, *setting, delta, epsilon, rho, sampling, partitions, workload
+                each, *setting, delta, epsilon, rho, sampling, partitions, workload, random_rounds
             )
     # One mechanism has all its figures; several share a table of the comparable ones.
     if len(found) == 1:

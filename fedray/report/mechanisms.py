@@ -47,11 +47,10 @@ def _privacy_facts(figures: Figures) -> list[tuple[str, str]]:
         (f"epsilon at delta {given(figures.delta)}", up(figures.epsilon)),
     ]
     sampled, renyi = figures.amplified_epsilon, figures.amplified_renyi_epsilon
-    if sampled is not None and renyi is not None:
-        text = (
-            f"at most {up(sampled)} ({HYPOTHETICAL}); by Renyi DP, as other tools have it, "
-            f"{up(renyi)}"
-        )
+    if sampled is not None:
+        text = f"at most {up(sampled)} ({HYPOTHETICAL})"
+        if renyi is not None:
+            text += f"; by Renyi DP, as other tools have it, {up(renyi)}"
         facts.append(("hypothetical epsilon, sampled", text))
     return facts
 

@@ -9,6 +9,7 @@ from typing import cast
 
 from fedray.base.document import Document, IfAny, InPlace, NotInJson
 from fedray.base.errors import InputError, OptimizationFailed, demanded
+from fedray.mechanisms.accounting.monte_carlo import MAPPED
 from fedray.mechanisms.accounting.sampled import PoissonSampling
 from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
 from fedray.mechanisms.files import read_strategy, write_strategy
@@ -27,6 +28,8 @@ from fedray.mechanisms.optimize.objective import Objective, Progress, read_targe
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
+from fedray.runtime.cluster import run_tasks
+from fedray.runtime.placement import Placement
 from fedray.studies.workloads import read_workload
 
 _NO_DELTA = 1e-10
@@ -183,6 +186,9 @@ def evaluate_mechanisms(
     probability: float | None = None,
     partitions: int | None = None,
     workload: str = "prefix",
+    *,
+    has_random_rounds: bool = False,
+    placement: Placement | None = None,
 ) -> dict[str, Figures]:
     """Returns all figures of mechanisms at one setting, by mechanism as given: files (JSON or .npy)
     or kinds in FOLLOWING_KINDS.
@@ -192,13 +198,16 @@ def evaluate_mechanisms(
         probability: probability that a device is sampled in its turn, for amplified figures.
         partitions: parts of the population that take turns; None for one.
         workload: workload of the losses, such as "momentum=0.9,decay=0.95" or "schedule=run.toml".
+        has_random_rounds: whether a sampled device rests for min_sep - 1 rounds after each of its
+            rounds, instead of taking turns.
+        placement: cluster for the draws of random rounds; None for this process.
 
     Raises:
         InputError: the setting is impossible, or nothing is proven for it.
     """
     with _inputs():
         participation = _participation(rounds, min_sep, max_participations)
-        sampling = _sampling(participation.rounds, probability, partitions)
+        sampling = _sampling(participation, probability, partitions, has_random_rounds)
         if sampling is not None and noise_multiplier is None:
             raise ValueError(
                 f"sampling={probability:g} amplifies an epsilon, which needs a noise multiplier; "
@@ -208,12 +217,13 @@ def evaluate_mechanisms(
         # All are read before any is evaluated, so that a wrong name costs no time.
         strategies = {str(each): _strategy(each, participation, matrix) for each in given}
         found = {}
-        for name, strategy in strategies.items():
-            setting = participation, noise_multiplier, delta, sampling, matrix
-            try:
-                found[name] = mechanism_figures(strategy, *setting)
-            except InputError as error:
-                raise InputError(f"mechanism {name!r}: {error}") from None
+        with _drawn_by(placement):
+            for name, strategy in strategies.items():
+                setting = participation, noise_multiplier, delta, sampling, matrix
+                try:
+                    found[name] = mechanism_figures(strategy, *setting)
+                except InputError as error:
+                    raise InputError(f"mechanism {name!r}: {error}") from None
         return found
 
 
@@ -228,6 +238,7 @@ def calibrate_mechanism(
     probability: float | None = None,
     partitions: int | None = None,
     workload: str = "prefix",
+    has_random_rounds: bool = False,
 ) -> Figures:
     """Computes all figures of a mechanism at the least noise multiplier for an epsilon or a rho.
 
@@ -235,7 +246,7 @@ def calibrate_mechanism(
     """
     with _inputs():
         participation = _participation(rounds, min_sep, max_participations)
-        sampling = _sampling(participation.rounds, probability, partitions)
+        sampling = _sampling(participation, probability, partitions, has_random_rounds)
         matrix = read_workload(workload, participation.rounds)
         strategy = _strategy(given, participation, matrix)
         target = {"epsilon": epsilon, "rho": rho}
@@ -291,16 +302,37 @@ def _strategy(given: Path, participation: MinSep, workload: Workload = PREFIX) -
 
 
 def _sampling(
-    rounds: int, probability: float | None, partitions: int | None
+    participation: MinSep,
+    probability: float | None,
+    partitions: int | None,
+    has_random_rounds: bool,
 ) -> PoissonSampling | None:
     if probability is None:
+        rule, remedy = "is about sampled devices", "give the sampling probability too"
         if partitions is not None:
-            raise ValueError(
-                f"partitions={partitions} are parts that are sampled in turn; give the sampling "
-                "probability too"
-            )
+            raise InputError.of("partitions", partitions, rule, remedy)
+        if has_random_rounds:
+            raise InputError.of("random_rounds", True, rule, remedy)
         return None
-    return PoissonSampling(rounds, probability, 1 if partitions is None else partitions)
+    min_sep = participation.min_sep if has_random_rounds else 1
+    return PoissonSampling(
+        participation.rounds, probability, 1 if partitions is None else partitions, min_sep
+    )
+
+
+@contextmanager
+def _drawn_by(placement: Placement | None) -> Iterator[None]:
+    """Makes the draws of Monte Carlo bounds on a cluster."""
+    if placement is None:
+        yield
+        return
+    token = MAPPED.set(
+        lambda work, ranges: (done for _, done in run_tasks(work, ranges, placement))
+    )
+    try:
+        yield
+    finally:
+        MAPPED.reset(token)
 
 
 def _participation(

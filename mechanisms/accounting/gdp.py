@@ -91,7 +91,7 @@ def sampled_noise(event: PoissonSampled) -> float:
         raise EventRefused(
             f"the event draws one Poisson sample for all {inner.rounds:,} rounds of a "
             f"{inner.strategy.kind} strategy, but every round draws its own; make the event with "
-            "`fedray.mechanisms.accounting.sampled.cyclically_sampled`"
+            "`fedray.mechanisms.accounting.sampled.sampled_release`"
         )
     if isinstance(inner, GaussianEvent):
         return inner.noise_at_unit_sensitivity

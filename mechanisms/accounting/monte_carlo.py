@@ -21,6 +21,7 @@ same holds of -L, with x from Q and delta(epsilon) = integral of e^(epsilon - t)
 
 import math
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -44,7 +45,12 @@ _GRID = 4096
 """Points of the upper sums of integrals."""
 
 Counts = tuple[Int64Array, Int64Array]
-Mapped = Callable[[Callable[[tuple[int, int]], Counts], list[tuple[int, int]]], Iterable[Counts]]
+Batches = tuple["BatchCounts", int, int]
+"""A count, and its first and last batch."""
+MAPPED: ContextVar[Callable[[Callable[[Batches], Counts], list[Batches]], Iterable[Counts]]] = (
+    ContextVar("MAPPED", default=map)
+)
+"""Applies a function to ranges of batches, in any order, such as on other machines."""
 
 
 class LossSampler(Protocol):
@@ -218,18 +224,19 @@ class LossTails:
 
 @dataclass(frozen=True, slots=True)
 class BatchCounts:
-    """Counts the draws above thresholds in batches (first, last)."""
+    """Counts the draws above thresholds."""
 
     event: MinSepSampled
     is_present: bool
     thresholds: Float64Array
     seed: int
 
-    def __call__(self, batches: tuple[int, int]) -> Counts:
-        """Returns the counts of delta and of the tail at each threshold, [K] both."""
+    def among(self, first: int, last: int) -> Counts:
+        """Returns the counts of delta and of the tail at each threshold, [K] both, in the batches
+        from `first` to before `last`."""
         sampler = loss_sampler(self.event)
         deltas, tails = np.zeros((2, self.thresholds.size), np.int64)
-        for batch in range(*batches):
+        for batch in range(first, last):
             random = np.random.default_rng([self.seed, self.is_present, batch])
             loss = _loss(sampler, random, self.is_present)[:, None]
             less = loss - random.exponential(size=BATCH)[:, None]
@@ -258,28 +265,21 @@ def monte_carlo_epsilon(event: Event, delta: float) -> float:
 
 
 @lru_cache(maxsize=16)
-def loss_tails(
-    event: MinSepSampled, draws: int = DRAWS, seed: int = 0, mapped: Mapped = map
-) -> LossTails:
-    """Draws losses in both directions.
+def loss_tails(event: MinSepSampled, draws: int = DRAWS, seed: int = 0) -> LossTails:
+    """Draws losses in both directions, where `MAPPED` makes the draws.
 
     Args:
         event: strategy and sampling.
         draws: number of draws in each direction, rounded up to whole batches.
         seed: seed of the draws.
-        mapped: applies a function to ranges of batches, such as on other machines.
 
     Raises:
         EventRefused: C has negative entries, or too many bands.
     """
     sampler = loss_sampler(event)
     count = -(-draws // BATCH)
-    return LossTails(
-        (
-            _tail(event, sampler, True, count, seed, mapped),
-            _tail(event, sampler, False, count, seed, mapped),
-        )
-    )
+    present, absent = (_tail(event, sampler, here, count, seed) for here in (True, False))
+    return LossTails((present, absent))
 
 
 def columns_of(event: MinSepSampled) -> Float64Array:
@@ -309,20 +309,15 @@ def loss_sampler(event: MinSepSampled) -> LossSampler:
 
 
 def _tail(
-    event: MinSepSampled,
-    sampler: LossSampler,
-    is_present: bool,
-    count: int,
-    seed: int,
-    mapped: Mapped,
+    event: MinSepSampled, sampler: LossSampler, is_present: bool, count: int, seed: int
 ) -> LossTail:
     from scipy.special import betainccinv
 
     thresholds = _pilot(sampler, is_present, count, seed)
     counted = BatchCounts(event, is_present, thresholds, seed)
     step = max(1, count // 64)
-    ranges = [(first, min(first + step, count)) for first in range(0, count, step)]
-    found = np.sum([np.stack(each) for each in mapped(counted, ranges)], axis=0)
+    ranges = [(counted, first, min(first + step, count)) for first in range(0, count, step)]
+    found = np.sum([np.stack(each) for each in MAPPED.get()(_counts, ranges)], axis=0)
     draws = count * BATCH
     # Both directions have two counts at each threshold.
     share = FALSE_ALARM / (4 * thresholds.size)
@@ -331,6 +326,11 @@ def _tail(
     if is_present:
         tails = np.minimum(tails * np.exp(-thresholds), 1.0)
     return LossTail(is_present, sampler.lipschitz, thresholds, deltas, tails)
+
+
+def _counts(batches: Batches) -> Counts:
+    counted, first, last = batches
+    return counted.among(first, last)
 
 
 def _pilot(sampler: LossSampler, is_present: bool, count: int, seed: int) -> Float64Array:

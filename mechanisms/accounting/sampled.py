@@ -1,4 +1,5 @@
-"""Privacy amplified by Poisson sampling: DP-FedAvg, and banded matrices with cyclic partitions.
+"""Privacy amplified by Poisson sampling: DP-FedAvg, banded matrices with cyclic partitions, and
+random rounds at least min_sep apart.
 
 The population is split into `partitions` parts. Round t draws from part t mod partitions, each
 device with the sampling probability. Two participations of a device are then at least `partitions`
@@ -14,15 +15,23 @@ import numpy as np
 
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
-from fedray.mechanisms.accounting.events import Event, Gaussian, PoissonSampled, Repeated
+from fedray.mechanisms.accounting.events import (
+    Event,
+    Gaussian,
+    MinSepSampled,
+    PoissonSampled,
+    Repeated,
+)
 from fedray.mechanisms.accounting.limits import check_noise_multiplier
+from fedray.mechanisms.accounting.monte_carlo import loss_sampler
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
 class PoissonSampling:
-    """Poisson sampling in which the parts of the population take turns."""
+    """Poisson sampling in which the parts of the population take turns, or in which devices rest
+    after a round (b-min-sep sampling; see `MinSepSampled`)."""
 
     rounds: int
     """n, at least 1."""
@@ -30,6 +39,8 @@ class PoissonSampling:
     """q, probability that a device is drawn when its part has its turn; above 0 and at most 1."""
     partitions: int = 1
     """Number of parts of the population, which take turns; from 1 to `rounds`."""
+    min_sep: int = 1
+    """b, least difference between two rounds of a device, at least 1; 1 with several partitions."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -50,6 +61,13 @@ class PoissonSampling:
                 f"must be from 1 to `rounds={self.rounds}`",
                 "further ones would never have a turn",
             )
+        if self.min_sep < 1 or (self.min_sep > 1 and self.partitions > 1):
+            raise InputError.of(
+                "min_sep",
+                self.min_sep,
+                f"must be 1 or more, and 1 with `partitions={self.partitions}` above 1",
+                "devices of partitions that take turns are apart already",
+            )
 
     @property
     def compositions(self) -> int:
@@ -57,11 +75,11 @@ class PoissonSampling:
         return -(-self.rounds // self.partitions)
 
 
-def cyclically_sampled(
+def sampled_release(
     strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float
 ) -> Event:
     """Returns the event to which the rounds of a strategy reduce if devices are sampled: that of
-    `sampled_in_turn` with `compositions` turns.
+    `sampled_in_turn` with `compositions` turns, or of random rounds `min_sep` apart.
 
     Args:
         strategy: C, with at most as many bands as there are partitions.
@@ -71,6 +89,16 @@ def cyclically_sampled(
     Raises:
         InputError: C has more bands, which Theorem 4 does not cover, or a number is out of range.
     """
+    if sampling.min_sep > 1:
+        event = MinSepSampled(
+            strategy=strategy,
+            rounds=sampling.rounds,
+            min_sep=sampling.min_sep,
+            probability=sampling.probability,
+            noise_multiplier=noise_multiplier,
+        )
+        loss_sampler(event)  # refuses a strategy for which nothing is proven
+        return event
     turns = MinSep(sampling.rounds, sampling.partitions, sampling.compositions)
     return sampled_in_turn(strategy, turns, sampling.probability, noise_multiplier)
 

@@ -10,11 +10,13 @@ import pytest
 from fedray.audit.audit import audit_trace
 from fedray.base.errors import ScenarioError
 from fedray.mechanisms import reference
+from fedray.mechanisms.accounting.events import MinSepSampled
+from fedray.mechanisms.accounting.monte_carlo import monte_carlo_epsilon
 from fedray.mechanisms.figures import mechanism_figures
 from fedray.mechanisms.files import read_strategy, write_strategy
 from fedray.mechanisms.optimize.design import KINDS
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import Banded, Identity, Matrix, Toeplitz, Tree
+from fedray.mechanisms.registry import Banded, BandFHU, Identity, Matrix, Toeplitz, Tree
 from fedray.mechanisms.triangular import lower_factor
 from fedray.mechanisms.workload import Workload
 from fedray.runs.simulation import simulate
@@ -179,6 +181,52 @@ def test_of_several_mechanisms_the_one_that_is_refused_is_named(
     code, _, err = fedray_command("mechanism", *given, *SETTING, *sampled)
     assert code == 2
     assert "short.json': this toeplitz mechanism has 2 bands" in err
+
+
+SAMPLED = (*SETTING, "--random-rounds", "--noise-multiplier", "2", "--sampling")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_epsilon_of_random_rounds_does_not_depend_on_where_it_is_drawn(
+    fedray_command, tmp_path: Path
+) -> None:
+    write_strategy(Toeplitz(coefficients=(1.0, 0.5)), tmp_path / "short.json")
+    command = ("mechanism", str(tmp_path / "short.json"), *SAMPLED, "0.2", "--json")
+    (_, here, _), (_, there, _) = (
+        fedray_command(*command, *place) for place in ((), ("--place", "backend=ray"))
+    )
+    assert here == there
+    found = json.loads(here)
+    event = MinSepSampled(
+        strategy=Toeplitz(coefficients=(1.0, 0.5)),
+        rounds=60,
+        min_sep=12,
+        probability=0.2,
+        noise_multiplier=2.0,
+    )
+    assert found["hypothetical"]["epsilon"] == monte_carlo_epsilon(event, 1e-10)
+    assert found["hypothetical"]["epsilon"] < found["epsilon"]
+    assert found["hypothetical"]["renyi_epsilon"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((*SAMPLED[:-1],), "--random-rounds.*give the sampling probability"),
+        ((*SAMPLED, "0.5", "--partitions", "2"), "--min-sep=12 must be 1 or more, and 1 with"),
+        ((*SAMPLED, "1.5"), "probability=1.5 must be above 0 and at most 1"),
+        ((*SETTING, "--epsilon", "2", "--sampling", "1", "--random-rounds"), "cannot be met with"),
+        ((*SAMPLED, "0.5"), "band-fhu strategy of 30 bands with min_sep=12"),
+    ],
+)
+def test_random_rounds_are_refused_without_a_theorem(
+    fedray_command, tmp_path: Path, options: tuple[str, ...], says: str
+) -> None:
+    write_strategy(BandFHU(bands=30), tmp_path / "long.json")
+    code, _, err = fedray_command("mechanism", str(tmp_path / "long.json"), *options)
+    assert code == 2
+    assert re.search(says, err)
 
 
 @pytest.mark.slow

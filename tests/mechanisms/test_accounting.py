@@ -19,7 +19,7 @@ from fedray.mechanisms.accounting.gdp import gaussian_epsilon, mu_of
 from fedray.mechanisms.accounting.moments import moments_epsilon
 from fedray.mechanisms.accounting.pld import pld_epsilon
 from fedray.mechanisms.accounting.renyi import renyi_epsilon
-from fedray.mechanisms.accounting.sampled import PoissonSampling, cyclically_sampled
+from fedray.mechanisms.accounting.sampled import PoissonSampling, sampled_release
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.figures import mechanism_figures
 from fedray.mechanisms.participation import MinSep
@@ -34,7 +34,7 @@ def released(sensitivity: float, noise_multiplier: float) -> Gaussian:
 
 def independent(sampling: PoissonSampling, noise_multiplier: float) -> Event:
     """Independent noise on a Poisson sample in each round."""
-    return cyclically_sampled(Identity(), sampling, noise_multiplier)
+    return sampled_release(Identity(), sampling, noise_multiplier)
 
 
 def sampled_gaussian_epsilon(sampling: PoissonSampling, z: float, delta: float) -> float:
@@ -245,7 +245,7 @@ def test_sampling_everybody_is_no_sampling() -> None:
 def test_a_strategy_is_charged_for_its_largest_column() -> None:
     sampling = PoissonSampling(30, 0.1, 3)
     double = Toeplitz(coefficients=(2.0, 0.0, 0.0))
-    assert cyclically_sampled(double, sampling, 2.0) == independent(sampling, 1.0)
+    assert sampled_release(double, sampling, 2.0) == independent(sampling, 1.0)
 
 
 LAGS = np.abs(np.subtract.outer(np.arange(30), np.arange(30)))
@@ -270,7 +270,7 @@ def test_amplification_is_refused_where_it_is_not_proven(strategy, partitions: i
     with pytest.raises(
         ValueError, match="amplification is proven for at most as many bands as partitions"
     ):
-        cyclically_sampled(strategy, PoissonSampling(30, 0.1, partitions), 1.0)
+        sampled_release(strategy, PoissonSampling(30, 0.1, partitions), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fedray.audit.sampled import SECRET, ZERO_OUT, sampled
 from fedray.base.errors import InputError, ScenarioError
 from fedray.mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
 from fedray.mechanisms.accounting.pld import pld_epsilon
-from fedray.mechanisms.accounting.sampled import PoissonSampling, cyclically_sampled
+from fedray.mechanisms.accounting.sampled import PoissonSampling, sampled_release
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT, BandFHU, Identity, Toeplitz
 from fedray.mechanisms.strategy import Strategy
@@ -378,13 +378,13 @@ def delta_of_patterns(
 def test_the_epsilon_covers_all_patterns_of_a_device_and_is_tight() -> None:
     """Monte Carlo over the mixture of all its patterns, 5 standard errors: false alarms below 1e-6."""
     two, delta = (1.0, 0.6), 1e-2
-    event = cyclically_sampled(Toeplitz(coefficients=two), PoissonSampling(6, 0.3, 2), 0.8)
+    event = sampled_release(Toeplitz(coefficients=two), PoissonSampling(6, 0.3, 2), 0.8)
     found, error = delta_of_patterns(two, 2, pld_epsilon(event, delta))
     assert abs(found - delta) < 5 * error + 0.01 * delta
     # Three bands of which two partitions overlap spend more than their column norm says.
     three = (1.0, 0.6, 0.5)
     norm = Toeplitz(coefficients=(float(np.linalg.norm(three)), 0.0))
-    event = cyclically_sampled(norm, PoissonSampling(6, 0.3, 2), 0.8)
+    event = sampled_release(norm, PoissonSampling(6, 0.3, 2), 0.8)
     found, error = delta_of_patterns(three, 2, pld_epsilon(event, delta))
     assert found > delta + 10 * error
 
