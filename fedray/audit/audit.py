@@ -5,6 +5,7 @@ An audit states three guarantees side by side (fedray/audit/guarantees.py): obse
 claimed. It compares mechanisms by their error at equal privacy, never by their noise multipliers.
 """
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,15 +19,22 @@ from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, assumptions_of
 from fedray.audit.check import check_claim
 from fedray.audit.claimed import claimed_limits
 from fedray.audit.claims import Claim
-from fedray.audit.distribution import DevicePrivacy, Frontier, device_sensitivities, frontier
+from fedray.audit.distribution import (
+    DevicePrivacy,
+    Frontier,
+    SpentByDevice,
+    device_sensitivities,
+    frontier,
+    worst_devices,
+)
 from fedray.audit.filtered import Exclusions, exclusions_of, filtered
 from fedray.audit.findings import (
     NOISE_STATEMENTS,
     PRIVACY_STATEMENTS,
-    SPENT_STATEMENTS,
     Finding,
-    Summary,
     Verdict,
+    claim_passes,
+    verdict_sentences,
 )
 from fedray.audit.guarantees import (
     OBSERVED_LIMITS,
@@ -55,7 +63,7 @@ from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import up
+from fedray.base.rounding import given, up
 from fedray.encoding.tables import AnyEncoding
 from fedray.mechanisms.accounting.events import Composed, Event
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
@@ -63,6 +71,7 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.comparison import NOT_COMPARABLE, Utility, utility
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
+from fedray.mechanisms.sensitivity import PatternValues
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE, NoNoise
@@ -203,6 +212,8 @@ class Audit(DrawnResult):
     """End of the run: completed, or the reason why it is not; "imported" for a log."""
     patterns: NotInJson[Patterns]
     """Every device's rounds."""
+    names: NotInJson[DeviceNames]
+    """Names by which devices are shown."""
     mechanisms: tuple[MechanismAudit, ...]
     """Audited mechanisms; empty for a log whose mechanism is unknown."""
     findings: tuple[Finding, ...]
@@ -248,33 +259,59 @@ class Audit(DrawnResult):
     @property
     def claim_holds(self) -> InJson[bool]:
         """Whether the claim passes: at least one statement could be checked, and every statement
-        that could be checked holds.
-
-        A claimed rho or epsilon that could not be checked does not pass. A log never shows
-        mechanism and noise multiplier, so these two do not decide by themselves. True without a
-        claim.
-        """
-        verdicts = {finding.statement: finding.verdict for finding in self.findings}
-        if any(verdicts.get(statement) is Verdict.UNCHECKED for statement in SPENT_STATEMENTS):
-            return False
-        found = set(verdicts.values())
-        return not found or (Verdict.HOLDS in found and found <= {Verdict.HOLDS, Verdict.UNCHECKED})
+        that could be checked holds. True without a claim."""
+        return not self.findings or claim_passes(self.findings)
 
     @property
-    def verdicts(self) -> dict[str, Summary]:
-        """Verdicts on privacy and on participation; empty without a claim."""
-        privacy = [each for each in self.findings if each.statement in PRIVACY_STATEMENTS]
-        participation = [each for each in self.findings if each not in privacy]
-        summaries = {
-            "privacy": Summary.of("privacy", privacy),
-            "participation": Summary.of("participation", participation),
-        }
-        return {what: summary for what, summary in summaries.items() if summary is not None}
+    def verdict(self) -> InJson[str]:
+        """The answer in a sentence: whether the claim holds and which figures would; without a
+        claim, the epsilon on which a guarantee may rest."""
+        if self.findings:
+            return verdict_sentences(self.findings)
+        if self.no_guarantee:
+            return f"No guarantee: {self.no_guarantee}."
+        if (found := self.supported) is not None and found.epsilon is not None:
+            return (
+                f"A guarantee may rest on epsilon {up(found.epsilon)} at delta "
+                f"{given(found.delta)} ({found.name})."
+            )
+        if not self._has_noise:
+            return "No epsilon: no mechanism and noise multiplier are known."
+        observed = self.mechanisms[0].observed.epsilon
+        spent = "" if observed is None else f"; the devices of this trace spent {up(observed)}"
+        return f"No guarantee may rest on this trace{spent}."
 
     @property
-    def claim_sentence(self) -> InJson[str]:
-        """Verdicts in words: one on privacy, one on participation."""
-        return "; ".join(summary.text for summary in self.verdicts.values())
+    def supported(self) -> Guarantee | None:
+        """The guarantee of the first mechanism with the least epsilon on which a guarantee may
+        rest; None if there is none."""
+        if not self._has_noise:
+            return None
+        used = self.mechanisms[0]
+        found = [*used.guarantees, used.sampled, used.filtered]
+        resting = [each for each in found if each is not None and each.may_rest_on]
+        known = [each for each in resting if each.epsilon is not None]
+        return min(known, key=lambda each: each.epsilon or 0.0, default=None)
+
+    @property
+    def supported_epsilon(self) -> InJson[float | None]:
+        """The epsilon of the verdict: the claimed one if it holds, else the one that the claim
+        should state, else that of the guarantee that may be rested on. None if unknown, or if the
+        run did not have the claimed noise."""
+        if any(
+            each.statement in NOISE_STATEMENTS and each.verdict is Verdict.BROKEN
+            for each in self.findings
+        ):
+            return None
+        stated = [each for each in self.findings if each.statement == "epsilon"]
+        if not stated:
+            found = self.supported
+            return None if self.findings or found is None else found.epsilon
+        (finding,) = stated
+        if finding.verdict is Verdict.HOLDS:
+            assert isinstance(finding.claimed, float)
+            return finding.claimed
+        return tomllib.loads(finding.should_say).get("epsilon")
 
     @property
     def rounds(self) -> InJson[int]:
@@ -329,14 +366,29 @@ class Audit(DrawnResult):
         return privacy_over_rounds(used.strategy, self.patterns, used.noise, used.observed.delta)
 
     @cached_property
+    def _sensitivities(self) -> PatternValues:
+        return device_sensitivities(self.mechanisms[0].strategy, self.patterns)
+
+    @cached_property
     def device_privacy(self) -> DevicePrivacy | None:
         """Privacy of the devices under the first mechanism; computed on first use. None without
         noise."""
         if not self._has_noise:
             return None
+        assert self.mechanisms[0].noise is not None
+        return DevicePrivacy.of(self._sensitivities, self.mechanisms[0].noise)
+
+    @cached_property
+    def worst_devices(self) -> tuple[SpentByDevice, ...]:
+        """The devices that spent most under the first mechanism, worst first; computed on first
+        use. Empty without noise."""
+        if not self._has_noise:
+            return ()
         used = self.mechanisms[0]
         assert used.noise is not None
-        return DevicePrivacy.of(device_sensitivities(used.strategy, self.patterns), used.noise)
+        return worst_devices(
+            self._sensitivities, self.patterns, used.noise, used.observed.delta, self.names.all_of
+        )
 
     @cached_property
     def frontier(self) -> Frontier | None:
@@ -492,12 +544,6 @@ class Audit(DrawnResult):
         return None if self.utility_basis is None else self.utility_basis.rho
 
     @property
-    def fared(self) -> Annotated[dict[Annotated[str, "kind"], Summary] | None, Key("verdicts")]:
-        """Verdicts on `privacy` and on `participation`, for the ones that the claim states; None
-        without a claim."""
-        return self.verdicts or None
-
-    @property
     def encoding(self) -> InJson[AuditedEncoding | None]:
         """Encoding of the updates, and the unit of their noise; None for a log."""
         if self.scenario is None:
@@ -522,11 +568,10 @@ class Audit(DrawnResult):
         )
 
     def to_json_in_full(self) -> dict[str, Any]:
-        """`to_json`, with the figures that take longer: the privacy of each device, the frontier,
-        and privacy over rounds."""
-        later = {
-            name: getattr(self, name) for name in ("device_privacy", "frontier", "over_rounds")
-        }
+        """`to_json`, with the figures that take longer: the privacy of devices, the frontier, and
+        privacy over rounds."""
+        names = ("device_privacy", "worst_devices", "frontier", "over_rounds")
+        later = {name: getattr(self, name) for name in names}
         return {**self.to_json(), **json_of(later)}
 
     def __repr__(self) -> str:
@@ -680,6 +725,7 @@ def audit_trace(
         digest=opened.digest,
         ended=opened.run["ended"] if isinstance(opened, Trace) else "imported",
         patterns=patterns,
+        names=names,
         mechanisms=tuple(mechanisms),
         findings=findings,
         incompleteness=imported.incompleteness if imported is not None else "",

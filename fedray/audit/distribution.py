@@ -1,6 +1,7 @@
 """Privacy of each device: the sensitivity, and so rho, of every device's own pattern; and a
 frontier tighter than one (b, k) pair."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import values_of
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.document import Document, InJson, Keys, NotInJson
+from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.sensitivity import PatternSensitivities, PatternValues
@@ -23,6 +25,8 @@ CURVE_STEPS = 200
 MOST_ENTRIES = 16
 """Largest number of entries of the frontier; with more distinct counts of participations,
 neighbouring counts share an entry."""
+MOST_DEVICES = 10
+"""Largest number of devices that are listed as the worst."""
 MOST_SPANS = 64
 """Largest number of spans shown for an entry."""
 MOST_BOUND = 2e8
@@ -94,6 +98,64 @@ class DevicePrivacy(Document):
         # rho is proportional to the squared sensitivity (Bun and Steinke 2016).
         mean = float((values.values**2).mean()) * rho_of(released(noise, 1.0))
         return cls(tuple(quantiles), curve, mean, bool(values.is_exact.all()))
+
+
+@dataclass(frozen=True, slots=True)
+class SpentByDevice:
+    """Privacy that one device spent, by the rounds in which it took part."""
+
+    device: str
+    """Name of the device."""
+    participations: int
+    """Number of its rounds."""
+    least_gap: int | None
+    """Least difference between two of its rounds; None for one round."""
+    sensitivity: float
+    """Sensitivity of its pattern, at clip norm 1."""
+    is_exact: bool
+    """False if the sensitivity is an upper bound."""
+    rho: float
+    """zCDP of that sensitivity."""
+    epsilon: float
+    """Epsilon at the audit's delta."""
+
+
+def worst_devices(
+    values: PatternValues,
+    patterns: Patterns,
+    noise: Noise,
+    delta: float,
+    names_of: Callable[[list[int]], list[str]],
+) -> tuple[SpentByDevice, ...]:
+    """Returns the devices that spent most, worst first, at most `MOST_DEVICES`; of equal ones those
+    of the smallest ids.
+
+    Args:
+        values: sensitivity of every device's pattern.
+        patterns: patterns of the devices.
+        noise: noise of the run.
+        delta: delta of epsilon.
+        names_of: function that returns the shown names of device ids.
+    """
+    places = np.argsort(-values.values, kind="stable")[:MOST_DEVICES].tolist()
+    names = names_of(patterns.device_ids[places].tolist())
+    found = []
+    for place, name in zip(places, names, strict=True):
+        start, count = int(patterns.starts[place]), int(patterns.counts[place])
+        gaps = np.diff(patterns.rounds[start : start + count].astype(np.int64))
+        event = released(noise, float(values.values[place]))
+        found.append(
+            SpentByDevice(
+                name,
+                count,
+                int(gaps.min()) if gaps.size else None,
+                float(values.values[place]),
+                bool(values.is_exact[place]),
+                rho_of(event),
+                epsilon_of(event, delta).epsilon,
+            )
+        )
+    return tuple(found)
 
 
 def at_shares(values: Float64Array, shares: Float64Array) -> list[float]:

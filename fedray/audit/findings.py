@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fedray.base.document import Document, InJson
+from fedray.base.rounding import counted, down, fine, given
 
 
 class Verdict(StrEnum):
@@ -65,6 +66,31 @@ class Finding(Document):
     """The worst breaches, or the binding case if the statement holds."""
 
     @property
+    def name(self) -> str:
+        """The statement in words."""
+        return self.statement.replace("_", " ").replace("min sep", "min-sep")
+
+    @property
+    def claimed_text(self) -> str:
+        """The claimed figure as text."""
+        value = self.claimed
+        return "-" if value is None else value if isinstance(value, str) else given(value)
+
+    @property
+    def found_text(self) -> str:
+        """The figure of the trace as text, rounded to the side on which the claim is not
+        flattered."""
+        value = self.found
+        if value is None or isinstance(value, str):
+            return value or "-"
+        if self.statement in SPENT_STATEMENTS:
+            return fine(value)
+        if self.statement == "timer_hours":
+            return down(value)
+        # Counts are exact, and the noise multiplier was given by the run.
+        return given(value) if isinstance(value, float) else f"{value:,}"
+
+    @property
     def evidence_note(self) -> InJson[str]:
         """A sentence on the share of the breaches that `evidence` holds; empty if it holds all."""
         if self.broken_by <= len(self.evidence) or not self.evidence:
@@ -72,67 +98,69 @@ class Finding(Document):
         return f"the {len(self.evidence)} worst of {self.broken_by:,} follow"
 
 
-@dataclass(frozen=True, slots=True)
-class Summary(Document):
-    """Verdict on all statements of one kind, with a sentence that names the failing ones."""
+def claim_passes(findings: Sequence[Finding]) -> bool:
+    """Returns whether at least one statement could be checked, and every one that could be checked
+    holds.
 
-    verdict: Verdict
-    """The worst verdict among the statements."""
-    text: str
-    """The verdict as a sentence."""
-
-    @classmethod
-    def of(cls, what: str, findings: Sequence[Finding]) -> "Summary | None":
-        """Returns the summary of one kind of statements, or None if the claim has no such
-        statement.
-
-        Args:
-            what: "privacy" or "participation".
-            findings: findings of that kind.
-        """
-        if not findings:
-            return None
-        # In order from the worst; a statement that cannot be checked does not count against the
-        # others.
-        order = (
-            Verdict.BROKEN,
-            Verdict.UNPROVEN,
-            Verdict.TRACE_ONLY,
-            Verdict.HOLDS,
-            Verdict.UNCHECKED,
-        )
-        verdict = min((finding.verdict for finding in findings), key=order.index)
-
-        def statements(with_verdict: Verdict) -> list[str]:
-            return [each.statement for each in findings if each.verdict is with_verdict]
-
-        named = statements(verdict)
-        unchecked = _listed(statements(Verdict.UNCHECKED))
-        is_one = len(named) == 1
-        # The cases go from the most favourable to the least.
-        match verdict:
-            case Verdict.HOLDS if unchecked:
-                text = f"holds as far as it can be checked ({unchecked} cannot)"
-            case Verdict.HOLDS:
-                text = "holds"
-            case Verdict.UNCHECKED if set(named) == set(NOISE_STATEMENTS):
-                text = f"no rho or epsilon is claimed ({unchecked} cannot be checked)"
-            case Verdict.UNCHECKED:
-                text = "cannot be checked"
-            case Verdict.TRACE_ONLY:
-                text = f"{_listed(named)} {'holds' if is_one else 'hold'} for this trace only"
-            case Verdict.UNPROVEN:
-                text = f"{_listed(named)} {'is' if is_one else 'are'} not proven"
-            case _:
-                text = f"{_listed(named)} {'does' if is_one else 'do'} not hold"
-        return cls(verdict, f"{what}: {text}")
+    A claimed rho or epsilon that could not be checked does not pass. A log never shows mechanism
+    and noise multiplier, so these two do not decide by themselves.
+    """
+    verdicts = {each.statement: each.verdict for each in findings}
+    if any(verdicts.get(statement) is Verdict.UNCHECKED for statement in SPENT_STATEMENTS):
+        return False
+    found = set(verdicts.values())
+    return Verdict.HOLDS in found and found <= {Verdict.HOLDS, Verdict.UNCHECKED}
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Names in a sentence: a, b and c."""
-    if len(names) < 2:
-        return "".join(names)
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+def verdict_sentences(findings: Sequence[Finding]) -> str:
+    """Returns the verdict on a claim in sentences: whether it holds, and each statement that does
+    not, with the figure that would."""
+    found = {each.verdict for each in findings}
+    failing = [each for each in findings if each.verdict in _FAILING]
+    if claim_passes(findings):
+        head = "The claim holds"
+    elif Verdict.BROKEN in found:
+        head = "The claim does not hold"
+    else:
+        head = "The claim is not supported" if failing else "The claim cannot be checked"
+    # Statements about participation come first: those about privacy follow from them.
+    failing.sort(key=lambda each: each.statement in SPENT_STATEMENTS)
+    clauses = "; ".join(_clause(each) for each in failing)
+    unchecked = [each.name for each in findings if each.verdict is Verdict.UNCHECKED]
+    sentences = [f"{head}: {clauses}" if clauses else head]
+    if unchecked:
+        sentences.append(f"Not checked: {', '.join(unchecked)}")
+    if not any(each.statement in SPENT_STATEMENTS for each in findings):
+        sentences.append("It states no rho or epsilon")
+    return ". ".join(sentences) + "."
+
+
+_FAILING = {
+    Verdict.BROKEN: "is not supported",
+    Verdict.UNPROVEN: "is not proven",
+    Verdict.TRACE_ONLY: "is not supported",
+}
+
+
+def _clause(finding: Finding) -> str:
+    if finding.statement in SPENT_STATEMENTS:
+        text = f"{finding.name} {finding.claimed_text} {_FAILING[finding.verdict]}"
+        supported = finding.should_say.rpartition(" ")[2]
+        if not supported:
+            return text
+        assert isinstance(finding.claimed, float)
+        # A smaller figure than the claimed one follows from other figures than the claimed ones.
+        if float(supported) <= finding.claimed:
+            return f"{text} until the rest is corrected, which gives {supported}"
+        return f"{text}, {supported} is"
+    if finding.found is None:
+        return f"{finding.name} {finding.claimed_text} {_FAILING[finding.verdict]}"
+    if finding.found == finding.claimed:
+        return f"{finding.name} {finding.claimed_text} had other parameters"
+    text = f"{finding.name} is {finding.found_text}, not {finding.claimed_text}"
+    unit = "device" if finding.statement == "max_participations" else "pair"
+    is_counted = finding.statement in ("min_sep", "max_participations", "timer_hours")
+    return f"{text} ({counted(finding.broken_by, unit)})" if is_counted else text
 
 
 def verdict_of(holds: bool) -> Verdict:

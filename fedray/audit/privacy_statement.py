@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from fedray.audit.assumptions import TUNING, UNSEEN
 from fedray.audit.audit import Audit, MechanismAudit
-from fedray.audit.findings import NOISE_STATEMENTS, PRIVACY_STATEMENTS, Verdict
+from fedray.audit.findings import NOISE_STATEMENTS, Verdict
 from fedray.audit.guarantees import Guarantee, described, true_positive_rate
 from fedray.audit.rules import rules_of
 from fedray.audit.tuning import Tuning
@@ -127,7 +127,7 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
         *_participation(audit, mechanism, stated),
         *_guarantee(audit, mechanism, stated),
         *_person(audit, mechanism, stated),
-        *_verdicts(audit),
+        *_claim(audit),
         _tuning(audit, stated, tuning),
         *_limits(audit, tuning),
         *_provenance(trace, audit),
@@ -303,20 +303,11 @@ def _person(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> list[
     return [Line("A person instead of a device", says, evidence)]
 
 
-def _verdicts(audit: Audit) -> list[Line]:
-    return [
-        # The sentence begins with its subject, which is the line's name here.
-        Line(f"The claim, {what}", summary.text.partition(": ")[2], _findings(audit, what))
-        for what, summary in audit.verdicts.items()
-    ]
-
-
-def _findings(audit: Audit, what: str) -> str:
-    is_privacy = what == "privacy"
-    chosen = [
-        each for each in audit.findings if (each.statement in PRIVACY_STATEMENTS) == is_privacy
-    ]
-    return "; ".join(f"{each.statement}: {each.verdict} ({each.explanation})" for each in chosen)
+def _claim(audit: Audit) -> list[Line]:
+    found = "; ".join(
+        f"{each.name}: {each.verdict} ({each.explanation})" for each in audit.findings
+    )
+    return [Line("The claim", audit.verdict, found)] if audit.findings else []
 
 
 def _tuning(audit: Audit, stated: Guarantee, tuning: Tuning | None) -> Line:

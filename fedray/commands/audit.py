@@ -32,11 +32,13 @@ def audit(
     evidence: Path | None = None,
     show_devices: bool = False,
     verify: bool | None = None,
+    verbose: bool = False,
     as_json: bool = False,
 ) -> None:
     """Audit a trace, or a sampler: the observed, enforced and claimed guarantee; check a claim.
 
-    With --claim the exit code is 1 unless every statement that can be checked holds, and at least
+    The answer is short; --verbose and the page have reasons, evidence and assumptions. With
+    --claim the exit code is 1 unless every statement that can be checked holds, and at least
     one can be checked; a claimed rho or epsilon must be checked. A log does not show how noise was
     added, so mechanism and noise multiplier are then taken from the claim. For a run of several
     tasks, each trace is audited, and the privacy that devices spent over all tasks.
@@ -61,6 +63,7 @@ def audit(
         events (FILE): released models as events, with rho and epsilon of two accountants
         evidence (FILE): every participation that breaks the claim, as .csv or .parquet
     Args:
+        verbose: print the whole audit
         show_devices: name the devices of a log, instead of a keyed hash
     """
     from fedray.commands.audit_tasks import audit_run_of_tasks
@@ -79,7 +82,7 @@ def audit(
             "--evidence": evidence,
             "--show-devices": show_devices,
         }
-        audit_run_of_tasks(trace, about_one, delta, page, figures, verify, as_json)
+        audit_run_of_tasks(trace, about_one, delta, page, figures, verify, verbose, as_json)
         return
     if statement is not None and show_devices:
         raise InputError("--statement is for publication; leave out --show-devices")
@@ -105,6 +108,6 @@ def audit(
         checked = {"integrity": opened.integrity, "digest_verified": verify is True}
         print_json({**document, **checked, **written})
     else:
-        print_audit(opened, result, "evidence" in written, verify is True)
+        print_audit(opened, result, "evidence" in written, verify is True, verbose)
         print_files(written)
     exit_by_claim(result)

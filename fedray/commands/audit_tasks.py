@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from fedray.base.errors import InputError
-from fedray.commands.auditing import open_tasks
+from fedray.commands.auditing import WHOLE, open_tasks
 from fedray.commands.output import print_files, print_json, print_pieces, write_shown
 
 
@@ -17,6 +17,7 @@ def audit_run_of_tasks(
     page: Path | None,
     figures: Path | None,
     verify: bool | None,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Audits the traces of several tasks and their composition.
@@ -28,6 +29,7 @@ def audit_run_of_tasks(
         page: file of the page, if any.
         figures: folder of the figures, if any.
         verify: see `open_checked`.
+        verbose: whether to print whole audits.
         as_json: whether to print one JSON object.
     """
     from fedray.report.terminal import tasks_text
@@ -44,7 +46,7 @@ def audit_run_of_tasks(
     if as_json:
         print_json({**audit.to_json(), "digest_verified": verify is True, **written})
         return
-    print_pieces(tasks_text(audit))
+    print_pieces([*tasks_text(audit, verbose), *(() if verbose else (WHOLE,))])
     if verify:
         typer.echo(f"every column has its recorded digest; the run is {opened.digest}")
     print_files(written)

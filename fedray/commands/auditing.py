@@ -9,6 +9,8 @@ import typer
 from fedray.base.errors import one_line
 from fedray.commands.output import print_pieces
 
+WHOLE = "--verbose and --page FILE give reasons, evidence, comparisons and assumptions"
+
 
 def open_checked(
     directory: Path, verify: bool | None, opens: Callable[[Path, bool], Any] | None = None
@@ -61,30 +63,23 @@ def audited(
 
 
 def exit_by_claim(audit: Any) -> None:
-    """Ends the command with 1 unless the claim passes, on which scripts rely.
-
-    The line on stderr distinguishes a broken claim from one that cannot be checked.
-    """
-    from fedray.audit.findings import Verdict
-
-    if audit.claim_holds:
-        return
-    # A broken claim needs another reaction than one that lacks evidence.
-    outcome = "does not pass"
-    if {each.verdict for each in audit.findings} <= {Verdict.HOLDS, Verdict.UNCHECKED}:
-        outcome = "cannot be checked, and no statement of it is found broken"
-    found = f"{audit.claim_sentence}. {audit.incompleteness}"
-    line = f"fedray: the claim {outcome}: {found}"
-    typer.echo(one_line(line), err=True)
-    raise typer.Exit(1)
+    """Ends the command with 1 unless the claim passes, on which scripts rely."""
+    if not audit.claim_holds:
+        typer.echo(one_line(f"fedray: {audit.verdict} {audit.incompleteness}"), err=True)
+        raise typer.Exit(1)
 
 
-def print_audit(trace: Any, audit: Any, has_evidence: bool, is_verified: bool) -> None:
-    """Prints an audit, and how the trace was checked."""
+def print_audit(
+    trace: Any, audit: Any, has_evidence: bool, is_verified: bool, verbose: bool
+) -> None:
+    """Prints an audit, and with `verbose` also how the trace was checked."""
     from fedray.report.table import bullets
-    from fedray.report.terminal import audit_text
+    from fedray.report.terminal import audit_text, short_audit_text
 
-    print_pieces([*audit_text(audit), *bullets([trace.integrity])])
+    if verbose:
+        print_pieces([*audit_text(audit), *bullets([trace.integrity])])
+    else:
+        print_pieces([*short_audit_text(audit), WHOLE])
     if not has_evidence and any(each.evidence_note for each in audit.findings):
         typer.echo("\n--evidence FILE.csv writes every participation that breaks the claim")
     if is_verified:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, NotRequired, TypedDict
 
 from fedray.audit.audit import Audit
-from fedray.audit.distribution import DevicePrivacy, Frontier
+from fedray.audit.distribution import DevicePrivacy, Frontier, SpentByDevice
 from fedray.audit.over_rounds import SpentAfter
 from fedray.mechanisms.figures import Figures
 from fedray.trace.trained import TrainedDocument
@@ -34,6 +34,9 @@ class Verified(TypedDict):
 class WithAudit(TypedDict):
     """Keys that `fedray audit` adds to the audit of one trace."""
 
+    worst_devices: NotRequired[tuple[SpentByDevice, ...]]
+    """The devices that spent most under the first mechanism, worst first; empty without noise. Only
+    with `--claim`."""
     device_privacy: NotRequired[DevicePrivacy | None]
     """Privacy of the devices under the first mechanism; None without noise. Only with `--claim`."""
     frontier: NotRequired[Frontier | None]

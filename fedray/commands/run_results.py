@@ -20,7 +20,7 @@ def print_run(trace: Any, as_json: bool) -> None:
     """
     from fedray.audit.audit import audit_trace
     from fedray.report.page import write_report
-    from fedray.report.terminal import audit_text, training_text
+    from fedray.report.terminal import short_audit_text, training_text
     from fedray.trace.schema import REPORT_FILE
 
     audit = audit_trace(trace)
@@ -37,7 +37,7 @@ def print_run(trace: Any, as_json: bool) -> None:
     else:
         if trained is not None:
             print_pieces(training_text("Training", trained))
-        print_pieces(audit_text(audit))
+        print_pieces(short_audit_text(audit))
         memory = ", ".join(f"{each['peak_mebibytes']:,.0f} MiB" for each in trace.run["shard_use"])
         driver = f"driver {trace.run['driver_peak_mebibytes']:,.0f} MiB"
         typer.echo(f"shards  {trace.run['shards']} (peak memory {memory}), {driver}")

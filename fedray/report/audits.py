@@ -9,7 +9,12 @@ import numpy as np
 
 from fedray.audit.audit import Audit, MechanismAudit
 from fedray.audit.calibration import TraceCalibration
-from fedray.audit.distribution import DevicePrivacy, Frontier, FrontierEntry
+from fedray.audit.distribution import (
+    DevicePrivacy,
+    Frontier,
+    FrontierEntry,
+    SpentByDevice,
+)
 from fedray.audit.findings import Evidence, Finding
 from fedray.audit.guarantees import (
     OBSERVED_CANNOT_BE_RESTED_ON,
@@ -19,7 +24,7 @@ from fedray.audit.guarantees import (
 from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
-from fedray.base.rounding import counted, down, fine, given, shown_min_sep, shown_noise, up
+from fedray.base.rounding import counted, fine, given, shown_min_sep, shown_noise, up
 from fedray.mechanisms.accounting.events import StrategyRelease
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.comparison import NOT_COMPARABLE
@@ -68,8 +73,7 @@ def participation_table(audit: Audit) -> Table:
         ("min-sep b (rounds)", shown_min_sep(audit.min_sep)),
         ("max participations k", f"{audit.max_participations:,}"),
         *_person_facts(audit),
-        *_violation_facts(audit),
-        *_exclusion_facts(audit),
+        *rule_facts(audit),
     ]
     return Table.facts(f"Audit of {audit.path}", facts, audit.short_run_note)
 
@@ -84,6 +88,12 @@ def _person_facts(audit: Audit) -> list[tuple[str, str]]:
         ("of them with 1, 2, ... devices", persons),
         ("max participations of a person", f"{found.max_participations:,}"),
     ]
+
+
+def rule_facts(audit: Audit) -> list[tuple[str, str]]:
+    """Returns names and values about devices that broke the rules of an `audit`'s run, or that its
+    filter excluded."""
+    return [*_violation_facts(audit), *_exclusion_facts(audit)]
 
 
 def _violation_facts(audit: Audit) -> list[tuple[str, str]]:
@@ -299,37 +309,18 @@ def findings_table(audit: Audit) -> Table:
     cells = {
         "statement": lambda each: each.statement,
         "verdict": lambda each: str(each.verdict),
-        "claimed": _claimed,
-        "found": _found,
+        "claimed": lambda each: each.claimed_text,
+        "found": lambda each: each.found_text,
         "should say": lambda each: each.should_say or "-",
         "because": lambda each: each.explanation,
     }
     styles = [style_of(each.verdict) for each in audit.findings]
-    sentence = f"{audit.claim_sentence[:1].upper()}{audit.claim_sentence[1:]}."
-    return Table.of("The claim", audit.findings, cells, sentence, row_styles=styles)
+    return Table.of("The claim", audit.findings, cells, row_styles=styles)
 
 
 def style_of(verdict: str) -> str:
     """Returns the style class of a `verdict` on the page: `holds`, `broken`, or else `open`."""
     return verdict if verdict in ("holds", "broken") else "open"
-
-
-def _claimed(finding: Finding) -> str:
-    value = finding.claimed
-    return "-" if value is None else value if isinstance(value, str) else given(value)
-
-
-def _found(finding: Finding) -> str:
-    value = finding.found
-    if value is None or isinstance(value, str):
-        return value or "-"
-    # Each figure is rounded to the side on which the claim is not flattered.
-    if finding.statement in ("rho", "epsilon"):
-        return fine(value)
-    if finding.statement == "timer_hours":
-        return down(value)
-    # Counts are exact, and the noise multiplier was given by the run.
-    return given(value) if isinstance(value, float) else f"{value:,}"
 
 
 def evidence_table(findings: Sequence[Finding], most_rounds: int | None = None) -> Table:
@@ -381,6 +372,20 @@ def devices_table(privacy: DevicePrivacy) -> Table:
     bounds = "" if privacy.is_exact else " Some are upper bounds."
     note = f"rho of the devices that took part; the mean is {fine(privacy.mean_rho)}.{bounds}"
     return Table.of("What each device got", privacy.quantiles, cells, note)
+
+
+def worst_devices_table(devices: Sequence[SpentByDevice]) -> Table:
+    """Returns the `devices` that spent most, worst first."""
+    cells = {
+        "device": lambda each: each.device,
+        "participations": lambda each: f"{each.participations:,}",
+        "least gap": lambda each: "-" if each.least_gap is None else f"{each.least_gap:,}",
+        "sensitivity": lambda each: fine(each.sensitivity),
+        "is": lambda each: "exact" if each.is_exact else "bound",
+        "rho": lambda each: fine(each.rho),
+        "epsilon": lambda each: up(each.epsilon),
+    }
+    return Table.of("The devices that spent most", devices, cells)
 
 
 def frontier_table(frontier: Frontier) -> Table:

@@ -15,6 +15,7 @@ import jinja2
 import tomli_w
 
 from fedray.audit.audit import Audit, MechanismAudit, audit_trace
+from fedray.audit.findings import Verdict
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
@@ -82,6 +83,7 @@ def audit_page(audit: Audit) -> str:
         used=audit.mechanisms[0] if audit.mechanisms else None,
         # The page contains the whole document, so that programs can read its figures.
         audit_json=_script_safe(audit.to_json_in_full()),
+        verdict_style=_verdict_style(audit),
         findings=audits.findings_table(audit),
         evidence=audits.evidence_table(audit.findings),
         mechanism=_mechanism_table(audit.mechanisms[0], run) if audit.mechanisms else None,
@@ -90,6 +92,13 @@ def audit_page(audit: Audit) -> str:
         outcomes=outcomes_table(run.outcome_counts()) if run is not None else None,
         scenario_toml=tomli_w.dumps(run.scenario) if run is not None else None,
     )
+
+
+def _verdict_style(audit: Audit) -> str:
+    if not audit.findings:
+        return ""
+    broken = any(each.verdict is Verdict.BROKEN for each in audit.findings)
+    return "holds" if audit.claim_holds else "broken" if broken else "open"
 
 
 def _tables(audit: Audit) -> list[Table]:
@@ -106,6 +115,7 @@ def _tables(audit: Audit) -> list[Table]:
     if audit.releases:
         tables.append(audits.releases_table(audit))
     if audit.device_privacy is not None:
+        tables.append(audits.worst_devices_table(audit.worst_devices))
         tables.append(audits.devices_table(audit.device_privacy))
     if audit.frontier is not None:
         tables.append(audits.frontier_table(audit.frontier))
@@ -225,7 +235,6 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
         "epsilon": audits.epsilon_text,
         "fine": fine,
         "limit_cells": audits.limit_cells,
-        "style_of": audits.style_of,
     }
     # NaN is not JSON: a browser would refuse all data of the page for one of them.
     by_name = {figure.name: _for_script(figure) for figure in figures}

@@ -1,12 +1,13 @@
 """Results in the terminal: their tables, and the paragraphs between them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fedray.audit.audit import Audit, MechanismAudit
 from fedray.audit.calibration import TraceCalibration
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
-from fedray.base.rounding import counted, fine
+from fedray.base.rounding import counted, fine, shown_min_sep
 from fedray.report.audits import (
     MOST_SHOWN,
     audit_tables,
@@ -15,33 +16,60 @@ from fedray.report.audits import (
     devices_table,
     evidence_table,
     further_guarantees,
+    guarantees_table,
+    persons_tables,
+    rule_facts,
     tasks_table,
     utility_table,
+    worst_devices_table,
 )
 from fedray.report.table import Paragraph, Piece, Table, bullets
 from fedray.trace.trained import TrainedRun
 
 
-def audit_text(audit: Audit) -> Iterator[Piece]:
-    """Yields an `audit`: rows that were left out, its tables, the claim, and the assumptions."""
+def short_audit_text(audit: Audit) -> Iterator[Piece]:
+    """Yields the answer of an `audit`: its verdict, participation, and guarantees."""
     yield from _left_out(audit)
+    yield Paragraph("", audit.verdict)
+    b = shown_min_sep(audit.min_sep)
+    yield Paragraph(
+        "",
+        f"{counted(audit.rounds, 'round')}, {counted(audit.devices, 'device')}, "
+        f"{counted(audit.participations, 'participation')}; observed min-sep {b}, at most "
+        f"{counted(audit.max_participations, 'participation')} of a device.",
+    )
+    yield from _end(audit)
+    if audit.short_run_note:
+        yield Paragraph("", audit.short_run_note)
+    if facts := rule_facts(audit):
+        yield Table.facts("", facts)
+    if audit.mechanisms:
+        yield replace(guarantees_table(audit), notes=())
+    yield from persons_tables(audit)
+
+
+def audit_text(audit: Audit) -> Iterator[Piece]:
+    """Yields an `audit`: rows that were left out, the verdict, its tables, the claim, and the
+    assumptions."""
+    yield from _left_out(audit)
+    yield Paragraph("", audit.verdict)
+    yield ""
     yield from audit_tables(audit)
-    # The end of a run deserves a line only if it was not as planned.
-    if audit.ended not in ("completed", "imported"):
-        yield Paragraph("ended     ", f"{audit.ended}.")
+    yield from _end(audit)
     if audit.mechanisms:
         yield from _reasons(audit.mechanisms[0], bool(audit.findings))
-    elif not audit.no_guarantee:
-        yield (
-            "No mechanism is known, so there are no privacy figures: give a mechanism and a noise "
-            "multiplier, or a claim.\n"
-        )
     if audit.utility:
         yield utility_table(audit)
     if audit.findings:
         yield from _claim(audit)
     yield "What these figures rest on"
     yield from bullets(audit.assumptions)
+
+
+def _end(audit: Audit) -> Iterator[Paragraph]:
+    # The end of a run deserves a line only if it was not as planned.
+    if audit.ended not in ("completed", "imported"):
+        yield Paragraph("ended     ", f"{audit.ended}.")
 
 
 def _left_out(audit: Audit) -> Iterator[Paragraph]:
@@ -89,6 +117,7 @@ def _claim(audit: Audit) -> Iterator[Piece]:
     if evidence.rows:
         yield evidence
     if audit.device_privacy is not None:
+        yield worst_devices_table(audit.worst_devices)
         yield devices_table(audit.device_privacy)
     if audit.frontier is not None:
         yield Paragraph(
@@ -99,17 +128,19 @@ def _claim(audit: Audit) -> Iterator[Piece]:
         yield ""
 
 
-def tasks_text(audit: TasksAudit) -> Iterator[Piece]:
-    """Yields the `audit` of every task, the tasks side by side, and their composition."""
+def tasks_text(audit: TasksAudit, verbose: bool = False) -> Iterator[Piece]:
+    """Yields the `audit` of every task, in short or whole; the tasks side by side; and their
+    composition."""
     for name, each in audit.audits.items():
         yield f"Task {name}"
-        yield from audit_text(each)
+        yield from audit_text(each) if verbose else short_audit_text(each)
         yield ""
     yield tasks_table(audit)
     for name in audit.without_rounds:
         yield Paragraph("", f"Task {name} committed no round, so it released nothing.")
     yield from composition_tables(audit.composition)
-    yield from bullets(ASSUMPTIONS)
+    if verbose:
+        yield from bullets(ASSUMPTIONS)
 
 
 def calibration_text(calibration: TraceCalibration) -> Iterator[Piece]:

@@ -255,5 +255,5 @@ def test_the_comparison_says_whose_rho_it_has(trace_of, small, fedray_command) -
     ):
         trace = trace_of(patterns, 4, small(*overrides))
         assert audit_trace(trace).to_json()["utility_basis"] == name
-        _, out, _ = fedray_command("audit", str(trace.path))
+        _, out, _ = fedray_command("audit", str(trace.path), "--verbose")
         assert f"{told}; the errors" in " ".join(out.split())

@@ -220,4 +220,4 @@ def test_a_submitted_job_leaves_the_trace_of_a_run_in_one_process(
     assert there.digest == here.digest
     code, printed, told = fedray_command("audit", str(tmp_path / "there"))
     assert code == 0, told
-    assert "min-sep b" in printed
+    assert "observed min-sep" in printed

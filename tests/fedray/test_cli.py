@@ -74,7 +74,7 @@ def test_run_prints_tables_and_paths_for_people(fedray_command, small, tmp_path:
     assert all(
         word in out
         for word in (
-            "rounds (committed)",
+            "A guarantee may rest on epsilon",
             "min-sep",
             "observed",
             "enforced",

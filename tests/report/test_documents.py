@@ -272,7 +272,7 @@ def test_documents_of_several_tasks_match_their_types(
     check("fedray run, of several tasks", json.loads(capsys.readouterr().out))
     monkeypatch.setattr("fedray.commands.audit_tasks.open_tasks", lambda *_: (opened, audit))
     files = (tmp_path / "page.html", tmp_path / "figures")
-    audit_run_of_tasks(opened.path, {}, None, *files, verify=None, as_json=True)
+    audit_run_of_tasks(opened.path, {}, None, *files, verify=None, verbose=False, as_json=True)
     check("fedray audit, of several tasks", json.loads(capsys.readouterr().out))
 
 

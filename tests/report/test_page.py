@@ -97,7 +97,7 @@ def test_no_min_sep_is_said_where_nobody_takes_part_twice(trace_of) -> None:
     assert "nobody took part twice" in words(page)
 
 
-def test_a_claim_s_two_verdicts_come_first_and_its_findings_are_coloured_by_theirs(
+def test_the_verdict_on_a_claim_comes_first_and_its_findings_are_coloured_by_theirs(
     trace_of,
 ) -> None:
     trace = trace_of([[0, 2], [1, 4], [3]], 5)
@@ -106,7 +106,7 @@ def test_a_claim_s_two_verdicts_come_first_and_its_findings_are_coloured_by_thei
     places = [
         page.index(each)
         for each in (
-            '<div class="verdicts">',
+            '<div class="verdict broken">',
             '<article class="guarantee observed',
             ">min_sep</td>",
         )
@@ -253,7 +253,7 @@ def test_a_page_of_an_imported_log_with_a_broken_claim(tmp_path: Path, script) -
         "rho",
         "devices",
     ]
-    assert "participation: broken" in words(page)
+    assert "The claim does not hold: min-sep is 1, not 2" in words(page)
     assert "For tree at noise multiplier 2. They" in words(page)
     for finding in audit.findings:
         assert f'data-label="verdict" class="text">{html.escape(finding.verdict)}</td>' in page

@@ -103,7 +103,7 @@ def test_an_audit_says_what_the_counts_cost(trace: Trace, fedray_command) -> Non
     assert counts["noise_multiplier"] == 40.0
     assert sums["noise_multiplier"] == pytest.approx((7.0**-2 - 40.0**-2) ** -0.5, rel=1e-12)
     assert any("noise multiplier 7.1097 and counts 40;" in each for each in audit.assumptions)
-    code, out, _ = fedray_command("audit", str(trace.path))
+    code, out, _ = fedray_command("audit", str(trace.path), "--verbose")
     assert code == 0
     assert "What was released (observed)" in out
     lines = [each.split() for each in out.splitlines()]

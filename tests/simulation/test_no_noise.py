@@ -158,7 +158,7 @@ def test_no_claim_holds_however_large_and_the_reason_is_the_noise(
     assert findings["rho"]["found"] is None
     assert findings["min_sep"]["verdict"] == "holds"
     assert document["mechanisms"] == []
-    code, out, _ = fedray_command("audit", str(silent.path), "--claim", claim)
+    code, out, _ = fedray_command("audit", str(silent.path), "--claim", claim, "--verbose")
     assert code == 1
     assert NO_GUARANTEE in " ".join(out.split())
     code, _, problem = fedray_command(
