@@ -22,11 +22,13 @@ from fedray.base.errors import CheckpointError as CheckpointError
 from fedray.base.part_done import PartDone as PartDone
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted as counted
+from fedray.base.rounding import exact as exact
 from fedray.base.rounding import given as given
 from fedray.base.rounding import shown_noise as shown_noise
 from fedray.base.rounding import significant as significant
 from fedray.base.rounding import up as up
 from fedray.clients.sessions import population_sessions as population_sessions
+from fedray.mechanisms.accounting.moments import moments_epsilon as moments_epsilon
 from fedray.report.figure import Axis as Axis
 from fedray.report.figure import Figure as Figure
 from fedray.report.figure import Mark as Mark

@@ -20,6 +20,8 @@ from fedray.mechanisms.figures import Figures
 from fedray.runs.pretraining import Pretrained
 from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
+from fedray.scenarios.amplified import Multipliers
+from fedray.scenarios.dp_lstm import ModelEpsilons
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
@@ -115,6 +117,8 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray reproduce gboard-predict": Document(
         PredictionStudy, files="The file results.json is the same."
     ),
+    "fedray reproduce amplified": Document(Multipliers),
+    "fedray reproduce dp-lstm": Document(ModelEpsilons),
     "fedray reproduce gboard-sensitivity": Document(
         MovedRuns, files="The file results.json is the same."
     ),
