@@ -273,13 +273,23 @@ class Audit(DrawnResult):
         if (found := self.supported) is not None and found.epsilon is not None:
             return (
                 f"A guarantee may rest on epsilon {up(found.epsilon)} at delta "
-                f"{given(found.delta)} ({found.name})."
+                f"{given(found.delta)} ({found.name}){self._of_person}."
             )
         if not self._has_noise:
             return "No epsilon: no mechanism and noise multiplier are known."
         observed = self.mechanisms[0].observed.epsilon
         spent = "" if observed is None else f"; the devices of this trace spent {up(observed)}"
         return f"No guarantee may rest on this trace{spent}."
+
+    @property
+    def _of_person(self) -> str:
+        person = self.mechanisms[0].person
+        if person is None:
+            return ""
+        resting = [each.epsilon for each in person.guarantees if each.may_rest_on]
+        known = [each for each in resting if each is not None]
+        of_person = f"on epsilon {up(min(known))}" if known else "on none"
+        return f" for a device, and {of_person} for a person"
 
     @property
     def supported(self) -> Guarantee | None:

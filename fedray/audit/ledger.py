@@ -3,12 +3,13 @@
     LEDGER/
       ledger.jsonl       the budget, then a line per reservation, charge or cancellation: a chain
                          of digests (fedray/base/chain.py)
-      SHA256.parquet     devices and their rho in one window of one charge; named by its content
+      SHA256.parquet     units and their rho in one window of one charge; named by its content
       lock               held while the ledger is written
 
-The unit of privacy is a device in a window: all that it contributed to rounds that were released in
-that window, of any run. Its rho in a run is that of its rounds in the window, and rho adds up over
-runs, also if runs are chosen by earlier results (Bun and Steinke 2016, Lemma 1.7).
+The unit of privacy is a device, or a person with all devices, in a window: all that it contributed
+to rounds that were released in that window, of any run. Its rho in a run is that of its rounds in
+the window, and rho adds up over runs, also if runs are chosen by earlier results (Bun and Steinke
+2016, Lemma 1.7).
 
 A run is reserved at its worst case before it starts and charged at its end, so that neither a crash
 nor a second run at the same time can spend more than the budget. Files of devices are written and
@@ -34,12 +35,15 @@ from fedray.audit.audit import Audit
 from fedray.audit.distribution import device_sensitivities
 from fedray.audit.noise import Noise, ServerNoise, released
 from fedray.audit.participation import Patterns
+from fedray.audit.persons import joined_by_owner
+from fedray.base.arrays import UInt64Array
 from fedray.base.atomic import replace_file
 from fedray.base.chain import append_to_chain, read_chain
 from fedray.base.document import InJson
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.result import Result
-from fedray.base.rounding import up
+from fedray.base.rounding import down, up
+from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.limits import check_delta
@@ -60,23 +64,29 @@ PERIODS: Mapping[str, Callable[[date], str]] = {
 """Name of the window of a day (UTC), by the period of the budget."""
 ROUNDING = 1e-9
 """Relative error of sums of rho that does not count as exceeding the budget."""
+UNITS = ("device", "person")
 
 
 class WindowSpent(NamedTuple):
-    """Privacy that devices spent in one window."""
+    """Privacy that devices, or persons, spent in one window."""
 
     window: str
     """Name of the window, such as 2026-Q4."""
-    devices: int
-    """Number of devices that were charged."""
+    units: int
+    """Number of devices, or persons, that were charged."""
     rho: float
-    """Largest rho of a device over all charges."""
+    """Largest rho of a unit over all charges, as recorded."""
     reserved: float
-    """rho reserved for runs that have not been charged, for every device."""
+    """rho reserved for runs that have not been charged, for every unit."""
     epsilon: float
-    """Epsilon of both together at delta, for the device that spent most."""
+    """Epsilon of recorded and reserved rho together at delta, for the unit that spent most."""
     is_within: bool
     """Whether that is within the budget."""
+    enforced_rho: float | None
+    """rho that no unit can exceed by the rules of the charged runs, on which a guarantee may rest;
+    None if a run enforced nothing."""
+    enforced_epsilon: float | None
+    """Epsilon of that rho."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +101,10 @@ class Ledger(Result):
     """Lines of the ledger in order: the budget, reservations, charges and cancellations."""
 
     @classmethod
-    def create(cls, path: str | Path, epsilon: float, delta: float, period: str) -> Self:
-        """Makes a ledger with a budget of each device and window.
+    def create(
+        cls, path: str | Path, epsilon: float, delta: float, period: str, unit: str = "device"
+    ) -> Self:
+        """Makes a ledger with a budget of each device, or of each person, and window.
 
         Raises:
             InputError: the ledger exists, or a value is out of range.
@@ -102,7 +114,10 @@ class Ledger(Result):
         check_delta(delta)
         if period not in PERIODS:
             raise InputError.of("period", period, f"must be one of {', '.join(PERIODS)}")
+        if unit not in UNITS:
+            raise InputError.of("unit", unit, f"must be one of {', '.join(UNITS)}")
         budget = {"kind": "budget", "epsilon": epsilon, "delta": delta, "period": period}
+        budget["unit"] = unit
         try:
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -144,6 +159,11 @@ class Ledger(Result):
         return self.entries[-1]["digest"]
 
     @property
+    def unit(self) -> InJson[str]:
+        """Unit of the budget: device or person."""
+        return self.entries[0].get("unit", "device")
+
+    @property
     def reservations(self) -> dict[int, dict[str, Any]]:
         """Reservations that were neither charged nor cancelled, by the number of their line."""
         closed = {each.get("closes") for each in self.entries}
@@ -167,23 +187,32 @@ class Ledger(Result):
         rho = np.zeros(0)
         if tables:
             # One thread, so that sums of floats do not depend on the machine.
-            groups = pa.concat_tables(tables).group_by("device", use_threads=False)
+            groups = pa.concat_tables(tables).group_by(self.unit, use_threads=False)
             rho = groups.aggregate([("rho", "sum")])["rho_sum"].to_numpy()
         largest = float(rho.max(initial=0.0))
-        # A device has one Gaussian release of this rho; other noise has only the bound of zCDP.
-        event = Gaussian(noise_multiplier=1.0, sensitivity=math.sqrt(2.0 * (largest + reserved)))
+        # A unit has one Gaussian release of a rho; other noise has only the bound of zCDP.
         epsilon_of = gdp_epsilon if all(each["is_gaussian"] for each in charges) else zcdp_epsilon
         budget = self.entries[0]
-        epsilon = epsilon_of(event, budget["delta"])
+
+        def epsilon_at(rho: float) -> float:
+            event = Gaussian(noise_multiplier=1.0, sensitivity=math.sqrt(2.0 * rho))
+            return epsilon_of(event, budget["delta"])
+
+        epsilon = epsilon_at(largest + reserved)
         is_within = epsilon <= budget["epsilon"] * (1.0 + ROUNDING)
-        return WindowSpent(window, rho.size, largest, reserved, epsilon, is_within)
+        enforced = [each.get("enforced") for each in charges]
+        by_rules = None if None in enforced else math.fsum(each or 0.0 for each in enforced)
+        of_rules = None if by_rules is None else epsilon_at(by_rules)
+        return WindowSpent(
+            window, rho.size, largest, reserved, epsilon, is_within, by_rules, of_rules
+        )
 
     def reserve(self, run: str, rho: float, start: date, days: float) -> Self:
         """Reserves the worst case of a run that is about to start.
 
         Args:
             run: digest of the scenario.
-            rho: largest rho that a device may spend in the run.
+            rho: largest rho that a unit may spend in the run.
             start: day on which the run starts (UTC).
             days: longest duration of the run, in days.
 
@@ -202,15 +231,22 @@ class Ledger(Result):
                         f"{window}, where {up(found.rho, 6)} is spent and "
                         f"{up(found.reserved - rho, 6)} reserved: together epsilon "
                         f"{up(found.epsilon)}, above the budget of "
-                        f"{now.entries[0]['epsilon']:g}; nothing was started: limit it by "
-                        "privacy.stop_at, or run in another window"
+                        f"{now.entries[0]['epsilon']:g}; nothing was started: add noise, so that "
+                        f"rho is at most {down(max(0.0, now._rho_left(found, rho)), 6)}, or run in "
+                        "another window"
                     )
             line = {"kind": "reserved", "run": run, "start": start.isoformat(), "windows": windows}
             return now._with([line])
 
+    def _rho_left(self, found: WindowSpent, more: float) -> float:
+        """Returns the rho that a further run may spend in a window, if all noise is Gaussian."""
+        budget = self.entries[0]
+        z = noise_multiplier_for(1.0, budget["delta"], epsilon=budget["epsilon"], rho=None)
+        return 1.0 / (2.0 * z**2) - found.rho - (found.reserved - more)
+
     def charge(self, audits: Sequence[Audit], start: date | None = None) -> Self:
-        """Charges the privacy that every device spent in a run, without traces that are in the
-        ledger.
+        """Charges the privacy that every device, or person, spent in a run, without traces that are
+        in the ledger.
 
         Args:
             audits: audit of each trace of the run, with its mechanism and noise.
@@ -218,7 +254,8 @@ class Ledger(Result):
                 times of a log.
 
         Raises:
-            InputError: a trace has no mechanism and noise, or its days are unknown.
+            InputError: a trace has no mechanism and noise, or no owners for a budget of persons,
+                or its days are unknown.
         """
         with self._locked() as now:
             run = _run_of(audits[0])
@@ -250,6 +287,13 @@ class Ledger(Result):
                 f"trace {str(audit.path)!r} has no known mechanism and noise, so what it spent is "
                 "unknown; give its claim"
             )
+        if self.unit == "person" and used.person is None:
+            raise InputError(
+                f"trace {str(audit.path)!r} does not say who owns its devices, but the budget is "
+                "of persons; import the log with an owner column, or set population.owners"
+            )
+        enforced = used.enforced if used.person is None else used.person.named("enforced")
+        enforced = used.enforced if self.unit == "device" else enforced
         named = PERIODS[self.entries[0]["period"]]
         of_rounds = [named(each) for each in _days_of_rounds(audit.trace, start)]
         windows = {}
@@ -257,11 +301,16 @@ class Ledger(Result):
             is_inside = np.array([each == window for each in of_rounds])
             inside = _restricted(audit.patterns, is_inside[audit.patterns.rounds])
             if inside.device_ids.size:
-                rho = _rho_of_devices(used.strategy, inside, used.noise)
-                table = pa.table({"device": _names_of(audit.trace, inside), "rho": rho})
-                file = self._write(table)
-                is_gaussian = isinstance(used.noise, ServerNoise)
-                windows[window] = {"file": file, "devices": rho.size, "is_gaussian": is_gaussian}
+                if self.unit == "person":
+                    inside = joined_by_owner(inside)
+                rho = _rho_of_units(used.strategy, inside, used.noise)
+                names = _names_of(audit.trace, inside.device_ids, self.unit)
+                windows[window] = {
+                    "file": self._write(pa.table({self.unit: names, "rho": rho})),
+                    "units": rho.size,
+                    "is_gaussian": isinstance(used.noise, ServerNoise),
+                    "enforced": enforced.rho if enforced.may_rest_on else None,
+                }
         run = _run_of(audit)
         return {"kind": "charged", "run": run, "trace": audit.digest, "windows": windows}
 
@@ -273,11 +322,11 @@ class Ledger(Result):
             if "file" in each
         ]
         if files:
-            ours = pq.read_schema(self.path / f"{files[0]}.parquet").field("device").type
-            if ours != table.schema.field("device").type:
+            ours = pq.read_schema(self.path / f"{files[0]}.parquet").field(self.unit).type
+            if ours != table.schema.field(self.unit).type:
                 raise InputError(
-                    f"ledger {str(self.path)!r} has devices of type {ours}, this trace of "
-                    f"{table.schema.field('device').type}; keep a ledger for each population"
+                    f"ledger {str(self.path)!r} has {self.unit}s of type {ours}, this trace of "
+                    f"{table.schema.field(self.unit).type}; keep a ledger for each population"
                 )
         buffer = io.BytesIO()
         pq.write_table(table, buffer, compression="zstd")
@@ -369,15 +418,18 @@ def _restricted(patterns: Patterns, is_inside: np.ndarray) -> Patterns:
         counts[counts > 0],
         patterns.rounds[is_inside],
         weights,
+        None if patterns.owner_ids is None else patterns.owner_ids[counts > 0],
     )
 
 
-def _rho_of_devices(strategy: Strategy, patterns: Patterns, noise: Noise) -> np.ndarray:
+def _rho_of_units(strategy: Strategy, patterns: Patterns, noise: Noise) -> np.ndarray:
     # rho is proportional to the squared sensitivity (Bun and Steinke 2016, Proposition 1.6).
     return device_sensitivities(strategy, patterns).values ** 2 * rho_of(released(noise, 1.0))
 
 
-def _names_of(trace: Trace | ImportedTrace, patterns: Patterns) -> pa.Array:
+def _names_of(trace: Trace | ImportedTrace, ids: UInt64Array, unit: str) -> pa.Array:
     if isinstance(trace, Trace):
-        return pa.array(patterns.device_ids)
-    return trace.device_names.take(pa.array(patterns.device_ids))
+        return pa.array(ids)
+    if unit == "person":
+        return pa.array(trace.owner_names(ids.tolist()))
+    return trace.device_names.take(pa.array(ids))

@@ -26,7 +26,7 @@ class DeviceNames:
 
     def owner(self, owner_id: int) -> str:
         """Returns the shown name of a person, as `of` does for a device."""
-        return self._shown([self.trace.owner_name(owner_id)])[0]
+        return self._shown(self.trace.owner_names([owner_id]))[0]
 
     def all_of(self, device_ids: Sequence[int]) -> list[str]:
         """Returns the shown names of devices, in their order, each as `of` returns it."""

@@ -1,4 +1,4 @@
-"""`fedray budget`: the privacy that devices spent over runs, and what is left."""
+"""`fedray budget`: the privacy that devices, or persons, spent over runs, and what is left."""
 
 from datetime import date
 from pathlib import Path
@@ -24,6 +24,7 @@ def budget(
     epsilon: float | None = None,
     delta: float | None = None,
     period: str = "quarter",
+    unit: str = "device",
     add: Path | None = None,
     claim: Path | None = None,
     start: str | None = None,
@@ -31,16 +32,17 @@ def budget(
     head: str | None = None,
     as_json: bool = False,
 ) -> None:
-    """Show a ledger of the privacy that devices spent over runs, or charge a run to it.
+    """Show a ledger of the privacy that devices, or persons, spent over runs, or charge a run.
 
     With --epsilon a new ledger is made. `fedray run --ledger` reserves and charges by itself. The
     exit code is 1 if a window is beyond the budget.
 
     Args:
         ledger (LEDGER): directory of the ledger
-        epsilon (E): budget of a device in a window, for a new ledger
+        epsilon (E): budget of a unit in a window, for a new ledger
         delta (D): delta of the budget
         period (day|week|month|quarter|year): length of a window, for a new ledger
+        unit (device|person): unit of the budget, for a new ledger
         add (TRACE): run or log to charge; a second time changes nothing
         claim (TOML): mechanism and noise of a log, as a claim
         start (DAY): day on which the run started (UTC), if no reservation or log says it
@@ -50,7 +52,8 @@ def budget(
     from fedray.audit.ledger import Ledger
 
     if epsilon is not None:
-        found = Ledger.create(ledger, epsilon, demanded("delta", delta, "must be given"), period)
+        delta = demanded("delta", delta, "must be given")
+        found = Ledger.create(ledger, epsilon, delta, period, unit)
     else:
         found = Ledger.open(ledger, head)
     if add is not None:

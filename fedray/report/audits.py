@@ -42,9 +42,10 @@ CLASSES_NOTE = (
     "sample. Min-sep is the least between two participations of one device of the class."
 )
 LEDGER_NOTE = (
-    "rho is that of the device that spent most, with its rounds as recorded; a guarantee may rest "
-    "on it only if no device's participation depended on the released models. Keep the head "
-    "elsewhere: without it, nothing shows that the last lines were removed."
+    "rho spent is that of the unit that spent most, with its rounds as recorded; a guarantee may "
+    "rest on it only if no device's participation depended on the released models, and in any "
+    "case on the enforced figures, of the sum over the runs' rules. Keep the head elsewhere: "
+    "without it, nothing shows that the last lines were removed."
 )
 CHECKLIST_NOTE = "In the order of the checklist of Ponomareva et al. 2023, ready to be published."
 
@@ -456,14 +457,18 @@ def ledger_tables(ledger: Ledger) -> list[Table]:
     budget = ledger.entries[0]
     cells = {
         "window": lambda each: each.window,
-        "devices": lambda each: f"{each.devices:,}",
+        f"{ledger.unit}s": lambda each: f"{each.units:,}",
         "rho spent": lambda each: fine(each.rho),
         "rho reserved": lambda each: fine(each.reserved),
         "epsilon": lambda each: up(each.epsilon),
         "budget": lambda each: "kept" if each.is_within else "EXCEEDED",
+        "rho enforced": lambda each: fine(each.enforced_rho),
+        "epsilon enforced": lambda each: epsilon_text(each.enforced_epsilon),
     }
-    title = f"Budget: epsilon {budget['epsilon']:g} at delta {given(budget['delta'])} of a device "
-    windows = Table.of(f"{title}in a {budget['period']}", ledger.windows, cells, LEDGER_NOTE)
+    title = f"Budget: epsilon {budget['epsilon']:g} at delta {given(budget['delta'])} of a "
+    windows = Table.of(
+        f"{title}{ledger.unit} in a {budget['period']}", ledger.windows, cells, LEDGER_NOTE
+    )
     reserved = [
         (f"line {number} reserved", f"run {each['run'][:12]} from {each['start']}")
         for number, each in ledger.reservations.items()

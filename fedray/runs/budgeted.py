@@ -6,16 +6,20 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+import numpy as np
+
 from fedray.audit.audit import audit_trace
-from fedray.audit.guarantees import fitting
+from fedray.audit.guarantees import fitting, limits_at
 from fedray.audit.ledger import Ledger
 from fedray.audit.noise import ServerNoise, permitted_noise, released
 from fedray.audit.rules import rules_of
+from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.runs.sustainable import contributions_of_a_device, last_report
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
+from fedray.server.rounds.stored import MOST_FAILURES
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun
 
@@ -26,8 +30,9 @@ def reserved(
 ) -> Iterator[None]:
     """Within: the worst case of a run is reserved in a ledger, if one is given.
 
-    The worst cases of several tasks add up. A run that is refused for a mistake in its arguments
-    has released nothing, so its reservation is cancelled.
+    The worst cases of several tasks add up. For a person with m devices, rho is at most m^2 that of
+    a device (Bun and Steinke 2016, Proposition 1.9). A run that is refused for a mistake in its
+    arguments has released nothing, so its reservation is cancelled.
 
     Args:
         ledger: directory of the ledger.
@@ -35,16 +40,25 @@ def reserved(
         start: day on which the run starts (UTC); None for today.
 
     Raises:
-        InputError: the run might exceed the budget, or its worst case has no bound.
+        InputError: the run might exceed the budget, its worst case has no bound, or the budget is
+            of persons and the scenario has no owners.
     """
     if ledger is None:
         yield
         return
     tasks = [task.scenario for task in tasks_of(scenario)]
+    opened = Ledger.open(ledger)
     rho = sum(worst_rho(each) for each in tasks)
-    days = max(last_report(each) for each in tasks) / 86_400.0
+    if opened.unit == "person":
+        owners = tasks[0].population.owners
+        if owners is None:
+            raise InputError.of(
+                "population.owners", None, "must be given for a budget of persons", "give the table"
+            )
+        rho *= owners.most_devices**2
+    days = max(_last_release(each) for each in tasks) / 86_400.0
     day = start or datetime.now(UTC).date()
-    found = Ledger.open(ledger).reserve(scenario.digest, rho, day, days)
+    found = opened.reserve(scenario.digest, rho, day, days)
     try:
         yield
     except InputError:
@@ -55,26 +69,28 @@ def reserved(
 def worst_rho(scenario: Scenario) -> float:
     """Returns the largest rho that a device may spend in any run of a scenario.
 
-    A budget (`privacy.stop_at`) bounds it, and so do the rules that devices keep: the times of
-    rounds are not known yet, so a timer only limits how often a device comes in the days of a run.
+    A budget (`privacy.stop_at`) bounds it, and so do the rules that devices keep. Upload windows
+    end at known times, so that what an audit will enforce is known. The times of other rounds are
+    not, so a timer only limits how often a device comes in the days of a run.
 
     Raises:
         InputError: the run adds no noise, or no theorem covers the rules.
     """
     privacy, n = scenario.privacy, scenario.rounds.count
     strategy, limit = privacy.needed_strategy(), privacy.largest_sensitivity
-    rules = [each for each in rules_of(scenario.participation) if not each.unkept]
-    b = max(1, *(each.separation for each in rules)) if rules else 1
-    k = min((each.most for each in contributions_of_a_device(scenario)), default=n)
     uploads = scenario.rounds.uploads
     if uploads is not None:
-        # One upload in a window may take part in many of its rounds, and rules part uploads only.
-        b = uploads.groups
-        rounds_of_upload = -(-max(uploads.rounds_of_windows(n)) // b)
-        k = min(k, uploads.windows) * rounds_of_upload
-        b = b if uploads.windows == 1 else 1
+        ends = uploads.seconds * np.arange(1, uploads.windows + 1, dtype=np.float64)
+        opened: Float64Array = np.repeat(ends, uploads.rounds_of_windows(n))
+        permitted = limits_at(scenario, opened, opened, opened).participation
+        assert permitted is not None, "stored uploads always have limits"
+    else:
+        rules = [each for each in rules_of(scenario.participation) if not each.unkept]
+        b = max(1, *(each.separation for each in rules)) if rules else 1
+        k = min((each.most for each in contributions_of_a_device(scenario)), default=n)
+        permitted = fitting(n, min(b, n), k)
     try:
-        value = strategy.participation_sensitivity(fitting(n, min(b, n), k)).value
+        value = strategy.participation_sensitivity(permitted).value
     except ValueError as error:
         if limit is None:
             raise InputError(
@@ -83,6 +99,18 @@ def worst_rho(scenario: Scenario) -> float:
         value = limit
     noise = permitted_noise(ServerNoise(privacy.noise_multiplier, scenario.count_noise), scenario)
     return min(value, limit or value) ** 2 * rho_of(released(noise, 1.0))
+
+
+def _last_release(scenario: Scenario) -> float:
+    """Returns the latest time at which a run may release a round, seconds since start."""
+    rounds, uploads = scenario.rounds, scenario.rounds.uploads
+    if uploads is None:
+        return last_report(scenario)
+    # Each failed attempt takes as long as a round.
+    attempts = MOST_FAILURES if uploads.unresolved_share else 1
+    return (
+        uploads.seconds * uploads.windows + 60.0 * uploads.round_minutes * rounds.count * attempts
+    )
 
 
 def charge_run(ledger: str | Path, run: Trace | TasksRun, start: date | None = None) -> Ledger:

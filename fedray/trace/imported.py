@@ -530,10 +530,10 @@ class ImportedTrace(Result):
         """Whether the log names the owners of devices."""
         return "owner_column" in self.run
 
-    def owner_name(self, owner_id: int) -> str:
-        """Returns the log's name of a person, given by the first device that the person owns; as
-        `name_of`."""
-        return self._names_in("owner", [owner_id])[0]
+    def owner_names(self, owner_ids: Sequence[int]) -> list[str]:
+        """Returns the log's names of persons, each given by the first device that the person owns;
+        as `names_of`."""
+        return self._names_in("owner", owner_ids)
 
     def name_of(self, device_id: int) -> str:
         """Returns the log's name of the device `device_id`, quoted and escaped if it cannot be

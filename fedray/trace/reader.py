@@ -288,9 +288,9 @@ class Trace(DrawnResult):
         """Returns the name of the device `device_id`: its id as text."""
         return str(device_id)
 
-    def owner_name(self, owner_id: int) -> str:
-        """Returns the name of a person: the id of the first device that the person has."""
-        return str(owner_id)
+    def owner_names(self, owner_ids: Sequence[int]) -> list[str]:
+        """Returns the names of persons: the id of the first device that each has."""
+        return [str(each) for each in owner_ids]
 
     def names_of(self, device_ids: Sequence[int]) -> list[str]:
         """Returns the names of devices, in their order, each as `name_of` returns it."""

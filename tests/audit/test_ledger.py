@@ -79,7 +79,7 @@ def test_every_device_and_window_is_charged_as_brute_force_says(
     assert set(windows) == {window for window, _ in expected}
     for name, found in windows.items():
         of_window = [rho for (window, _), rho in expected.items() if window == name]
-        assert found.devices == len(of_window)
+        assert found.units == len(of_window)
         assert found.rho == pytest.approx(max(of_window), rel=1e-12)
         # The epsilon of a Gaussian mechanism (Balle and Wang 2018, Theorem 8), on the safe side.
         mu, epsilon = math.sqrt(2 * max(of_window)), found.epsilon
@@ -376,3 +376,75 @@ def test_mistakes_are_answered_in_one_line(
     assert error.count("\n") == 1
     assert not Path("new").exists()
     assert Ledger.open(weekly.path).entries == weekly.entries
+
+
+def test_a_budget_of_persons_charges_all_devices_of_each_together(tmp_path: Path) -> None:
+    """By hand: the columns of all rounds of a person's devices are added before the norm is taken."""
+    rows = ["d0,p,0", "d1,p,0", "d1,p,2", "d2,q,1", "d3,q,3", "d4,r,2"]
+    file = tmp_path / "log.csv"
+    file.write_text(
+        "\n".join(["device,owner,round,time"])
+        + "\n"
+        + "\n".join(f"{row},2026-10-0{1 + int(row[-1])}T00:00:00Z" for row in rows)
+        + "\n"
+    )
+    read = {"time_column": "time", "owner_column": "owner"}
+    trace = import_log(file, "device", "round", 4, tmp_path / "t", **read)
+    ledger = Ledger.create(tmp_path / "ledger", 5.0, 1e-6, "quarter", "person")
+    charged = ledger.charge([audit_trace(trace, claim=CLAIM)])
+    matrix = Tree().definition(4)
+    rounds = {"p": [0, 0, 2], "q": [1, 3], "r": [2]}
+    expected = {
+        name: float((matrix[:, each].sum(axis=1) ** 2).sum()) / 18.0
+        for name, each in rounds.items()
+    }
+    (charge,) = charged.entries[1]["windows"].values()
+    table = pq.read_table(charged.path / f"{charge['file']}.parquet").to_pylist()
+    assert {row["person"]: pytest.approx(row["rho"]) for row in table} == expected
+    (window,) = charged.windows
+    assert (charged.unit, window.units) == ("person", 3)
+    assert window.rho == pytest.approx(max(expected.values()))
+    # A log enforces nothing by itself.
+    assert window.enforced_rho is None
+    file.write_text(file.read_text() + "d5,r,3,2026-10-04T00:00:00Z\n")
+    bare = import_log(file, "device", "round", 4, tmp_path / "bare", time_column="time")
+    with pytest.raises(InputError, match="does not say who owns its devices"):
+        ledger.charge([audit_trace(bare, claim=CLAIM)])
+    with pytest.raises(InputError, match="must be one of device, person"):
+        Ledger.create(tmp_path / "other", 5.0, 1e-6, "quarter", "household")
+
+
+TURNS = (
+    "rounds.mode=upload-then-train",
+    "rounds.count=8",
+    "rounds.uploads={window_hours=24.0, windows=2, schedule={kind='cyclic_poisson', partitions=4, "
+    "probability=0.5, assignment='independent'}}",
+)
+
+
+@pytest.mark.slow
+def test_the_reservation_of_uploads_is_what_an_audit_enforces(small, tmp_path: Path) -> None:
+    owners = "population.owners={mean_devices=1.4, most_devices=2}"
+    scenario = small(*TURNS, owners, "privacy.mechanism={kind='tree'}", "population.devices=3000")
+    path = tmp_path / "ledger"
+    ledger = Ledger.create(path, 30.0, 1e-6, "quarter", "person")
+    with reserved(path, scenario, OCTOBER):
+        (line,) = Ledger.open(path).reservations.values()
+        trace = simulate(scenario, HERE, tmp_path / "run")
+    charged = charge_run(path, trace)
+    audit = audit_trace(trace)
+    of_device, of_person = audit.mechanisms[0].enforced, audit.mechanisms[0].person
+    assert of_person is not None
+    assert worst_rho(scenario) == pytest.approx(of_device.rho, rel=1e-12)
+    # Two days of uploads and eight minutes of rounds are in one quarter.
+    assert line["windows"] == {"2026-Q4": {"rho": pytest.approx(4 * worst_rho(scenario))}}
+    (window,) = charged.windows
+    enforced = of_person.named("enforced").rho
+    assert window.enforced_rho == pytest.approx(enforced, rel=1e-12)
+    assert window.rho == pytest.approx(of_person.named("observed").rho, rel=1e-12)
+    assert window.rho <= window.enforced_rho
+    assert "for a device, and on epsilon" in audit.verdict
+    without = small(*TURNS, "population.devices=3000")
+    with pytest.raises(InputError, match="must be given for a budget of persons"), reserved(path, without, OCTOBER):  # fmt: skip
+        pass
+    assert ledger.unit == "person"
