@@ -30,7 +30,8 @@ def mechanism(
     that follows from the setting.
 
     Args:
-        mechanisms (MECHANISM): file, or tree, tree-full, identity, band-fhu or bisr
+        mechanisms (MECHANISM): file, or blt-100, blt-400, blt-1000, tree, tree-full, identity,
+            band-fhu or bisr
         workload (W): prefix, or parts joined by commas: momentum=0.9, decay=0.95,
             schedule=SCENARIO.toml
     Privacy, by one of the first three:

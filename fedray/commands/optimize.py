@@ -44,8 +44,8 @@ def optimize(
     cyclic_poisson, with the least noise for an epsilon; it takes --rounds, and --bands to fix them.
 
     Args:
-        kind: blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full, identity
-            or best
+        kind: blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full, identity,
+            best, or a finished blt-100, blt-400 or blt-1000
         targets (FILE): JSON list of weighted outcomes for a blt
         buffers (D): buffers of a blt; default: 4
         bands (B): bands; default: min-sep, or those of least loss for band-fhu and bisr
