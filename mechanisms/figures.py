@@ -80,12 +80,14 @@ class Figures(Result):
     workload: NotInJson[Workload] = PREFIX
 
     def __repr__(self) -> str:
-        n, b, k = self._participation()
+        setting = self.participation
+        order = " in a fixed order" if setting.is_fixed_order else ""
         spent = (
             "" if self.epsilon is None else f", epsilon {up(self.epsilon)} at {given(self.delta)}"
         )
         return (
-            f"<Figures of {self.strategy.kind}, rounds {n:,}, min-sep {b:,}, participations {k:,}: "
+            f"<Figures of {self.strategy.kind}, rounds {setting.rounds:,}, min-sep "
+            f"{setting.min_sep:,}, participations {setting.max_participations:,}{order}: "
             f"sensitivity {up(self.loss.sensitivity.value, 6)}{spent}>"
         )
 
@@ -167,13 +169,6 @@ class Figures(Result):
         if self.sampling is None:
             return None
         return Hypothetical(self.amplified_epsilon, self.amplified_renyi_epsilon, self.sampling)
-
-    def _participation(self) -> tuple[int, int, int]:
-        return (
-            self.participation.rounds,
-            self.participation.min_sep,
-            self.participation.max_participations,
-        )
 
 
 def mechanism_figures(

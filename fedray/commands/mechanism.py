@@ -13,6 +13,7 @@ def mechanism(
     rounds: int | None = None,
     min_sep: int | None = None,
     max_participations: int | None = None,
+    is_fixed_order: bool = False,
     noise_multiplier: float | None = None,
     epsilon: float | None = None,
     rho: float | None = None,
@@ -48,7 +49,14 @@ def mechanism(
     setting = (rounds, min_sep, max_participations)
     if epsilon is None and rho is None:
         found = evaluate_mechanisms(
-            mechanisms, *setting, noise_multiplier, delta, sampling, partitions, workload
+            mechanisms,
+            *setting,
+            noise_multiplier,
+            delta,
+            sampling,
+            partitions,
+            workload,
+            is_fixed_order,
         )
     else:
         # A target determines the noise multiplier, so both could contradict each other.
@@ -59,7 +67,15 @@ def mechanism(
         found: dict[str, Any] = {}
         for each in mechanisms:
             found[str(each)] = calibrate_mechanism(
-                each, *setting, delta, epsilon, rho, sampling, partitions, workload
+                each,
+                *setting,
+                delta,
+                epsilon,
+                rho,
+                sampling,
+                partitions,
+                workload,
+                is_fixed_order,
             )
     # One mechanism has all its figures; several share a table of the comparable ones.
     if len(found) == 1:

@@ -6,6 +6,7 @@ from fedray.base.rounding import counted, down, exact, fine, given, in_words, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.mechanisms.figures import HYPOTHETICAL, Figures
 from fedray.mechanisms.optimize.amplified import AmplifiedBands
+from fedray.mechanisms.participation import MinSep
 from fedray.report.table import Table
 
 MOST_SHOWN = 8
@@ -22,7 +23,10 @@ def figures_tables(figures: Figures) -> list[Table]:
     limits = (setting.rounds, setting.min_sep, setting.max_participations)
     facts = [
         ("kind", f"{figures.strategy.kind} ({figures.strategy.paper})"),
-        ("rounds n, min-sep b, max participations k", ", ".join(f"{each:,}" for each in limits)),
+        (
+            "rounds n, min-sep b, max participations k",
+            ", ".join(f"{each:,}" for each in limits) + _order(setting),
+        ),
         ("sensitivity", f"{fine(sensitivity.value)} ({how})"),
         ("by", sensitivity.theorem),
         ("a worst pattern of rounds", in_words(list(sensitivity.worst_pattern), MOST_SHOWN)),
@@ -35,6 +39,10 @@ def figures_tables(figures: Figures) -> list[Table]:
     ]
     facts += [(name, in_words(each, MOST_SHOWN)) for name, each in figures.parameters().items()]
     return [Table.facts("", facts)]
+
+
+def _order(participation: MinSep) -> str:
+    return ", in a fixed order" if participation.is_fixed_order else ""
 
 
 def _privacy_facts(figures: Figures) -> list[tuple[str, str]]:
@@ -84,6 +92,7 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
     setting = first.participation
     most = counted(setting.max_participations, "participation")
     title = f"{counted(setting.rounds, 'round')}, min-sep {setting.min_sep:,}, at most {most}"
+    title += _order(setting)
     cells: dict[str, Callable[[tuple[str, Figures]], str]] = {
         "mechanism": lambda row: row[0],
         "sensitivity": lambda row: fine(row[1].loss.sensitivity.value),
