@@ -16,7 +16,7 @@ from fedray.commands.described import Schema
 from fedray.commands.init import NewScenario, ShippedScenarios
 from fedray.commands.sessions import PopulationSupply
 from fedray.commands.stress import ShippedSweeps
-from fedray.mechanisms.figures import Figures
+from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.runs.pretraining import Pretrained
 from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
@@ -132,9 +132,9 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray fit-log": Document(HabitFit, printed.WithHabitFit),
     "fedray fit-min-sep": Document(Fit, printed.WithFit),
     "fedray population": Document(PopulationSupply),
-    "fedray mechanism": Document(Figures),
+    "fedray mechanism": Document(Figures, printed.Written),
     "fedray calibrate": Document(TraceCalibration),
-    "fedray mechanism, of several": Document(printed.ComparedMechanisms),
+    "fedray mechanism, of several": Document(Mechanisms, printed.Written),
     "fedray optimize": Document(Found, printed.WithSearch, base="fedray mechanism"),
     "fedray status": Document(Listing),
     "fedray cache": Document(Cache),

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.errors import InputError
-from fedray.commands.output import print_json, print_pieces, print_result
+from fedray.commands.output import print_files, print_result, write_shown
 
 
 def mechanism(
@@ -21,6 +21,9 @@ def mechanism(
     sampling: float | None = None,
     partitions: int | None = None,
     workload: str = "prefix",
+    parameters: int | None = None,
+    page: Path | None = None,
+    figures: Path | None = None,
     as_json: bool = False,
 ) -> None:
     """Compute loss and sensitivity of mechanisms at a setting, and their privacy with noise.
@@ -35,6 +38,7 @@ def mechanism(
             band-fhu or bisr
         workload (W): prefix, or parts joined by commas: momentum=0.9, decay=0.95,
             schedule=SCENARIO.toml
+        parameters (D): parameters of a model, to measure memory and time of the noise
     Privacy, by one of the first three:
         noise_multiplier (Z): noise multiplier, for rho and epsilon
         epsilon (E): largest epsilon allowed, for the least noise multiplier
@@ -43,7 +47,7 @@ def mechanism(
         sampling (P): hypothetical probability that a device is drawn in its turn
         partitions (M): parts of the population that take turns, with sampling; default: 1
     """
-    from fedray.report.mechanisms import mechanisms_table
+    from fedray.mechanisms.figures import Mechanisms
     from fedray.studies.design import calibrate_mechanism, evaluate_mechanisms
 
     setting = (rounds, min_sep, max_participations)
@@ -77,10 +81,14 @@ def mechanism(
                 workload,
                 is_fixed_order,
             )
+    if parameters is not None:
+        # Torch is loaded only to measure.
+        from fedray.studies.noise_costs import with_costs
+
+        found = with_costs(found, parameters)
     # One mechanism has all its figures; several share a table of the comparable ones.
-    if len(found) == 1:
-        print_result(next(iter(found.values())), as_json)
-    elif as_json:
-        print_json({"mechanisms": {name: figures.to_json() for name, figures in found.items()}})
-    else:
-        print_pieces([mechanisms_table(found)])
+    result = next(iter(found.values())) if len(found) == 1 else Mechanisms(found)
+    written = write_shown(Mechanisms(found), page, figures)
+    print_result(result, as_json, **written)
+    if not as_json:
+        print_files(written)

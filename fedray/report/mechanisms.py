@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fedray.base.rounding import counted, down, exact, fine, given, in_words, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
-from fedray.mechanisms.figures import HYPOTHETICAL, Figures
+from fedray.mechanisms.figures import HYPOTHETICAL, Figures, Mechanisms, NoiseCost
 from fedray.mechanisms.optimize.amplified import AmplifiedBands
 from fedray.mechanisms.participation import MinSep
 from fedray.report.table import Table
@@ -37,8 +37,24 @@ def figures_tables(figures: Figures) -> list[Table]:
         ("MaxLoss / RmsLoss", f"{found.max_loss:.6f} / {found.rms_loss:.6f}"),
         *_privacy_facts(figures),
     ]
+    if figures.noise_cost is not None:
+        facts.append(("noise state, exact; time, measured", _cost_text(figures.noise_cost)))
     facts += [(name, in_words(each, MOST_SHOWN)) for name, each in figures.parameters().items()]
     return [Table.facts("", facts)]
+
+
+def _cost_text(cost: NoiseCost) -> str:
+    return (
+        f"{cost.state_bytes:,} bytes and {cost.seconds_per_round:.3g} s a round at "
+        f"{cost.parameters:,} parameters"
+    )
+
+
+def mechanism_tables(several: Mechanisms) -> list[Table]:
+    """Returns all figures of one mechanism, or a row for each of several at one setting."""
+    if len(several.by_name) == 1:
+        return figures_tables(several.first)
+    return [mechanisms_table(several.by_name)]
 
 
 def _order(participation: MinSep) -> str:
@@ -114,6 +130,13 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
             "epsilon": lambda row: up(row[1].epsilon or 0.0),
         }
         title += f", delta {given(first.delta)}"
+    if first.noise_cost is not None:
+        cells["state bytes"] = lambda row: f"{row[1].noise_cost.state_bytes:,}"
+        cells["seconds a round"] = lambda row: f"{row[1].noise_cost.seconds_per_round:.3g}"
+        notes.append(
+            f"State and time of the noise at {first.noise_cost.parameters:,} parameters: the bytes "
+            "are exact, the seconds measured on this CPU, once the state is full."
+        )
     if first.sampling is not None:
         cells["sampled epsilon"] = lambda row: up(row[1].amplified_epsilon or 0.0)
         notes.append(f"A sampled epsilon holds {HYPOTHETICAL}.")
