@@ -83,7 +83,7 @@ def mechanism(
             )
     if parameters is not None:
         # Torch is loaded only to measure.
-        from fedray.studies.noise_costs import with_costs
+        from fedray.server.learning.noise_cost import with_costs
 
         found = with_costs(found, parameters)
     # One mechanism has all its figures; several share a table of the comparable ones.

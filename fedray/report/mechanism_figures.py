@@ -98,7 +98,7 @@ def _noise(several: Mechanisms) -> Figure:
     for name, strategy in strategies.items():
         deviations = np.sqrt(strategy.error_variances(setting.rounds, first.workload))
         deviations *= strategy.participation_sensitivity(setting).value
-        series.append(Series(name, "line", x + 1.0, deviations[x]))
+        series.append(Series(name, "line", (x + 1).astype(np.float64), deviations[x]))
     return Figure(
         "noise",
         f"Noise of the {rows} at equal privacy",
@@ -118,7 +118,7 @@ def _coefficients(name: str, values: Float64Array) -> Series:
     chosen = _thinned(values.size)
     # Beyond the bands all are zero, which a logarithmic axis has no place for.
     chosen = chosen[values[chosen] != 0]
-    return Series(name, "line", chosen + 1.0, values[chosen])
+    return Series(name, "line", (chosen + 1).astype(np.float64), values[chosen])
 
 
 def _lags(name: str, title: str, note: str, series: list[Series]) -> Figure:

@@ -131,8 +131,9 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
         }
         title += f", delta {given(first.delta)}"
     if first.noise_cost is not None:
-        cells["state bytes"] = lambda row: f"{row[1].noise_cost.state_bytes:,}"
-        cells["seconds a round"] = lambda row: f"{row[1].noise_cost.seconds_per_round:.3g}"
+        costs = {name: each.noise_cost for name, each in mechanisms.items() if each.noise_cost}
+        cells["state bytes"] = lambda row: f"{costs[row[0]].state_bytes:,}"
+        cells["seconds a round"] = lambda row: f"{costs[row[0]].seconds_per_round:.3g}"
         notes.append(
             f"State and time of the noise at {first.noise_cost.parameters:,} parameters: the bytes "
             "are exact, the seconds measured on this CPU, once the state is full."

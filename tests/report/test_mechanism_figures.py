@@ -18,7 +18,7 @@ from fedray.mechanisms.workload import PREFIX, Workload
 from fedray.report.figure import Figure, HeatMap
 from fedray.report.files import figure_csv, figure_svg
 from fedray.report.mechanism_figures import CELLS, mechanism_page
-from fedray.studies.noise_costs import noise_cost
+from fedray.server.learning.noise_cost import noise_cost
 
 ROUNDS = 150
 SETTING = MinSep(ROUNDS, 40, 3)

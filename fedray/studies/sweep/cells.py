@@ -221,7 +221,7 @@ class Judgement:
                 [astuple(each) for each in self.distribution], axis=0, return_counts=True
             )
             targets = tuple(
-                Target(MinSep(*map(int, outcome)), float(weight))
+                Target(MinSep(*map(int, outcome[:3]), bool(outcome[3])), float(weight))
                 for outcome, weight in zip(distinct, weights, strict=True)
             )
             # A request needs one setting even if targets decide: the most frequent one.
