@@ -20,6 +20,7 @@ from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.runs.pretraining import Pretrained
 from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
+from fedray.scenarios.blt import LossesOfBLTs
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
@@ -105,6 +106,7 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "fedray stress": Document(SweepResult, files="The file results.json is the same."),
     "fedray stress, without a sweep": Document(ShippedSweeps),
+    "fedray reproduce blt": Document(LossesOfBLTs, files="The file results.json is the same."),
     "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),
     "fedray reproduce gboard": Document(
         ReproducedRuns, files="The file results.json has only the list."
