@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson
 from fedray.base.errors import InputError
-from fedray.base.result import Result
+from fedray.base.result import DrawnResult
 from fedray.base.rounding import given, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.calibration import (
@@ -50,7 +50,19 @@ class Hypothetical:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures(Result):
+class NoiseCost:
+    """Cost of a mechanism's noise at a model's size."""
+
+    parameters: int
+    """D, number of parameters."""
+    state_bytes: int
+    """Bytes of the noise's state, in float32: exact."""
+    seconds_per_round: float
+    """Median seconds of the noise of one of the last rounds, measured on this machine's CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures(DrawnResult):
     """Errors, sensitivity, losses and privacy of one strategy under one participation.
 
     Privacy is computed on demand; each of its figures is exact or an upper bound.
@@ -62,6 +74,8 @@ class Figures(Result):
     """
 
     TABLES: ClassVar[str] = "fedray.report.mechanisms:figures_tables"
+    FIGURES: ClassVar[str] = "fedray.report.mechanism_figures:mechanism_figures"
+    PAGE: ClassVar[str] = "fedray.report.mechanism_figures:mechanism_page"
 
     strategy: Annotated[Strategy, Keys("kind paper")]
     participation: InPlace[MinSep]
@@ -79,14 +93,18 @@ class Figures(Result):
     delta: float
     sampling: NotInJson[PoissonSampling | None] = None
     workload: NotInJson[Workload] = PREFIX
+    noise_cost: IfAny[NoiseCost] = None
+    """Memory and time of the noise; only with a number of parameters."""
 
     def __repr__(self) -> str:
-        n, b, k = self._participation()
+        setting = self.participation
+        order = " in a fixed order" if setting.is_fixed_order else ""
         spent = (
             "" if self.epsilon is None else f", epsilon {up(self.epsilon)} at {given(self.delta)}"
         )
         return (
-            f"<Figures of {self.strategy.kind}, rounds {n:,}, min-sep {b:,}, participations {k:,}: "
+            f"<Figures of {self.strategy.kind}, rounds {setting.rounds:,}, min-sep "
+            f"{setting.min_sep:,}, participations {setting.max_participations:,}{order}: "
             f"sensitivity {up(self.loss.sensitivity.value, 6)}{spent}>"
         )
 
@@ -172,12 +190,22 @@ class Figures(Result):
             return None
         return Hypothetical(self.amplified_epsilon, self.amplified_renyi_epsilon, self.sampling)
 
-    def _participation(self) -> tuple[int, int, int]:
-        return (
-            self.participation.rounds,
-            self.participation.min_sep,
-            self.participation.max_participations,
-        )
+
+@dataclass(frozen=True, slots=True)
+class Mechanisms(DrawnResult):
+    """Figures of several mechanisms at one setting."""
+
+    TABLES: ClassVar[str] = "fedray.report.mechanisms:mechanism_tables"
+    FIGURES: ClassVar[str] = Figures.FIGURES
+    PAGE: ClassVar[str] = Figures.PAGE
+
+    by_name: Annotated[dict[Annotated[str, "mechanism"], Figures], Key("mechanisms")]
+    """Figures of each, by its file or kind as it was typed, in order; at least one."""
+
+    @property
+    def first(self) -> Figures:
+        """Figures of the first mechanism, which has the setting of all."""
+        return next(iter(self.by_name.values()))
 
 
 def mechanism_figures(

@@ -12,6 +12,7 @@ from fedray.base.atomic import replace_file
 from fedray.base.errors import InputError, shown
 from fedray.base.mistakes import classes_in, explain
 from fedray.base.parsing import parse_json
+from fedray.mechanisms.named import PARAMETERS, named_mechanism
 from fedray.mechanisms.registry import AnyStrategy
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
@@ -24,12 +25,15 @@ def read_strategy(file: str | Path) -> Strategy:
     """Reads a strategy from a JSON file, or a matrix from a .npy file.
 
     Args:
-        file: path of the file. Matrices are searched for in its directory.
+        file: path of the file; if there is none, blt-100, blt-400 or blt-1000 name a mechanism.
+            Matrices are searched for in its directory.
 
     Raises:
         InputError: the file cannot be read, or does not describe a valid mechanism.
     """
     path = Path(file)
+    if str(file) in PARAMETERS and not path.exists():
+        return named_mechanism(str(file))
     if path.suffix == ".npy":
         # A bare matrix claims no structure, so audits assume nothing about it.
         document = {"kind": "matrix", "file": path.name}
@@ -48,19 +52,21 @@ def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Str
     """Reads the strategy that a scenario or a claim names. Raises InputError.
 
     Args:
-        name: path of the strategy's file, relative to the file that names it; or a kind without
-            parameters.
+        name: path of the strategy's file, relative to the file that names it; a kind without
+            parameters; or a name of `named_mechanism`.
         what: type of the file that names it, for messages: "scenario" or "claim".
         context: validation context; its `directory` is that of the file that names the strategy.
     """
     directory = (context or {}).get("directory", Path())
     path = directory / name
     if not os.path.isfile(path):
+        if name in PARAMETERS:
+            return named_mechanism(name)
         if name in _KINDS:
             return _of_kind(name, directory)
         raise InputError(
             f"{shown(name)} names no mechanism file: {os.path.abspath(path)!r} does not exist; "
-            f"give a path relative to the {what} file"
+            f"give a path relative to the {what} file, or {', '.join(PARAMETERS)}"
         )
     return read_strategy(path)
 
@@ -71,7 +77,8 @@ def _of_kind(kind: str, directory: Path) -> Strategy:
     except ValidationError:
         raise InputError(
             f"mechanism {kind!r} needs parameters; name a file written by `fedray optimize`, or "
-            f"give a table with kind = {kind!r} and its parameters"
+            f"give a table with kind = {kind!r} and its parameters, or name "
+            f"{', '.join(PARAMETERS)}"
         ) from None
 
 

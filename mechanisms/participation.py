@@ -2,7 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
+
+from fedray.base.document import IfAny, Key, NotInJson
 from fedray.base.errors import InputError
 
 MOST_ROUNDS = 1 << 22
@@ -12,7 +16,7 @@ MOST_ROUNDS = 1 << 22
 @dataclass(frozen=True, slots=True)
 class MinSep:
     """(b, k)-min-sep participation over `rounds` rounds (Choquette-Choo et al. 2023, "(Amplified)
-    banded MF", section 2).
+    banded MF", section 2), or in a fixed order.
 
     Raises:
         InputError: a value is below 1, a run is longer than MOST_ROUNDS, or
@@ -25,6 +29,19 @@ class MinSep:
     """b, smallest difference between two rounds of the same device; 1 permits every round."""
     max_participations: int
     """k, largest number of rounds of a device; at most ceil(n / b)."""
+    is_fixed_order: Annotated[
+        NotInJson[bool],
+        # Events that were written before there was a choice keep their JSON.
+        Field(exclude_if=lambda is_fixed_order: not is_fixed_order),
+    ] = False
+    """Whether two consecutive rounds of a device are exactly b apart, as in passes of b rounds over
+    data in one order: (k, b)-participation (Choquette-Choo et al. 2022, "Multi-epoch matrix
+    factorization mechanisms for private machine learning", section 2)."""
+
+    @property
+    def fixed_order(self) -> Annotated[IfAny[bool], Key("is_fixed_order")]:
+        """Whether consecutive rounds of a device are exactly b apart; absent for any order."""
+        return self.is_fixed_order or None
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -62,4 +79,5 @@ class MinSep:
             if len(pattern) < self.max_participations:
                 # Only later rounds are appended, so every pattern occurs once.
                 first = pattern[-1] + self.min_sep if pattern else 0
-                stack.extend((*pattern, later) for later in range(first, self.rounds))
+                end = first + 1 if pattern and self.is_fixed_order else self.rounds
+                stack.extend((*pattern, later) for later in range(first, min(end, self.rounds)))

@@ -97,7 +97,7 @@ class Restarted(Strategy):
         within = self.mechanism.recurrence(self.longest_segment(rounds))
         return replace(within, starts=tuple(start for start, _ in self.segments(rounds)))
 
-    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
+    def min_sep_sensitivity(self, participation: MinSep) -> Sensitivity:
         n, k = participation.rounds, participation.max_participations
         is_ordered = self.mechanism.is_non_increasing(self.longest_segment(n))
         # The program is exact if the earliest rounds are the worst; else the value is exact only if

@@ -124,7 +124,7 @@ class ToeplitzStrategy(Strategy):
         column = _summed_columns(c, pattern)
         return float(column @ column)
 
-    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
+    def min_sep_sensitivity(self, participation: MinSep) -> Sensitivity:
         n = participation.rounds
         b = participation.min_sep
         c = self.first_column(n)

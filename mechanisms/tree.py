@@ -249,7 +249,7 @@ class Tree(Strategy):
     def pattern_square(self, pattern: Int64Array, rounds: int) -> float | None:
         return _square_of(self.forest(rounds), pattern)
 
-    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
+    def min_sep_sensitivity(self, participation: MinSep) -> Sensitivity:
         return forest_sensitivity(tuple(self.forest(participation.rounds)), participation)
 
     def noise_blocks(self, rounds: int) -> Iterator[tuple[int, Float64Array]]:

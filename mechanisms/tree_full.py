@@ -50,13 +50,13 @@ class TreeFull(TriangularStrategy):
         signs = np.sign(np.diag(R))[:, None]
         return (signs * R)[:rounds, :rounds]
 
-    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
+    def min_sep_sensitivity(self, participation: MinSep) -> Sensitivity:
         self.check_rounds(participation.rounds)
         # C'C = T'T only over the whole run. A leading block of C does not belong to a tree.
         if participation.rounds == self.rounds:
             trees = forest([Segment(0, self.rounds, self.completion)])
             return forest_sensitivity(tuple(trees), participation)
-        return super().participation_sensitivity(participation)
+        return super().min_sep_sensitivity(participation)
 
 
 @lru_cache(maxsize=4)

@@ -138,7 +138,7 @@ class TriangularStrategy(Strategy):
         """Whether C >= 0, in which case aligned contributions are the worst for every pattern."""
         return float(self.matrix.min()) >= 0.0
 
-    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
+    def min_sep_sensitivity(self, participation: MinSep) -> Sensitivity:
         C = self._block(participation.rounds)
         if self.bands <= participation.min_sep:
             squared_norms = np.einsum("ij,ij->j", C, C)

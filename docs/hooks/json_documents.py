@@ -16,11 +16,12 @@ from fedray.commands.described import Schema
 from fedray.commands.init import NewScenario, ShippedScenarios
 from fedray.commands.sessions import PopulationSupply
 from fedray.commands.stress import ShippedSweeps
-from fedray.mechanisms.figures import Figures
+from fedray.mechanisms.figures import Figures, Mechanisms
 from fedray.runs.pretraining import Pretrained
 from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
 from fedray.scenarios.amplified import Multipliers
+from fedray.scenarios.blt import LossesOfBLTs
 from fedray.scenarios.dp_lstm import ModelEpsilons
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
@@ -107,6 +108,7 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "fedray stress": Document(SweepResult, files="The file results.json is the same."),
     "fedray stress, without a sweep": Document(ShippedSweeps),
+    "fedray reproduce blt": Document(LossesOfBLTs, files="The file results.json is the same."),
     "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),
     "fedray reproduce gboard": Document(
         ReproducedRuns, files="The file results.json has only the list."
@@ -136,9 +138,9 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray fit-log": Document(HabitFit, printed.WithHabitFit),
     "fedray fit-min-sep": Document(Fit, printed.WithFit),
     "fedray population": Document(PopulationSupply),
-    "fedray mechanism": Document(Figures),
+    "fedray mechanism": Document(Figures, printed.Written),
     "fedray calibrate": Document(TraceCalibration),
-    "fedray mechanism, of several": Document(printed.ComparedMechanisms),
+    "fedray mechanism, of several": Document(Mechanisms, printed.Written),
     "fedray optimize": Document(Found, printed.WithSearch, base="fedray mechanism"),
     "fedray status": Document(Listing),
     "fedray cache": Document(Cache),

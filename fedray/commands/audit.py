@@ -52,7 +52,7 @@ def audit(
         rounds (N): rounds to take from it; default: those of the claim
     Guarantee to audit:
         claim (TOML): claim to check; docs/audits.md lists its keys
-        mechanism (FILE|KIND): mechanism instead of the run's; tree, tree-full, identity; repeatable
+        mechanism (FILE|KIND): mechanism instead of the run's; blt-400, tree, identity; repeatable
         noise_multiplier (Z): noise multiplier instead of the run's
         delta (D): delta of epsilon instead of the run's; a log has 1e-10
     Files to write:

@@ -22,7 +22,8 @@ def calibrate(
     given setting.
 
     Args:
-        mechanism (FILE|KIND): mechanism instead of the run's; tree, tree-full or identity
+        mechanism (FILE|KIND): mechanism instead of the run's; blt-400, tree or another
+            kind of `fedray mechanism` without bands
         epsilon (E): largest epsilon allowed
         rho (R): largest rho (zCDP) allowed, instead of epsilon
     """

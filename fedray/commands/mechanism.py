@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.errors import InputError
-from fedray.commands.output import print_json, print_pieces, print_result
+from fedray.commands.output import print_files, print_result, write_shown
 from fedray.commands.placing import placement_of
 
 
@@ -14,6 +14,7 @@ def mechanism(
     rounds: int | None = None,
     min_sep: int | None = None,
     max_participations: int | None = None,
+    is_fixed_order: bool = False,
     noise_multiplier: float | None = None,
     epsilon: float | None = None,
     rho: float | None = None,
@@ -23,6 +24,9 @@ def mechanism(
     random_rounds: bool = False,
     place: list[str] | None = None,
     workload: str = "prefix",
+    parameters: int | None = None,
+    page: Path | None = None,
+    figures: Path | None = None,
     as_json: bool = False,
 ) -> None:
     """Compute loss and sensitivity of mechanisms at a setting, and their privacy with noise.
@@ -33,9 +37,11 @@ def mechanism(
     that follows from the setting.
 
     Args:
-        mechanisms (MECHANISM): file, or tree, tree-full, identity, band-fhu or bisr
+        mechanisms (MECHANISM): file, or blt-100, blt-400, blt-1000, tree, tree-full, identity,
+            band-fhu or bisr
         workload (W): prefix, or parts joined by commas: momentum=0.9, decay=0.95,
             schedule=SCENARIO.toml
+        parameters (D): parameters of a model, to measure memory and time of the noise
     Privacy, by one of the first three:
         noise_multiplier (Z): noise multiplier, for rho and epsilon
         epsilon (E): largest epsilon allowed, for the least noise multiplier
@@ -45,7 +51,7 @@ def mechanism(
         partitions (M): parts of the population that take turns, with sampling; default: 1
         random_rounds: a sampled device rests for min-sep - 1 rounds instead of taking turns
     """
-    from fedray.report.mechanisms import mechanisms_table
+    from fedray.mechanisms.figures import Mechanisms
     from fedray.studies.design import calibrate_mechanism, evaluate_mechanisms
 
     setting = (rounds, min_sep, max_participations)
@@ -58,6 +64,7 @@ def mechanism(
             sampling,
             partitions,
             workload,
+            is_fixed_order,
             has_random_rounds=random_rounds,
             placement=placement_of(place) if place else None,
         )
@@ -70,12 +77,25 @@ def mechanism(
         found: dict[str, Any] = {}
         for each in mechanisms:
             found[str(each)] = calibrate_mechanism(
-                each, *setting, delta, epsilon, rho, sampling, partitions, workload, random_rounds
+                each,
+                *setting,
+                delta,
+                epsilon,
+                rho,
+                sampling,
+                partitions,
+                workload,
+                is_fixed_order,
+                random_rounds,
             )
+    if parameters is not None:
+        # Torch is loaded only to measure.
+        from fedray.server.learning.noise_cost import with_costs
+
+        found = with_costs(found, parameters)
     # One mechanism has all its figures; several share a table of the comparable ones.
-    if len(found) == 1:
-        print_result(next(iter(found.values())), as_json)
-    elif as_json:
-        print_json({"mechanisms": {name: figures.to_json() for name, figures in found.items()}})
-    else:
-        print_pieces([mechanisms_table(found)])
+    result = next(iter(found.values())) if len(found) == 1 else Mechanisms(found)
+    written = write_shown(Mechanisms(found), page, figures)
+    print_result(result, as_json, **written)
+    if not as_json:
+        print_files(written)

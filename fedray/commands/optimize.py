@@ -23,6 +23,7 @@ def optimize(
     rounds: int | None = None,
     min_sep: int | None = None,
     max_participations: int | None = None,
+    is_fixed_order: bool = False,
     targets: Path | None = None,
     buffers: int | None = None,
     bands: int | None = None,
@@ -44,8 +45,8 @@ def optimize(
     cyclic_poisson, with the least noise for an epsilon; it takes --rounds, and --bands to fix them.
 
     Args:
-        kind: blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full, identity
-            or best
+        kind: blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full, identity,
+            best, or a finished blt-100, blt-400 or blt-1000
         targets (FILE): JSON list of weighted outcomes for a blt
         buffers (D): buffers of a blt; default: 4
         bands (B): bands; default: min-sep, or those of least loss for band-fhu and bisr
@@ -67,13 +68,13 @@ def optimize(
     )
 
     unused = {"min_sep": min_sep, "max_participations": max_participations}
-    unused |= {"buffers": buffers, "targets": targets}
+    unused |= {"buffers": buffers, "targets": targets, "is_fixed_order": is_fixed_order or None}
     wanted = read_amplification(kind, rounds, epsilon, delta, sampling, unused)
     setting = (kind, rounds, min_sep, max_participations)
     if wanted is not None:
         # The search sets min-sep and participations, by the number of bands.
         setting = (AMPLIFIED_KIND, rounds, 1, 1)
-    request = read_request(*setting, buffers, bands, objective, targets, workload)
+    request = read_request(*setting, buffers, bands, objective, targets, workload, is_fixed_order)
     started = time.perf_counter()
     with progress_line(f"optimizing {kind}") as show, Search(show) as search:
         found = find_mechanism(request, out, has_cache, search, wanted)

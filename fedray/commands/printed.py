@@ -10,7 +10,6 @@ from typing import Annotated, NotRequired, TypedDict
 from fedray.audit.audit import Audit
 from fedray.audit.distribution import DevicePrivacy, Frontier, SpentByDevice
 from fedray.audit.over_rounds import SpentAfter
-from fedray.mechanisms.figures import Figures
 from fedray.trace.trained import TrainedDocument
 from fedray.wire.messages import ShardUse
 
@@ -90,13 +89,6 @@ class WithTraining(TypedDict):
 
     audit: Audit
     """The audit of the trace with this run's mechanism and noise."""
-
-
-class ComparedMechanisms(TypedDict):
-    """`fedray mechanism` of several mechanisms."""
-
-    mechanisms: Mapping[Annotated[str, "mechanism"], Figures]
-    """The figures of each, by its file or kind as it was typed."""
 
 
 class WithSearch(TypedDict):

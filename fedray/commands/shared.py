@@ -7,6 +7,7 @@ Args:
     delimiter (C): character between columns of CSV, or tab; default: a comma
     figures (DIR): folder for every figure as SVG and CSV
     has_cache: keep and reuse results under ~/.cache/fedray
+    is_fixed_order: rounds of a device are exactly min-sep apart, as in passes in one order
     log: CSV or Parquet file, or a directory of them
     max_participations (K): max participations k: most rounds of a device
     min_sep (B): min-sep b: least difference of two rounds of a device
@@ -30,6 +31,7 @@ FLAGS = {
     "file_format": "--format",
     "has_all_keys": "--all",
     "has_cache": "--cache/--no-cache",
+    "is_fixed_order": "--fixed-order",
     "is_list": "--list",
     "overrides": "--set",
     "unused_for": "--delete-unused-for",

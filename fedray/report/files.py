@@ -18,6 +18,7 @@ from fedray.report.figure import (
     ZONE_OPACITY,
     Axis,
     Figure,
+    HeatMap,
     Mark,
     Plane,
     Series,
@@ -83,6 +84,17 @@ def figure_csv(figure: Shown) -> str:
     if isinstance(figure, Plane):
         headings = {"x": figure.x.title, "y": figure.y.title, "z": figure.z.title}
         rows = list(_cell_rows(figure))
+    if isinstance(figure, HeatMap):
+        headings = {"x": figure.x.title, "y": figure.y.title, "z": figure.z.title}
+        height, width = figure.cells.shape
+        rows = [
+            {
+                "x": _plain(column * figure.ends[1] / width),
+                "y": _plain(row * figure.ends[0] / height),
+                "z": _plain(value),
+            }
+            for (row, column), value in np.ndenumerate(figure.cells)
+        ]
     # A column that no row has is left out; if only some rows have it, the others are empty.
     used = set(headings) - OPTIONAL_COLUMNS | {key for row in rows for key in row}
     columns = [key for key in headings if key in used]
@@ -139,6 +151,8 @@ def figure_svg(figure: Shown) -> str:
     """
     if isinstance(figure, Plane):
         return plane_svg(figure)
+    if isinstance(figure, HeatMap):
+        return heat_svg(figure, has_title=True)
     # Only drawings need matplotlib, which may not be installed.
     import matplotlib
     from matplotlib.figure import Figure as Canvas
@@ -254,6 +268,48 @@ def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
             axes.fill_between(series.x, series.low, series.high, **band)
         style = {"color": color, "linestyle": dash, "marker": "o", "markersize": 3}
         axes.plot(series.x, series.y, label=label, **style)
+
+
+def heat_svg(heat: HeatMap, has_title: bool) -> str:
+    """Returns a heat map as SVG: with its title on white for a file, or without both for a page,
+    which has a title and colours of its own."""
+    size, left, top = 320, 52, 44 if has_title else 8
+    width, height = left + size + 24, top + size + 40
+    parts = [
+        f'<svg class="heat" xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11" '
+        f'text-anchor="middle" role="img" aria-label="{escape(heat.title)}">'
+    ]
+    if has_title:
+        parts.append(f'<rect width="{width}" height="{height}" fill="#ffffff"/>')
+        parts.append(
+            f'<text x="12" y="22" font-size="14" text-anchor="start">{escape(heat.title)}</text>'
+        )
+    rows, columns = heat.cells.shape
+    wide, high = size / columns, size / rows
+    levels = np.round(16 * heat.shades())
+    # A path per shade, because an element per cell would take ten times the space.
+    for level in np.unique(levels[levels > 0]).tolist():
+        path = "".join(
+            f"M{left + wide * column:g} {top + high * row:g}h{wide:g}v{high:g}h-{wide:g}z"
+            for row, column in np.argwhere(levels == level).tolist()
+        )
+        parts.append(
+            f'<path d="{path}" fill="#1f66b8" fill-opacity="{level / 16:g}" '
+            'shape-rendering="crispEdges"/>'
+        )
+    below = top + size
+    parts += [
+        f'<path d="M{left} {top}h{size}v{size}h-{size}z" fill="none" stroke="#8a8f94"/>',
+        f'<text x="{left}" y="{below + 16}">0</text>',
+        f'<text x="{left + size}" y="{below + 16}">{heat.x.text(heat.ends[1])}</text>',
+        f'<text x="{left + size / 2}" y="{below + 32}">{escape(heat.x.title)}</text>',
+        f'<text x="{left - 6}" y="{top + 10}" text-anchor="end">0</text>',
+        f'<text x="{left - 6}" y="{below}" text-anchor="end">{heat.y.text(heat.ends[0])}</text>',
+        f'<text transform="translate(14 {top + size / 2}) rotate(-90)">'
+        f"{escape(heat.y.title)}</text>",
+    ]
+    return "\n".join([*parts, "</svg>\n"])
 
 
 def plane_svg(plane: Plane) -> str:

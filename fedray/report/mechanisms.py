@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fedray.base.rounding import counted, down, exact, fine, given, in_words, up
 from fedray.mechanisms.comparison import NOT_COMPARABLE
-from fedray.mechanisms.figures import HYPOTHETICAL, Figures
+from fedray.mechanisms.figures import HYPOTHETICAL, Figures, Mechanisms, NoiseCost
 from fedray.mechanisms.optimize.amplified import AmplifiedBands
+from fedray.mechanisms.participation import MinSep
 from fedray.report.table import Table
 
 MOST_SHOWN = 8
@@ -22,7 +23,10 @@ def figures_tables(figures: Figures) -> list[Table]:
     limits = (setting.rounds, setting.min_sep, setting.max_participations)
     facts = [
         ("kind", f"{figures.strategy.kind} ({figures.strategy.paper})"),
-        ("rounds n, min-sep b, max participations k", ", ".join(f"{each:,}" for each in limits)),
+        (
+            "rounds n, min-sep b, max participations k",
+            ", ".join(f"{each:,}" for each in limits) + _order(setting),
+        ),
         ("sensitivity", f"{fine(sensitivity.value)} ({how})"),
         ("by", sensitivity.theorem),
         ("a worst pattern of rounds", in_words(list(sensitivity.worst_pattern), MOST_SHOWN)),
@@ -33,8 +37,28 @@ def figures_tables(figures: Figures) -> list[Table]:
         ("MaxLoss / RmsLoss", f"{found.max_loss:.6f} / {found.rms_loss:.6f}"),
         *_privacy_facts(figures),
     ]
+    if figures.noise_cost is not None:
+        facts.append(("noise state, exact; time, measured", _cost_text(figures.noise_cost)))
     facts += [(name, in_words(each, MOST_SHOWN)) for name, each in figures.parameters().items()]
     return [Table.facts("", facts)]
+
+
+def _cost_text(cost: NoiseCost) -> str:
+    return (
+        f"{cost.state_bytes:,} bytes and {cost.seconds_per_round:.3g} s a round at "
+        f"{cost.parameters:,} parameters"
+    )
+
+
+def mechanism_tables(several: Mechanisms) -> list[Table]:
+    """Returns all figures of one mechanism, or a row for each of several at one setting."""
+    if len(several.by_name) == 1:
+        return figures_tables(several.first)
+    return [mechanisms_table(several.by_name)]
+
+
+def _order(participation: MinSep) -> str:
+    return ", in a fixed order" if participation.is_fixed_order else ""
 
 
 def _privacy_facts(figures: Figures) -> list[tuple[str, str]]:
@@ -83,6 +107,7 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
     setting = first.participation
     most = counted(setting.max_participations, "participation")
     title = f"{counted(setting.rounds, 'round')}, min-sep {setting.min_sep:,}, at most {most}"
+    title += _order(setting)
     cells: dict[str, Callable[[tuple[str, Figures]], str]] = {
         "mechanism": lambda row: row[0],
         "sensitivity": lambda row: fine(row[1].loss.sensitivity.value),
@@ -104,6 +129,14 @@ def mechanisms_table(mechanisms: Mapping[str, Figures]) -> Table:
             "epsilon": lambda row: up(row[1].epsilon or 0.0),
         }
         title += f", delta {given(first.delta)}"
+    if first.noise_cost is not None:
+        costs = {name: each.noise_cost for name, each in mechanisms.items() if each.noise_cost}
+        cells["state bytes"] = lambda row: f"{costs[row[0]].state_bytes:,}"
+        cells["seconds a round"] = lambda row: f"{costs[row[0]].seconds_per_round:.3g}"
+        notes.append(
+            f"State and time of the noise at {first.noise_cost.parameters:,} parameters: the bytes "
+            "are exact, the seconds measured on this CPU, once the state is full."
+        )
     if first.sampling is not None:
         cells["sampled epsilon"] = lambda row: up(row[1].amplified_epsilon or 0.0)
         notes.append(f"A sampled epsilon holds {HYPOTHETICAL}.")

@@ -23,7 +23,7 @@ from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, fine, given
 from fedray.report import audits
 from fedray.report.figure import Figure, Shown
-from fedray.report.files import figure_csv, plane_svg
+from fedray.report.files import figure_csv, figure_svg, heat_svg
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.report.traces import outcomes_table, parameters_table
@@ -234,6 +234,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
         "counted": counted,
         "epsilon": audits.epsilon_text,
         "fine": fine,
+        "heat_svg": heat_svg,
         "limit_cells": audits.limit_cells,
     }
     # NaN is not JSON: a browser would refuse all data of the page for one of them.
@@ -249,7 +250,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
 
 
 def _for_script(figure: Shown) -> dict[str, Any]:
-    drawn = plotly_figure(figure) if isinstance(figure, Figure) else {"svg": plane_svg(figure)}
+    drawn = plotly_figure(figure) if isinstance(figure, Figure) else {"svg": figure_svg(figure)}
     return {"title": figure.title, "csv": figure_csv(figure), **drawn}
 
 

@@ -65,6 +65,7 @@ def read_request(
     objective: str | None,
     targets: Path | None,
     workload: str | None = None,
+    is_fixed_order: bool = False,
 ) -> MechanismRequest:
     """Makes a request from the options of `fedray optimize`; the default workload is that of the
     default server.
@@ -74,12 +75,13 @@ def read_request(
     """
     with _inputs():
         if targets is None:
-            participation, outcomes = _participation(rounds, min_sep, max_participations), ()
+            setting = (rounds, min_sep, max_participations, is_fixed_order)
+            participation, outcomes = _participation(*setting), ()
         else:
-            if (rounds, min_sep, max_participations) != (None, None, None):
+            if (rounds, min_sep, max_participations, is_fixed_order) != (None, None, None, False):
                 raise ValueError(
-                    f"targets={str(targets)!r} names the rounds, min-seps and participations; "
-                    "leave out the three beside it"
+                    f"targets={str(targets)!r} names the rounds, min-seps and participations, in "
+                    "any order; leave out what is beside it"
                 )
             outcomes = read_targets(targets)
             # A request needs one setting even if outcomes are weighted: the weightiest.
@@ -186,6 +188,7 @@ def evaluate_mechanisms(
     probability: float | None = None,
     partitions: int | None = None,
     workload: str = "prefix",
+    is_fixed_order: bool = False,
     *,
     has_random_rounds: bool = False,
     placement: Placement | None = None,
@@ -198,6 +201,7 @@ def evaluate_mechanisms(
         probability: probability that a device is sampled in its turn, for amplified figures.
         partitions: parts of the population that take turns; None for one.
         workload: workload of the losses, such as "momentum=0.9,decay=0.95" or "schedule=run.toml".
+        is_fixed_order: whether rounds of a device are exactly min_sep apart.
         has_random_rounds: whether a sampled device rests for min_sep - 1 rounds after each of its
             rounds, instead of taking turns.
         placement: cluster for the draws of random rounds; None for this process.
@@ -206,7 +210,7 @@ def evaluate_mechanisms(
         InputError: the setting is impossible, or nothing is proven for it.
     """
     with _inputs():
-        participation = _participation(rounds, min_sep, max_participations)
+        participation = _participation(rounds, min_sep, max_participations, is_fixed_order)
         sampling = _sampling(participation, probability, partitions, has_random_rounds)
         if sampling is not None and noise_multiplier is None:
             raise ValueError(
@@ -238,6 +242,7 @@ def calibrate_mechanism(
     probability: float | None = None,
     partitions: int | None = None,
     workload: str = "prefix",
+    is_fixed_order: bool = False,
     has_random_rounds: bool = False,
 ) -> Figures:
     """Computes all figures of a mechanism at the least noise multiplier for an epsilon or a rho.
@@ -245,7 +250,7 @@ def calibrate_mechanism(
     Arguments and errors are those of `evaluate_mechanisms`.
     """
     with _inputs():
-        participation = _participation(rounds, min_sep, max_participations)
+        participation = _participation(rounds, min_sep, max_participations, is_fixed_order)
         sampling = _sampling(participation, probability, partitions, has_random_rounds)
         matrix = read_workload(workload, participation.rounds)
         strategy = _strategy(given, participation, matrix)
@@ -336,13 +341,14 @@ def _drawn_by(placement: Placement | None) -> Iterator[None]:
 
 
 def _participation(
-    rounds: int | None, min_sep: int | None, max_participations: int | None
+    rounds: int | None, min_sep: int | None, max_participations: int | None, is_fixed_order: bool
 ) -> MinSep:
     rule = "must be given: sensitivity and loss depend on it"
     return MinSep(
         demanded("rounds", rounds, rule),
         demanded("min_sep", min_sep, rule),
         demanded("max_participations", max_participations, rule),
+        is_fixed_order,
     )
 
 

@@ -23,14 +23,26 @@ from fedray.base.errors import InputError
 from fedray.base.kept import keep, read_kept
 from fedray.mechanisms.files import document_of, strategy_of
 from fedray.mechanisms.loss import loss
+from fedray.mechanisms.named import named_mechanism
 from fedray.mechanisms.optimize.objective import Objective, Progress, Target
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.registry import BISR, BandFHU, Identity, Tree, TreeFull
+from fedray.mechanisms.registry import BISR, BLT, BandFHU, Identity, Tree, TreeFull
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX, Workload
 
 Kind = Literal[
-    "blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"
+    "blt",
+    "banded",
+    "banded-toeplitz",
+    "band-fhu",
+    "bisr",
+    "dense",
+    "tree",
+    "tree-full",
+    "identity",
+    "blt-100",
+    "blt-400",
+    "blt-1000",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds that can be made for a setting; `RECIPES` says how each is made."""
@@ -202,6 +214,11 @@ def _tree_full(request: MechanismRequest, on_progress: Progress | None) -> TreeF
     return TreeFull(rounds=request.participation.rounds)
 
 
+def _named(request: MechanismRequest, on_progress: Progress | None) -> BLT:
+    del on_progress
+    return named_mechanism(request.kind)
+
+
 def _blt(request: MechanismRequest, on_progress: Progress | None) -> Strategy:
     # Optimisers are imported only when used: scipy.optimize takes 0.3 s, jax 0.8 s.
     from fedray.mechanisms.optimize.blt import optimize_blt
@@ -294,6 +311,9 @@ RECIPES: Mapping[Kind, Recipe] = {
     "tree": Recipe(lambda *_: Tree(), "nothing"),
     "tree-full": Recipe(_tree_full, "nothing"),
     "identity": Recipe(lambda *_: Identity(), "nothing"),
+    "blt-100": Recipe(_named, "nothing"),
+    "blt-400": Recipe(_named, "nothing"),
+    "blt-1000": Recipe(_named, "nothing"),
 }
 FOLLOWING_KINDS = tuple(kind for kind in KINDS if RECIPES[kind].searched != "everything")
 """Kinds that need no file, because they are quick to make for every setting."""

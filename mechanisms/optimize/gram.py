@@ -88,8 +88,8 @@ def optimize_dense(
 
     The columns of one device's rounds are orthogonal, and their squared norms add up to 1
     (Choquette-Choo et al. 2022); if k is less than ceil(n / b), all norms are equal instead. With
-    one participation this is the optimum of Denisov et al. 2022. For participations more than b
-    rounds apart, the sensitivity has only an upper bound.
+    one participation this is the optimum of Denisov et al. 2022. The sensitivity is exact in a
+    fixed order; for participations more than b rounds apart, it has only an upper bound.
 
     Args:
         participation: (n, b, k) of the loss; n is the size of C.

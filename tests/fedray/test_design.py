@@ -301,7 +301,7 @@ def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> N
         ),
         (["identity", *SETTING, "--out", "m.npy"], "choose another suffix"),
         (["blt", "--targets", "/nowhere.json"], "cannot be read"),
-        (["blt", *SETTING, "--targets", "/nowhere.json"], "leave out the three beside it"),
+        (["blt", *SETTING, "--targets", "/nowhere.json"], "leave out what is beside it"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

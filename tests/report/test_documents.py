@@ -223,15 +223,19 @@ def test_documents_of_mechanisms_match_their_types(
     sampled = ("--sampling", "0.01", "--delta", "1e-6")
     file = str(tmp_path / "identity.json")
     workload = ("--workload", "momentum=0.9")
+    page = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
+    shown = ("--parameters", "10", "--fixed-order", *page)
     for command in (
         ("mechanism", "--noise-multiplier", "1", *workload),
         ("mechanism", "--epsilon", "4", *workload),
     ):
         name, *options = command
-        found = printed(fedray_command, name, file, *setting, *sampled, *options, "--json")
+        found = printed(fedray_command, name, file, *setting, *sampled, *options, *shown, "--json")
         check("fedray mechanism", found)
-        sampled_part = {"hypothetical": found["hypothetical"]}
-    several = printed(fedray_command, "mechanism", file, "tree", *setting, *workload, "--json")
+        # An optimised mechanism has the same keys, though not from one command.
+        parts = {key: found[key] for key in ("hypothetical", "noise_cost", "is_fixed_order")}
+    options = (*workload, *page, "--json")
+    several = printed(fedray_command, "mechanism", file, "tree", *setting, *options)
     check("fedray mechanism, of several", several)
     outcomes = [
         {"rounds": 60, "min_sep": 12, "max_participations": 4},
@@ -242,7 +246,7 @@ def test_documents_of_mechanisms_match_their_types(
     found = printed(fedray_command, "optimize", "blt", *targets, *workload, "--json")
     wanted = ("--rounds", "60", "--epsilon", "4", "--sampling", "0.1", "--bands", "3")
     tried = {"tried": printed(fedray_command, "optimize", "best", *wanted, "--json")["tried"]}
-    check("fedray optimize", found, sampled_part | tried, has_base=False)
+    check("fedray optimize", found, parts | tried, has_base=False)
 
 
 def test_documents_of_noise_for_a_trace_match_their_types(trace_of, fedray_command) -> None:

@@ -16,7 +16,7 @@ from fedray.commands import reproduce
 from fedray.commands.reproduce import GIVEN, MADE
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
-from fedray.scenarios import small_runs
+from fedray.scenarios import blt, small_runs
 from fedray.scenarios.reproduction import Reproduced, Reproduction, agreement_figure
 
 HERE = Placement(backend="in-process")
@@ -28,6 +28,7 @@ LEARNING = [
 EXAMPLES: dict[str, dict[str, Any]] = {
     "amplified": {},
     "dp-lstm": {},
+    "blt": {},
     "flash": {"data": lambda folder: written_phones(folder, phones=120)},
     "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
     "gboard-predict": {"rows": "en-GB", "seeds": 1, "placement": HERE},
@@ -64,6 +65,9 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
     name: str, monkeypatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(small_runs, "outcome_of", lawful)
+    # The other mechanisms of the BLT paper take a minute.
+    monkeypatch.setattr(blt, "PRINTED", (*blt.PRINTED[:3], blt.PRINTED[8]))
+    monkeypatch.setattr(blt, "ESTIMATES", ((400, 300),))
     assert name in EXAMPLES, f"{name} has no quick run: add one to EXAMPLES"
     given = dict(EXAMPLES[name])
     if "data" in given:
@@ -149,7 +153,7 @@ def test_a_contradicted_publication_shows_in_the_exit_code(own) -> None:
 
 def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Path) -> None:
     for given, message in (
-        (("owm",), "unknown reproduction 'owm'; choose from flash, gboard,"),
+        (("owm",), "unknown reproduction 'owm'; choose from amplified, blt, dp-lstm,"),
         (("own", "--out", str(tmp_path)), "exists already"),
         (("own", "--seeds", "3"), "No such option: --seeds"),
         (("own", "--factor", "much"), "--factor='much' must be a number"),

@@ -115,7 +115,7 @@ class Halves(Strategy):
     def gram_entries(self, first, second, rounds: int) -> Float64Array:
         return 4.0 * (first == second)
 
-    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
+    def min_sep_sensitivity(self, participation: MinSep) -> Sensitivity:
         raise NotImplementedError
 
 

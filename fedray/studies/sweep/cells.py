@@ -218,11 +218,11 @@ class Judgement:
         elif made_for == "distribution":
             # Cells with the same (n, b, k) are one target, which weighs as much as they together.
             distinct, weights = np.unique(
-                [astuple(each) for each in self.distribution], axis=0, return_counts=True
+                [astuple(each)[:3] for each in self.distribution], axis=0, return_counts=True
             )
             targets = tuple(
-                Target(MinSep(*map(int, outcome)), float(weight))
-                for outcome, weight in zip(distinct, weights, strict=True)
+                Target(MinSep(int(n), int(b), int(k)), float(weight))
+                for (n, b, k), weight in zip(distinct, weights, strict=True)
             )
             # A request needs one setting even if targets decide: the most frequent one.
             participation = max(targets, key=lambda target: target.weight).participation
