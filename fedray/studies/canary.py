@@ -369,8 +369,8 @@ def check_training(
     W, shift = _whitened(L, released / unit[:, None], u, z)
     delta = scenario.privacy.delta
     # The sum of the releases is `unit` times the whole noise and signal, L W and L shift.
-    views = {"every model": shift, "only the last": L.T @ unit}
-    seen = [_seen(what, W, shift, by, setup.has_canary, delta) for what, by in views.items()]
+    tests = {"every model": _unit(shift), "only the last": _unit(L.T @ unit)}
+    answers = {what: test @ W for what, test in tests.items()}
     measured = _measured(
         W,
         shift,
@@ -384,6 +384,10 @@ def check_training(
     counts = None
     if scenario.count_noise is not None:
         counts = _check_counts(setup.scenario, recorded, aggregator)
+    seen = [
+        _seen(what, answers[what], float(test @ shift), setup.has_canary, delta)
+        for what, test in tests.items()
+    ]
     # Rounds with fewer devices have less noise, so the emptiest round has the largest mu.
     claimed_mu = claimed.value / (z * math.sqrt(recorded.least_share))
     return CanaryResult(
@@ -401,28 +405,20 @@ def check_training(
     )
 
 
-def _seen(
-    what: str,
-    W: Float64Array,
-    shift: Float64Array,
-    by: Float64Array,
-    has_canary: BoolArray,
-    delta: float,
-) -> Seen:
+def _unit(vector: Float64Array) -> Float64Array:
+    return vector / np.linalg.norm(vector)
+
+
+def _seen(what: str, answers: Float64Array, mu: float, has_canary: BoolArray, delta: float) -> Seen:
     """Returns the bounds from a linear test of whitened releases.
 
     Args:
         what: the seen releases.
-        W: whitened releases [n, coordinates].
-        shift: shift of a canary in each row of W, [n].
-        by: the test, a weight for each row of W, [n].
+        answers: answers of the test, [coordinates]: N(mu, 1) with a canary, and N(0, 1) without.
+        mu: mu of the answers.
         has_canary: coordinates that have a canary.
         delta: delta of epsilon.
     """
-    direction = by / np.linalg.norm(by)
-    # Each answer is N(mu, 1) with a canary and N(0, 1) without.
-    answers = direction @ W
-    mu = float(direction @ shift)
     of_normals = gaussian_bound(answers[has_canary], answers[~has_canary], delta)
     lower = (*bounds_of_scores(answers, has_canary, delta), of_normals)
     return Seen(what, mu, gaussian_epsilon(mu, delta), lower)

@@ -178,6 +178,19 @@ def evaluate_on_devices(
     )
 
 
+def never_trained(
+    scenario: Scenario, trace: Trace, device_ids: UInt64Array, sample: int
+) -> UInt64Array:
+    """Returns a uniform sample, sorted, of the devices of a population besides these [P]."""
+    return _Draws(scenario, trace, sample)._of_population("participations", device_ids)
+
+
+def some_of(scenario: Scenario, device_ids: UInt64Array, sample: int) -> UInt64Array:
+    """Returns a uniform sample, sorted, of devices [P]."""
+    generator = stream_generator(scenario.seed, Stream.DEVICE_SAMPLE)
+    return np.sort(generator.choice(device_ids, min(device_ids.size, sample), replace=False))
+
+
 _Chosen = tuple[str, float, float, UInt64Array]
 """Kind, low and high of a group, and the devices of its sample."""
 
