@@ -42,8 +42,8 @@ def phrases_of(scenario: Scenario, tokens: Field) -> tuple[Phrases, ...]:
     holders = stream_generator(seed, Stream.PLANTED, 0).choice(
         scenario.population.devices, sum(needed), replace=False
     )
-    found = []
     parts = np.split(holders.astype(np.uint64), np.cumsum(needed)[:-1])
+    found = []
     for place, (table, part) in enumerate(zip(tables, parts, strict=True)):
         generator = stream_generator(seed, Stream.PLANTED, 1, place)
         is_planted = generator.random(table.phrases) < 0.5
@@ -87,33 +87,31 @@ class PlantedExamples:
     def __init__(self, scenario: Scenario, source: ExampleSource) -> None:
         tokens = source.fields.get("tokens")
         if tokens is None or not tokens.is_text or len(source.fields) > 1:
-            names = ", ".join(source.fields)
-            rule = f"plants phrases among texts, a field `tokens` only; the data has {names}"
-            raise ScenarioError.of(
-                "training.planted", len(scenario.training.planted), rule, "leave it out"
+            raise ScenarioError(
+                "training.planted plants phrases among texts, a field `tokens` only; the data has "
+                f"{', '.join(source.fields)}; leave it out"
             )
         self._source = source
         self.fields = source.fields
         self.held_out_devices = source.held_out_devices
         self.optimum = source.optimum
         self.phrases = phrases_of(scenario, tokens)
-        planted = [(each, each.candidates[each.is_planted]) for each in self.phrases]
-        holders = np.concatenate([ids.ravel() for _, ids in planted])
-        texts = [np.repeat(each.tokens[each.is_planted], ids.shape[1], 0) for each, ids in planted]
-        copies = [np.full(ids.size, each.table.copies) for each, ids in planted]
-        order = np.argsort(holders)
-        # An id that no device has, so that a search always finds a place.
-        self._holders = np.append(holders[order], np.iinfo(np.uint64).max)
-        self._texts = np.concatenate(texts)[order]
-        self._copies = np.concatenate(copies)[order]
+        self._held = {
+            device: (text, each.table.copies)
+            for each in self.phrases
+            for text, ids in zip(
+                each.tokens[each.is_planted], each.candidates[each.is_planted], strict=True
+            )
+            for device in ids.tolist()
+        }
 
     def examples_on(self, device_ids: Ids) -> Integers:
         return self._source.examples_on(device_ids)
 
     def examples(self, device_ids: Ids, positions: Integers) -> Examples:
         found = self._source.examples(device_ids, positions)
-        places = np.searchsorted(self._holders, device_ids)
-        for row in np.flatnonzero(self._holders[places] == device_ids):
-            is_copy = positions[row] < self._copies[places[row]]
-            found["tokens"][row, is_copy] = self._texts[places[row]]
+        for row, device in enumerate(device_ids.tolist()):
+            if device in self._held:
+                text, copies = self._held[device]
+                found["tokens"][row, positions[row] < copies] = text
         return found

@@ -9,8 +9,6 @@ from fedray.base.arrays import Float64Array
 
 LEVEL = 0.95
 """Confidence of every interval."""
-FALSE_ALARMS = 0.01
-"""Share of devices that did not take part and may be accused."""
 
 
 class Interval(NamedTuple):
@@ -39,15 +37,15 @@ def exposures(losses: Float64Array, references: Float64Array) -> Float64Array:
 
 def exposure_without_memory(references: int) -> float:
     """Returns the expected exposure of a phrase that no device holds: its rank is uniform."""
-    return float(np.mean(exposures(np.arange(references + 1.0), np.arange(references) + 0.5)))
+    return math.log2(references + 1) - float(np.log2(np.arange(1, references + 2)).mean())
 
 
 def mean_interval(values: Float64Array) -> Interval:
-    """Returns the mean of independent values [P], with Student's interval."""
+    """Returns the mean of independent values [P], with Student's interval; NaN for fewer than 2."""
     from scipy.stats import t  # scipy takes long to import
 
     if values.size < 2:
-        return Interval(float(values.mean()) if values.size else math.nan, math.nan, math.nan)
+        return Interval(math.nan, math.nan, math.nan)
     mean = float(values.mean())
     error = float(values.std(ddof=1)) / math.sqrt(values.size)
     half = float(t.ppf((1 + LEVEL) / 2, values.size - 1)) * error
@@ -74,7 +72,6 @@ def found_members(members: Float64Array, others: Float64Array) -> Interval:
     and Pearson's interval at this threshold."""
     from scipy.stats import binomtest
 
-    accused = int(FALSE_ALARMS * others.size)
-    threshold = np.sort(others)[-1 - accused]
+    threshold = np.sort(others)[-1 - others.size // 100]
     test = binomtest(int((members > threshold).sum()), members.size)
     return Interval(float(test.statistic), *map(float, test.proportion_ci(LEVEL)))

@@ -22,11 +22,14 @@ from fedray.base.document import Document, InJson
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 
 CONFIDENCE = 0.95
-"""Confidence of a lower bound: in one run of 20 at most, it is above the true value."""
+"""Confidence of a lower bound: at most one of 20 runs is expected above the true value."""
 GUESSED = (1.0, 1 / 4, 1 / 16)
 """Shares of the coins that are guessed."""
-MOST_EPSILON, MOST_MU = 64.0, 32.0
-"""Largest values of a bound. A thousand guesses that are all right show an epsilon of 6."""
+MOST = 64.0
+"""Largest value of a bound. A thousand guesses that are all right show an epsilon of 6."""
+STEINKE = "Steinke, Nasr and Jagielski 2023, Theorem 5.2"
+MAHLOUJIFAR = "Mahloujifar, Melis and Chaudhuri 2025, bound of right guesses"
+NORMALS = "Dong, Roth and Su 2022, Corollary 2.13; Student's noncentral t"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,9 @@ class LowerBound(Document):
     """A lower bound of the privacy loss at a confidence of 95 %."""
 
     method: str
-    """Name of the method: "epsilon-delta", "f-DP" or "Gaussian"."""
+    """Method: "epsilon-delta", "f-DP" or "Gaussian"."""
     epsilon: float
-    """Lower bound of epsilon at the scenario's delta, rounded to nearest; 0 if there is no
-    evidence of any loss."""
+    """Lower bound of epsilon at the scenario's delta; 0 if there is no evidence of any loss."""
     mu: float | None
     """Lower bound of mu (Gaussian differential privacy); None if the method has none."""
     guesses: int | None
@@ -49,7 +51,7 @@ class LowerBound(Document):
     theorem: str
     """Paper and theorem."""
     confidence: ClassVar[InJson[float]] = CONFIDENCE
-    """Probability that the bound is not above the true value; a lower bound of it."""
+    """Least probability that the bound is not above the true value."""
 
 
 def bounds_of_scores(
@@ -63,32 +65,15 @@ def bounds_of_scores(
         delta: delta of epsilon, from 1e-30 to below 1.
         units: number of units of privacy that a coin changes.
     """
-    m = scores.size
-    error = (1.0 - CONFIDENCE) / len(GUESSED)
+    m, error = scores.size, (1.0 - CONFIDENCE) / len(GUESSED)
     guessed = [right_guesses(scores, is_in, round(share * m)) for share in GUESSED]
-    epsilons = [epsilon_bound(m, r, v, delta, error, units) for r, v in guessed]
-    mus = [mu_bound(m, r, v, error, units) for r, v in guessed]
-    best, best_mu = int(np.argmax(epsilons)), int(np.argmax(mus))
-    coins = "independent fair coins decide who is included" + (
-        "" if units == 1 else f"; a coin changes {units} units of privacy"
-    )
+    epsilon, r, v = max((epsilon_bound(m, r, v, delta, error, units), r, v) for r, v in guessed)
+    mu, r_of_mu, v_of_mu = max((mu_bound(m, r, v, error, units), r, v) for r, v in guessed)
+    coins = f"fair coins, each of which changes {units} {'unit' if units == 1 else 'units'}"
+    of_mu, gaussian = gaussian_epsilon(mu, delta), f"{coins}; a Gaussian mechanism"
     return (
-        LowerBound(
-            "epsilon-delta",
-            epsilons[best],
-            None,
-            *guessed[best],
-            coins,
-            "Steinke, Nasr and Jagielski 2023, Theorem 5.2",
-        ),
-        LowerBound(
-            "f-DP",
-            gaussian_epsilon(mus[best_mu], delta),
-            mus[best_mu],
-            *guessed[best_mu],
-            f"{coins}; the mechanism is Gaussian",
-            "Mahloujifar, Melis and Chaudhuri 2025, the recursion over right guesses",
-        ),
+        LowerBound("epsilon-delta", epsilon, None, r, v, coins, STEINKE),
+        LowerBound("f-DP", of_mu, mu, r_of_mu, v_of_mu, gaussian, MAHLOUJIFAR),
     )
 
 
@@ -119,7 +104,7 @@ def epsilon_bound(m: int, r: int, v: int, delta: float, error: float, units: int
         of_group = delta * sum(math.exp(min(k * epsilon, 700.0)) for k in range(units))
         return probability_bound(m, r, v, units * epsilon, of_group) <= error
 
-    return _largest(is_refuted, MOST_EPSILON)
+    return _largest(is_refuted)
 
 
 def probability_bound(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
@@ -130,12 +115,12 @@ def probability_bound(m: int, r: int, v: int, epsilon: float, delta: float) -> f
     from scipy.stats import binom  # scipy takes long to import
 
     # Without delta, right guesses are at most as many as those of a randomised response.
-    law = binom(r, expit(epsilon))
-    tail = float(law.sf(v - 1))
+    right = float(expit(epsilon))
+    tail = float(binom.sf(v - 1, r, right))
     if not v:
         return 1.0
     # The probability that v - i to v - 1 guesses are right, over i, for every i from 1 to v.
-    fewer = np.cumsum(law.pmf(np.arange(v - 1, -1, -1))) / np.arange(1, v + 1)
+    fewer = np.cumsum(binom.pmf(np.arange(v - 1, -1, -1), r, right)) / np.arange(1, v + 1)
     return min(1.0, tail + 2.0 * m * delta * float(fewer.max()))
 
 
@@ -143,12 +128,10 @@ def mu_bound(m: int, r: int, v: int, error: float, units: int = 1) -> float:
     """Returns the largest mu of Gaussian differential privacy that v right guesses refute; 0 if
     they refute none.
 
-    Args:
-        m, r, v, error: as for `epsilon_bound`.
-        units: number of units of privacy that a coin changes, k. A mu-GDP mechanism is k mu-GDP for
-            groups of k (Dong, Roth, Su 2022, Theorem 2.14).
+    Arguments are those of `epsilon_bound`. A mu-GDP mechanism is k mu-GDP for groups of k units
+    (Dong, Roth, Su 2022, Theorem 2.14).
     """
-    return _largest(lambda mu: not is_possible(m, r, v, error, units * mu), MOST_MU)
+    return _largest(lambda mu: not is_possible(m, r, v, error, units * mu))
 
 
 def is_possible(m: int, r: int, v: int, probability: float, mu: float) -> bool:
@@ -176,47 +159,30 @@ def is_possible(m: int, r: int, v: int, probability: float, mu: float) -> bool:
     return True
 
 
-def gaussian_bound(
-    included: Float64Array, others: Float64Array, delta: float, units: int = 1
-) -> LowerBound:
-    """Returns the lower bound of mu from normal scores, by Student's noncentral distribution.
-
-    It is exact: P(T >= t) = 1 - confidence at the bound, where T is Student's statistic of two
-    samples. The scatter is measured, so that a bound is not fooled by noise smaller than claimed.
+def gaussian_bound(included: Float64Array, others: Float64Array, delta: float) -> LowerBound:
+    """Returns the exact lower bound of mu from normal scores: Student's statistic T of two samples
+    has P(T >= t) = 1 - confidence there. The scatter is measured, and not taken as claimed.
 
     Args:
         included: scores of included canaries, [a].
         others: scores of the other canaries, [b].
         delta: delta of epsilon.
-        units: number of units of privacy that a coin changes.
     """
     from scipy.special import nctdtr
     from scipy.stats import ttest_ind
 
-    t = float(ttest_ind(included, others).statistic)
+    t = float(ttest_ind(included, others)[0])  # pyright: ignore[reportArgumentType]
     freedom = included.size + others.size - 2
     of_means = math.sqrt(1.0 / included.size + 1.0 / others.size)
     # A larger mean without canaries is no evidence, however large it is.
-    bound = _largest(
-        lambda mu: 1.0 - nctdtr(freedom, units * mu / of_means, t) <= 1.0 - CONFIDENCE, MOST_MU
-    )
-    return LowerBound(
-        "Gaussian",
-        gaussian_epsilon(bound, delta),
-        bound,
-        None,
-        None,
-        "scores of canaries are normal, with equal variances and a common mean of each kind",
-        "Dong, Roth and Su 2022, Corollary 2.13; Student's noncentral t",
-    )
+    mu = _largest(lambda mu: nctdtr(freedom, mu / of_means, t) >= CONFIDENCE)
+    assumption = "normal scores of equal variance; a Gaussian mechanism"
+    return LowerBound("Gaussian", gaussian_epsilon(mu, delta), mu, None, None, assumption, NORMALS)
 
 
-def _largest(is_refuted: Callable[[float], bool], most: float) -> float:
-    """Returns the largest refuted value from 0 to `most`, to 1e-4 below; smaller values than a
-    refuted one are refuted too."""
-    if not is_refuted(0.0):
-        return 0.0
-    low, high = 0.0, most
+def _largest(is_refuted: Callable[[float], bool]) -> float:
+    """Returns the largest refuted value to 1e-4 below, or 0 if none is; smaller ones are too."""
+    low, high = 0.0, MOST if is_refuted(0.0) else 0.0
     while high - low > 1e-4:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if is_refuted(middle) else (low, middle)

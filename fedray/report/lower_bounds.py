@@ -3,26 +3,22 @@
 import math
 from collections.abc import Sequence
 
-from fedray.audit.one_run import CONFIDENCE, LowerBound
+from fedray.audit.one_run import LowerBound
 from fedray.base.rounding import given, up
 from fedray.report.table import Table
 
-Row = tuple[str, float, LowerBound]
-"""Name of what is seen, its exact epsilon or an upper bound, and a lower bound."""
-
 
 def lower_bounds_table(
-    rows: Sequence[Row], upper: float, delta: float, what: str = "seen"
+    what: str, rows: Sequence[tuple[str, float, LowerBound]], upper: float, delta: float
 ) -> Table:
     """Returns a row per lower bound.
 
     Args:
-        rows: the bounds.
-        upper: upper bound of epsilon, against an adversary who sees every model.
-        delta: delta of every epsilon.
         what: heading of the names.
+        rows: name, exact epsilon or an upper bound of it, and lower bound.
+        upper: upper bound of epsilon if every model is seen; infinite without one.
+        delta: delta of every epsilon.
     """
-    claim = f"the upper bound is {up(upper)}" if math.isfinite(upper) else "no upper bound"
     cells = {
         what: lambda row: row[0],
         "method": lambda row: row[2].method,
@@ -32,14 +28,13 @@ def lower_bounds_table(
         "assumes": lambda row: row[2].assumption,
         "theorem": lambda row: row[2].theorem,
     }
-    return Table.of(
-        f"Lower bounds of epsilon at delta {given(delta)}; {claim}",
-        rows,
-        cells,
-        f"Each is a lower bound at {100 * CONFIDENCE:g} %: of 100 right runs, at most "
-        f"{100 - 100 * CONFIDENCE:g} are expected above the true epsilon. 0 means no evidence.",
-        details=("right guesses", "assumes", "theorem"),
+    claim = f"the upper bound is {up(upper)}" if math.isfinite(upper) else "no upper bound"
+    note = (
+        "Each is a lower bound at 95 %: of 100 right runs, at most 5 are expected above the true "
+        "epsilon. 0 means no evidence."
     )
+    title = f"Lower bounds of epsilon at delta {given(delta)}; {claim}"
+    return Table.of(title, rows, cells, note, details=("right guesses", "assumes", "theorem"))
 
 
 def _guesses(bound: LowerBound) -> str:

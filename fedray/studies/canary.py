@@ -146,7 +146,7 @@ class Seen(Document):
     epsilon: float
     """The exact epsilon of it at the scenario's delta, rounded up."""
     lower: tuple[LowerBound, ...]
-    """Lower bounds from this run, each at a confidence of 95 %."""
+    """Lower bounds from this run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +184,9 @@ class CanaryResult(Result):
     """The tests, each for one kind of fault."""
     delta: float
     """Delta of every epsilon: `privacy.delta`."""
-    claimed_epsilon: float
-    """Upper bound of epsilon at delta, which follows from `claimed_mu`."""
-    seen: tuple[Seen, ...]
-    """Lower bounds of epsilon if every model is seen, and if only the last is. For the last, a
-    server of plain SGD is assumed whose rounds have equal denominators."""
+    seen: tuple[Seen, ...] = ()
+    """Lower bounds of epsilon if every model is seen, and if only the last is, of plain SGD with
+    equal denominators; empty for counts."""
     confidence: ClassVar[InJson[float]] = CONFIDENCE
     """Confidence of the interval of mu, from 0 to 1."""
     counts: "CanaryResult | None" = None
@@ -201,6 +199,11 @@ class CanaryResult(Result):
             f"<CanaryResult of {self.mechanism}, {self.rounds:,} rounds: mu {self.mu:.4f} "
             f"[{self.mu_low:.4f}, {self.mu_high:.4f}], expected {self.expected_mu:.4f}; {found}>"
         )
+
+    @property
+    def claimed_epsilon(self) -> InJson[float]:
+        """Upper bound of epsilon at delta, which follows from `claimed_mu`."""
+        return gaussian_epsilon(self.claimed_mu, self.delta)
 
     @property
     def covers(self) -> InJson[bool]:
@@ -245,7 +248,7 @@ def canary_tables(canary: CanaryResult) -> list[Table]:
         facts.append(("counts", text))
     problems = [("WRONG", problem) for problem in canary.problems]
     rows = [(each.what, each.epsilon, bound) for each in canary.seen for bound in each.lower]
-    bounds = lower_bounds_table(rows, canary.claimed_epsilon, canary.delta)
+    bounds = lower_bounds_table("seen", rows, canary.claimed_epsilon, canary.delta)
     return [Table.facts("", [*facts, *problems]), bounds]
 
 
@@ -369,7 +372,8 @@ def check_training(
     W, shift = _whitened(L, released / unit[:, None], u, z)
     delta = scenario.privacy.delta
     # The sum of the releases is `unit` times the whole noise and signal, L W and L shift.
-    tests = {"every model": _unit(shift), "only the last": _unit(L.T @ unit)}
+    tests = {"every model": shift, "only the last": L.T @ unit}
+    tests = {what: test / np.linalg.norm(test) for what, test in tests.items()}
     answers = {what: test @ W for what, test in tests.items()}
     measured = _measured(
         W,
@@ -388,37 +392,24 @@ def check_training(
         _seen(what, answers[what], float(test @ shift), setup.has_canary, delta)
         for what, test in tests.items()
     ]
-    # Rounds with fewer devices have less noise, so the emptiest round has the largest mu.
-    claimed_mu = claimed.value / (z * math.sqrt(recorded.least_share))
     return CanaryResult(
         mechanism=strategy.kind,
         rounds=recorded.rounds,
         coordinates=setup.has_canary.size * len(setup.layer_norms),
         pattern=recorded.pattern,
         noise_multiplier=z,
-        claimed_mu=claimed_mu,
+        # Rounds with fewer devices have less noise, so the emptiest round has the largest mu.
+        claimed_mu=claimed.value / (z * math.sqrt(recorded.least_share)),
         counts=counts,
         delta=delta,
-        claimed_epsilon=gaussian_epsilon(claimed_mu, delta),
         seen=tuple(seen),
         **measured,
     )
 
 
-def _unit(vector: Float64Array) -> Float64Array:
-    return vector / np.linalg.norm(vector)
-
-
 def _seen(what: str, answers: Float64Array, mu: float, has_canary: BoolArray, delta: float) -> Seen:
-    """Returns the bounds from a linear test of whitened releases.
-
-    Args:
-        what: the seen releases.
-        answers: answers of the test, [coordinates]: N(mu, 1) with a canary, and N(0, 1) without.
-        mu: mu of the answers.
-        has_canary: coordinates that have a canary.
-        delta: delta of epsilon.
-    """
+    """Returns the bounds from answers of a test [coordinates], which are N(mu, 1) with a canary and
+    N(0, 1) without."""
     of_normals = gaussian_bound(answers[has_canary], answers[~has_canary], delta)
     lower = (*bounds_of_scores(answers, has_canary, delta), of_normals)
     return Seen(what, mu, gaussian_epsilon(mu, delta), lower)
@@ -435,11 +426,8 @@ def _whitened(
 ) -> tuple[Float64Array, Float64Array]:
     """Returns whitened releases W [n, coordinates], and the shift of a canary in each row [n].
 
-    Args:
-        L: factor of the noise covariance, [n, n].
-        released: [n, coordinates], in units of the noise's norm.
-        u: shift of a canary in each round, [n], in the same units.
-        z: noise multiplier.
+    L is the factor of the noise covariance, z the noise multiplier; releases [n, coordinates] and
+    the shift u of a canary in each round [n] are in units of the noise's norm.
     """
     # Whitening undoes what correlates the rounds, so that each can be judged by itself.
     W = linalg.solve_triangular(L, released / z, lower=True, overwrite_b=True)
@@ -901,8 +889,6 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
         noise_multiplier=z,
         claimed_mu=claimed.value / z,
         delta=scenario.privacy.delta,
-        claimed_epsilon=gaussian_epsilon(claimed.value / z, scenario.privacy.delta),
-        seen=(),
         **measured,
     )
 

@@ -33,7 +33,7 @@ from fedray.clients.trainer import LocalTrainer
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.runs.learning import cohorts
 from fedray.scenario import Scenario
-from fedray.studies.on_devices import never_trained, some_of
+from fedray.studies.on_devices import DeviceDraws
 from fedray.studies.trained_scenario import scenario_of_trained
 from fedray.trace.learned_from import open_trained, trace_of
 from fedray.trace.reader import Trace
@@ -44,6 +44,8 @@ REFERENCES = 4095
 UNITS = 2
 """Units of privacy that a holder's coin changes: its update with the phrase is removed, and the one
 without is added."""
+LEAST = 100
+"""Fewest devices of either kind: with fewer, no one may be accused at 1 %."""
 NOTES = (
     "Exposure is exact among the random phrases; intervals are of the mean over phrases, by "
     "Student's t.",
@@ -159,30 +161,29 @@ def audit_model(
         scenario.demand_trust_of_training()
     if "loss" not in {metric.name for metric in run.task_metrics}:
         raise InputError("the task has no metric `loss`, by which devices are told apart; add one")
-    model = _Model(run, LocalTrainer(scenario.for_trainers()))
-    of_training = _trained_patterns(scenario, found)
-    delta = scenario.privacy.delta
-    source = model.trainer.examples
+    trainer = LocalTrainer(scenario.for_trainers())
+    model, source, delta = _Model(run, trainer), trainer.examples, scenario.privacy.delta
+    trained_in, factor = _trained_patterns(scenario, found)
     phrases = source.phrases if isinstance(source, PlantedExamples) else ()
     listed: list[PhrasesFound] = []
     if phrases:
-        texts = reference_phrases(scenario, source.fields["tokens"], references)
-        random = model.text_losses(texts)
-        listed = [_phrases_found(model, each, random, of_training, delta) for each in phrases]
+        random = model.losses(reference_phrases(scenario, source.fields["tokens"], references))
+        listed = [_phrases_found(model, each, random, trained_in, delta) for each in phrases]
     # Planted phrases would give their holders away.
     kept_out = [each.candidates.ravel() for each in phrases]
     holders = np.concatenate([np.empty(0, np.uint64), *kept_out])
-    took_part = read_patterns(found).device_ids
-    members = some_of(scenario, np.setdiff1d(of_training.device_ids, holders), devices)
-    others = never_trained(scenario, found, np.union1d(took_part, holders), devices)
+    draws = DeviceDraws(scenario, found, devices)
+    members = draws.of_devices("members", np.setdiff1d(trained_in.device_ids, holders))
+    took_part = np.union1d(read_patterns(found).device_ids, holders)
+    others = draws.of_population("participations", took_part)
     return ModelAudit(
         trained=run,
         delta=delta,
-        upper_epsilon=_upper_epsilon(scenario, of_training),
+        upper_epsilon=_upper_epsilon(scenario, trained_in, factor),
         references=references,
         exposure_without_memory=exposure_without_memory(references),
         phrases=tuple(listed),
-        users=_user_inference(model, members, others, examples),
+        users=_users(model.gains(members, examples), model.gains(others, examples)),
     )
 
 
@@ -190,95 +191,67 @@ class _Model:
     """The final model of a run, and the model before training."""
 
     def __init__(self, run: TrainedRun, trainer: LocalTrainer) -> None:
-        self.trainer = trainer
+        self._trainer = trainer
         self._final, self._initial = run.parameters(), trainer.initial_parameters()
 
-    def text_losses(self, tokens: Int64Array) -> Float64Array:
+    def losses(self, tokens: Int64Array) -> Float64Array:
         """Losses of texts [N, T] under the final model, [N]."""
-        return self.trainer.text_losses(self._final, tokens)
+        return self._trainer.text_losses(self._final, tokens)
 
     def gains(self, device_ids: UInt64Array, examples: int) -> Float64Array:
-        """Mean log-likelihood ratio of an example of each device, final over initial model: the
-        statistic of Kandpal et al. 2023, equation 2. Devices without data are left out."""
-        after, before = (
-            self.trainer.measure_devices(parameters, device_ids, examples)
-            for parameters in (self._final, self._initial)
-        )
-        lost = before.sums["loss"][:, 0] - after.sums["loss"][:, 0]
-        return lost / after.examples
+        """Mean log-likelihood ratio of each device's examples, final over initial model (Kandpal et
+        al. 2023, equation 2). Devices without data are left out."""
+        measure = self._trainer.measure_devices
+        before, after = (measure(of, device_ids, examples) for of in (self._initial, self._final))
+        return (before.sums["loss"] - after.sums["loss"])[:, 0] / after.examples
 
 
 def _phrases_found(
     model: _Model, phrases: Phrases, random: Float64Array, trained: Patterns, delta: float
 ) -> PhrasesFound:
-    losses = model.text_losses(phrases.tokens)
-    bits = exposures(losses, random)
-    is_planted, table = phrases.is_planted, phrases.table
-    rounds = trained.counts[np.isin(trained.device_ids, phrases.candidates[is_planted])].sum()
+    losses, is_planted, table = model.losses(phrases.tokens), phrases.is_planted, phrases.table
+    bits, planted = exposures(losses, random), int(is_planted.sum())
+    is_holder = np.isin(trained.device_ids, phrases.candidates[is_planted])
     return PhrasesFound(
         copies=table.copies,
         devices=table.devices,
-        planted=int(is_planted.sum()),
-        left_out=int((~is_planted).sum()),
-        trained=float(rounds / max(1, is_planted.sum())),
+        planted=planted,
+        left_out=table.phrases - planted,
+        trained=float(trained.counts[is_holder].sum() / max(1, planted)),
         exposure=mean_interval(bits[is_planted]),
         exposure_left_out=mean_interval(bits[~is_planted]),
         lower=bounds_of_scores(-losses, is_planted, delta, UNITS * table.devices),
     )
 
 
-LEAST = 100
-"""Fewest devices of either kind: with fewer, no one may be accused at 1 %."""
-
-
-def _user_inference(
-    model: _Model, members: UInt64Array, others: UInt64Array, examples: int
-) -> UserInference | None:
-    of_members, of_others = (model.gains(ids, examples) for ids in (members, others))
-    if min(of_members.size, of_others.size) < LEAST:
+def _users(members: Float64Array, others: Float64Array) -> UserInference | None:
+    """Returns the inference of members by their scores, or None if there are too few."""
+    if min(members.size, others.size) < LEAST:
         return None
-    return UserInference(
-        members=of_members.size,
-        others=of_others.size,
-        area=area_under_curve(of_members, of_others),
-        found=found_members(of_members, of_others),
-    )
+    area, found = area_under_curve(members, others), found_members(members, others)
+    return UserInference(members.size, others.size, area, found)
 
 
-def _trained_patterns(scenario: Scenario, trace: Trace) -> Patterns:
-    """Returns the rounds in which devices really trained, weighted by how much more a device counts
-    there than in the round with the smallest sample."""
+def _trained_patterns(scenario: Scenario, trace: Trace) -> tuple[Patterns, float]:
+    """Returns the rounds in which devices really trained, with weights of at most 1, and the
+    factor on all weights: the noise on a sample's sum has only the sample's share of the noise."""
     if not scenario.trains_a_sample:
-        return read_patterns(trace)
-    rows = [
-        (index, cohort.device_ids, (cohort.accepted or cohort.device_ids.size))
-        for index, cohort in cohorts(trace, scenario)
-    ]
-    ids = np.concatenate([device_ids for _, device_ids, _ in rows])
-    rounds = np.concatenate([np.full(each.size, index, np.uint32) for index, each, _ in rows])
-    # Noise on the sum of a sample has the sample's share of the whole noise.
-    counts = np.concatenate([np.full(each.size, came / each.size) for _, each, came in rows])
-    order = np.lexsort((rounds, ids))
+        return read_patterns(trace), 1.0
+    rows = [(each.device_ids, each.accepted) for _, each in cohorts(trace, scenario)]
+    ids = np.concatenate([own for own, _ in rows])
+    sizes = [own.size for own, _ in rows]
+    weights = np.repeat([(accepted or own.size) / own.size for own, accepted in rows], sizes)
+    order = np.argsort(ids, kind="stable")
+    rounds = np.repeat(np.arange(len(rows), dtype=np.uint32), sizes)[order]
     device_ids, times = np.unique(ids, return_counts=True)
-    weights = None if (counts == 1.0).all() else counts[order]
-    return Patterns(len(rows), device_ids, times, rounds[order], weights)
+    most = float(weights.max())
+    return Patterns(len(rows), device_ids, times, rounds, weights[order] / most), most
 
 
-def _upper_epsilon(scenario: Scenario, trained: Patterns) -> float | None:
+def _upper_epsilon(scenario: Scenario, trained: Patterns, factor: float) -> float | None:
     """Returns the exact epsilon of all models of this training; None without a figure."""
     privacy = scenario.privacy
     if privacy.strategy is None or privacy.encoding.adds_noise:
         return None
-    most = 1.0
-    if trained.weights is not None:
-        # Weights of patterns are at most 1.
-        most = float(trained.weights.max())
-        trained = Patterns(
-            trained.committed_rounds,
-            trained.device_ids,
-            trained.counts,
-            trained.rounds,
-            trained.weights / most,
-        )
-    sensitivity = trace_sensitivity(privacy.strategy, trained).value
-    return gaussian_epsilon(most * sensitivity / privacy.noise_multiplier, privacy.delta)
+    sensitivity = factor * trace_sensitivity(privacy.strategy, trained).value
+    return gaussian_epsilon(sensitivity / privacy.noise_multiplier, privacy.delta)

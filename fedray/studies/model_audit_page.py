@@ -24,8 +24,7 @@ def model_audit_tables(audit: ModelAudit) -> list[Table]:
     tables = []
     if audit.phrases:
         tables = [_exposures(audit), _bounds(audit)]
-    facts = [("upper bound", _upper(audit)), *_users(audit)]
-    return [*tables, Table.facts("The model and its devices", facts, *audit.notes)]
+    return [*tables, Table.facts("The model and its devices", _facts(audit), *audit.notes)]
 
 
 def _exposures(audit: ModelAudit) -> Table:
@@ -50,7 +49,7 @@ def _exposures(audit: ModelAudit) -> Table:
 def _bounds(audit: ModelAudit) -> Table:
     upper = math.inf if audit.upper_epsilon is None else audit.upper_epsilon
     rows = [(_name(each), upper, bound) for each in audit.phrases for bound in each.lower]
-    return lower_bounds_table(rows, upper, audit.delta, "phrases")
+    return lower_bounds_table("phrases", rows, upper, audit.delta)
 
 
 def _name(found: PhrasesFound) -> str:
@@ -58,27 +57,21 @@ def _name(found: PhrasesFound) -> str:
     return f"{devices}, {found.copies:,} {'copy' if found.copies == 1 else 'copies'}"
 
 
-def _upper(audit: ModelAudit) -> str:
-    if audit.upper_epsilon is None:
-        return "none that is a Gaussian mechanism's: no noise, or noise of devices"
-    return (
-        f"epsilon {up(audit.upper_epsilon)} at delta {given(audit.delta)}, exact for all models of "
-        "this training as it happened"
-    )
-
-
-def _users(audit: ModelAudit) -> list[tuple[str, str]]:
-    users = audit.users
-    if users is None:
-        return [("user inference", "too few devices that trained, or that never took part")]
-    return [
-        (
-            "user inference",
-            f"AUC {_interval(users.area)} of {users.members:,} devices that trained and "
-            f"{users.others:,} that never took part (1/2: guesses)",
-        ),
-        ("", f"{_interval(users.found)} of them are found at 1 % false alarms"),
-    ]
+def _facts(audit: ModelAudit) -> list[tuple[str, str]]:
+    upper = "none: no noise, or noise of devices"
+    if audit.upper_epsilon is not None:
+        upper = (
+            f"epsilon {up(audit.upper_epsilon)} at delta {given(audit.delta)}, exact for all "
+            "models of this training as it happened"
+        )
+    users = ["too few devices that trained, or that never took part"]
+    if (of := audit.users) is not None:
+        users = [
+            f"AUC {_interval(of.area)} of {of.members:,} devices that trained and {of.others:,} "
+            "that never took part (1/2: guesses)",
+            f"{_interval(of.found)} of the former are found at 1 % false alarms",
+        ]
+    return [("upper bound", upper), *zip(("user inference", ""), users, strict=False)]
 
 
 def _interval(interval: Interval) -> str:
@@ -89,24 +82,20 @@ def model_audit_figures(audit: ModelAudit) -> list[Shown]:
     """Exposure over copies, a series per number of devices; none without phrases."""
     if not audit.phrases:
         return []
-    by_devices = sorted({each.devices for each in audit.phrases})
-    series = [
-        _series(audit, [each for each in audit.phrases if each.devices == devices])
-        for devices in by_devices
-    ]
+    by_devices: dict[int, list[PhrasesFound]] = {}
+    for each in sorted(audit.phrases, key=lambda each: (each.devices, each.copies)):
+        by_devices.setdefault(each.devices, []).append(each)
     note = (
         "Mean exposure of planted phrases, with 95 % intervals. The line is the exposure that a "
         "phrase has without memory."
     )
     marks = (Mark(audit.exposure_without_memory, "without memory", "y"),)
     axes = Axis("Texts of a device that the phrase replaces"), Axis("Exposure (bits)")
-    return [
-        Figure("exposure", "Exposure of planted phrases", note, *axes, tuple(series), marks=marks)
-    ]
+    series = tuple(map(_series, by_devices.values()))
+    return [Figure("exposure", "Exposure of planted phrases", note, *axes, series, marks=marks)]
 
 
-def _series(audit: ModelAudit, phrases: list[PhrasesFound]) -> Series:
-    phrases = sorted(phrases, key=lambda each: each.copies)
+def _series(phrases: list[PhrasesFound]) -> Series:
     value, low, high = np.array([each.exposure for each in phrases]).T
     name = _name(phrases[0]).partition(",")[0]
     copies = np.array([each.copies for each in phrases], np.float64)

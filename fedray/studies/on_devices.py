@@ -151,7 +151,7 @@ def evaluate_on_devices(
     scenario = scenario_of_trained(run, found)
     if not trust_code:
         scenario.demand_trust_of_training()
-    chosen = _Draws(scenario, found, devices).groups()
+    chosen = DeviceDraws(scenario, found, devices).groups()
     # Groups overlap, and a device is measured once for all of them.
     device_ids = np.unique(np.concatenate([ids for _, _, _, ids in chosen]))
     # One trainer in this process: a few thousand devices are measured in seconds.
@@ -178,24 +178,11 @@ def evaluate_on_devices(
     )
 
 
-def never_trained(
-    scenario: Scenario, trace: Trace, device_ids: UInt64Array, sample: int
-) -> UInt64Array:
-    """Returns a uniform sample, sorted, of the devices of a population besides these [P]."""
-    return _Draws(scenario, trace, sample)._of_population("participations", device_ids)
-
-
-def some_of(scenario: Scenario, device_ids: UInt64Array, sample: int) -> UInt64Array:
-    """Returns a uniform sample, sorted, of devices [P]."""
-    generator = stream_generator(scenario.seed, Stream.DEVICE_SAMPLE)
-    return np.sort(generator.choice(device_ids, min(device_ids.size, sample), replace=False))
-
-
 _Chosen = tuple[str, float, float, UInt64Array]
 """Kind, low and high of a group, and the devices of its sample."""
 
 
-class _Draws:
+class DeviceDraws:
     """The samples of a trace's devices."""
 
     def __init__(self, scenario: Scenario, trace: Trace, sample: int) -> None:
@@ -208,7 +195,7 @@ class _Draws:
     def groups(self) -> list[_Chosen]:
         """All groups with their samples; empty ones are left out."""
         patterns = read_patterns(self._trace)
-        uniform = self._of_population("all", np.empty(0, np.uint64))
+        uniform = self.of_population("all", np.empty(0, np.uint64))
         found: list[_Chosen] = [("all", 0.0, 0.0, uniform)]
         found += self._by_count("participations", patterns.device_ids, patterns.counts)
         if self._scenario.trains_a_sample:
@@ -223,17 +210,20 @@ class _Draws:
 
     def _by_count(self, by: str, device_ids: UInt64Array, counts: Int64Array) -> Iterator[_Chosen]:
         """Groups of devices by a count, from 0 to the largest that occurs."""
-        yield by, 0.0, 0.0, self._of_population(by, device_ids)
+        yield by, 0.0, 0.0, self.of_population(by, device_ids)
         # A draw per group at an address of its own, so that groups do not depend on one another.
         for low, high in _bins(int(counts.max(initial=0))):
             own = device_ids[(counts >= low) & (counts <= high)]
-            generator = self._generator(by, low)
-            drawn = generator.choice(own, min(own.size, self._sample), replace=False)
             # The last bin may end beyond the largest count that occurs.
             largest = counts[counts <= high].max()
-            yield by, float(low), float(largest), np.sort(drawn)
+            yield by, float(low), float(largest), self.of_devices(by, own, low)
 
-    def _of_population(self, by: str, without: UInt64Array) -> UInt64Array:
+    def of_devices(self, by: str, device_ids: UInt64Array, low: int = 0) -> UInt64Array:
+        """A uniform sample of some devices, sorted."""
+        size = min(device_ids.size, self._sample)
+        return np.sort(self._generator(by, low).choice(device_ids, size, replace=False))
+
+    def of_population(self, by: str, without: UInt64Array) -> UInt64Array:
         """A uniform sample, sorted, of the devices that joined before the last round closed, less
         those in `without`. (`joined_before` may count two more than have joined.)"""
         wanted = min(self._sample, self._joined - without.size)
@@ -251,7 +241,7 @@ class _Draws:
 
     def _generator(self, by: str, low: int) -> np.random.Generator:
         # The place in this list is part of the address, so the order must stay as it is.
-        kind = ("all", "participations", "trained").index(by)
+        kind = ("all", "participations", "trained", "members").index(by)
         return stream_generator(self._scenario.seed, Stream.DEVICE_SAMPLE, kind, low)
 
 
