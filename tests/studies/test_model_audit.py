@@ -10,6 +10,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from document_schema import found_keys
 
 import fedray
 from fedray.audit.participation import read_patterns
@@ -117,6 +118,7 @@ def test_an_audit_counts_what_the_scenario_planted(audited) -> None:
     page = model_audit_page(audit)
     assert "Exposure of planted phrases" in page
     assert "Steinke" in page
+    found_keys(json.loads(json.dumps(audit.to_json())), ModelAudit)
 
 
 @pytest.mark.slow
