@@ -5,9 +5,9 @@ every canary a score, and guesses r coins: heads for the r/2 highest scores, tai
 lowest. If v guesses are right, and no mechanism with a given privacy gets v or more right with a
 probability above 1 - confidence, then that privacy is refuted, and the mechanism has less.
 
-Several r are tried, and each has an equal share of the error (Bonferroni's inequality), because r
-must not depend on the truth. A coin may change several units of privacy at once, such as the two
-that replacing a device's data changes (one is removed, one added); bounds are of one unit.
+Several r are tried, and each has an equal share of the error (Bonferroni's inequality). A coin may
+change several units of privacy, as where data is replaced (a device is removed, another added);
+bounds are of one unit.
 """
 
 import math

@@ -34,8 +34,7 @@ from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.runs.learning import cohorts
 from fedray.scenario import Scenario
 from fedray.studies.on_devices import DeviceDraws
-from fedray.studies.trained_scenario import scenario_of_trained
-from fedray.trace.learned_from import open_trained, trace_of
+from fedray.studies.trained_scenario import opened_training
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
@@ -150,15 +149,7 @@ def audit_model(
     for name, value in (("devices", devices), ("examples", examples), ("references", references)):
         if not 1 <= value <= 1 << 22:
             raise InputError.of(name, value, f"must be from 1 to {1 << 22:,}")
-    run = trained if isinstance(trained, TrainedRun) else open_trained(trained)
-    found = trace_of(run, trace)
-    if found is None:
-        raise InputError(
-            f"{str(run.path)!r} lies in no trace; give the trace that it was trained on"
-        )
-    scenario = scenario_of_trained(run, found)
-    if not trust_code:
-        scenario.demand_trust_of_training()
+    run, found, scenario = opened_training(trained, trace, trust_code)
     if "loss" not in {metric.name for metric in run.task_metrics}:
         raise InputError("the task has no metric `loss`, by which devices are told apart; add one")
     trainer = LocalTrainer(scenario.for_trainers())

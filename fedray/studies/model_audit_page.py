@@ -21,10 +21,13 @@ def model_audit_page(audit: ModelAudit) -> str:
 
 def model_audit_tables(audit: ModelAudit) -> list[Table]:
     """Exposure by table of phrases, lower bounds beside the upper one, and user inference."""
-    tables = []
-    if audit.phrases:
-        tables = [_exposures(audit), _bounds(audit)]
-    return [*tables, Table.facts("The model and its devices", _facts(audit), *audit.notes)]
+    facts = Table.facts("The model and its devices", _facts(audit), *audit.notes)
+    if not audit.phrases:
+        return [facts]
+    upper = math.inf if audit.upper_epsilon is None else audit.upper_epsilon
+    rows = [(_name(each), upper, bound) for each in audit.phrases for bound in each.lower]
+    bounds = lower_bounds_table("phrases", rows, upper, audit.delta)
+    return [_exposures(audit), bounds, facts]
 
 
 def _exposures(audit: ModelAudit) -> Table:
@@ -44,12 +47,6 @@ def _exposures(audit: ModelAudit) -> Table:
         f"than {math.log2(audit.references + 1):.2f}. 'trained' counts how often the devices of a "
         "phrase trained, on average.",
     )
-
-
-def _bounds(audit: ModelAudit) -> Table:
-    upper = math.inf if audit.upper_epsilon is None else audit.upper_epsilon
-    rows = [(_name(each), upper, bound) for each in audit.phrases for bound in each.lower]
-    return lower_bounds_table("phrases", rows, upper, audit.delta)
 
 
 def _name(found: PhrasesFound) -> str:

@@ -25,8 +25,7 @@ from fedray.clients.workers import start_trainers
 from fedray.runs.learning import cohorts
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.studies.trained_scenario import scenario_of_trained
-from fedray.trace.learned_from import open_trained, trace_of
+from fedray.studies.trained_scenario import opened_training
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import DeviceMeasures, Metric
@@ -142,15 +141,7 @@ def evaluate_on_devices(
     for name, value in (("devices", devices), ("examples", examples)):
         if value < 1:
             raise InputError.of(name, value, "must be at least 1")
-    run = trained if isinstance(trained, TrainedRun) else open_trained(trained)
-    found = trace_of(run, trace)
-    if found is None:
-        raise InputError(
-            f"{str(run.path)!r} lies in no trace; give the trace that it was trained on"
-        )
-    scenario = scenario_of_trained(run, found)
-    if not trust_code:
-        scenario.demand_trust_of_training()
+    run, found, scenario = opened_training(trained, trace, trust_code)
     chosen = DeviceDraws(scenario, found, devices).groups()
     # Groups overlap, and a device is measured once for all of them.
     device_ids = np.unique(np.concatenate([ids for _, _, _, ids in chosen]))
