@@ -1,9 +1,9 @@
 """Canary devices, whose known updates an experiment looks for in released models
 (fedray/studies/canary.py).
 
-There are three kinds of devices, by id. The first `canaries` have full weight, and their updates
-are several clip norms long, each in coordinates of its own. The next `silent` have full weight too,
-and their updates are zero. All others hold no examples.
+There are three kinds of devices, by id. The first have a canary each, and full weight; their
+updates are several clip norms long, each in coordinates of its own. The next `silent` have full
+weight too, and their updates are zero. All others hold no examples.
 """
 
 import math
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fedray.base.arrays import BoolArray
 from fedray.clients.data.source import Ids, Integers
 from fedray.clients.tasks.task import Vector
 from fedray.clients.trainer import GroupTrainer
@@ -30,25 +31,23 @@ HELD = 1 << 40
 class Canaries:
     """Devices of an experiment, with the examples that each holds and the update that each sends.
 
-    A layer has two coordinates per canary; the second half of them is silent.
-
-    canaries: number of devices with a canary.
+    has_canary: coordinates of a layer that have a canary; all others are silent, [m].
     silent: number of devices that hold examples and send zero.
     layer_norms: clip norm of each layer of the model, in order; a single one without layers.
     clip: clipping of the next round, which is set before it is trained.
     """
 
-    canaries: int
+    has_canary: BoolArray
     silent: int
     layer_norms: Sequence[float]
     clip: Clip
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {f"layer{place}": (2 * self.canaries,) for place in range(len(self.layer_norms))}
+        return {f"layer{place}": (self.has_canary.size,) for place in range(len(self.layer_norms))}
 
     def examples_on(self, device_ids: Ids) -> Integers:
-        return np.where(device_ids < self.canaries + self.silent, HELD, 0)
+        return np.where(device_ids < self.has_canary.sum() + self.silent, HELD, 0)
 
     def compute(self, order: WorkOrder) -> WorkResult:
         """Returns updates with one coordinate per layer, in proportion to the layer's clip norm.
@@ -57,13 +56,13 @@ class Canaries:
         """
         updates = order.room().zero_()
         # The silent devices of the group keep their rows of zeros.
-        rows = np.flatnonzero(order.device_ids < self.canaries)
-        own = order.device_ids[rows].astype(np.int64)
+        columns = np.flatnonzero(self.has_canary)
+        rows = np.flatnonzero(order.device_ids < columns.size)
+        own = columns[order.device_ids[rows].astype(np.int64)]
         whole = math.hypot(*self.layer_norms)
         length = self._lengths() * self.clip.norm
         for layer, norm in enumerate(self.layer_norms):
-            # A layer has 2 * canaries coordinates; a canary uses the one with its own number.
-            updates[rows, own + 2 * layer * self.canaries] = length * norm / whole
+            updates[rows, own + layer * self.has_canary.size] = length * norm / whole
         losses = torch.zeros(order.device_ids.size, dtype=torch.float64)
         return WorkResult(updates, losses, order.held)
 

@@ -18,11 +18,12 @@ from fedray.base.arrays import Float64Array
 from fedray.base.errors import RunFailed
 from fedray.clients.clipping import Clipped, ClippedGroup, Clipper
 from fedray.clients.data.factory import source_of
+from fedray.clients.data.planted import with_phrases
 from fedray.clients.data.source import DamagedExamples, ExampleSource, Ids, Integers
-from fedray.clients.evaluation import device_sums, evaluate
+from fedray.clients.evaluation import EXAMPLES_AT_ONCE, device_sums, evaluate
 from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.initial import start_of
-from fedray.clients.tasks.layout import Shapes, size_of
+from fedray.clients.tasks.layout import Shapes, named, size_of
 from fedray.clients.tasks.task import Vector
 from fedray.clients.waiting import WaitingUpdates
 from fedray.clients.work.factory import work_of
@@ -165,7 +166,8 @@ class LocalTrainer(GroupTrainer):
         scenario_source = source_of(scenario)
         self._task = task_of(scenario, scenario_source.fields)
         # A user's task may bring its own data.
-        self._examples: ExampleSource = getattr(self._task, "source", None) or scenario_source
+        own: ExampleSource = getattr(self._task, "source", None) or scenario_source
+        self._examples = with_phrases(scenario, own)
         work = work_of(scenario, self._task, self._examples)
         super().__init__(scenario, self._task.shapes, self._examples, work, device)
 
@@ -178,6 +180,21 @@ class LocalTrainer(GroupTrainer):
         shapes, metrics = dict(self._task.shapes), tuple(self._task.metrics)
         kind = devices.kind_of_device(self._device)
         return TaskDescription(shapes, metrics, dict(self._examples.optimum), kind)
+
+    @property
+    def examples(self) -> ExampleSource:
+        """The examples that devices train on, planted phrases among them."""
+        return self._examples
+
+    def text_losses(self, parameters: Vector, tokens: Integers) -> Float64Array:
+        """Returns the sum of the losses of the words of texts [N, T], in nats [N]."""
+        start = named(self._placed(parameters)[None, :], self._task.shapes)
+        parts = []
+        for some in torch.tensor(tokens, device=self._device).split(EXAMPLES_AT_ONCE):
+            with torch.no_grad():
+                nats, _ = self._task.measure(start, {"tokens": some[None]})["loss"]
+            parts.append(devices.on_host(nats[0].double()))
+        return np.concatenate(parts)
 
     def evaluate(self, parameters: Vector) -> Evaluation:
         """Returns the task's metrics of parameters [D] on held-out data."""

@@ -79,6 +79,8 @@ from fedray.studies.habits.fit import HabitFit as HabitFit
 from fedray.studies.habits.fit import fit_habits as fit_habits
 from fedray.studies.habits.observed import ObservedLog as ObservedLog
 from fedray.studies.habits.read import read_observed_log as read_observed_log
+from fedray.studies.model_audit import ModelAudit as ModelAudit
+from fedray.studies.model_audit import audit_model as audit_model
 from fedray.studies.noise_tests import CanaryTest as CanaryTest
 from fedray.studies.on_devices import OnDevices as OnDevices
 from fedray.studies.on_devices import evaluate_on_devices as evaluate_on_devices

@@ -12,6 +12,7 @@ import typer
 
 from fedray import __version__
 from fedray.commands.audit import audit
+from fedray.commands.audit_model import audit_model
 from fedray.commands.budget import budget
 from fedray.commands.cache import cache
 from fedray.commands.calibrate import calibrate
@@ -43,7 +44,7 @@ from fedray.commands.verify import verify
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Simulate and train": (run, train, pretrain, compare, evaluate),
-    "Audit": (import_, audit, verify, budget, report, calibrate, canary),
+    "Audit": (import_, audit, verify, budget, report, calibrate, canary, audit_model),
     "Design mechanisms and runs": (optimize, mechanism, plan, stress),
     "Model populations": (population, fit_log, fit_min_sep),
     "Files and running jobs": (init, schema, data, status, cache),

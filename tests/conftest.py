@@ -154,6 +154,14 @@ def trace_of(tmp_path: Path) -> Callable[..., Trace]:
 
 
 @pytest.fixture(scope="session")
+def shared_trace_of(tmp_path_factory) -> Callable[..., Trace]:
+    """The same for fixtures of a whole module."""
+    return lambda patterns, rounds, scenario=None: Trace.open(
+        write_trace(tmp_path_factory.mktemp("shared") / "trace", patterns, rounds, scenario)
+    )
+
+
+@pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One local Ray cluster for all tests that need one; everything is shut down at the end."""
     from fedray.runtime.cluster import cluster

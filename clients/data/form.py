@@ -88,15 +88,17 @@ class Form:
     def _fields(self) -> dict[str, Field]:
         contents = self._contents
         if self._table.tokens:
-            # In a text of numbers, the number of the unknown word is not known.
-            unknown = UNKNOWN if contents.kind == "words" else None
+            # In a text of numbers, the numbers of special tokens are not known.
+            is_of_words = contents.kind == "words"
             tokens = Field(
                 shape=(self._table.length + 1,),
                 kind="whole",
                 values=contents.values,
                 padding=PADDING,
-                unknown=unknown,
+                unknown=UNKNOWN if is_of_words else None,
                 unit=self._table.unit,
+                start=START if is_of_words else None,
+                end=END if is_of_words else None,
             )
             return {"tokens": tokens}
         fields = {}

@@ -30,7 +30,7 @@ class Language(DrawnSource):
 
     def __init__(self, scenario: Scenario, table: LanguageData) -> None:
         del table
-        tokens = Field(shape=(LENGTH + 1,), kind="whole", values=WORDS + 1)
+        tokens = Field(shape=(LENGTH + 1,), kind="whole", values=WORDS + 1, start=START)
         super().__init__(scenario, {"tokens": tokens}, {})
         seed = scenario.training_seed
         self._text_key = stream_key(seed, Stream.TEXT)

@@ -34,6 +34,8 @@ class Field:
         padded.
     unknown: token for every word outside the vocabulary; None without such a token.
     unit: unit of text that a token represents, "word" or "character".
+    start: token before the first word of every text; None if texts start with a word.
+    end: token after the last word of a text; None without such a token.
     """
 
     shape: tuple[int, ...]
@@ -42,6 +44,8 @@ class Field:
     padding: int | None = None
     unknown: int | None = None
     unit: str = "word"
+    start: int | None = None
+    end: int | None = None
 
     @property
     def dtype(self) -> type[np.float32] | type[np.int64]:

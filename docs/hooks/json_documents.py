@@ -34,6 +34,7 @@ from fedray.studies.compare import Comparison
 from fedray.studies.design import Found
 from fedray.studies.fit import Fit
 from fedray.studies.habits.fit import HabitFit
+from fedray.studies.model_audit import ModelAudit
 from fedray.studies.on_devices import OnDevices
 from fedray.studies.plan import Plan
 from fedray.studies.sweep.run import SweepResult
@@ -99,6 +100,7 @@ DOCUMENTS: Mapping[str, Document] = {
         files="The file results.json of a sweep that trains has these keys, without the files.",
     ),
     "fedray evaluate": Document(OnDevices, printed.Written),
+    "fedray audit-model": Document(ModelAudit, printed.Written),
     "fedray pretrain": Document(Pretrained),
     "fedray import": Document(
         ImportDocument, files="The file run.json of an imported log has these keys and `parts`."

@@ -78,6 +78,8 @@ class Stream(IntEnum):
     DEVICE_CLASS = 80
     TUNING = 90
     OWNER = 100
+    CANARY = 120
+    PLANTED = 121
 
 
 class Key(NamedTuple):

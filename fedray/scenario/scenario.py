@@ -343,6 +343,16 @@ class Scenario(Table):
             )
         return self
 
+    @model_validator(mode="after")
+    def _phrases_have_devices_of_their_own(self) -> Self:
+        needed = sum(each.phrases * each.devices for each in self.training.planted)
+        if needed > self.population.devices:
+            raise ValueError(
+                f"training.planted: the phrases need {needed} devices, and population.devices="
+                f"{self.population.devices}; plant fewer"
+            )
+        return self
+
     def _check_strategy(self, strategy: Strategy) -> None:
         count = self.rounds.count
         if strategy.most_rounds is not None and count > strategy.most_rounds:

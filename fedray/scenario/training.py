@@ -7,6 +7,7 @@ from pydantic import Field, Tag, model_validator
 
 from fedray.base.table import NonNegative, Positive, Share, Table, told_apart_by
 from fedray.scenario.data_file import Digest, NamesDataFiles
+from fedray.scenario.planted import Planted
 from fedray.scenario.tasks import AnyTask, NextWordTask
 from fedray.scenario.weighting import AnyWeighting, MeanWeighting
 
@@ -15,6 +16,7 @@ __all__ = [
     "FedProx",
     "FedSGD",
     "InitialModel",
+    "Planted",
     "Schedule",
     "ServerAdagrad",
     "ServerAdam",
@@ -255,6 +257,13 @@ class Training(Table):
     It may change the last bits of a sum. "measured" tries 1, 4, 16, 32 and 64 in the first round
     and uses the fastest, which the trained run records. On GPUs large models need no smaller
     batches, and "measured" takes the largest batch that fits in 80 % of a trainer's memory."""
+    planted: tuple[Planted, ...] = Field(
+        default=(),
+        strict=False,
+        description="Tables: phrases that are planted among the devices' texts.",
+        # Scenarios that were written before there was a choice keep their digest.
+        exclude_if=lambda planted: not planted,
+    )
     weighting: AnyWeighting = Field(
         default=MeanWeighting(),
         description="Weights of updates, and the denominator of a round's sum: a table with "

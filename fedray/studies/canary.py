@@ -3,7 +3,7 @@
 Canary devices take part in the rounds of one device's recorded pattern. Each sends an update in a
 coordinate of its own (with layers: in one coordinate of each), several clip norms long. It passes
 through the real clipping, weights, encoding, noise of devices, training loop, aggregator and
-estimator. Half of the coordinates have a canary, half are silent.
+estimator. A fair coin decides whether a coordinate has a canary or is silent.
 
 The releases are whitened by the mechanism as its `definition` says, in float64 and
 independently of the aggregator's code: W = L^-1 R / (z norm), where L L' = M M', M is the noise map
@@ -16,6 +16,10 @@ The main figure is the distinguishability mu of the best linear test (of the rel
 square strategies it is the mechanism's s / z, for trees less, since nodes are not released). Ten
 tests of the signal, of the contributions before noise is added, and of W without the signal
 (`noise_tests.py`) each look for one kind of fault; a deviation is a bug in one of the two codes.
+Lower bounds of epsilon (`fedray.audit.one_run`) stand beside the claimed one. They follow from the
+best linear test of what is seen: every release, or the last model of plain SGD, which is the sum of
+all releases. For these the exact mu of right code is known too.
+
 The counts of short updates, by which adaptive clipping chooses norms, are one number per round.
 Many aggregators that differ only in the seed release them, and they are tested in the same way.
 
@@ -34,13 +38,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from scipy import linalg, stats
 
+from fedray.audit.one_run import LowerBound, bounds_of_scores, gaussian_bound
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.base.arrays import Float32Array, Float64Array, Int64Array
-from fedray.base.document import InJson
+from fedray.base.arrays import BoolArray, Float32Array, Float64Array, Int64Array
+from fedray.base.document import Document, InJson
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
 from fedray.base.result import Result
+from fedray.base.rng import Stream, stream_generator
 from fedray.base.rounding import given, up
 from fedray.encoding.encoding import Encoding
 from fedray.encoding.factory import encoding_of
@@ -48,8 +54,10 @@ from fedray.encoding.norms import padded
 from fedray.encoding.tables import DiscreteGaussian, ModularTable
 from fedray.mechanisms import reference
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
+from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
+from fedray.report.lower_bounds import lower_bounds_table
 from fedray.report.table import Table
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
@@ -128,6 +136,20 @@ Trainer = Callable[[Scenario, Any], Trains]
 
 
 @dataclass(frozen=True, slots=True)
+class Seen(Document):
+    """Privacy against an adversary who sees every release, or only the last model."""
+
+    what: str
+    """The seen releases: "every model" or "only the last"."""
+    mu: float
+    """The exact mu of what is seen, in right code."""
+    epsilon: float
+    """The exact epsilon of it at the scenario's delta, rounded up."""
+    lower: tuple[LowerBound, ...]
+    """Lower bounds from this run."""
+
+
+@dataclass(frozen=True, slots=True)
 class CanaryResult(Result):
     """Findings of canaries, beside the theory."""
 
@@ -138,7 +160,7 @@ class CanaryResult(Result):
     rounds: int
     """n, number of released rounds."""
     coordinates: int
-    """Coordinates of the model, half of which have a canary."""
+    """Coordinates of the model; a fair coin decides which of them have a canary."""
     pattern: tuple[int, ...]
     """Rounds in which the canaries took part."""
     noise_multiplier: float
@@ -160,6 +182,11 @@ class CanaryResult(Result):
     """The size of the noise, measured over expected."""
     tests: tuple[CanaryTest, ...]
     """The tests, each for one kind of fault."""
+    delta: float
+    """Delta of every epsilon: `privacy.delta`."""
+    seen: tuple[Seen, ...] = ()
+    """Lower bounds of epsilon if every model is seen, and if only the last is, of plain SGD with
+    equal denominators; empty for counts."""
     confidence: ClassVar[InJson[float]] = CONFIDENCE
     """Confidence of the interval of mu, from 0 to 1."""
     counts: "CanaryResult | None" = None
@@ -172,6 +199,11 @@ class CanaryResult(Result):
             f"<CanaryResult of {self.mechanism}, {self.rounds:,} rounds: mu {self.mu:.4f} "
             f"[{self.mu_low:.4f}, {self.mu_high:.4f}], expected {self.expected_mu:.4f}; {found}>"
         )
+
+    @property
+    def claimed_epsilon(self) -> InJson[float]:
+        """Upper bound of epsilon at delta, which follows from `claimed_mu`."""
+        return gaussian_epsilon(self.claimed_mu, self.delta)
 
     @property
     def covers(self) -> InJson[bool]:
@@ -214,7 +246,10 @@ def canary_tables(canary: CanaryResult) -> list[Table]:
             f"{_interval(counts)}; noise {counts.noise:.4f} of what it should be"
         )
         facts.append(("counts", text))
-    return [Table.facts("", [*facts, *(("WRONG", problem) for problem in canary.problems)])]
+    problems = [("WRONG", problem) for problem in canary.problems]
+    rows = [(each.what, each.epsilon, bound) for each in canary.seen for bound in each.lower]
+    bounds = lower_bounds_table("seen", rows, canary.claimed_epsilon, canary.delta)
+    return [Table.facts("", [*facts, *problems]), bounds]
 
 
 def _interval(canary: CanaryResult) -> str:
@@ -235,8 +270,8 @@ def run_canary(
         scenario: source of mechanism, noise multiplier, clipping, encoding and weighting.
         trace: the canaries take part in the rounds of its binding device, with that device's
             staleness; None simulates the scenario.
-        coordinates: parameters D of the model, from 256; half of them have a canary, fewer with
-            layers. More narrow the interval. None: 8,192, or 256 if devices add noise.
+        coordinates: parameters D of the model, from 256; about half of them have a canary, fewer
+            with layers. More narrow the interval. None: 8,192, or 256 if devices add noise.
         aggregator: the tested aggregator; the real one by default.
         trainer: the tested trainer; the real one by default.
         on_progress: called with progress of the training.
@@ -333,12 +368,18 @@ def check_training(
     u = np.zeros(recorded.rounds)
     u[pattern] = setup.scales(recorded) * weights
     u *= setup.longest / (inflation * setup.effect * shares)
+    L = _noise_factor(strategy, recorded.rounds)
+    W, shift = _whitened(L, released / unit[:, None], u, z)
+    delta = scenario.privacy.delta
+    # The sum of the releases is `unit` times the whole noise and signal, L W and L shift.
+    tests = {"every model": shift, "only the last": L.T @ unit}
+    tests = {what: test / np.linalg.norm(test) for what, test in tests.items()}
+    answers = {what: test @ W for what, test in tests.items()}
     measured = _measured(
-        _noise_factor(strategy, recorded.rounds),
-        released / unit[:, None],
-        u,
-        z,
+        W,
+        shift,
         _contribution(setup, recorded, contributions[pattern], weights),
+        has_canary=setup.has_canary,
         grain=setup.grain() / (z * shares.min()),
     )
     claimed = PatternSensitivities(strategy, recorded.rounds).exact(
@@ -347,17 +388,31 @@ def check_training(
     counts = None
     if scenario.count_noise is not None:
         counts = _check_counts(setup.scenario, recorded, aggregator)
+    seen = [
+        _seen(what, answers[what], float(test @ shift), setup.has_canary, delta)
+        for what, test in tests.items()
+    ]
     return CanaryResult(
         mechanism=strategy.kind,
         rounds=recorded.rounds,
-        coordinates=2 * setup.canaries * len(setup.layer_norms),
+        coordinates=setup.has_canary.size * len(setup.layer_norms),
         pattern=recorded.pattern,
         noise_multiplier=z,
         # Rounds with fewer devices have less noise, so the emptiest round has the largest mu.
         claimed_mu=claimed.value / (z * math.sqrt(recorded.least_share)),
         counts=counts,
+        delta=delta,
+        seen=tuple(seen),
         **measured,
     )
+
+
+def _seen(what: str, answers: Float64Array, mu: float, has_canary: BoolArray, delta: float) -> Seen:
+    """Returns the bounds from answers of a test [coordinates], which are N(mu, 1) with a canary and
+    N(0, 1) without."""
+    of_normals = gaussian_bound(answers[has_canary], answers[~has_canary], delta)
+    lower = (*bounds_of_scores(answers, has_canary, delta), of_normals)
+    return Seen(what, mu, gaussian_epsilon(mu, delta), lower)
 
 
 def _noise_factor(strategy: Strategy, rounds: int) -> Float64Array:
@@ -366,36 +421,41 @@ def _noise_factor(strategy: Strategy, rounds: int) -> Float64Array:
     return np.linalg.cholesky(M @ M.T).astype(np.float64)
 
 
+def _whitened(
+    L: Float64Array, released: Float64Array, u: Float64Array, z: float
+) -> tuple[Float64Array, Float64Array]:
+    """Returns whitened releases W [n, coordinates], and the shift of a canary in each row [n].
+
+    L is the factor of the noise covariance, z the noise multiplier; releases [n, coordinates] and
+    the shift u of a canary in each round [n] are in units of the noise's norm.
+    """
+    # Whitening undoes what correlates the rounds, so that each can be judged by itself.
+    W = linalg.solve_triangular(L, released / z, lower=True, overwrite_b=True)
+    return W, linalg.solve_triangular(L, u, lower=True) / z
+
+
 def _measured(
-    L: Float64Array,
-    released: Float64Array,
-    u: Float64Array,
-    z: float,
+    W: Float64Array,
+    shift: Float64Array,
     *tests: CanaryTest,
+    has_canary: BoolArray,
     grain: float = 0.0,
     at_once: int = 1,
 ) -> dict[str, Any]:
     """Returns the measured figures of a `CanaryResult`, and the expected mu.
 
     Args:
-        L: factor of the noise covariance, [n, n].
-        released: [n, coordinates], in units of the noise's norm; the first half of the coordinates
-            has a canary.
-        u: shift of a canary in each round, [n], in the same units.
-        z: noise multiplier.
+        W: whitened releases [n, coordinates]; the signal is subtracted from it.
+        shift: shift of a canary in each row of W, [n].
         tests: other tests to report.
+        has_canary: coordinates that have a canary.
         grain: distance between the values of whitened noise; 0 for continuous noise.
         at_once: number of devices that cause `u` together; mu is that of one.
     """
-    # Whitening undoes what correlates the rounds, so that each can be judged by itself.
-    W = linalg.solve_triangular(L, released / z, lower=True, overwrite_b=True)
-    shift = linalg.solve_triangular(L, u, lower=True) / z
     expected_mu = float(np.linalg.norm(shift))
-    # Each answer is N(mu, 1) with a canary and N(0, 1) without.
     answers = shift @ W / expected_mu
-    half = W.shape[1] // 2
-    with_canary, without = answers[:half], answers[half:]
-    # Student's pooled variance: both halves have the same noise.
+    with_canary, without = answers[has_canary], answers[~has_canary]
+    # Student's pooled variance: both kinds have the same noise.
     freedom = with_canary.size + without.size - 2
     squares_with = with_canary.var(ddof=1) * (with_canary.size - 1)
     squares_without = without.var(ddof=1) * (without.size - 1)
@@ -413,11 +473,11 @@ def _measured(
     error = math.sqrt(of_means + mu**2 / (2 * freedom))
     reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * error
     signal = difference / expected_mu
-    of_signal = _test_of_rounds(W, shift)
+    of_signal = _test_of_rounds(W, shift, has_canary)
     # The noise of canaries counts too, once the signal is subtracted.
-    W[:, :half] -= signal * shift[:, None]
-    # Sizes and law are judged by the silent half, which holds no signal, wrong or right.
-    silent = W[:, half:]
+    W[:, has_canary] -= signal * shift[:, None]
+    # Sizes and law are judged by silent coordinates, which hold no signal, wrong or right.
+    silent = W[:, ~has_canary]
     # The two parts of mu are independent, so each has half of the false alarms.
     away = (difference - expected_mu) / math.sqrt(of_means)
     by_signal = 2.0 * float(stats.norm.sf(abs(away)))
@@ -444,11 +504,10 @@ def _measured(
     }
 
 
-def _test_of_rounds(W: Float64Array, shift: Float64Array) -> CanaryTest:
+def _test_of_rounds(W: Float64Array, shift: Float64Array, has_canary: BoolArray) -> CanaryTest:
     """Tests the mean of each round [n], with a canary less without."""
-    half = W.shape[1] // 2
-    away = W[:, :half].mean(axis=1) - W[:, half:].mean(axis=1) - shift
-    variance = 1.0 / half + 1.0 / (W.shape[1] - half)
+    away = W[:, has_canary].mean(axis=1) - W[:, ~has_canary].mean(axis=1) - shift
+    variance = 1.0 / has_canary.sum() + 1.0 / (~has_canary).sum()
     # If all is right, whitened rounds are independent, so their squares add to a chi-square.
     square = float((away**2).sum() / variance)
     measured = f"the signal of the rounds has a chi-square of {square:.1f} instead of {away.size}"
@@ -493,7 +552,7 @@ class _Setup(NamedTuple):
     The rules of estimators and weights are written down here a second time.
 
     scenario: the trained scenario.
-    canaries: number of canaries.
+    has_canary: coordinates of a layer that have a canary, each by a fair coin, [m].
     silent: devices with examples that send zero, in every other round of the pattern.
     layer_norms: first clip norm of each layer.
     goal: devices of a round.
@@ -505,7 +564,7 @@ class _Setup(NamedTuple):
     """
 
     scenario: Scenario
-    canaries: int
+    has_canary: BoolArray
     silent: int
     layer_norms: tuple[float, ...]
     goal: int
@@ -524,7 +583,13 @@ class _Setup(NamedTuple):
         names = [f"layer{place}" for place in range(layers)]
         # Clipping of whole updates is clipping of a single layer.
         layer_norms = table.layer_norms(names, privacy.clip_norm) or (privacy.clip_norm,)
-        canaries = coordinates // (2 * len(layer_norms))
+        # Bounds of epsilon need independent coins, not a fixed number of canaries.
+        coins = stream_generator(scenario.training_seed, Stream.CANARY)
+        has_canary = coins.random(coordinates // len(layer_norms)) < 0.5
+        canaries = int(has_canary.sum())
+        if not 2 <= canaries <= has_canary.size - 2:
+            rule = f"is too small for {len(layer_norms)} layers"
+            raise InputError.of("coordinates", coordinates, rule, "take more")
         # Integer sums are sized by the goal, and all canaries of a round come at once. Where
         # devices add noise, every device of the goal must be there.
         goal = math.ceil(canaries / recorded.least_share)
@@ -538,16 +603,20 @@ class _Setup(NamedTuple):
             goal = math.ceil(2 * canaries / weighting.least_mean_weight)
             denominator = least = goal * weighting.least_mean_weight
             silent, effect = 3 * canaries, 2.0
-        # A canary has two coordinates in each layer: its own, and a silent one.
-        dimension = 2 * canaries * len(layer_norms)
+        dimension = has_canary.size * len(layer_norms)
         trained = _with_room(scenario, goal, dimension)
         encoding = encoding_of(trained.privacy.encoding, trained.sum_setting(dimension))
         # An update that is at the norm of every layer is as long as the root of their squares.
         longest = math.hypot(*layer_norms) / privacy.clip_norm
         return cls(
-            *(trained, canaries, silent, layer_norms, goal),
+            *(trained, has_canary, silent, layer_norms, goal),
             *(denominator, least, effect, encoding, longest),
         )
+
+    @property
+    def canaries(self) -> int:
+        """Number of canaries."""
+        return int(self.has_canary.sum())
 
     def devices(self, share: float) -> int:
         """Devices of a round in which such a share of the goal was accepted."""
@@ -660,7 +729,7 @@ def _released(
     """Trains with canaries.
 
     Returns:
-        Noised sums that the training releases [n, 2 canaries], clips of the rounds, and mean
+        Noised sums that the training releases [n, m], clips of the rounds, and mean
         contributions of canaries before the server adds noise, in clip norms [n]. With several
         layers, a coordinate is the sum over layers in a canary's direction.
     """
@@ -672,7 +741,7 @@ def _released(
 
     full, layers = setup.scenario, setup.layer_norms
     first = full.privacy.clipping.clip(full.privacy.clip_norm)
-    canaries = Canaries(setup.canaries, setup.silent, layers, first)
+    canaries = Canaries(setup.has_canary, setup.silent, layers, first)
     watched = _Watched(aggregator(full), canaries, setup.encoding)
     loop = TrainingLoop(
         full,
@@ -681,7 +750,7 @@ def _released(
     )
     # Each canary sends in all layers at once; this is the direction of its update.
     direction = np.array(layers) / math.hypot(*layers)
-    rows = np.empty((recorded.rounds, 2 * setup.canaries))
+    rows = np.empty((recorded.rounds, setup.has_canary.size))
     contributions = np.empty(recorded.rounds)
     for index in range(recorded.rounds):
         tell(PartDone(f"{index:,} of {recorded.rounds:,} rounds", index, recorded.rounds))
@@ -691,7 +760,7 @@ def _released(
         divisor = setup.denominator or cohort.device_ids.size
         step = watched.step.reshape(len(layers), -1)
         rows[index] = divisor * (direction @ step)
-        sent = watched.sum.reshape(len(layers), -1)[:, : setup.canaries]
+        sent = watched.sum.reshape(len(layers), -1)[:, setup.has_canary]
         contributions[index] = (direction @ sent).mean()
     clips = [metrics.clip for metrics in loop.metrics if metrics.clip is not None]
     return rows, clips, contributions
@@ -805,8 +874,8 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
     z = count_noise_multiplier(count_noise)
     strategy = scenario.privacy.needed_strategy()
     # One device changes a count by 1/2, which is the unit here; all of them change it together.
-    L = _noise_factor(strategy, recorded.rounds)
-    measured = _measured(L, 2.0 * counts, u, z, at_once=goal)
+    W, shift = _whitened(_noise_factor(strategy, recorded.rounds), 2.0 * counts, u, z)
+    measured = _measured(W, shift, has_canary=np.arange(COUNTING) < COUNTING // 2, at_once=goal)
     measured["tests"] = tuple(
         replace(test, measured=f"counts of short updates: {test.measured}")
         for test in measured["tests"]
@@ -819,6 +888,7 @@ def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator
         pattern=recorded.pattern,
         noise_multiplier=z,
         claimed_mu=claimed.value / z,
+        delta=scenario.privacy.delta,
         **measured,
     )
 

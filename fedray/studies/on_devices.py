@@ -25,8 +25,7 @@ from fedray.clients.workers import start_trainers
 from fedray.runs.learning import cohorts
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.studies.trained_scenario import scenario_of_trained
-from fedray.trace.learned_from import open_trained, trace_of
+from fedray.studies.trained_scenario import opened_training
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import DeviceMeasures, Metric
@@ -142,16 +141,8 @@ def evaluate_on_devices(
     for name, value in (("devices", devices), ("examples", examples)):
         if value < 1:
             raise InputError.of(name, value, "must be at least 1")
-    run = trained if isinstance(trained, TrainedRun) else open_trained(trained)
-    found = trace_of(run, trace)
-    if found is None:
-        raise InputError(
-            f"{str(run.path)!r} lies in no trace; give the trace that it was trained on"
-        )
-    scenario = scenario_of_trained(run, found)
-    if not trust_code:
-        scenario.demand_trust_of_training()
-    chosen = _Draws(scenario, found, devices).groups()
+    run, found, scenario = opened_training(trained, trace, trust_code)
+    chosen = DeviceDraws(scenario, found, devices).groups()
     # Groups overlap, and a device is measured once for all of them.
     device_ids = np.unique(np.concatenate([ids for _, _, _, ids in chosen]))
     # One trainer in this process: a few thousand devices are measured in seconds.
@@ -182,7 +173,7 @@ _Chosen = tuple[str, float, float, UInt64Array]
 """Kind, low and high of a group, and the devices of its sample."""
 
 
-class _Draws:
+class DeviceDraws:
     """The samples of a trace's devices."""
 
     def __init__(self, scenario: Scenario, trace: Trace, sample: int) -> None:
@@ -195,7 +186,7 @@ class _Draws:
     def groups(self) -> list[_Chosen]:
         """All groups with their samples; empty ones are left out."""
         patterns = read_patterns(self._trace)
-        uniform = self._of_population("all", np.empty(0, np.uint64))
+        uniform = self.of_population("all", np.empty(0, np.uint64))
         found: list[_Chosen] = [("all", 0.0, 0.0, uniform)]
         found += self._by_count("participations", patterns.device_ids, patterns.counts)
         if self._scenario.trains_a_sample:
@@ -210,17 +201,20 @@ class _Draws:
 
     def _by_count(self, by: str, device_ids: UInt64Array, counts: Int64Array) -> Iterator[_Chosen]:
         """Groups of devices by a count, from 0 to the largest that occurs."""
-        yield by, 0.0, 0.0, self._of_population(by, device_ids)
+        yield by, 0.0, 0.0, self.of_population(by, device_ids)
         # A draw per group at an address of its own, so that groups do not depend on one another.
         for low, high in _bins(int(counts.max(initial=0))):
             own = device_ids[(counts >= low) & (counts <= high)]
-            generator = self._generator(by, low)
-            drawn = generator.choice(own, min(own.size, self._sample), replace=False)
             # The last bin may end beyond the largest count that occurs.
             largest = counts[counts <= high].max()
-            yield by, float(low), float(largest), np.sort(drawn)
+            yield by, float(low), float(largest), self.of_devices(by, own, low)
 
-    def _of_population(self, by: str, without: UInt64Array) -> UInt64Array:
+    def of_devices(self, by: str, device_ids: UInt64Array, low: int = 0) -> UInt64Array:
+        """A uniform sample of some devices, sorted."""
+        size = min(device_ids.size, self._sample)
+        return np.sort(self._generator(by, low).choice(device_ids, size, replace=False))
+
+    def of_population(self, by: str, without: UInt64Array) -> UInt64Array:
         """A uniform sample, sorted, of the devices that joined before the last round closed, less
         those in `without`. (`joined_before` may count two more than have joined.)"""
         wanted = min(self._sample, self._joined - without.size)
@@ -238,7 +232,7 @@ class _Draws:
 
     def _generator(self, by: str, low: int) -> np.random.Generator:
         # The place in this list is part of the address, so the order must stay as it is.
-        kind = ("all", "participations", "trained").index(by)
+        kind = ("all", "participations", "trained", "members").index(by)
         return stream_generator(self._scenario.seed, Stream.DEVICE_SAMPLE, kind, low)
 
 

@@ -173,6 +173,7 @@ LOG = ["--column", "device=dev", "--column", "round=round", "--rounds", "logged"
         ),
         ["compare", "MISSING", "MISSING"],
         ["evaluate", "MISSING"],
+        ["audit-model", "MISSING"],
         ["audit", "MISSING"],
         ["import", "MISSING.csv", *LOG],
         ["report", "MISSING"],

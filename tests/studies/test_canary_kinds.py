@@ -386,7 +386,7 @@ def test_devices_noise_has_fewer_coordinates_and_is_refused_beyond_reason(
 
 def test_steps_so_coarse_that_rounding_looks_like_noise_are_refused(setting) -> None:
     coarse = setting("secagg").with_overrides("privacy.encoding.scale=20")
-    with pytest.raises(InputError, match="scale=20 is too coarse: the rounding of 256 canaries"):
+    with pytest.raises(InputError, match="scale=20 is too coarse: the rounding of 231 canaries"):
         check(coarse)
     least = setting("secagg").with_overrides("privacy.encoding.scale=106")
     assert check(least).problems == []

@@ -109,13 +109,13 @@ def test_devices_without_data_are_counted_and_left_out(trained) -> None:
 
 def test_a_uniform_sample_leaves_out_those_that_took_part(trained, trace) -> None:
     """Where most devices took part, the rest is found: 123 - 100 of 123 ids."""
-    from fedray.studies.on_devices import _Draws
+    from fedray.studies.on_devices import DeviceDraws
 
     scenario = fedray.Scenario.from_tables(trained.document["scenario"])
-    draws = _Draws(scenario, trace, 32)
+    draws = DeviceDraws(scenario, trace, 32)
     draws._joined = 123
     without = np.arange(100, dtype=np.uint64)
-    assert draws._of_population("participations", without).tolist() == list(range(100, 123))
+    assert draws.of_population("participations", without).tolist() == list(range(100, 123))
 
 
 @pytest.mark.parametrize("most", [1, 8, 9, 16, 17, 1000])
