@@ -21,6 +21,7 @@ def print_run(trace: Any, as_json: bool) -> None:
     from fedray.audit.audit import audit_trace
     from fedray.report.page import write_report
     from fedray.report.terminal import audit_text, training_text
+    from fedray.studies.answers import answer
     from fedray.trace.schema import REPORT_FILE
 
     audit = audit_trace(trace)

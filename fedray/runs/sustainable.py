@@ -28,8 +28,11 @@ def check_sustainable(scenario: Scenario | SeveralTasks) -> None:
 
     Raises:
         Unsustainable: no run of the scenario, or of one of its tasks, can commit all rounds.
+        InputError: a trust model cannot answer the scenario's question.
     """
     for task in tasks_of(scenario):
+        if task.scenario.analytics is not None:
+            task.scenario.analytics.plans(task.scenario.rounds.least_accepted)
         if reason := why_unsustainable(task.scenario):
             raise Unsustainable(f"{task.prefix}{reason}")
 

@@ -86,8 +86,8 @@ class Rounds(Table):
     report_goal: Annotated[int, Field(gt=0)]
     """Number of reports that close a round. Every committed round has exactly this many accepted
     updates, or at least this many if `closing` keeps more. With stored uploads, it is the number
-    that the schedule cyclic draws, or the smallest that the schedule all takes, of which a tenth may
-    be unresolved, or the expected number that the schedule poisson draws, which sets
+    that the schedule cyclic draws, or the smallest that the schedule all takes, of which a tenth
+    may be unresolved, or the expected number that the schedule poisson draws, which sets
     denominators."""
     over_selection: Annotated[float, Field(ge=1, le=10)] = 1.3
     """Number of devices that are selected per report needed."""
