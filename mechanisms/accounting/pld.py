@@ -1,7 +1,8 @@
 """Privacy loss distributions: the tightest epsilon of events with Poisson sampling.
 
 Events without sampling are one Gaussian, with a closed form (`gdp.py`). For one kind of sampled
-Gaussian, repeated, `composition.py` computes an upper bound that is tight for every delta.
+Gaussian, repeated, `composition.py` computes an upper bound that is tight for every delta. The
+composition of stated guarantees (epsilon, delta) is optimal (`stated.py`).
 """
 
 from collections import Counter
@@ -18,6 +19,7 @@ from fedray.mechanisms.accounting.events import (
 )
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon, gdp_epsilon, sampled_noise
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from fedray.mechanisms.accounting.stated import stated_epsilon, stated_guarantees
 
 
 def pld_epsilon(event: Event, delta: float) -> float:
@@ -30,6 +32,8 @@ def pld_epsilon(event: Event, delta: float) -> float:
         InputError: delta is outside [1e-30, 1).
     """
     check_delta(delta)
+    if (guarantees := stated_guarantees(event)) is not None:
+        return stated_epsilon(guarantees, delta)
     steps = _sampled_steps(event)
     if steps is None:
         return gdp_epsilon(event, delta)

@@ -23,8 +23,10 @@ from pydantic import ConfigDict
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.mistakes import Explained
-from fedray.mechanisms.accounting.events import Event
+from fedray.mechanisms.accounting.events import MOST_STATED_EPSILON, Event
+from fedray.mechanisms.accounting.limits import LEAST_DELTA
 
+LEAST_EPSILON, MOST_DELTA = 1e-4, 0.1
 Claim = Literal["exact", "bound", "estimate"]
 
 
@@ -62,11 +64,19 @@ class Budget:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.epsilon < 100:
-            raise InputError.of("epsilon", self.epsilon, "must be above 0 and below 100", "take 1")
-        if not 0 <= self.delta < 1:
+        if not LEAST_EPSILON <= self.epsilon < MOST_STATED_EPSILON:
             raise InputError.of(
-                "delta", self.delta, "must be from 0 to below 1", "1e-10 is usual for millions"
+                "epsilon",
+                self.epsilon,
+                f"must be from {LEAST_EPSILON:g} to below {MOST_STATED_EPSILON:g}",
+                "1 is usual",
+            )
+        if not (self.delta == 0 or LEAST_DELTA <= self.delta <= MOST_DELTA):
+            raise InputError.of(
+                "delta",
+                self.delta,
+                f"must be 0, or from {LEAST_DELTA:g} to {MOST_DELTA:g}",
+                "1e-10 is usual for populations of millions",
             )
 
 
@@ -98,6 +108,11 @@ class Answer:
     devices: int
     """Devices that came."""
 
+    def largest(self, count: int) -> Int64Array:
+        """Returns the released keys of the `count` largest estimates, largest first. It costs
+        nothing beyond the plan's event, because it reads only the answer."""
+        return self.keys[np.argsort(-self.estimates, kind="stable")[:count]]
+
 
 @dataclass(frozen=True, slots=True)
 class Truth:
@@ -125,8 +140,9 @@ class Plan(ABC):
 
     @abstractmethod
     def standard_error(self, devices: int) -> float:
-        """Returns the standard error of one row whose true answer is 0, in the question's unit, if
-        `devices` come. NaN if it has no meaning before the data are seen (mean, quantiles)."""
+        """Returns the standard error of a row whose true answer is 0, if `devices` come, in the
+        question's unit; for `mean`, if all of them hold the middle of the range; for `quantiles`,
+        of a rank, in devices."""
 
     @abstractmethod
     def answer(self, items: Items, rng: np.random.Generator, confidence: float = 0.95) -> Answer:

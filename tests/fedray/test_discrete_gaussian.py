@@ -20,7 +20,7 @@ from fedray.base.rng import Stream, stream_key
 from fedray.clients.clipping import clip_whole
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.discrete_gaussian import DiscreteGaussianEncoding
-from fedray.encoding.discrete_noise import NoiseScale, add_noise
+from fedray.base.discrete_noise import NoiseScale, add_noise
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import device_variance, inflation, largest_square, padded

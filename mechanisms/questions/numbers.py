@@ -1,0 +1,223 @@
+"""Questions about one number per device, the average of its values: `mean` and `quantiles`."""
+
+import math
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.errors import InputError
+from fedray.mechanisms.questions.linear import MOST_SIZE, LinearPlan, LinearQuestion
+from fedray.mechanisms.questions.question import Answer, Budget, Items, Trust, Truth
+from fedray.mechanisms.questions.sums import RESOLUTION, NoisySums, Shape, Vectors, rounded
+
+
+class _Numbers(LinearQuestion):
+    low: float
+    """Least number after clipping."""
+    high: float
+    """Largest number after clipping."""
+
+    @model_validator(mode="after")
+    def _has_a_range(self):
+        if not self.low < self.high:
+            raise InputError.of("high", self.high, f"must be above low = {self.low:g}", "raise it")
+        return self
+
+    def _of_devices(self, items: Items) -> tuple[Int64Array, Float64Array]:
+        """Returns the devices with values, and the average of each one's values, [H]."""
+        counts = np.diff(items.starts)
+        sums = np.bincount(items.owners, items.values, items.devices)
+        holders = np.flatnonzero(counts)
+        return holders, sums[holders] / counts[holders]
+
+
+class Mean(_Numbers):
+    """Mean over the devices that hold values of their clipped numbers: sum and count in one
+    release.
+
+    With the middle m of the range and half its width h, a device adds (number - m) / h and 1. The
+    ratio of the two noisy sums is biased by about (mean - m) Var(count) / count^2, which is stated
+    as an estimate; the interval is proven, from intervals of both sums.
+    """
+
+    kind: Literal["mean"] = "mean"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Mean of clipped numbers."""
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(2, 2 * RESOLUTION, math.sqrt(2) * RESOLUTION, is_signed=True, is_rounded=True)
+
+    @property
+    def middle(self) -> float:
+        """Middle of the range."""
+        return (self.low + self.high) / 2
+
+    @property
+    def half(self) -> float:
+        """Half the width of the range."""
+        return (self.high - self.low) / 2
+
+    def plan(self, trust: Trust, budget: Budget) -> "MeanPlan":
+        return MeanPlan(self, super().plan(trust, budget).sums)
+
+    def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
+        holders, numbers = self._of_devices(items)
+        apart = (np.clip(numbers, self.low, self.high) - self.middle) / self.half
+        places = np.clip(rounded(apart * RESOLUTION, rng), -RESOLUTION, RESOLUTION)
+        steps = np.stack([places, np.full(holders.size, RESOLUTION)], axis=1)
+        keys = np.tile(np.arange(2), holders.size)
+        return Vectors(np.repeat(holders, 2), keys, steps.ravel(), items.devices)
+
+    def decode(self, sums: NoisySums, devices: int, confidence: float) -> Answer:
+        total, count = sums.estimates
+        # A count below one device's noise says nothing; the whole range is the interval.
+        ratio = float(np.clip(total / count, -1, 1)) if count > 0 else 0.0
+        lows, highs = sums.interval((1.0 - confidence) / 2.0)
+        low, high, error, bias = -1.0, 1.0, math.nan, 2.0
+        if lows[1] > 0:
+            ends = [each / n for each in (lows[0], highs[0]) for n in (lows[1], highs[1])]
+            low, high = (float(np.clip(each, -1, 1)) for each in (min(ends), max(ends)))
+            variance = sums.variances[0] + ratio**2 * sums.variances[1]
+            error = math.sqrt(variance) / count
+            bias = abs(ratio) * sums.variances[1] / count**2
+        return Answer(
+            keys=np.zeros(1, np.int64),
+            estimates=np.array([self.middle + self.half * ratio]),
+            standard_errors=np.array([self.half * error]),
+            error_claim="estimate",
+            low=np.array([self.middle + self.half * low]),
+            high=np.array([self.middle + self.half * high]),
+            confidence=confidence,
+            bias=self.half * bias,
+            bias_claim="estimate",
+            devices=devices,
+        )
+
+    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
+        del rng
+        _, numbers = self._of_devices(items)
+        if not numbers.size:
+            numbers = np.array([math.nan])
+        kept = np.clip(numbers, self.low, self.high)
+        return Truth(np.zeros(1, np.int64), numbers[None].mean(axis=1), kept[None].mean(axis=1))
+
+
+class MeanPlan(LinearPlan):
+    """The plan of a mean."""
+
+    def standard_error(self, devices: int) -> float:
+        assert isinstance(self._question, Mean)
+        return self._question.half / RESOLUTION * self.sums.variance(devices) ** 0.5 / devices
+
+
+class Quantiles(_Numbers):
+    """Quantiles of the devices' clipped numbers, from a tree of counts over equal bins (Hay et al.
+    2010, without their consistency step): a device is counted in one node of each level, and a rank
+    adds up to (branching - 1) nodes of each level.
+
+    The p-quantile is the least number with at least p of the devices at or below it; its estimate
+    is the middle of a bin. All nodes are within their intervals at once with the probability
+    `confidence`, and so the bins of all quantiles are proven; the error is at most the interval.
+    """
+
+    kind: Literal["quantiles"] = "quantiles"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Quantiles of clipped numbers."""
+    shares: Annotated[
+        tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(strict=False, min_length=1)
+    ] = (0.5,)
+    """Quantiles to estimate, such as 0.5 for the median."""
+    branching: Annotated[int, Field(ge=2, le=1024)] = 4
+    """Children of a node."""
+    levels: Annotated[int, Field(ge=1, le=24)] = 4
+    """Levels of nodes; there are branching^levels bins."""
+
+    @model_validator(mode="after")
+    def _is_a_small_tree(self):
+        if self._sizes.sum() > MOST_SIZE:
+            rule = f"makes more than {MOST_SIZE:,} nodes with `branching={self.branching}`"
+            raise InputError.of("levels", self.levels, rule, "lower one of them")
+        return self
+
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return self.branching**self.levels
+
+    @property
+    def _sizes(self) -> Int64Array:
+        return np.array([min(self.branching**each, 1 << 60) for each in range(1, self.levels + 1)])
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(int(self._sizes.sum()), self.levels, self.levels**0.5)
+
+    def plan(self, trust: Trust, budget: Budget) -> "QuantilesPlan":
+        return QuantilesPlan(self, super().plan(trust, budget).sums)
+
+    def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
+        del rng
+        holders, numbers = self._of_devices(items)
+        share = (np.clip(numbers, self.low, self.high) - self.low) / (self.high - self.low)
+        bins = np.minimum((share * self.bins).astype(np.int64), self.bins - 1)
+        # Node j of a level with s nodes is below the offset of the level.
+        offsets = np.cumsum(self._sizes) - self._sizes
+        keys = offsets + bins[:, None] // (self.bins // self._sizes)
+        owners = np.repeat(holders, self.levels)
+        return Vectors(owners, keys.ravel(), np.ones(keys.size, np.int64), items.devices)
+
+    def ranks(self, nodes: Float64Array) -> Float64Array:
+        """Returns the number of devices below each edge of the bins, [bins + 1], from the nodes."""
+        below = np.zeros(self.bins + 1)
+        for level in np.split(nodes, np.cumsum(self._sizes)[:-1]):
+            siblings = level.reshape(-1, self.branching)
+            left = (np.cumsum(siblings, axis=1) - siblings).ravel()
+            below[:-1] += np.repeat(left, self.bins // left.size)
+        below[-1] = nodes[: self.branching].sum()
+        return below
+
+    def decode(self, sums: NoisySums, devices: int, confidence: float) -> Answer:
+        lows, highs = sums.interval((1.0 - confidence) / sums.estimates.size)
+        ranks = np.maximum.accumulate(self.ranks(sums.estimates))
+        # True ranks increase, which sharpens their bounds.
+        least = np.maximum.accumulate(self.ranks(lows))
+        most = np.minimum.accumulate(self.ranks(highs)[::-1])[::-1]
+        shares = np.array(self.shares)
+        place = np.searchsorted(ranks[1:], shares * ranks[-1])
+        # The quantile's bin e has rank[e] < share total <= rank[e + 1].
+        first = np.searchsorted(most[1:], shares * max(least[-1], 0.0))
+        last = np.searchsorted(least[:-1], shares * most[-1]) - 1
+        edges = np.linspace(self.low, self.high, self.bins + 1)
+        middles = (edges[1:] + edges[:-1]) / 2
+        low, high = edges[np.minimum(first, self.bins - 1)], edges[np.maximum(last, 0) + 1]
+        return Answer(
+            keys=np.arange(shares.size),
+            estimates=middles[np.minimum(place, self.bins - 1)],
+            standard_errors=np.full(shares.size, math.nan),
+            error_claim="bound",
+            low=low,
+            high=high,
+            confidence=confidence,
+            bias=float((high - low).max()),
+            bias_claim="estimate",
+            devices=devices,
+        )
+
+    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
+        del rng
+        _, numbers = self._of_devices(items)
+        if not numbers.size:
+            missing = np.full(len(self.shares), math.nan)
+            return Truth(np.arange(missing.size), missing, missing)
+        exact = np.quantile(numbers, self.shares, method="inverted_cdf")
+        return Truth(np.arange(exact.size), exact, np.clip(exact, self.low, self.high))
+
+
+class QuantilesPlan(LinearPlan):
+    """The plan of quantiles."""
+
+    def standard_error(self, devices: int) -> float:
+        assert isinstance(self._question, Quantiles)
+        nodes = (self._question.branching - 1) * self._question.levels
+        return super().standard_error(devices) * nodes**0.5
