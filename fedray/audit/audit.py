@@ -679,9 +679,7 @@ def audit_trace(
     answers = None
     if scenario is not None and scenario.analytics is not None:
         model = (mechanisms[0].observed, mechanisms[0].enforced) if mechanisms else None
-        at = delta or scenario.analytics.delta or used.delta
-        k = patterns.max_participations
-        answers = privacy_of_answers(scenario, k, enforced, model, at)
+        answers = privacy_of_answers(scenario, patterns.max_participations, enforced, model)
     # Withdraws figures that the trace, the log or the noise does not support.
     broken = [
         each.statement

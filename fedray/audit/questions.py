@@ -8,6 +8,7 @@ model is accounted for by itself, as if it were the only one.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedray.audit.assumptions import ASSUMED
 from fedray.audit.guarantees import Guarantee, Limits
@@ -48,7 +49,7 @@ class AnswerPrivacy(Document):
     event: NotInJson[Event | None]
     """What the device spends; None if unknown."""
     delta: float
-    """Delta of epsilon."""
+    """Delta of epsilon: that of the budget for each window, and that of the model."""
     may_rest_on: bool
     """Whether a guarantee may rest on it if participation depends on what was released."""
     reason: str
@@ -65,7 +66,6 @@ def privacy_of_answers(
     windows: int,
     enforced: Limits,
     model: tuple[Guarantee, Guarantee] | None,
-    delta: float,
 ) -> tuple[AnswerPrivacy, ...]:
     """Returns the privacy of every trust model: of a window, observed and enforced.
 
@@ -74,9 +74,9 @@ def privacy_of_answers(
         windows: largest number of windows of a device of the trace.
         enforced: limits of the rules in force, in windows.
         model: observed and enforced guarantee of the model's training; None if none was trained.
-        delta: delta of epsilon.
     """
-    assert scenario.analytics is not None
+    analytics = scenario.analytics
+    assert analytics is not None
     limit = enforced.participation
     most = limit.max_participations if limit is not None else None
     seen = "the most windows of a device of this trace; it bounds this run only"
@@ -85,26 +85,27 @@ def privacy_of_answers(
         ("observed", windows, False, seen, model and model[0]),
         ("enforced", most, most is not None, enforced.reason, model and model[1]),
     ]
-    plans = scenario.analytics.plans(scenario.rounds.least_accepted)
-    pairs = zip(scenario.analytics.trust, plans, strict=True)
+    # A delta of every window: k windows of (epsilon, delta) have no guarantee at delta itself.
+    own = analytics.delta or scenario.privacy.delta
+    plans = analytics.plans(scenario.rounds.least_accepted)
     return tuple(
         AnswerPrivacy(trust.kind, plan.mechanism, plan.theorem, name, count, event, delta, *why)
-        for trust, plan in pairs
+        for trust, plan in zip(analytics.trust, plans, strict=True)
         for basis, count, *why, training in rows
-        for name, event in _events(basis, plan.event, count, training)
+        for name, event, delta in _spent(basis, plan.event, count, own, training)
     )
 
 
-def _events(
-    basis: str, of_window: Event, windows: int | None, training: Guarantee | None
-) -> Iterator[tuple[str, Event | None]]:
-    """Yields the loss of a number of windows, and that together with the training's."""
-    own = None if windows is None else Repeated(event=of_window, count=windows)  # pyright: ignore[reportArgumentType]
-    yield basis, own
+def _spent(
+    basis: str, of_window: Any, windows: int | None, delta: float, training: Guarantee | None
+) -> Iterator[tuple[str, Event | None, float]]:
+    """Yields (basis, event, delta) of a number of windows, and together with the training."""
+    answers = None if windows is None else Repeated(event=of_window, count=windows)
+    yield basis, answers, delta * (windows or 1)
     if training is not None:
-        parts = (own, training.event)
-        together = None if None in parts else Composed(events=parts)  # pyright: ignore[reportArgumentType]
-        yield f"{basis}, with the model", together
+        parts: Any = (answers, training.event)
+        together = None if None in parts else Composed(events=parts)
+        yield f"{basis}, with the model", together, delta * (windows or 1) + training.delta
 
 
 def assumptions_of_answers(scenario: Scenario) -> Sequence[Assumption]:

@@ -21,7 +21,6 @@ def print_run(trace: Any, as_json: bool) -> None:
     from fedray.audit.audit import audit_trace
     from fedray.report.page import write_report
     from fedray.report.terminal import audit_text, training_text
-    from fedray.studies.answers import answer
     from fedray.trace.schema import REPORT_FILE
 
     audit = audit_trace(trace)
@@ -31,11 +30,17 @@ def print_run(trace: Any, as_json: bool) -> None:
     except InputError as error:
         problem = _without_page(trace.path, error)
     trained = trace.trained
+    answers = _answers_of(trace) if "analytics" in trace.scenario else None
     if as_json:
         document = {**audit.to_json(), "report": report, **_costs(trace.run)}
         document["training"] = trained.to_json() if trained is not None else None
+        if answers is not None:
+            document["question"] = answers.to_json()
         print_json(document)
     else:
+        if answers is not None:
+            # The audit below ends with the same table of privacy.
+            print_pieces(answers.tables()[:-1])
         if trained is not None:
             print_pieces(training_text("Training", trained))
         print_pieces(audit_text(audit))
@@ -44,6 +49,16 @@ def print_run(trace: Any, as_json: bool) -> None:
         typer.echo(f"shards  {trace.run['shards']} (peak memory {memory}), {driver}")
         typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
     _exit_by({"": trace}, problem)
+
+
+def _answers_of(trace: Any) -> Any:
+    """Answers the question of a run, and writes answer.json."""
+    from fedray.studies.answers import answer
+
+    # The run itself has just executed whatever code its scenario names.
+    found = answer(trace, trust_code=True)
+    found.write()
+    return found
 
 
 def print_run_of_tasks(found: Any, as_json: bool) -> None:

@@ -252,7 +252,6 @@ def answer(
         audit.patterns.max_participations,
         limits,
         None if used is None else (used.observed, used.enforced),
-        asked.analytics.delta or asked.privacy.delta,
     )
     return Answers(opened, opened.path, opened.digest, asked.analytics, windows, privacy)
 
