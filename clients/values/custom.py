@@ -27,14 +27,19 @@ class CustomItems:
         found = called(self._name, call)
         if len(found) != 3:
             raise self._refused("returns (counts, keys, values)")
+        kinds = ("iu", "iu", "iufb")
+        # An empty list has no whole numbers' type.
+        if any(
+            each.size and each.dtype.kind not in kind
+            for each, kind in zip(found, kinds, strict=True)
+        ):
+            raise self._refused("returns whole numbers as counts and keys, and real values")
         counts, keys, values = found
         is_counted = counts.shape == device_ids.shape and (counts >= 0).all()
         if not is_counted or not keys.shape == values.shape == (counts.sum(),):
             raise self._refused(
                 "returns a count for each device, and as many keys and values as they sum to"
             )
-        if not all(each.dtype.kind in "iu" for each in (counts, keys)):
-            raise self._refused("returns whole numbers as counts and keys")
         real = values.astype(np.float64)
         if not np.isfinite(real).all():
             raise self._refused("returns finite values")

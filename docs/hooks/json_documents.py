@@ -26,6 +26,7 @@ from fedray.scenarios.gboard_privacy import PublishedRows
 from fedray.scenarios.gboard_sensitivity import MovedRuns
 from fedray.scenarios.learning import LearningStudies
 from fedray.scenarios.signal_to_noise import RoundSizeStudies
+from fedray.studies.answers import Answers
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
 from fedray.studies.design import Found
@@ -94,6 +95,12 @@ DOCUMENTS: Mapping[str, Document] = {
         Comparison,
         printed.Written,
         files="The file results.json of a sweep that trains has these keys, without the files.",
+    ),
+    "fedray answer": Document(
+        Answers,
+        printed.WithAnswer,
+        printed.Written,
+        files="The file answer.json has these keys, without the files.",
     ),
     "fedray evaluate": Document(OnDevices, printed.Written),
     "fedray pretrain": Document(Pretrained),

@@ -11,8 +11,18 @@ from fedray.audit.audit import Audit
 from fedray.audit.distribution import DevicePrivacy, Frontier
 from fedray.audit.over_rounds import SpentAfter
 from fedray.mechanisms.figures import Figures
+from fedray.studies.answers import Answers
 from fedray.trace.trained import TrainedDocument
 from fedray.wire.messages import ShardUse
+
+
+class WithAnswer(TypedDict):
+    """Files that `fedray answer` wrote."""
+
+    answer: NotRequired[str]
+    """Path of answer.json; absent for a question that is not the run's own."""
+    vocabulary: NotRequired[str]
+    """Path of the words; only with `--vocabulary`."""
 
 
 class Written(TypedDict):
@@ -71,6 +81,8 @@ class WithRun(TypedDict):
 
     training: TrainedDocument | None
     """The trained run; None without a training."""
+    question: NotRequired[Answers]
+    """Answers to the question of the scenario; only with the table analytics."""
 
 
 class WithTasksRun(TypedDict):

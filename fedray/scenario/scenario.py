@@ -400,11 +400,10 @@ class Scenario(Table):
                 "analytics: a question is answered from all uploads of a window; set "
                 "rounds.mode='upload-then-train' and rounds.uploads.schedule.kind='all'"
             )
-        values = analytics.values
-        is_by_habit = isinstance(values, NumberValues) and values.by_habit
-        if is_by_habit and not self.availability.has_propensities:
+        by_habit = isinstance(analytics.values, NumberValues) and analytics.values.by_habit
+        if by_habit and not self.availability.has_propensities:
             raise ValueError(
-                f"analytics.values.by_habit={values.by_habit:g}: availability.model="
+                f"analytics.values.by_habit={by_habit:g}: availability.model="
                 f"{self.availability.model!r} has no habits; leave by_habit out"
             )
         if self.privacy.stop_at is not None:

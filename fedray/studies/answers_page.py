@@ -173,9 +173,8 @@ def _by_window(found: Answers) -> Figure:
     private = []
     for place, trust in enumerate(found.analytics.trust):
         rows = [window.answers[place].rows[0] for window in found.windows]
-        ends = {name: np.array([getattr(row, name) for row in rows]) for name in ("low", "high")}
-        y = np.array([row.estimate for row in rows])
-        private.append(Series(trust.kind, "points", x, y, **ends))
+        y, low, high = np.array([(row.estimate, row.low, row.high) for row in rows]).T
+        private.append(Series(trust.kind, "points", x, y, low=low, high=high))
     confidence = 100 * found.windows[0].answers[0].confidence
     return Figure(
         "answers",

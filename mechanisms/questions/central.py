@@ -13,12 +13,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
-from scipy.stats import norm
 
 from fedray.base.arrays import Float64Array
-from fedray.base.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
 from fedray.base.errors import InputError
-from fedray.base.rng import Key
 from fedray.mechanisms.accounting.calibration import least_noise_multiplier
 from fedray.mechanisms.accounting.events import (
     MOST_COUNT,
@@ -158,6 +155,8 @@ class DiscreteGaussian(SumMechanism):
         )
 
     def _check(self, deviation: float) -> None:
+        from fedray.base.discrete_noise import MOST_DEVIATION
+
         if deviation > MOST_DEVIATION:
             raise InputError(
                 f"the noise deviates by {deviation:.3g} steps, more than {MOST_DEVIATION:,}; raise "
@@ -172,6 +171,10 @@ class DiscreteGaussian(SumMechanism):
         variance = self.variance(vectors.devices) * self.fineness**2
         self._check(math.sqrt(variance))
         total = vectors.totals(self.shape.size) * self.fineness
+        # Numba is loaded for answers only, so that scenarios with questions are read at once.
+        from fedray.base.discrete_noise import NoiseScale, add_noise
+        from fedray.base.rng import Key
+
         key = Key(*rng.integers(1 << 32, size=2, dtype=np.uint64))
         add_noise(total, key, 0, 0, *NoiseScale.at_least(Fraction(variance)))
         return AddedNoise(self, vectors, total / self.fineness)
@@ -183,6 +186,8 @@ class DiscreteGaussian(SumMechanism):
         most an integral, and the normaliser at least sigma sqrt(2 pi) (Poisson summation).
         """
         deviation = math.sqrt(self.variance(devices)) * self.fineness
+        from scipy.stats import norm
+
         return math.ceil(deviation * norm.isf(failure / 2.0)) / self.fineness
 
     def tail(self, least: int) -> float:

@@ -21,7 +21,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
-from scipy.stats import beta
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.accounting.events import MOST_COUNT, ApproximateDP
@@ -164,6 +163,8 @@ class Reports(NoisySums):
         self.estimates = self._sums(share, share)
 
     def interval(self, failure: float) -> tuple[Float64Array, Float64Array]:
+        from scipy.stats import beta
+
         # Both signs may fail.
         tail = failure / (4.0 if self._mechanism.shape.is_signed else 2.0)
         seen, unseen = self._seen, self._devices - self._seen
