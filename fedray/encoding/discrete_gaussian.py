@@ -21,9 +21,9 @@ import math
 import numpy as np
 
 from fedray.base.arrays import Int64Array, Numbers, UInt64Array
+from fedray.base.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
-from fedray.base.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.norms import device_variance, largest_square
 from fedray.encoding.secagg import SecAggEncoding

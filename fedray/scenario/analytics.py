@@ -7,8 +7,9 @@ from pydantic import Field, Tag, model_validator
 
 from fedray.base.errors import InputError
 from fedray.base.table import Share, Table, told_apart_by
-from fedray.mechanisms.questions.question import Budget, Plan
+from fedray.mechanisms.questions.question import Plan
 from fedray.mechanisms.questions.registry import AnyQuestion, AnyTrust
+from fedray.mechanisms.questions.trust import Budget
 from fedray.scenario.content import PythonFile
 
 __all__ = [
@@ -119,9 +120,9 @@ class Analytics(Table):
     trust: Annotated[tuple[AnyTrust, ...], Field(strict=False, min_length=1)]
     """Tables: who must be trusted, each with a `kind`. The trust models answer side by side, each
     for the whole budget: a deployment has one of them."""
-    epsilon: Annotated[float, Field(gt=0, lt=100)]
+    epsilon: float
     """Epsilon that a device may spend in a window."""
-    delta: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    delta: float = 0.0
     """Delta of epsilon."""
 
     @property
@@ -152,6 +153,7 @@ class Analytics(Table):
 
     @model_validator(mode="after")
     def _trust_models_differ(self) -> Self:
+        _ = self.budget  # refuses an epsilon or delta that no mechanism is calibrated to
         if len(set(self.trust)) < len(self.trust):
             raise ValueError("trust: a trust model is given twice; leave one out")
         return self

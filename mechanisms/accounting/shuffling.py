@@ -69,7 +69,8 @@ def largest_local_epsilon(epsilon: float, delta: float, devices: int) -> float:
 
     if excess(MOST_LOCAL_EPSILON) <= 0:
         return MOST_LOCAL_EPSILON
-    found = float(brentq(excess, epsilon, MOST_LOCAL_EPSILON, xtol=1e-9))
+    found = brentq(excess, epsilon, MOST_LOCAL_EPSILON, xtol=1e-9)
+    assert isinstance(found, float), "brentq returns a float unless full_output is set"
     # The root may be slightly too large.
     while found > epsilon and excess(found) > 0:
         found = max(epsilon, found - 1e-8)

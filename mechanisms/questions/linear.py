@@ -1,37 +1,33 @@
-"""Questions that are one release of sums: the plan they share, and the kinds whose rows are the sums
-themselves (`count`, `sum`, `histogram`, `distinct`)."""
+"""Questions that one release of sums answers. The rows of `count`, `histogram`, `sum` and
+`distinct` are sums."""
 
 from abc import abstractmethod
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from fedray.base.errors import InputError
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.questions.central import Central
-from fedray.mechanisms.questions.question import (
-    Answer,
+from fedray.mechanisms.questions.question import Answer, Items, Plan, Question, Truth, answer_of
+from fedray.mechanisms.questions.trust import (
     Budget,
-    Items,
-    PairRefused,
-    Plan,
-    Question,
-    Trust,
-    Truth,
-)
-from fedray.mechanisms.questions.sums import (
-    RESOLUTION,
     NoisySums,
+    PairRefused,
     Shape,
     SumMechanism,
-    SumTrust,
+    Trust,
     Vectors,
-    bounded,
-    rounded,
 )
 
+RESOLUTION = 1 << 14
+"""Steps of the largest number. Numbers are rounded to a neighbouring step at random, so sums are
+unbiased; of n devices the rounding deviates by at most sqrt(n) / 2 steps, and intervals are about
+the rounded numbers."""
 MOST_SIZE = 1 << 24
 """Largest closed domain; a sum over it takes 128 MB."""
+KEYS = 1 << 62
+"""End of the keys of an open domain."""
 Size = Annotated[int, Field(ge=1, le=MOST_SIZE)]
 MostKeys = Annotated[int, Field(ge=1, le=1 << 16)]
 
@@ -39,72 +35,26 @@ MostKeys = Annotated[int, Field(ge=1, le=1 << 16)]
 class LinearQuestion(Question):
     """A question that is answered from one sum of the devices' vectors."""
 
-    @property
-    @abstractmethod
-    def shape(self) -> Shape:
-        """Bounds of a device's vector."""
-
     @abstractmethod
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
         """Returns the devices' vectors, within the shape."""
 
-    @abstractmethod
     def decode(self, sums: NoisySums, devices: int, confidence: float) -> Answer:
-        """Returns the answer from noisy sums."""
+        """Returns the answer from noisy sums; by default they are its rows."""
+        return answer_of(sums, self.unit, devices, confidence)
 
-    @property
-    def unit(self) -> float:
-        """Value of one step."""
-        return 1.0
+    def exact(self, items: Items) -> Float64Array:
+        """Returns the exact sums, without bounds on contributions, [P]."""
+        raise NotImplementedError
 
-    def plan(self, trust: Trust, budget: Budget) -> "LinearPlan":
-        assert isinstance(trust, SumTrust)
-        return LinearPlan(self, trust.mechanism(self.shape, budget))
+    def answered(
+        self, sums: SumMechanism, items: Items, rng: np.random.Generator, confidence: float
+    ) -> Answer:
+        return self.decode(sums.release(self.vectors(items, rng), rng), items.devices, confidence)
 
-
-class LinearPlan(Plan):
-    """One release of sums."""
-
-    def __init__(self, question: LinearQuestion, mechanism: SumMechanism) -> None:
-        self._question, self.sums = question, mechanism
-        self.mechanism, self.theorem = mechanism.name, mechanism.theorem
-        self.event, self.least_devices = mechanism.event, mechanism.least_devices
-
-    def standard_error(self, devices: int) -> float:
-        return self._question.unit * self.sums.variance(devices) ** 0.5
-
-    def answer(self, items: Items, rng: np.random.Generator, confidence: float = 0.95) -> Answer:
-        check_devices(self, items)
-        sums = self.sums.release(self._question.vectors(items, rng), rng)
-        return self._question.decode(sums, items.devices, confidence)
-
-
-def check_devices(plan: Plan, items: Items) -> None:
-    """Raises InputError if fewer devices came than a plan is calibrated for."""
-    if items.devices < plan.least_devices:
-        raise InputError.of(
-            "devices",
-            items.devices,
-            f"must be at least {plan.least_devices:,}, for which the mechanism is calibrated",
-            "wait for more devices, or state fewer",
-        )
-
-
-def rows(sums: NoisySums, unit: float, devices: int, confidence: float) -> Answer:
-    """Returns an answer whose rows are the sums, each in steps of `unit`."""
-    low, high = sums.interval(1.0 - confidence)
-    return Answer(
-        keys=np.arange(sums.estimates.size),
-        estimates=sums.estimates * unit,
-        standard_errors=np.sqrt(sums.variances) * unit,
-        error_claim=sums.claim,
-        low=low * unit,
-        high=high * unit,
-        confidence=confidence,
-        bias=0.0,
-        bias_claim="exact",
-        devices=devices,
-    )
+    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
+        bounded = self.unit * self.vectors(items, rng).totals().astype(np.float64)
+        return Truth(np.arange(bounded.size), self.exact(items), bounded)
 
 
 class Count(LinearQuestion):
@@ -118,16 +68,11 @@ class Count(LinearQuestion):
         return Shape(size=1, most_l1=1, most_l2=1.0)
 
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
-        del rng
         holders = np.flatnonzero(np.diff(items.starts))
-        return Vectors(holders, np.zeros_like(holders), np.ones_like(holders), items.devices)
+        return _ones(holders, np.zeros_like(holders), 1, items)
 
-    def decode(self, sums: NoisySums, devices: int, confidence: float) -> Answer:
-        return rows(sums, self.unit, devices, confidence)
-
-    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
-        exact = self.vectors(items, rng).totals(1).astype(np.float64)
-        return Truth(np.zeros(1, np.int64), exact, exact)
+    def exact(self, items: Items) -> Float64Array:
+        return np.array([np.count_nonzero(np.diff(items.starts))], np.float64)
 
 
 class Histogram(LinearQuestion):
@@ -146,43 +91,31 @@ class Histogram(LinearQuestion):
         return Shape(size=self.size, most_l1=most, most_l2=most**0.5)
 
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
-        owners, keys, _ = bounded(items, self.size, self.most_keys, rng)
-        return Vectors(owners, keys, np.ones_like(keys), items.devices)
+        owners, keys, _ = items.bounded(self.size, self.most_keys, rng)
+        return _ones(owners, keys, self.size, items)
 
-    def decode(self, sums: NoisySums, devices: int, confidence: float) -> Answer:
-        return rows(sums, self.unit, devices, confidence)
-
-    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
-        kept = self.vectors(items, rng).totals(self.size).astype(np.float64)
-        _, keys, _ = bounded(items, self.size, items.keys.size, rng)
-        exact = np.bincount(keys, minlength=self.size).astype(np.float64)
-        return Truth(np.arange(self.size), exact, kept)
+    def exact(self, items: Items) -> Float64Array:
+        return np.bincount(items.summed(self.size)[1], minlength=self.size).astype(np.float64)
 
 
 class Sum(LinearQuestion):
-    """Sums of numbers by key: each device's number at a key, the sum of its values there, is clipped
-    to a range."""
+    """Sums of numbers by key. A device's number at a key is the sum of its values there, clipped to
+    [low, high]; then all its numbers are scaled down to the norms."""
 
     kind: Literal["sum"] = "sum"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Sums of clipped numbers, by key."""
-    low: float = 0.0
-    """Least number after clipping; 0 or negative, because a device without the key adds 0."""
+    low: Annotated[float, Field(le=0)] = 0.0
+    """Least number; 0 or negative, because a device without the key adds 0."""
     high: Annotated[float, Field(gt=0)]
-    """Largest number after clipping."""
+    """Largest number, L-infinity if it is above -low."""
     size: Size = 1
     """P, number of keys; keys are 0 to P - 1."""
     most_keys: MostKeys = 1
     """L0, most keys of a device; of more, a uniform sample counts."""
     most_l1: Annotated[float, Field(gt=0)] | None = None
-    """Largest sum of a device's absolute numbers; a device with more is scaled down."""
+    """L1, largest sum of a device's absolute numbers; None if only the other bounds hold."""
     most_l2: Annotated[float, Field(gt=0)] | None = None
-    """Largest Euclidean norm of a device's numbers; a device with more is scaled down."""
-
-    @model_validator(mode="after")
-    def _has_a_range(self) -> "Sum":
-        if self.low > 0:
-            raise InputError.of("low", self.low, "must not be above 0", "subtract it beforehand")
-        return self
+    """L2, largest Euclidean norm of a device's numbers; None if only the other bounds hold."""
 
     @property
     def unit(self) -> float:
@@ -192,47 +125,32 @@ class Sum(LinearQuestion):
     def shape(self) -> Shape:
         most = min(self.most_keys, self.size)
         l1, l2 = most * RESOLUTION, most**0.5 * RESOLUTION
-        # Rounding adds less than one step to each number.
+        # Rounding adds less than a step to each number.
         if self.most_l1 is not None:
             l1 = min(l1, int(self.most_l1 / self.unit) + most)
         if self.most_l2 is not None:
             l2 = min(l2, self.most_l2 / self.unit + most**0.5)
-            l1 = min(l1, int(self.most_l2 * most**0.5 / self.unit) + most)
-        # The L2 norm is at most the L1 norm.
-        return Shape(self.size, l1, min(l2, float(l1)), self.low < 0, is_rounded=True)
+        # Each norm bounds the other.
+        l1 = min(l1, int(l2 * most**0.5))
+        return Shape(self.size, l1, min(l2, float(l1)), is_signed=self.low < 0)
 
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
-        owners, keys, numbers = self._numbers(items, rng)
-        # Clipped again, because a division may have rounded up.
-        steps = np.clip(rounded(numbers / self.unit, rng), -RESOLUTION, RESOLUTION)
-        return Vectors(owners, keys, steps, items.devices)
-
-    def decode(self, sums: NoisySums, devices: int, confidence: float) -> Answer:
-        return rows(sums, self.unit, devices, confidence)
-
-    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
-        owners, keys, numbers = self._numbers(items, rng)
-        kept = np.bincount(keys, numbers, self.size)
-        return Truth(np.arange(self.size), np.bincount(items.keys, items.values, self.size), kept)
-
-    def _numbers(self, items: Items, rng: np.random.Generator):
-        """Returns (owner, key, bounded number), [I] each."""
-        owners, keys, sums = bounded(items, self.size, self.most_keys, rng)
+        owners, keys, sums = items.bounded(self.size, self.most_keys, rng)
         numbers = np.clip(sums, self.low, self.high)
         for order, most in ((1, self.most_l1), (2, self.most_l2)):
-            if most is not None and numbers.size:
+            if most is not None:
                 powers = np.bincount(owners, np.abs(numbers) ** order, items.devices)
-                norms = powers[owners] ** (1.0 / order)
-                numbers = numbers * np.minimum(1.0, most / np.maximum(norms, 1e-300))
-        return owners, keys, numbers
+                numbers = numbers / np.maximum(1.0, powers[owners] ** (1.0 / order) / most)
+        return Vectors(owners, keys, rounded(numbers / self.unit, rng), self.size, items.devices)
+
+    def exact(self, items: Items) -> Float64Array:
+        _, keys, sums = items.summed(self.size)
+        return np.bincount(keys, sums, self.size).astype(np.float64)
 
 
 class Distinct(LinearQuestion):
-    """Number of distinct keys, of an open domain, that any device holds.
-
-    A device adds at most its `most_keys` keys to the set, so the exact number with noise at this
-    sensitivity is private. No sum of vectors has that number, so only a trusted server can answer.
-    """
+    """Number of distinct keys, of an open domain, that any device holds: the exact number with
+    noise. A device changes it by at most its `most_keys` keys."""
 
     kind: Literal["distinct"] = "distinct"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Number of distinct keys."""
@@ -243,21 +161,17 @@ class Distinct(LinearQuestion):
     def shape(self) -> Shape:
         return Shape(size=1, most_l1=self.most_keys, most_l2=float(self.most_keys))
 
-    def plan(self, trust: Trust, budget: Budget) -> LinearPlan:
-        check_central(self, trust, "the union of keys is no sum of vectors")
+    def plan(self, trust: Trust, budget: Budget) -> Plan:
+        check_central(self, trust, "a union of keys is no sum of vectors")
         return super().plan(trust, budget)
 
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
-        _, keys, _ = bounded(items, None, self.most_keys, rng)
+        _, keys, _ = items.bounded(KEYS, self.most_keys, rng)
         one = np.zeros(1, np.int64)
-        return Vectors(one, one, np.array([np.unique(keys).size]), items.devices)
+        return Vectors(one, one, np.array([np.unique(keys).size]), 1, items.devices)
 
-    def decode(self, sums: NoisySums, devices: int, confidence: float) -> Answer:
-        return rows(sums, self.unit, devices, confidence)
-
-    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
-        kept = self.vectors(items, rng).totals(1).astype(np.float64)
-        return Truth(np.zeros(1, np.int64), np.array([np.unique(items.keys).size * 1.0]), kept)
+    def exact(self, items: Items) -> Float64Array:
+        return np.array([np.unique(items.keys).size], np.float64)
 
 
 def check_central(question: Question, trust: Trust, reason: str) -> None:
@@ -267,3 +181,16 @@ def check_central(question: Question, trust: Trust, reason: str) -> None:
             f"{question.kind} under the trust model {trust.kind} has no theorem: {reason}; "
             "take the trust model central"
         )
+
+
+def rounded(steps: Float64Array, rng: np.random.Generator) -> Int64Array:
+    """Returns numbers of at most RESOLUTION rounded to a neighbouring whole number at random,
+    without bias."""
+    below = np.floor(steps)
+    whole = (below + (rng.random(steps.shape) < steps - below)).astype(np.int64)
+    # A number may exceed the bound by the rounding of a division.
+    return np.clip(whole, -RESOLUTION, RESOLUTION)
+
+
+def _ones(owners: Int64Array, keys: Int64Array, size: int, items: Items) -> Vectors:
+    return Vectors(owners, keys, np.ones_like(keys), size, items.devices)

@@ -25,26 +25,28 @@ from pydantic import Field
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.accounting.events import MOST_COUNT, ApproximateDP
 from fedray.mechanisms.accounting.shuffling import largest_local_epsilon
-from fedray.mechanisms.questions.question import Budget, PairRefused
-from fedray.mechanisms.questions.sums import NoisySums, Shape, SumMechanism, SumTrust, Vectors
+from fedray.mechanisms.questions.trust import (
+    Budget,
+    NoisySums,
+    PairRefused,
+    Shape,
+    SumMechanism,
+    Trust,
+    Vectors,
+)
 
-MOST_DEFINED = 12
-"""Most categories for which `RandomisedReports.definition` lists all outputs."""
 
-
-class Local(SumTrust):
+class Local(Trust):
     """Every device randomises its own report; no other party is trusted."""
 
     kind: Literal["local"] = "local"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Reports randomised by the devices."""
 
     def mechanism(self, shape: Shape, budget: Budget, releases: int = 1) -> SumMechanism:
-        mechanism = RandomisedReports(shape, budget.epsilon, releases)
-        mechanism.event = ApproximateDP(epsilon=budget.epsilon, theorem=mechanism.theorem)
-        return mechanism
+        return RandomisedReports(shape, budget.epsilon, releases)
 
 
-class Shuffled(SumTrust):
+class Shuffled(Trust):
     """Every device randomises its own report, less than locally, and a trusted shuffler removes the
     order of the reports."""
 
@@ -74,17 +76,24 @@ class Shuffled(SumTrust):
 
 class RandomisedReports(SumMechanism):
     """Reports of local randomisers. For several releases devices are divided into equal groups, of
-    which each reports once, with all of epsilon."""
+    which each reports once, with all of epsilon.
+
+    Reports are independent, so a number of reports is at least as concentrated as a binomial of the
+    same mean (Hoeffding 1956, Theorems 4 and 5): its variance is at most the binomial's, here at
+    the observed share, and the interval of Clopper and Pearson covers at least as often as stated.
+    The same holds of a group, which is a uniform sample of the devices.
+    """
 
     def __init__(self, shape: Shape, epsilon: float, releases: int) -> None:
         self.shape, self.groups, self.least_devices = shape, releases, releases
         self.categories = shape.size * (2 if shape.is_signed else 1)
         grown = math.exp(epsilon)
-        # As functions of e^epsilon: p of the true category, q of the others.
+        # Probabilities of a category: p if it is the true one, else q.
         response = grown / (grown + self.categories), 1.0 / (grown + self.categories)
         unary = 0.5, 1.0 / (grown + 1.0)
         self.p, self.q = min((response, unary), key=_variance_at_none)
         self.is_unary = (self.p, self.q) == unary
+        self.scale = shape.most_l1 / (self.p - self.q)
         if self.is_unary:
             self.name = f"optimised unary encoding of {self.categories:,} bits"
             self.theorem = "Wang, Blocki, Li, Jha 2017, section 4.3"
@@ -92,96 +101,78 @@ class RandomisedReports(SumMechanism):
             self.name = f"{self.categories + 1:,}-ary randomised response"
             self.theorem = "Kairouz, Bonawitz, Ramage 2016, section 3"
         self.name += f" at local epsilon {epsilon:.4g}"
+        self.event = ApproximateDP(epsilon=epsilon, theorem=self.theorem)
 
     def variance(self, devices: int) -> float:
-        signs = 2.0 if self.shape.is_signed else 1.0
-        one = devices * self.shape.most_l1**2 * _variance_at_none((self.p, self.q))
-        # Reports of other groups are unknown, so a group's sum is scaled up.
-        return signs * self.groups * one
+        signs = 2 if self.shape.is_signed else 1
+        # The other groups' sums are unknown, so a group's is multiplied by their number.
+        return signs * self.groups * devices * self.scale**2 * self.q * (1.0 - self.q)
 
-    def release(self, vectors: Vectors, rng: np.random.Generator) -> "Reports":
+    def release(self, vectors: Vectors, rng: np.random.Generator) -> NoisySums:
         counts = np.bincount(self.drawn(vectors, rng), minlength=self.categories + 1)
+        devices = vectors.devices
         if self.is_unary:
-            total = counts.sum()
-            seen = rng.binomial(counts, self.p) + rng.binomial(total - counts, self.q)
+            seen = rng.binomial(counts, self.p) + rng.binomial(devices - counts, self.q)
         else:
             # Randomised response keeps the category, or sends a uniform one of all K + 1.
             kept = rng.binomial(counts, self.p - self.q)
             uniform = np.full(counts.size, 1.0 / counts.size)
-            seen = kept + rng.multinomial(vectors.devices - kept.sum(), uniform)
-        return Reports(self, seen[: self.categories], vectors.devices)
+            seen = kept + rng.multinomial(devices - kept.sum(), uniform)
+        seen = seen[: self.categories]
+
+        def interval(failure: float) -> tuple[Float64Array, Float64Array]:
+        from scipy.stats import beta
+
+            # Each end may fail, of either sign.
+            tail = failure / (4.0 if self.shape.is_signed else 2.0)
+            low = np.where(seen > 0, beta.ppf(tail, np.maximum(seen, 1), devices - seen + 1), 0.0)
+            unseen = np.maximum(devices - seen, 1)
+            high = np.where(seen < devices, beta.isf(tail, seen + 1, unseen), 1.0)
+            return devices * self._sums(low, high), devices * self._sums(high, low)
+
+        share = seen / devices
+        variances = devices * self.scale**2 * self._spread(share)
+        return NoisySums(devices * self._sums(share, share), variances, "estimate", interval)
 
     def drawn(self, vectors: Vectors, rng: np.random.Generator) -> Int64Array:
         """Returns the category that each device draws, [devices]."""
-        ends = np.cumsum(np.abs(vectors.steps))
-        first = np.searchsorted(vectors.owners, vectors.owners)
-        base = np.concatenate([[0], ends])[first]
-        place = rng.integers(self.shape.most_l1, size=vectors.devices)[vectors.owners] + base
-        is_drawn = (place < ends) & (place >= ends - np.abs(vectors.steps))
+        sizes = np.abs(vectors.steps)
+        ends = np.cumsum(sizes)
+        # Coordinates of a device lie one after the other on a line of most_l1 steps.
+        base = (ends - sizes)[np.searchsorted(vectors.owners, vectors.owners)]
+        place = base + rng.integers(self.shape.most_l1, size=vectors.devices)[vectors.owners]
+        is_drawn = (place < ends) & (place >= ends - sizes)
         drawn = np.full(vectors.devices, self.categories)
         signs = np.where(vectors.steps < 0, self.shape.size, 0)
         drawn[vectors.owners[is_drawn]] = (vectors.keys + signs)[is_drawn]
         return drawn
 
     def definition(self) -> Float64Array:
-        """Returns the probability of each output given each category, [K + 1, outputs]; the outputs
-        are categories, or all settings of the bits. Slow; for tests."""
+        """Returns the probability of each output given each category, [K + 1, outputs], for tests;
+        the outputs are categories, or all 2^K settings of the bits."""
         size = self.categories
-        assert size <= MOST_DEFINED, "too many outputs to list"
         if not self.is_unary:
             return self.q + (self.p - self.q) * np.eye(size + 1)
         bits = np.arange(1 << size)[:, None] >> np.arange(size) & 1
         ones = self.q + (self.p - self.q) * np.eye(size + 1, size)
         return np.prod(np.where(bits[None], ones[:, None], 1.0 - ones[:, None]), axis=2)
 
-
-class Reports(NoisySums):
-    """Numbers of reports of each category, and the sums that they estimate.
-
-    Reports are independent, so a number of reports is at least as concentrated as a binomial of the
-    same mean (Hoeffding 1956, Theorems 4 and 5): its variance is at most the binomial's, here at
-    the observed share, and Clopper and Pearson's interval covers at least as often as stated. The
-    same holds if the devices are a uniform sample of all, as one of several groups.
-    """
-
-    claim = "estimate"
-
-    def __init__(self, mechanism: RandomisedReports, seen: Int64Array, devices: int) -> None:
-        self._mechanism, self._seen, self._devices = mechanism, seen, devices
-        share = seen / max(devices, 1)
-        scale = mechanism.shape.most_l1 * devices / (mechanism.p - mechanism.q)
-        spread = share * (1.0 - share)
-        if mechanism.shape.is_signed:
-            plus, minus = np.split(share, 2)
-            # Covariance of two bits of a report, or of two of its categories.
-            if mechanism.is_unary:
-                crossed = (plus - mechanism.q) * (minus - mechanism.q)
-            else:
-                crossed = plus * minus
-            spread = sum(np.split(spread, 2)) + 2.0 * np.maximum(crossed, 0.0)
-        self.variances = scale**2 * spread / max(devices, 1)
-        self.estimates = self._sums(share, share)
-
-    def interval(self, failure: float) -> tuple[Float64Array, Float64Array]:
-        from scipy.stats import beta
-
-        # Both signs may fail.
-        tail = failure / (4.0 if self._mechanism.shape.is_signed else 2.0)
-        seen, unseen = self._seen, self._devices - self._seen
-        with np.errstate(invalid="ignore"):
-            low = np.where(seen == 0, 0.0, beta.ppf(tail, seen, unseen + 1))
-            high = np.where(unseen == 0, 1.0, beta.isf(tail, seen + 1, unseen))
-        return self._sums(low, high), self._sums(high, low)
+    def _spread(self, share: Float64Array) -> Float64Array:
+        """Returns the variance of a device's report at the shares of the categories."""
+        if not self.shape.is_signed:
+            return share * (1.0 - share)
+        plus, minus = np.split(share, 2)
+        # Covariance of two bits of a report, or of two categories of which it is one.
+        offset = self.q if self.is_unary else 0.0
+        crossed = np.maximum((plus - offset) * (minus - offset), 0.0)
+        return plus * (1.0 - plus) + minus * (1.0 - minus) + 2.0 * crossed
 
     def _sums(self, share: Float64Array, opposite: Float64Array) -> Float64Array:
-        """Returns sums from shares of reports; `opposite` has the shares to subtract, of negative
-        values."""
-        mechanism = self._mechanism
-        scale = mechanism.shape.most_l1 * self._devices / (mechanism.p - mechanism.q)
-        if not mechanism.shape.is_signed:
-            return (share - mechanism.q) * scale
-        size = mechanism.shape.size
-        return (share[:size] - opposite[size:]) * scale
+        """Returns the sums of a device from shares of categories, and of those of negative values
+        from `opposite`."""
+        if not self.shape.is_signed:
+            return self.scale * (share - self.q)
+        return self.scale * (share[: self.shape.size] - opposite[self.shape.size :])
 
 
 def _variance_at_none(probabilities: tuple[float, float]) -> float:

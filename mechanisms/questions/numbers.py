@@ -1,16 +1,16 @@
 """Questions about one number per device, the average of its values: `mean` and `quantiles`."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
-from fedray.mechanisms.questions.linear import MOST_SIZE, LinearPlan, LinearQuestion
-from fedray.mechanisms.questions.question import Answer, Budget, Items, Trust, Truth
-from fedray.mechanisms.questions.sums import RESOLUTION, NoisySums, Shape, Vectors, rounded
+from fedray.mechanisms.questions.linear import MOST_SIZE, RESOLUTION, LinearQuestion, rounded
+from fedray.mechanisms.questions.question import Answer, Items, Truth
+from fedray.mechanisms.questions.trust import NoisySums, Shape, Vectors
 
 
 class _Numbers(LinearQuestion):
@@ -20,7 +20,7 @@ class _Numbers(LinearQuestion):
     """Largest number after clipping."""
 
     @model_validator(mode="after")
-    def _has_a_range(self):
+    def _has_a_range(self) -> Self:
         if not self.low < self.high:
             raise InputError.of("high", self.high, f"must be above low = {self.low:g}", "raise it")
         return self
@@ -47,69 +47,54 @@ class Mean(_Numbers):
 
     @property
     def shape(self) -> Shape:
-        return Shape(2, 2 * RESOLUTION, math.sqrt(2) * RESOLUTION, is_signed=True, is_rounded=True)
+        return Shape(2, 2 * RESOLUTION, math.sqrt(2) * RESOLUTION, is_signed=True)
 
     @property
-    def middle(self) -> float:
-        """Middle of the range."""
-        return (self.low + self.high) / 2
+    def unit(self) -> float:
+        return (self.high - self.low) / 2 / RESOLUTION
 
-    @property
-    def half(self) -> float:
-        """Half the width of the range."""
-        return (self.high - self.low) / 2
-
-    def plan(self, trust: Trust, budget: Budget) -> "MeanPlan":
-        return MeanPlan(self, super().plan(trust, budget).sums)
+    def error_of(self, deviation: float, devices: int) -> float:
+        return deviation * self.unit / devices
 
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
         holders, numbers = self._of_devices(items)
-        apart = (np.clip(numbers, self.low, self.high) - self.middle) / self.half
-        places = np.clip(rounded(apart * RESOLUTION, rng), -RESOLUTION, RESOLUTION)
-        steps = np.stack([places, np.full(holders.size, RESOLUTION)], axis=1)
+        middle = (self.low + self.high) / 2
+        places = rounded((np.clip(numbers, self.low, self.high) - middle) / self.unit, rng)
+        steps = np.stack([places, np.full(holders.size, RESOLUTION)], axis=1).ravel()
         keys = np.tile(np.arange(2), holders.size)
-        return Vectors(np.repeat(holders, 2), keys, steps.ravel(), items.devices)
+        return Vectors(np.repeat(holders, 2), keys, steps, 2, items.devices)
 
     def decode(self, sums: NoisySums, devices: int, confidence: float) -> Answer:
         total, count = sums.estimates
-        # A count below one device's noise says nothing; the whole range is the interval.
-        ratio = float(np.clip(total / count, -1, 1)) if count > 0 else 0.0
-        lows, highs = sums.interval((1.0 - confidence) / 2.0)
-        low, high, error, bias = -1.0, 1.0, math.nan, 2.0
-        if lows[1] > 0:
-            ends = [each / n for each in (lows[0], highs[0]) for n in (lows[1], highs[1])]
-            low, high = (float(np.clip(each, -1, 1)) for each in (min(ends), max(ends)))
-            variance = sums.variances[0] + ratio**2 * sums.variances[1]
-            error = math.sqrt(variance) / count
-            bias = abs(ratio) * sums.variances[1] / count**2
+        low, high = sums.interval((1.0 - confidence) / 2.0)
+        # Relative to half the range, from its middle, which is all that a count near 0 leaves.
+        estimate, ends, error, bias = 0.0, np.array([-1.0, 1.0]), math.nan, 2.0
+        if low[1] > 0:
+            estimate = float(np.clip(total / count, -1.0, 1.0))
+            ratios = np.divide.outer([low[0], high[0]], [low[1], high[1]])
+            ends = np.clip([ratios[0].min(), ratios[1].max()], -1.0, 1.0)
+            error = math.sqrt(sums.variances @ [1.0, estimate**2]) / count
+            bias = abs(estimate) * float(sums.variances[1]) / count**2
+        half, middle = (self.high - self.low) / 2, (self.low + self.high) / 2
         return Answer(
             keys=np.zeros(1, np.int64),
-            estimates=np.array([self.middle + self.half * ratio]),
-            standard_errors=np.array([self.half * error]),
+            estimates=np.array([middle + half * estimate]),
+            standard_errors=np.array([half * error]),
             error_claim="estimate",
-            low=np.array([self.middle + self.half * low]),
-            high=np.array([self.middle + self.half * high]),
+            low=middle + half * ends[:1],
+            high=middle + half * ends[1:],
             confidence=confidence,
-            bias=self.half * bias,
-            bias_claim="estimate",
             devices=devices,
+            bias=half * bias,
+            bias_claim="estimate",
         )
 
     def truth(self, items: Items, rng: np.random.Generator) -> Truth:
         del rng
         _, numbers = self._of_devices(items)
-        if not numbers.size:
-            numbers = np.array([math.nan])
+        numbers = numbers if numbers.size else np.array([math.nan])
         kept = np.clip(numbers, self.low, self.high)
         return Truth(np.zeros(1, np.int64), numbers[None].mean(axis=1), kept[None].mean(axis=1))
-
-
-class MeanPlan(LinearPlan):
-    """The plan of a mean."""
-
-    def standard_error(self, devices: int) -> float:
-        assert isinstance(self._question, Mean)
-        return self._question.half / RESOLUTION * self.sums.variance(devices) ** 0.5 / devices
 
 
 class Quantiles(_Numbers):
@@ -134,7 +119,7 @@ class Quantiles(_Numbers):
     """Levels of nodes; there are branching^levels bins."""
 
     @model_validator(mode="after")
-    def _is_a_small_tree(self):
+    def _is_a_small_tree(self) -> Self:
         if self._sizes.sum() > MOST_SIZE:
             rule = f"makes more than {MOST_SIZE:,} nodes with `branching={self.branching}`"
             raise InputError.of("levels", self.levels, rule, "lower one of them")
@@ -147,17 +132,17 @@ class Quantiles(_Numbers):
 
     @property
     def _sizes(self) -> Int64Array:
-        return np.array([min(self.branching**each, 1 << 60) for each in range(1, self.levels + 1)])
+        return np.array([min(self.branching**each, 1 << 40) for each in range(1, self.levels + 1)])
 
     @property
     def shape(self) -> Shape:
         return Shape(int(self._sizes.sum()), self.levels, self.levels**0.5)
 
-    def plan(self, trust: Trust, budget: Budget) -> "QuantilesPlan":
-        return QuantilesPlan(self, super().plan(trust, budget).sums)
+    def error_of(self, deviation: float, devices: int) -> float:
+        del devices
+        return deviation * math.sqrt((self.branching - 1) * self.levels)
 
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
-        del rng
         holders, numbers = self._of_devices(items)
         share = (np.clip(numbers, self.low, self.high) - self.low) / (self.high - self.low)
         bins = np.minimum((share * self.bins).astype(np.int64), self.bins - 1)
@@ -165,7 +150,9 @@ class Quantiles(_Numbers):
         offsets = np.cumsum(self._sizes) - self._sizes
         keys = offsets + bins[:, None] // (self.bins // self._sizes)
         owners = np.repeat(holders, self.levels)
-        return Vectors(owners, keys.ravel(), np.ones(keys.size, np.int64), items.devices)
+        return Vectors(
+            owners, keys.ravel(), np.ones(keys.size, np.int64), self.shape.size, items.devices
+        )
 
     def ranks(self, nodes: Float64Array) -> Float64Array:
         """Returns the number of devices below each edge of the bins, [bins + 1], from the nodes."""
@@ -199,9 +186,9 @@ class Quantiles(_Numbers):
             low=low,
             high=high,
             confidence=confidence,
+            devices=devices,
             bias=float((high - low).max()),
             bias_claim="estimate",
-            devices=devices,
         )
 
     def truth(self, items: Items, rng: np.random.Generator) -> Truth:
@@ -212,12 +199,3 @@ class Quantiles(_Numbers):
             return Truth(np.arange(missing.size), missing, missing)
         exact = np.quantile(numbers, self.shares, method="inverted_cdf")
         return Truth(np.arange(exact.size), exact, np.clip(exact, self.low, self.high))
-
-
-class QuantilesPlan(LinearPlan):
-    """The plan of quantiles."""
-
-    def standard_error(self, devices: int) -> float:
-        assert isinstance(self._question, Quantiles)
-        nodes = (self._question.branching - 1) * self._question.levels
-        return super().standard_error(devices) * nodes**0.5
