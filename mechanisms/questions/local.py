@@ -121,7 +121,7 @@ class RandomisedReports(SumMechanism):
         seen = seen[: self.categories]
 
         def interval(failure: float) -> tuple[Float64Array, Float64Array]:
-        from scipy.stats import beta
+            from scipy.stats import beta
 
             # Each end may fail, of either sign.
             tail = failure / (4.0 if self.shape.is_signed else 2.0)
