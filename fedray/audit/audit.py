@@ -53,6 +53,8 @@ from fedray.audit.questions import (
     AnswerPrivacy,
     assumptions_of_answers,
     privacy_of_answers,
+    privacy_of_vocabulary,
+    vocabulary_cost,
 )
 from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
@@ -228,7 +230,8 @@ class Audit(DrawnResult):
     """Reason for having no privacy figures of a model: the run added no noise, or trained none.
     Absent with noise."""
     answers: IfAny[tuple[AnswerPrivacy, ...]]
-    """Privacy of the answers to the run's question. Absent without one."""
+    """Privacy of the answers to the run's question, or of a private vocabulary. Absent without
+    either."""
     exclusions: Exclusions | None
     """Devices that a filter excluded; None for a run without a filter, and for a log."""
     scenario: NotInJson[Scenario | None]
@@ -676,10 +679,12 @@ def audit_trace(
     # A claim cannot supply figures for a run without noise.
     if is_silent:
         mechanisms = []
-    answers = None
+    answers, told = None, vocabulary_cost(scenario)
+    model = (mechanisms[0].observed, mechanisms[0].enforced) if mechanisms else None
     if scenario is not None and scenario.analytics is not None:
-        model = (mechanisms[0].observed, mechanisms[0].enforced) if mechanisms else None
         answers = privacy_of_answers(scenario, patterns.max_participations, enforced, model)
+    if told is not None and model is not None:
+        answers = (*(answers or ()), *privacy_of_vocabulary(told, model))
     # Withdraws figures that the trace, the log or the noise does not support.
     broken = [
         each.statement
@@ -717,7 +722,7 @@ def audit_trace(
         scenario=scenario,
         claim=claim,
         rests_on=(
-            *(assumptions_of_answers(scenario) if scenario is not None and asks else ()),
+            *assumptions_of_answers(scenario),
             *(
                 ()
                 if is_untrained

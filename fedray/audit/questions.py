@@ -14,11 +14,17 @@ from fedray.audit.assumptions import ASSUMED
 from fedray.audit.guarantees import Guarantee, Limits
 from fedray.base.document import Document, InJson, NotInJson
 from fedray.mechanisms.accounting.accountants import epsilon_of
-from fedray.mechanisms.accounting.events import Composed, Event, Repeated
+from fedray.mechanisms.accounting.events import Composed, Event, Repeated, read_event
 from fedray.scenario import Scenario
+from fedray.scenario.data import FormedData, VocabularyCost
 from fedray.trace.imported import Assumption
 
 ONLY_ANSWERS = "no model was trained; the answers of the windows are accounted for by themselves"
+VOCABULARY = (
+    "The vocabulary was found by a private question. Only the rows on vocabulary and model include "
+    "what it cost; they are for a device that answered as often as the rules permit and trained."
+)
+"""Assumption of a training with a private vocabulary."""
 TRUSTED = {
     "central": "the server sees what devices hold, bounds it and adds the noise, so it is trusted",
     "distributed": "devices add the noise, and the server sees their sum only (secure "
@@ -42,8 +48,8 @@ class AnswerPrivacy(Document):
     """Theorem behind the event of a window."""
     basis: str
     """Meaning of `windows`: "window" for a single one, "observed" for the most of a device of this
-    trace, "enforced" for the most that the rules permit; with ", with the model" if the training
-    of the run is included."""
+    trace, "enforced" for the most that the rules permit, "vocabulary" for all windows of another
+    run; with "model" if the training of the run is included."""
     windows: int | None
     """Number of windows in which one device answers; None if the rules ensure nothing."""
     event: NotInJson[Event | None]
@@ -92,25 +98,62 @@ def privacy_of_answers(
         AnswerPrivacy(trust.kind, plan.mechanism, plan.theorem, name, count, event, delta, *why)
         for trust, plan in zip(analytics.trust, plans, strict=True)
         for basis, count, *why, training in rows
-        for name, event, delta in _spent(basis, plan.event, count, own, training)
+        for name, event, delta in _spent(
+            basis, _repeated(plan.event, count), own * (count or 1), training
+        )
+    )
+
+
+def privacy_of_vocabulary(
+    cost: VocabularyCost, model: tuple[Guarantee, Guarantee]
+) -> tuple[AnswerPrivacy, ...]:
+    """Returns the privacy of a private vocabulary, and together with the model trained on it.
+
+    Args:
+        cost: what the vocabulary cost a device that may also train.
+        model: observed and enforced guarantee of the training.
+    """
+    told = read_event(cost.event)
+    rows: list[Any] = [
+        ("vocabulary", told, cost.delta, True, "the rules of the run that found the words")
+    ]
+    for each in model:
+        *_, (_, event, delta) = _spent("", told, cost.delta, each)
+        basis = f"vocabulary and model, {each.name}"
+        rows.append((basis, event, delta, each.may_rest_on, each.reason))
+    return tuple(
+        AnswerPrivacy(cost.trust, cost.mechanism, cost.theorem, basis, cost.windows, *row)
+        for basis, *row in rows
     )
 
 
 def _spent(
-    basis: str, of_window: Any, windows: int | None, delta: float, training: Guarantee | None
+    basis: str, answers: Event | None, delta: float, training: Guarantee | None
 ) -> Iterator[tuple[str, Event | None, float]]:
-    """Yields (basis, event, delta) of a number of windows, and together with the training."""
-    answers = None if windows is None else Repeated(event=of_window, count=windows)
-    yield basis, answers, delta * (windows or 1)
+    """Yields (basis, event, delta) of answers, and of answers together with the training."""
+    yield basis, answers, delta
     if training is not None:
         parts: Any = (answers, training.event)
         together = None if None in parts else Composed(events=parts)
-        yield f"{basis}, with the model", together, delta * (windows or 1) + training.delta
+        yield f"{basis}, with the model", together, delta + training.delta
 
 
-def assumptions_of_answers(scenario: Scenario) -> Sequence[Assumption]:
-    """Returns the assumptions behind the privacy of the answers."""
-    assert scenario.analytics is not None
+def _repeated(of_window: Any, windows: int | None) -> Event | None:
+    return None if windows is None else Repeated(event=of_window, count=windows)
+
+
+def vocabulary_cost(scenario: Scenario | None) -> VocabularyCost | None:
+    """Returns what the vocabulary of a scenario's data cost; None unless it is a private one."""
+    data = scenario.data if scenario is not None else None
+    return data.vocabulary_cost if isinstance(data, FormedData) else None
+
+
+def assumptions_of_answers(scenario: Scenario | None) -> Sequence[Assumption]:
+    """Returns the assumptions behind the privacy of answers and of a private vocabulary."""
+    if vocabulary_cost(scenario) is not None:
+        return [Assumption(VOCABULARY, "the scenario (data.vocabulary_cost)")]
+    if scenario is None or scenario.analytics is None:
+        return []
     plans = scenario.analytics.plans(scenario.rounds.least_accepted)
     trusted = [
         f"Trust model {trust.kind}: {TRUSTED[trust.kind].format(least=plan.least_devices)}."

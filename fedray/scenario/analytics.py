@@ -1,5 +1,5 @@
-"""The table `analytics`: a question that every upload window answers, the values of the devices, and
-the trust models."""
+"""The table `analytics`: a question that every upload window answers, the values of the devices,
+and the trust models."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -54,8 +54,8 @@ class NumberValues(ValueTable):
 
 
 class WordValues(ValueTable):
-    """A set of words per device, by a Zipf law: the probability of the word of rank r, from 0, is in
-    proportion to (r + 1)^-exponent. Keys are numbers below `words`, spread so that neighbouring
+    """A set of words per device, by a Zipf law: the probability of the word of rank r, from 0, is
+    in proportion to (r + 1)^-exponent. Keys are numbers below `words`, spread so that neighbouring
     ranks have no prefix in common."""
 
     kind: Literal["words"] = "words"

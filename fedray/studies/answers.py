@@ -1,11 +1,12 @@
 """Answers to the question of a scenario, computed from a trace: the devices of round r answered in
 window r.
 
-A simulation knows what every device holds. So each private answer stands beside the exact answer of
-the devices that came, which shows the noise, and that of all devices, which shows the coverage bias:
-devices that had not come by the end of the window may be unlike those that had.
+A simulation knows what every device holds. So each private answer stands beside the exact answer
+of the devices that came, which shows the noise, and that of all devices, which shows the coverage
+bias: devices that had not come by the end of the window may be unlike those that had.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from fedray.clients.values.values import held_by, of_rows, values_of
 from fedray.mechanisms.questions.question import Items, Plan, Truth
 from fedray.scenario import Scenario
 from fedray.scenario.analytics import Analytics
+from fedray.scenario.data import VocabularyCost
 from fedray.studies.coverage import CoverageGroup, Devices
 from fedray.trace.reader import Trace
 
@@ -172,10 +174,11 @@ class Answers(DrawnResult):
 
     def write_vocabulary(self, file: str | Path) -> Path:
         """Writes the words that the first trust model found in the last window, a line each, the
-        most frequent first, and what they cost beside it (`FILE.json`).
+        most frequent first, and what they cost beside it (`FILE.json`): the enforced privacy of all
+        windows, since all were answered.
 
-        A `vocabulary_file` of recorded text then holds private words only. All windows were
-        answered, so the cost is that of all.
+        As `data.vocabulary_file` of a training on recorded text, whose audit composes both (McMahan
+        et al. 2018, appendix B).
 
         Args:
             file: file of the words.
@@ -184,21 +187,35 @@ class Answers(DrawnResult):
             Its path.
 
         Raises:
-            InputError: the question is not an open histogram, or the file cannot be written.
+            InputError: the question is not an open histogram, the rules ensure nothing, or the file
+                cannot be written.
         """
         kind = self.analytics.question.kind
         if kind != "open_histogram":
             rule = "finds no words"
             raise InputError.of("analytics.question.kind", kind, rule, "ask an open_histogram")
         path, first = Path(file), self.windows[-1].answers[0]
+        if any(each.windows is None for each in self.privacy):
+            raise InputError(
+                f"trace {str(self.path)!r}: its rules do not limit the windows of a device, so the "
+                "cost of the words is unknown; see its audit"
+            )
         text = "".join(f"{word}\n" for word in first.labels)
         write_whole(path, text.encode(), f"vocabulary {str(path)!r}", InputError)
-        cost = [
-            {**each.to_json(), "event": each.event and each.event.to_json()}
+        (spent,) = [
+            each
             for each in self.privacy
-            if each.trust == first.trust
+            if (each.trust, each.basis) == (first.trust, "enforced") and each.event is not None
         ]
-        document = {"trace_digest": self.digest, "words": len(first.labels), "privacy": cost}
+        assert spent.event is not None
+        cost = {name: getattr(spent, name) for name in VocabularyCost.model_fields}
+        document = {
+            "trace_digest": self.digest,
+            "vocabulary_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "words": len(first.labels),
+            "epsilon": spent.epsilon,
+            "cost": {**cost, "event": spent.event.to_json()},
+        }
         _write(path.with_name(f"{path.name}.json"), document)
         return path
 
@@ -222,8 +239,8 @@ def answer(
         trust_code: whether custom code that came with the trace may be run.
 
     Raises:
-        InputError: the scenario asks no question or is not that of the run, a trust model cannot answer it, a value is
-            outside the question's domain, or code is not trusted.
+        InputError: the scenario asks no question or is not that of the run, a trust model cannot
+            answer it, a value is outside the question's domain, or code is not trusted.
         TraceError: the trace cannot be read.
     """
     if not 0 < confidence < 1:

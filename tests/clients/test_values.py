@@ -131,7 +131,7 @@ def test_words_are_those_of_a_readable_twin() -> None:
             expected[f"word{rank % 500}"] += 1
         found = values.on(ids)
         assert {
-            values.label(key): times for key, times in zip(found.keys, found.values)
+            values.label(key): times for key, times in zip(found.keys, found.values, strict=True)
         } == expected
 
 
@@ -161,7 +161,7 @@ def test_examples_are_the_tokens_of_the_training_data() -> None:
         tokens = source.examples(ids, np.arange(count)[None])["tokens"][0]
         found = values.on(ids)
         expected = Counter(token for text in tokens.tolist() for token in text[1:])
-        assert dict(zip(found.keys.tolist(), found.values.tolist())) == expected
+        assert dict(zip(found.keys.tolist(), found.values.tolist(), strict=True)) == expected
 
 
 def test_examples_of_classes_and_of_recorded_words(tmp_path: Path) -> None:
@@ -176,7 +176,9 @@ def test_examples_of_classes_and_of_recorded_words(tmp_path: Path) -> None:
     data = {"kind": "parquet", "file": str(tmp_path / "d.parquet"), "tokens": "text"}
     recorded = values_of(scenario(EXAMPLES["examples"], data=data))
     found = recorded.on(np.zeros(1, np.uint64))
-    named = {recorded.label(key): times for key, times in zip(found.keys, found.values)}
+    named = {
+        recorded.label(key): times for key, times in zip(found.keys, found.values, strict=True)
+    }
     assert named == {"new": 2.0, "word": 1.0}
     with pytest.raises(InputError, match=r"data.kind='points'.*needs data with tokens or classes"):
         values_of(scenario(EXAMPLES["examples"], data={"kind": "points"}))

@@ -373,12 +373,55 @@ def test_the_words_found_are_a_vocabulary_with_its_cost(trace: Trace, tmp_path: 
     assert read_vocabulary(file) == tuple(row.label for row in rows)
     assert len(rows) > 3
     assert [row.estimate for row in rows] == sorted((row.estimate for row in rows), reverse=True)
-    cost = json.loads((tmp_path / "words.txt.json").read_text())
-    assert cost["words"] == len(rows)
-    assert [each["basis"] for each in cost["privacy"]] == ["window", "observed", "enforced"]
-    assert cost["privacy"][2]["event"]["kind"] == "repeated"
+    document = json.loads((tmp_path / "words.txt.json").read_text())
+    assert (document["words"], document["trace_digest"]) == (len(rows), trace.digest)
+    enforced = next(each for each in found.privacy if each.basis == "enforced")
+    assert document["epsilon"] == enforced.epsilon
+    assert document["cost"]["windows"] == 3
+    assert document["cost"]["event"] == enforced.event.to_json()  # pyright: ignore[reportOptionalMemberAccess]
     with pytest.raises(InputError, match=r"analytics.question.kind='mean' finds no words"):
         answer(trace).write_vocabulary(tmp_path / "other.txt")
+
+
+def test_a_training_pays_for_its_private_vocabulary_too(
+    trace: Trace, small, tmp_path: Path
+) -> None:
+    """By hand: the events of words and model in one composition, at the sum of their deltas."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = answer(trace, scenario=asking({"kind": "open_histogram", "most_keys": 2}, WORDS))
+    file = found.write_vocabulary(tmp_path / "words.txt")
+    rows = [{"client": f"c{n}", "text": "word0 word1"} for n in range(30)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "d.parquet")
+    data = (
+        f"{{kind='parquet', file='{tmp_path}/d.parquet', tokens='text', vocabulary_file='{file}'}}"
+    )
+    private = ("privacy.mechanism={kind='identity'}", "privacy.noise_multiplier=4.0")
+    value = small("rounds.count=3", f"data={data}", *private)
+    audit = audit_trace(simulate(value, HERE, tmp_path / "t"))
+    told = found.privacy[-1]
+    alone, observed, enforced = audit.answers or ()
+    assert (alone.event, alone.epsilon, alone.windows) == (told.event, told.epsilon, 3)
+    for row, guarantee in (
+        (observed, audit.mechanisms[0].observed),
+        (enforced, audit.mechanisms[0].enforced),
+    ):
+        together = Composed(events=(told.event, guarantee.event))  # pyright: ignore[reportArgumentType]
+        assert row.delta == told.delta + guarantee.delta
+        assert row.epsilon == epsilon_of(together, row.delta).epsilon
+        assert row.epsilon > guarantee.epsilon
+    assert [each.may_rest_on for each in (alone, observed, enforced)] == [True, False, True]
+    assert any("found by a private question" in text for text in audit.assumptions)
+    # A vocabulary that was changed has another cost, or none that is known.
+    file.write_text("word0\nword9\n")
+    with pytest.raises(ScenarioError, match="is about a file with sha256"):
+        small(f"data={data}")
+    (tmp_path / "words.txt.json").write_text("{}")
+    with pytest.raises(ScenarioError, match="does not say what it cost"):
+        small(f"data={data}")
+    (tmp_path / "words.txt.json").unlink()
+    assert small(f"data={data}").data.vocabulary_cost is None
 
 
 @pytest.mark.parametrize(
