@@ -20,7 +20,7 @@ from fedray.mechanisms.questions.numbers import Quantiles
 from fedray.mechanisms.questions.open_domain import PrefixTree, Thresholded
 from fedray.mechanisms.questions.question import Items
 from fedray.mechanisms.questions.registry import Central, Distributed, Local, Shuffled
-from fedray.mechanisms.questions.trust import Budget, Shape, Vectors
+from fedray.mechanisms.questions.trust import Budget, NoisySums, Shape, Vectors
 
 FALSE_ALARM = 1e-6
 FULL = "FEDRAY_ALL_SEEDS" in os.environ
@@ -342,6 +342,7 @@ def test_quantiles_without_noise_are_within_half_a_bin(shares: tuple[float, ...]
     answer = question.plan(Central(), Budget(99.0)).answer(items, rng)
     truth = question.truth(items, rng)
     assert np.abs(answer.estimates - truth.values).max() <= 0.5 / question.bins
+    assert ((answer.low <= truth.values) & (truth.values <= answer.high)).all()
     assert (answer.high - answer.low).max() <= 1.0 / question.bins * (1 + 1e-9)
 
 
@@ -370,6 +371,49 @@ def test_a_tree_with_hardly_any_noise_finds_exactly_the_keys_of_an_exhaustive_co
     for _, key in zip(owners, keys.tolist(), strict=True):
         counted[key] = counted.get(key, 0) + 1
     assert dict(zip(answer.keys.tolist(), answer.estimates.tolist(), strict=True)) == counted
+
+
+class Recorded(DiscreteLaplace):
+    """Hardly any noise, and a record of the vectors."""
+
+    def release(self, vectors: Vectors, rng: np.random.Generator) -> NoisySums:
+        seen.append(vectors)
+        return super().release(vectors, rng)
+
+
+class Spied(PrefixTree):
+    """A tree that records which devices take part in each level."""
+
+    def _vectors(self, owners, prefixes, children, turn) -> Vectors:
+        turns.append(turn)
+        return super()._vectors(owners, prefixes, children, turn)
+
+
+seen: list[Vectors] = []
+turns: list[np.ndarray] = []
+
+
+@pytest.mark.parametrize("groups", [1, 6])
+def test_a_device_is_in_a_level_of_a_tree_within_the_bounds_once_or_in_its_turn(
+    groups: int,
+) -> None:
+    question = Spied(branching=2, levels=6, most_keys=3)
+    items = tree_population(1, question, 300)
+    mechanism = Recorded(question.shape, Budget(99.0))
+    mechanism.groups = groups
+    seen.clear()
+    turns.clear()
+    question.answered(mechanism, items, np.random.default_rng(1), 0.95)
+    assert len(seen) == 6
+    for vectors in seen:
+        assert vectors.steps.tolist() == [1] * vectors.steps.size
+        pairs = np.stack([vectors.owners, vectors.keys])
+        assert np.unique(pairs, axis=1).shape == pairs.shape, "one vote for a shared prefix"
+        assert np.bincount(vectors.owners).max() <= 3
+        assert vectors.keys.max() < question.shape.size
+    assert [each.devices for each in seen] == [each.size for each in turns]
+    took_part = np.bincount(np.concatenate(turns), minlength=300)
+    assert took_part.tolist() == [6 if groups == 1 else 1] * 300
 
 
 @pytest.mark.slow
