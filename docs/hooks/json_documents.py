@@ -112,6 +112,7 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "fedray stress": Document(SweepResult, files="The file results.json is the same."),
     "fedray stress, without a sweep": Document(ShippedSweeps),
+    "fedray reproduce coverage": Document(Answers, files="The file results.json is the same."),
     "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),
     "fedray reproduce gboard": Document(
         ReproducedRuns, files="The file results.json has only the list."

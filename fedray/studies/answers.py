@@ -39,6 +39,8 @@ MOST_ROWS = 10_000
 ADDITIVE = ("count", "sum", "histogram", "open_histogram", "prefix_tree")
 """Questions whose answer grows with the devices. To compare it with that of all devices, it is
 multiplied by all devices over those that came."""
+BY_KEY = ("histogram", "open_histogram", "prefix_tree")
+"""Questions whose rows are keys of the devices' values; the last two find them."""
 KNOWN_HERE = (
     "The exact answers, and that of all devices above all, are known in a simulation only. A "
     "device holds the same in every window."
@@ -187,11 +189,11 @@ class Answers(DrawnResult):
             Its path.
 
         Raises:
-            InputError: the question is not an open histogram, the rules ensure nothing, or the file
+            InputError: the question has a closed domain, the rules ensure nothing, or the file
                 cannot be written.
         """
         kind = self.analytics.question.kind
-        if kind != "open_histogram":
+        if kind not in BY_KEY[1:]:
             rule = "finds no words"
             raise InputError.of("analytics.question.kind", kind, rule, "ask an open_histogram")
         path, first = Path(file), self.windows[-1].answers[0]
@@ -373,9 +375,7 @@ class _Asked:
         return stream_generator(self._scenario.seed, Stream.ANSWER, window)
 
     def _label(self, key: int) -> str:
-        # Only these questions have the keys of the values as rows.
-        is_by_key = self._analytics.question.kind in ("histogram", "open_histogram")
-        return self._values.label(key) if is_by_key else str(key)
+        return self._values.label(key) if self._analytics.question.kind in BY_KEY else str(key)
 
 
 def _devices_of_rounds(trace: Trace, devices: int, rounds: int) -> list[BoolArray]:

@@ -26,6 +26,11 @@ LEARNING = [
     *("rounds.report_goal=60", "training.cohort_sample=6", "training.evaluation_devices=16"),
 ]
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "coverage": {
+        "hours": "6,12",
+        "overrides": ["population.devices=30000"],
+        "placement": HERE,
+    },
     "flash": {"data": lambda folder: written_phones(folder, phones=120)},
     "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
     "gboard-predict": {"rows": "en-GB", "seeds": 1, "placement": HERE},
