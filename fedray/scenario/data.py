@@ -201,12 +201,12 @@ class FormedData(NamesDataFiles, DataTable):
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"vocabulary_file: {str(file)!r} beside it does not say what it cost ({error}); "
-                "write both by `fedray answer --vocabulary`, or remove that file"
+                "write both by `Answers.write_vocabulary`, or remove that file"
             ) from None
         if digest != self.vocabulary_sha256:
             raise ValueError(
                 f"vocabulary_file: {str(file)!r} beside it is about a file with sha256 {digest}; "
-                "write both by `fedray answer --vocabulary`"
+                "write both by `Answers.write_vocabulary`"
             )
         object.__setattr__(self, "vocabulary_cost", cost)  # frozen, and not yet handed out
         return self

@@ -152,7 +152,7 @@ def test_a_contradicted_publication_shows_in_the_exit_code(own) -> None:
 
 def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Path) -> None:
     for given, message in (
-        (("owm",), "unknown reproduction 'owm'; choose from flash, gboard,"),
+        (("owm",), "unknown reproduction 'owm'; choose from coverage, flash, gboard,"),
         (("own", "--out", str(tmp_path)), "exists already"),
         (("own", "--seeds", "3"), "No such option: --seeds"),
         (("own", "--factor", "much"), "--factor='much' must be a number"),

@@ -41,16 +41,16 @@ TRUSTS = (
 )
 """Every trust model."""
 QUESTIONS = (
-    ({"kind": "count"}, NUMBERS),
-    ({"kind": "sum", "low": -20.0, "high": 20.0}, NUMBERS),
-    (MEAN, NUMBERS),
-    ({"kind": "quantiles", "low": -20.0, "high": 20.0, "shares": [0.5]}, NUMBERS),
-    ({"kind": "histogram", "size": 64, "most_keys": 2}, WORDS),
-    ({"kind": "prefix_tree", "branching": 8, "levels": 2}, WORDS),
-    ({"kind": "open_histogram", "most_keys": 2}, WORDS),
-    ({"kind": "distinct", "most_keys": 2}, WORDS),
+    {"kind": "count"},
+    {"kind": "sum", "low": -20.0, "high": 20.0},
+    MEAN,
+    {"kind": "quantiles", "low": -20.0, "high": 20.0, "shares": [0.5]},
+    {"kind": "histogram", "size": 64, "most_keys": 2},
+    {"kind": "prefix_tree", "branching": 8, "levels": 2},
+    {"kind": "open_histogram", "most_keys": 2},
+    {"kind": "distinct", "most_keys": 2},
 )
-"""Every question, with values that it is about."""
+"""Every question."""
 CENTRAL_ONLY = ("open_histogram", "distinct")
 
 
@@ -234,10 +234,11 @@ def asking(question: dict, values: dict) -> Scenario:
     return scenario(question, values)
 
 
-@pytest.mark.parametrize(("question", "values"), QUESTIONS, ids=lambda each: each["kind"])
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each["kind"])
 def test_every_question_is_answered_under_every_trust_model_that_has_a_theorem(
-    trace: Trace, question: dict, values: dict
+    trace: Trace, question: dict
 ) -> None:
+    values = NUMBERS if question in QUESTIONS[:4] else WORDS
     value = asking(question, values)
     found = answer(trace, scenario=value)
     assert value.analytics is not None
