@@ -1,2 +1,6 @@
-"""Federated analytics: questions, trust models, and the mechanism that answers a question under
-one; see README.md of mechanisms."""
+"""Federated analytics: questions, trust models, and mechanisms that answer under them; see README.md
+of mechanisms."""
+
+from fedray.base.facade import lazily
+
+__getattr__, __dir__ = lazily(__name__)

@@ -82,7 +82,8 @@ class RandomisedReports(SumMechanism):
     Reports are independent, so a number of reports is at least as concentrated as a binomial of the
     same mean (Hoeffding 1956, Theorems 4 and 5): its variance is at most the binomial's, here at
     the observed share, and the interval of Clopper and Pearson covers at least as often as stated.
-    The same holds of a group, which is a uniform sample of the devices.
+    The same holds of a group, a uniform sample of the devices, whose number of reports is also
+    distributed as a sum of independent bits (Borcea, Branden, Liggett 2009).
     """
 
     def __init__(self, shape: Shape, epsilon: float, releases: int) -> None:
