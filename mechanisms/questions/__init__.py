@@ -1,5 +1,5 @@
 """Federated analytics: questions, trust models, and mechanisms that answer under them; see README.md
-of mechanisms."""
+of the package above."""
 
 from fedray.base.facade import lazily
 
