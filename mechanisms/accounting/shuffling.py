@@ -12,8 +12,6 @@ which is about twice as large in epsilon and needs a least n.
 import math
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import binom
 
 from fedray.base.errors import InputError
 
@@ -33,6 +31,8 @@ def shuffled_delta(local_epsilon: float, devices: int, epsilon: float, tail: flo
         epsilon: epsilon of the shuffle, above 0.
         tail: probability of C outside the sum, which is added to delta.
     """
+    from scipy.stats import binom
+
     if local_epsilon <= epsilon:
         return 0.0
     share = 2.0 / (math.exp(local_epsilon) + 1.0)
@@ -57,6 +57,8 @@ def largest_local_epsilon(epsilon: float, delta: float, devices: int) -> float:
     Raises:
         InputError: delta is 0, at which shuffling amplifies nothing.
     """
+    from scipy.optimize import brentq
+
     if delta <= 0:
         raise InputError.of(
             "delta", delta, "must be above 0 for amplification by shuffling", "1e-8 is usual"

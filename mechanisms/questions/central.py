@@ -14,12 +14,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
-from scipy.stats import norm
 
 from fedray.base.arrays import Float64Array
-from fedray.base.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
 from fedray.base.errors import InputError
-from fedray.base.rng import Key
 from fedray.mechanisms.accounting.calibration import least_noise_multiplier
 from fedray.mechanisms.accounting.events import (
     MOST_COUNT,
@@ -176,6 +173,10 @@ class DiscreteGaussian(AddedNoise):
         return self._finer_variance(devices) / self.fineness**2
 
     def noise(self, size: int, devices: int, rng: np.random.Generator) -> Float64Array:
+        # Imported here, because it compiles the sampler.
+        from fedray.base.discrete_noise import NoiseScale, add_noise
+        from fedray.base.rng import Key
+
         self.check_deviation(devices)
         noise = np.zeros(size, np.int64)
         key = Key(*rng.integers(1 << 32, size=2, dtype=np.uint64))
@@ -185,6 +186,8 @@ class DiscreteGaussian(AddedNoise):
 
     def check_deviation(self, devices: int) -> None:
         """Raises InputError if no sampler is exact for noise this large."""
+        from fedray.base.discrete_noise import MOST_DEVIATION
+
         deviation = math.sqrt(self._finer_variance(devices))
         if deviation > MOST_DEVIATION:
             raise InputError(
@@ -195,8 +198,10 @@ class DiscreteGaussian(AddedNoise):
     def width(self, devices: int, failure: float) -> float:
         # For whole t, P(|z| > t) <= 2 (1 - Phi(t / sigma)): the sum over a tail is below an
         # integral, and the normaliser is above sigma sqrt(2 pi) (Poisson summation).
+        from scipy.special import ndtri
+
         deviation = math.sqrt(self._finer_variance(devices))
-        return math.ceil(deviation * float(norm.isf(failure / 2.0))) / self.fineness
+        return math.ceil(deviation * -float(ndtri(failure / 2.0))) / self.fineness
 
     def tail(self, least: int) -> float:
         reach = math.ceil(40.0 * math.sqrt(self.device_variance)) + 2

@@ -21,7 +21,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
-from scipy.stats import beta
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.mechanisms.accounting.events import MOST_COUNT, ApproximateDP
@@ -123,11 +122,13 @@ class RandomisedReports(SumMechanism):
         seen = seen[: self.categories]
 
         def interval(failure: float) -> tuple[Float64Array, Float64Array]:
+            from scipy.special import betainccinv, betaincinv
+
             # Each end may fail, of either sign.
             tail = failure / (4.0 if self.shape.is_signed else 2.0)
-            low = np.where(seen > 0, beta.ppf(tail, np.maximum(seen, 1), devices - seen + 1), 0.0)
-            unseen = np.maximum(devices - seen, 1)
-            high = np.where(seen < devices, beta.isf(tail, seen + 1, unseen), 1.0)
+            unseen = devices - seen
+            low = np.where(seen > 0, betaincinv(np.maximum(seen, 1), unseen + 1, tail), 0.0)
+            high = np.where(unseen > 0, betainccinv(seen + 1, np.maximum(unseen, 1), tail), 1.0)
             return devices * self._sums(low, high), devices * self._sums(high, low)
 
         share = seen / devices

@@ -75,7 +75,6 @@ def test_a_wheel_has_one_top_level_name(site: Path) -> None:
         "fedray/py.typed",
         "fedray/__init__.pyi",
         "fedray/mechanisms/__init__.pyi",
-        "fedray/mechanisms/questions/__init__.pyi",
         "fedray/scenario/__init__.pyi",
         "fedray/clients/shard.py",
         "fedray/server/rounds/coordinator.py",
