@@ -167,8 +167,8 @@ def answers_figures(found: Answers) -> list[Shown]:
 def _by_window(found: Answers) -> Figure:
     x = np.array([window.end_hours for window in found.windows])
     exact = [
-        Series("exact, devices that came", "line", x, _column(found, "of_came"), is_reference=True),
-        Series("exact, all devices", "line", x, _column(found, "of_all"), is_reference=True),
+        Series("exact, devices that came", "line", x, _column(found, "of_came")),
+        Series("exact, all devices", "line", x, _column(found, "of_all")),
     ]
     private = []
     for place, trust in enumerate(found.analytics.trust):

@@ -1,2 +1,2 @@
-"""Federated analytics: questions, trust models, and the mechanism that answers a question under
-one; see README.md of mechanisms."""
+"""Federated analytics: questions, trust models, and mechanisms that answer under them; see
+README.md of the package above."""

@@ -53,7 +53,10 @@ class Central(Trust):
         if budget.delta == 0:
             return laplace
         gaussian = DiscreteGaussian(shape, budget, releases)
-        return min((laplace, gaussian), key=lambda each: each.variance(1))
+        if laplace.variance(1) <= gaussian.variance(1):
+            return laplace
+        gaussian.check_deviation(devices=1)
+        return gaussian
 
 
 class Distributed(Trust):
@@ -71,7 +74,9 @@ class Distributed(Trust):
                 "distributed noise at delta=0 has no theorem: discrete Gaussian noise needs "
                 "delta > 0; raise delta, or take the trust model central"
             )
-        return DiscreteGaussian(shape, budget, releases, self.least_devices)
+        gaussian = DiscreteGaussian(shape, budget, releases, self.least_devices)
+        gaussian.check_deviation(self.least_devices)
+        return gaussian
 
 
 class AddedNoise(SumMechanism):
@@ -168,28 +173,35 @@ class DiscreteGaussian(AddedNoise):
         return self._finer_variance(devices) / self.fineness**2
 
     def noise(self, size: int, devices: int, rng: np.random.Generator) -> Float64Array:
-        variance = self._finer_variance(devices)
-        # Numba is loaded for answers only, so that a scenario with a question is read at once.
-        from fedray.base.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
+        # Imported here, because it compiles the sampler.
+        from fedray.base.discrete_noise import NoiseScale, add_noise
         from fedray.base.rng import Key
 
-        if variance > MOST_DEVIATION**2:
-            raise InputError(
-                f"the noise deviates by {math.sqrt(variance):.3g} steps, more than "
-                f"{MOST_DEVIATION:,}; raise epsilon or delta"
-            )
+        self.check_deviation(devices)
         noise = np.zeros(size, np.int64)
         key = Key(*rng.integers(1 << 32, size=2, dtype=np.uint64))
-        add_noise(noise, key, 0, 0, *NoiseScale.at_least(Fraction(variance)))
+        scale = NoiseScale.at_least(Fraction(self._finer_variance(devices)))
+        add_noise(noise, key, 0, 0, *scale)
         return noise / self.fineness
+
+    def check_deviation(self, devices: int) -> None:
+        """Raises InputError if no sampler is exact for noise this large."""
+        from fedray.base.discrete_noise import MOST_DEVIATION
+
+        deviation = math.sqrt(self._finer_variance(devices))
+        if deviation > MOST_DEVIATION:
+            raise InputError(
+                f"the noise deviates by {deviation:.3g} steps, more than {MOST_DEVIATION:,}; raise "
+                "epsilon or delta"
+            )
 
     def width(self, devices: int, failure: float) -> float:
         # For whole t, P(|z| > t) <= 2 (1 - Phi(t / sigma)): the sum over a tail is below an
         # integral, and the normaliser is above sigma sqrt(2 pi) (Poisson summation).
-        deviation = math.sqrt(self._finer_variance(devices))
-        from scipy.stats import norm
+        from scipy.special import ndtri
 
-        return math.ceil(deviation * float(norm.isf(failure / 2.0))) / self.fineness
+        deviation = math.sqrt(self._finer_variance(devices))
+        return math.ceil(deviation * -float(ndtri(failure / 2.0))) / self.fineness
 
     def tail(self, least: int) -> float:
         reach = math.ceil(40.0 * math.sqrt(self.device_variance)) + 2

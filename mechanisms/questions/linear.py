@@ -2,9 +2,10 @@
 `distinct` are sums."""
 
 from abc import abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedray.base.arrays import Float64Array, Int64Array
@@ -43,18 +44,15 @@ class LinearQuestion(Question):
         """Returns the answer from noisy sums; by default they are its rows."""
         return answer_of(sums, self.unit, devices, confidence)
 
-    def exact(self, items: Items) -> Float64Array:
-        """Returns the exact sums, without bounds on contributions, [P]."""
-        raise NotImplementedError
-
     def answered(
         self, sums: SumMechanism, items: Items, rng: np.random.Generator, confidence: float
     ) -> Answer:
         return self.decode(sums.release(self.vectors(items, rng), rng), items.devices, confidence)
 
-    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
+    def compared(self, items: Items, rng: np.random.Generator, exact: NDArray[Any]) -> Truth:
+        """Returns exact sums, [P], beside the sums of bounded vectors."""
         bounded = self.unit * self.vectors(items, rng).totals().astype(np.float64)
-        return Truth(np.arange(bounded.size), self.exact(items), bounded)
+        return Truth(np.arange(bounded.size), exact.astype(np.float64), bounded)
 
 
 class Count(LinearQuestion):
@@ -71,8 +69,8 @@ class Count(LinearQuestion):
         holders = np.flatnonzero(np.diff(items.starts))
         return _ones(holders, np.zeros_like(holders), 1, items)
 
-    def exact(self, items: Items) -> Float64Array:
-        return np.array([np.count_nonzero(np.diff(items.starts))], np.float64)
+    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
+        return self.compared(items, rng, np.array([np.count_nonzero(np.diff(items.starts))]))
 
 
 class Histogram(LinearQuestion):
@@ -94,8 +92,9 @@ class Histogram(LinearQuestion):
         owners, keys, _ = items.bounded(self.size, self.most_keys, rng)
         return _ones(owners, keys, self.size, items)
 
-    def exact(self, items: Items) -> Float64Array:
-        return np.bincount(items.summed(self.size)[1], minlength=self.size).astype(np.float64)
+    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
+        _, keys, _ = items.summed(self.size)
+        return self.compared(items, rng, np.bincount(keys, minlength=self.size))
 
 
 class Sum(LinearQuestion):
@@ -143,9 +142,9 @@ class Sum(LinearQuestion):
                 numbers = numbers / np.maximum(1.0, powers[owners] ** (1.0 / order) / most)
         return Vectors(owners, keys, rounded(numbers / self.unit, rng), self.size, items.devices)
 
-    def exact(self, items: Items) -> Float64Array:
+    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
         _, keys, sums = items.summed(self.size)
-        return np.bincount(keys, sums, self.size).astype(np.float64)
+        return self.compared(items, rng, np.bincount(keys, sums, self.size))
 
 
 class Distinct(LinearQuestion):
@@ -170,8 +169,8 @@ class Distinct(LinearQuestion):
         one = np.zeros(1, np.int64)
         return Vectors(one, one, np.array([np.unique(keys).size]), 1, items.devices)
 
-    def exact(self, items: Items) -> Float64Array:
-        return np.array([np.unique(items.keys).size], np.float64)
+    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
+        return self.compared(items, rng, np.array([np.unique(items.keys).size]))
 
 
 def check_central(question: Question, trust: Trust, reason: str) -> None:

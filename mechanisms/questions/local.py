@@ -81,7 +81,8 @@ class RandomisedReports(SumMechanism):
     Reports are independent, so a number of reports is at least as concentrated as a binomial of the
     same mean (Hoeffding 1956, Theorems 4 and 5): its variance is at most the binomial's, here at
     the observed share, and the interval of Clopper and Pearson covers at least as often as stated.
-    The same holds of a group, which is a uniform sample of the devices.
+    The same holds of a group, a uniform sample of the devices, whose number of reports is also
+    distributed as a sum of independent bits (Borcea, Branden, Liggett 2009).
     """
 
     def __init__(self, shape: Shape, epsilon: float, releases: int) -> None:
@@ -121,13 +122,13 @@ class RandomisedReports(SumMechanism):
         seen = seen[: self.categories]
 
         def interval(failure: float) -> tuple[Float64Array, Float64Array]:
-            from scipy.stats import beta
+            from scipy.special import betainccinv, betaincinv
 
             # Each end may fail, of either sign.
             tail = failure / (4.0 if self.shape.is_signed else 2.0)
-            low = np.where(seen > 0, beta.ppf(tail, np.maximum(seen, 1), devices - seen + 1), 0.0)
-            unseen = np.maximum(devices - seen, 1)
-            high = np.where(seen < devices, beta.isf(tail, seen + 1, unseen), 1.0)
+            unseen = devices - seen
+            low = np.where(seen > 0, betaincinv(np.maximum(seen, 1), unseen + 1, tail), 0.0)
+            high = np.where(unseen > 0, betainccinv(seen + 1, np.maximum(unseen, 1), tail), 1.0)
             return devices * self._sums(low, high), devices * self._sums(high, low)
 
         share = seen / devices

@@ -215,9 +215,13 @@ class Plan:
             confidence: coverage of the intervals.
 
         Raises:
-            InputError: fewer devices came than the plan is calibrated for, or a key is outside the
-                domain.
+            InputError: fewer devices came than the plan is calibrated for, a key is outside the
+                domain, or the confidence is impossible.
         """
+        if not 0 < confidence < 1:
+            raise InputError.of(
+                "confidence", confidence, "must be above 0 and below 1", "take 0.95"
+            )
         if items.devices < self.least_devices:
             rule = f"must be at least {self.least_devices:,}, for which the plan is calibrated"
             raise InputError.of("devices", items.devices, rule, "wait for more, or state fewer")

@@ -1,5 +1,4 @@
-"""The unions of all questions and of all trust models, by `kind`. To add one: ARCHITECTURE.md, "To
-add"."""
+"""The unions of all questions and of all trust models, by `kind`."""
 
 from typing import Annotated
 
