@@ -158,9 +158,9 @@ def _coverage_table(found: Answers) -> Table:
 
 
 def answers_figures(found: Answers) -> list[Shown]:
-    """The answers by window, or the rows of the last window."""
+    """Answers and their errors by window, or the rows of the last window."""
     if found.windows[-1].of_all is not None:
-        return [_by_window(found)]
+        return [_by_window(found), _errors_by_window(found)]
     return [_by_row(found.windows[-1])]
 
 
@@ -184,6 +184,27 @@ def _by_window(found: Answers) -> Figure:
         Axis("End of the window (hours)"),
         Axis(f"Answer ({found.analytics.question.kind})", starts_at_zero=False),
         (*exact, *private),
+    )
+
+
+def _errors_by_window(found: Answers) -> Figure:
+    x = np.array([window.end_hours for window in found.windows])
+    bias = Series("coverage bias", "line", x, np.abs(_column(found, "coverage_bias")))
+    halves = []
+    for place, trust in enumerate(found.analytics.trust):
+        rows = [window.answers[place].rows[0] for window in found.windows]
+        half = np.array([(row.high - row.low) / 2 for row in rows])
+        halves.append(Series(f"half interval, {trust.kind}", "line", x, half))
+    # A logarithmic axis has no place for an error of zero, such as at a coverage of all devices.
+    both = [each for each in (bias, *halves) if (each.y > 0).all()]
+    return Figure(
+        "errors",
+        "What waiting changes: coverage bias and intervals",
+        "Where the bias is above the half interval of a trust model, its interval misleads about "
+        "all devices. The bias is an absolute value.",
+        Axis("End of the window (hours)"),
+        Axis(f"Error ({found.analytics.question.kind})", is_log=True),
+        tuple(both),
     )
 
 
