@@ -76,8 +76,6 @@ class TrustAnswer(Document):
     """Mechanism that answers."""
     labels: NotInJson[tuple[str, ...]]
     """Names of the keys of the released rows [R], the largest estimates first."""
-    released: int
-    """R, number of released rows."""
     rows: tuple[Row, ...]
     """The rows with the largest estimates, at most 10,000."""
     error: float
@@ -87,18 +85,20 @@ class TrustAnswer(Document):
     """Root mean square of the stated standard errors; NaN if only intervals are known."""
     error_claim: str
     """Whether the stated errors are "exact", a "bound" or an "estimate"."""
-    bias: float
-    """Largest stated bias of an estimate."""
+    half_interval: float
+    """Mean half width of the confidence intervals; NaN without rows."""
     confidence: float
     """Stated probability that an interval holds the exact answer of the bounded contributions."""
     inside: float
     """Share of the rows whose interval holds it; NaN without rows."""
-    inside_all: float
-    """Share of the rows whose interval, multiplied by `scale`, holds the exact answer of all
-    devices; NaN without rows."""
     share: float
     """Sum of the exact answers of all devices at the released keys over the sum at all keys; NaN
     unless the question is additive."""
+
+    @property
+    def released(self) -> InJson[int]:
+        """R, number of released rows."""
+        return len(self.labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,6 @@ class WindowAnswer(Document):
     """Groups of devices, and how many of each came; the whole population first."""
     scale: float
     """Devices of the population over devices that came for an additive question, else 1."""
-    keys_of_all: int
-    """Number of rows of the exact answer of all devices."""
     of_came: float | None
     """Exact answer of the devices that came, from unbounded contributions; None for an answer of
     several rows."""
@@ -197,19 +195,15 @@ class Answers(DrawnResult):
             rule = "finds no words"
             raise InputError.of("analytics.question.kind", kind, rule, "ask an open_histogram")
         path, first = Path(file), self.windows[-1].answers[0]
-        if any(each.windows is None for each in self.privacy):
+        by_basis = {each.basis: each for each in self.privacy if each.trust == first.trust}
+        spent = by_basis["enforced"]
+        if spent.event is None:
             raise InputError(
                 f"trace {str(self.path)!r}: its rules do not limit the windows of a device, so the "
                 "cost of the words is unknown; see its audit"
             )
         text = "".join(f"{word}\n" for word in first.labels)
         write_whole(path, text.encode(), f"vocabulary {str(path)!r}", InputError)
-        (spent,) = [
-            each
-            for each in self.privacy
-            if (each.trust, each.basis) == (first.trust, "enforced") and each.event is not None
-        ]
-        assert spent.event is not None
         cost = {name: getattr(spent, name) for name in VocabularyCost.model_fields}
         document = {
             "trace_digest": self.digest,
@@ -319,13 +313,12 @@ class _Asked:
             end_hours=end / 3600.0,
             coverage=coverage,
             scale=scale,
-            keys_of_all=of_all.keys.size,
             of_came=float(of_came.values[0]) if is_single else None,
             of_all=float(of_all.values[0]) if is_single else None,
             bounding_bias=float(bounding[0]) if is_single else _root_mean_square(bounding),
             coverage_bias=float(uncovered[0]) if is_single else _root_mean_square(uncovered),
             answers=tuple(
-                self._answer(trust.kind, plan, window, items, of_came, of_all, scale)
+                self._answer(trust.kind, plan, window, items, of_came, of_all)
                 for trust, plan in zip(self._analytics.trust, self._plans, strict=True)
             ),
         )
@@ -338,16 +331,15 @@ class _Asked:
         items: Items,
         of_came: Truth,
         of_all: Truth,
-        scale: float,
     ) -> TrustAnswer:
         found = plan.answer(items, self._generator(window), self._confidence)
         bounded = _at(of_came.keys, of_came.bounded, found.keys)
         whole = _at(of_all.keys, of_all.values, found.keys)
         is_inside = (found.low <= bounded) & (bounded <= found.high)
-        is_inside_all = (scale * found.low <= whole) & (whole <= scale * found.high)
         total = of_all.values.sum() if self._analytics.question.kind in ADDITIVE else math.nan
         order = np.argsort(-found.estimates, kind="stable")
-        labels = tuple(self._label(key) for key in found.keys[order].tolist())
+        name = self._values.label if self._analytics.question.kind in BY_KEY else str
+        labels = tuple(map(name, found.keys[order].tolist()))
         largest = order[:MOST_ROWS]
         columns = (found.estimates, found.standard_errors, found.low, found.high, bounded, whole)
         rows = np.stack([column[largest] for column in columns], axis=1).tolist()
@@ -355,15 +347,13 @@ class _Asked:
             trust=trust,
             mechanism=plan.mechanism,
             labels=labels,
-            released=found.keys.size,
             rows=tuple(Row(label, *row) for label, row in zip(labels, rows, strict=False)),
             error=_root_mean_square(found.estimates - bounded),
             stated_error=_root_mean_square(found.standard_errors),
             error_claim=found.error_claim,
-            bias=found.bias,
+            half_interval=float(np.mean(found.high - found.low)) / 2 if labels else math.nan,
             confidence=found.confidence,
-            inside=_share(is_inside),
-            inside_all=_share(is_inside_all),
+            inside=float(is_inside.mean()) if labels else math.nan,
             share=float(whole.sum() / total) if total else math.nan,
         )
 
@@ -373,9 +363,6 @@ class _Asked:
     def _generator(self, window: int) -> np.random.Generator:
         # The same for the answer and the truth, which then bound contributions alike.
         return stream_generator(self._scenario.seed, Stream.ANSWER, window)
-
-    def _label(self, key: int) -> str:
-        return self._values.label(key) if self._analytics.question.kind in BY_KEY else str(key)
 
 
 def _devices_of_rounds(trace: Trace, devices: int, rounds: int) -> list[BoolArray]:
@@ -403,7 +390,3 @@ def _write(file: Path, document: dict[str, Any]) -> Path:
 
 def _root_mean_square(values: Float64Array) -> float:
     return float(np.sqrt(np.mean(values**2))) if values.size else math.nan
-
-
-def _share(is_true: BoolArray) -> float:
-    return float(is_true.mean()) if is_true.size else math.nan

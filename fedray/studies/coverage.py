@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from fedray.base.arrays import BoolArray, UInt64Array
 from fedray.base.document import Document, InJson
-from fedray.base.errors import InputError
 from fedray.clients.population import (
     DeviceModel,
     Presence,
@@ -24,8 +23,6 @@ from fedray.clients.population import (
 from fedray.scenario import Scenario
 from fedray.wire.device_classes import DeviceClasses, classes_of, classes_on
 
-MOST_DEVICES = 1 << 27
-"""Largest population whose devices are listed one by one; the columns take 8 bytes a device."""
 HABITS = ("0 to 25 %", "25 to 50 %", "50 to 75 %", "75 to 100 %")
 """Quarters of the devices by their propensity to be eligible, from the least."""
 
@@ -56,17 +53,10 @@ class Devices:
         scenario: scenario of the devices.
 
     device_ids: [N], sorted.
-
-    Raises:
-        InputError: there are too many devices to list.
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        count = scenario.device_ids
-        if count > MOST_DEVICES:
-            rule = f"an answer lists all devices, at most {MOST_DEVICES:,}"
-            raise InputError.of("population.devices", count, rule, "lower it")
-        self.device_ids: UInt64Array = np.arange(count, dtype=np.uint64)
+        self.device_ids: UInt64Array = np.arange(scenario.device_ids, dtype=np.uint64)
         self._presence = Presence.of(scenario)
         self._groups = list(self._groups_of(scenario))
 
