@@ -1,4 +1,4 @@
-"""How long to ask: bias and interval of a private mean after 6, 24 and 72 hours.
+"""The length of a window: bias and interval of a private mean after 6, 24 and 72 hours.
 
 Devices that come early are unlike the others, and only waiting removes that bias. The mean of all
 devices is known here, because the devices are simulated.
@@ -37,7 +37,7 @@ def run(
             place = Path(folder if out is None else out) / length
             found.append(fedray.answer(fedray.simulate(each, placement, place)))
             found[-1].write()
-    # The windows are those of one run each, and all begin at 0 h.
+    # Each run has one window, and all begin at 0 h.
     together = replace(found[0], windows=tuple(each.windows[0] for each in found))
     biases = ", ".join(
         f"{each.coverage_bias:+.3g} after {each.end_hours:g} h" for each in together.windows

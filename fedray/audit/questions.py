@@ -53,11 +53,11 @@ class AnswerPrivacy(Document):
     windows: int | None
     """Number of windows in which one device answers; None if the rules ensure nothing."""
     event: NotInJson[Event | None]
-    """What the device spends; None if unknown."""
+    """Spending of the device; None if unknown."""
     delta: float
     """Delta of epsilon: that of the budget for each window, and that of the model."""
     may_rest_on: bool
-    """Whether a guarantee may rest on it if participation depends on what was released."""
+    """Whether a guarantee may rest on it if participation depends on the released answers."""
     reason: str
     """Why it holds, or why it is unknown."""
 
@@ -110,7 +110,7 @@ def privacy_of_vocabulary(
     """Returns the privacy of a private vocabulary, and together with the model trained on it.
 
     Args:
-        cost: what the vocabulary cost a device that may also train.
+        cost: spending of a device on the vocabulary; the device may also train.
         model: observed and enforced guarantee of the training.
     """
     told = read_event(cost.event)
@@ -143,7 +143,7 @@ def _repeated(of_window: Any, windows: int | None) -> Event | None:
 
 
 def vocabulary_cost(scenario: Scenario | None) -> VocabularyCost | None:
-    """Returns what the vocabulary of a scenario's data cost; None unless it is a private one."""
+    """Returns the cost of the vocabulary of a scenario's data; None unless it is a private one."""
     data = scenario.data if scenario is not None else None
     return data.vocabulary_cost if isinstance(data, FormedData) else None
 

@@ -115,8 +115,7 @@ class Analytics(Table):
     question: AnyQuestion
     """Table: the question; its `kind` and the bounds on a device's contribution."""
     values: AnyValues = NumberValues()
-    """Table: what a device holds; its `kind` is numbers (the default), words, examples or custom.
-    """
+    """Table: the values of a device; its `kind` is numbers (default), words, examples or custom."""
     trust: Annotated[tuple[AnyTrust, ...], Field(strict=False, min_length=1)]
     """Tables: who must be trusted, each with a `kind`. The trust models answer side by side, each
     for the whole budget: a deployment has one of them."""

@@ -129,7 +129,7 @@ class AssignedData(DataTable):
 
 
 class VocabularyCost(Table):
-    """Privacy that a vocabulary cost the devices that told it, as `fedray answer` recorded it."""
+    """Privacy that devices spent on a vocabulary, as `fedray answer` recorded it."""
 
     trust: str
     """Kind of the trust model of the question."""
@@ -142,7 +142,7 @@ class VocabularyCost(Table):
     delta: Annotated[float, Field(gt=0, lt=1)]
     """Delta at which the event is accounted for."""
     event: dict[str, Any]
-    """What a device spends in these windows."""
+    """Spending of a device in these windows."""
 
 
 class FormedData(NamesDataFiles, DataTable):
@@ -184,8 +184,8 @@ class FormedData(NamesDataFiles, DataTable):
     vocabulary_sha256: Digest = ""
     """SHA-256 of the vocabulary file; filled in when it is read, and checked if given."""
     vocabulary_cost: VocabularyCost | None = None
-    """Table: what a private vocabulary cost; filled in from the file beside it that `fedray answer`
-        wrote. The audit of a training composes both."""
+    """Table: the cost of a private vocabulary; filled in from the file beside it, which `fedray
+        answer` wrote. The audit of a training composes both."""
     digest_keys: ClassVar[dict[str, str]] = {"vocabulary_file": "vocabulary_sha256"}
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@ window r.
 
 A simulation knows what every device holds. So each private answer stands beside the exact answer
 of the devices that came, which shows the noise, and that of all devices, which shows the coverage
-bias: devices that had not come by the end of the window may be unlike those that had.
+bias: devices that had not come by the end of the window may be unlike the others.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ MOST_ROWS = 10_000
 """Most rows of an answer in a document, the largest estimates first."""
 ADDITIVE = ("count", "sum", "histogram", "open_histogram", "prefix_tree")
 """Questions whose answer grows with the devices. To compare it with that of all devices, it is
-multiplied by all devices over those that came."""
+multiplied by the number of all devices over the number that came."""
 BY_KEY = ("histogram", "open_histogram", "prefix_tree")
 """Questions whose rows are keys of the devices' values; the last two find them."""
 KNOWN_HERE = (
@@ -121,10 +121,10 @@ class WindowAnswer(Document):
     of_all: float | None
     """Exact answer of all devices; None for an answer of several rows."""
     bounding_bias: float
-    """Change of the exact answer of those that came by bounding contributions: the change itself
-    for one row, else its root mean square over rows."""
+    """Change of the exact answer of the devices that came by bounding contributions: the change
+    itself for one row, else its root mean square over rows."""
     coverage_bias: float
-    """Exact answer of those that came, multiplied by `scale`, minus that of all devices, both from
+    """Exact answer of the devices that came, times `scale`, minus that of all devices, both from
     unbounded contributions: the difference for one row, else its root mean square over rows."""
     answers: tuple[TrustAnswer, ...]
     """Answers, in the order of the scenario's trust models."""
@@ -161,7 +161,7 @@ class Answers(DrawnResult):
     privacy: tuple[AnswerPrivacy, ...]
     """Privacy of a window, observed and enforced, for every trust model."""
     note: ClassVar[InJson[str]] = KNOWN_HERE
-    """How the exact answers are known."""
+    """Source of the exact answers."""
 
     def __repr__(self) -> str:
         kinds = ", ".join(each.kind for each in self.analytics.trust)
@@ -174,7 +174,7 @@ class Answers(DrawnResult):
 
     def write_vocabulary(self, file: str | Path) -> Path:
         """Writes the words that the first trust model found in the last window, a line each, the
-        most frequent first, and what they cost beside it (`FILE.json`): the enforced privacy of all
+        most frequent first, and their cost beside it (`FILE.json`): the enforced privacy of all
         windows, since all were answered.
 
         As `data.vocabulary_file` of a training on recorded text, whose audit composes both (McMahan

@@ -1,7 +1,7 @@
 """Coverage of a question: which devices had answered by the end of a window.
 
 In a simulation the whole population is known, so the devices that did not come are known too. A
-deployment sees only those that came.
+deployment sees only devices that came.
 """
 
 from collections.abc import Iterator

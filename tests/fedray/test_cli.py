@@ -253,7 +253,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         ),
         (
             ["reproduce", "chess"],
-            "unknown reproduction 'chess'; choose from flash, gboard, gboard-predict",
+            "unknown reproduction 'chess'; choose from coverage, flash, gboard, gboard-predict",
         ),
         (["reproduce", "gboard", "--rows", "xx-XX"], "is not a published run"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
