@@ -49,10 +49,11 @@ bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alter
 faults: .venv/.cluster  ## Every fault at three moments: killed actors, nodes and drivers, full disks, interruptions; jobs on a cluster
 	FEDRAY_ALL_MOMENTS=1 $(LONG) tests/simulation/test_faults.py tests/simulation/test_cluster.py tests/deploy
 
-canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; bounds of epsilon, 200; false alarms, 1,000 runs; 1,000 audits and 150 sampled epsilons, bracketed
+canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; bounds of epsilon and answers to questions, 200; false alarms, 1,000 runs; 1,000 audits and 150 sampled epsilons, bracketed
 	FEDRAY_ALL_SEEDS=1 $(LONG) tests/studies/test_canary.py tests/studies/test_canary_kinds.py \
 	  tests/studies/test_canary_bounds.py tests/studies/test_model_audit.py tests/audit/test_one_run.py \
-	  tests/audit/test_distribution.py tests/mechanisms/test_composition.py
+	  tests/audit/test_distribution.py tests/mechanisms/test_composition.py \
+	  tests/mechanisms/test_questions.py tests/mechanisms/test_questions_exact.py
 
 fits: .venv/.tests  ## Habits fitted to 50 logs: how often the 95 % intervals hold the truth (ten minutes)
 	FEDRAY_ALL_SEEDS=1 $(LONG) tests/studies/test_habits.py

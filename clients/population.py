@@ -173,6 +173,21 @@ def zone_offsets_on(scenario: Scenario, device_ids: UInt64Array) -> Float64Array
     return offsets
 
 
+def habits_on(scenario: Scenario, device_ids: UInt64Array) -> Float64Array:
+    """Returns the quantiles [G], between 0 and 1, of the propensities of devices [G] to be
+    eligible among all devices, for models with propensities."""
+    return _habits_on(stream_key(scenario.seed, Stream.HABIT), device_ids)
+
+
+@njit(cache=True, nogil=True)
+def _habits_on(key, device_ids):
+    found = np.empty(device_ids.size)
+    for asked in range(device_ids.size):
+        # The habit model draws the propensity by inversion of the same word.
+        found[asked] = uniform(draw(key, device_ids[asked], 0, 0)[2])
+    return found
+
+
 @njit(forceinline=True)
 def examples_of(model, device, class_factor):
     """Returns the number of training examples on a device, as float64: log-normal around the median

@@ -64,6 +64,8 @@ from fedray.scenario.pretraining import Pretraining as Pretraining
 from fedray.scenario.scenario import Scenario as Scenario
 from fedray.scenario.several_tasks import SeveralTasks as SeveralTasks
 from fedray.scenario.several_tasks import read_scenario as read_scenario
+from fedray.studies.answers import Answers as Answers
+from fedray.studies.answers import answer as answer
 from fedray.studies.canary import Aggregates as Aggregates
 from fedray.studies.canary import CanaryResult as CanaryResult
 from fedray.studies.canary import Trains as Trains

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from fedray import __version__
+from fedray.commands.answer import answer
 from fedray.commands.audit import audit
 from fedray.commands.audit_model import audit_model
 from fedray.commands.budget import budget
@@ -43,7 +44,7 @@ from fedray.commands.train import train
 from fedray.commands.verify import verify
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Simulate and train": (run, train, pretrain, compare, evaluate),
+    "Simulate and train": (run, train, pretrain, compare, evaluate, answer),
     "Audit": (import_, audit, verify, budget, report, calibrate, canary, audit_model),
     "Design mechanisms and runs": (optimize, mechanism, plan, stress),
     "Model populations": (population, fit_log, fit_min_sep),

@@ -29,6 +29,7 @@ from fedray.scenarios.gboard_privacy import PublishedRows
 from fedray.scenarios.gboard_sensitivity import MovedRuns
 from fedray.scenarios.learning import LearningStudies
 from fedray.scenarios.signal_to_noise import RoundSizeStudies
+from fedray.studies.answers import Answers
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
 from fedray.studies.design import Found
@@ -99,6 +100,11 @@ DOCUMENTS: Mapping[str, Document] = {
         printed.Written,
         files="The file results.json of a sweep that trains has these keys, without the files.",
     ),
+    "fedray answer": Document(
+        Answers,
+        printed.WrittenAnswer,
+        files="The file answer.json has these keys, without the files.",
+    ),
     "fedray evaluate": Document(OnDevices, printed.Written),
     "fedray audit-model": Document(ModelAudit, printed.Written),
     "fedray pretrain": Document(Pretrained),
@@ -111,6 +117,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray stress": Document(SweepResult, files="The file results.json is the same."),
     "fedray stress, without a sweep": Document(ShippedSweeps),
     "fedray reproduce blt": Document(LossesOfBLTs, files="The file results.json is the same."),
+    "fedray reproduce coverage": Document(Answers, files="The file results.json is the same."),
     "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),
     "fedray reproduce gboard": Document(
         ReproducedRuns, files="The file results.json has only the list."
@@ -137,7 +144,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray reproduce shakespeare": Document(
         shakespeare.Study, files="The file results.json is the same."
     ),
-    "fedray fit-log": Document(HabitFit, printed.WithHabitFit),
+    "fedray fit-log": Document(HabitFit, printed.WithFit),
     "fedray fit-min-sep": Document(Fit, printed.WithFit),
     "fedray population": Document(PopulationSupply),
     "fedray mechanism": Document(Figures, printed.Written),

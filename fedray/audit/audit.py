@@ -56,6 +56,14 @@ from fedray.audit.noise import (
 from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.persons import PersonAudit, Persons, audited_person
+from fedray.audit.questions import (
+    ONLY_ANSWERS,
+    AnswerPrivacy,
+    assumptions_of_answers,
+    privacy_of_answers,
+    privacy_of_vocabulary,
+    vocabulary_cost,
+)
 from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
@@ -230,7 +238,11 @@ class Audit(DrawnResult):
     persons: IfAny[Persons]
     """Persons who own the devices. Absent if owners are unknown."""
     no_guarantee: IfAny[str]
-    """Reason for having no privacy figures: the run added no noise. Absent with noise."""
+    """Reason for having no privacy figures of a model: the run added no noise, or trained none.
+    Absent with noise."""
+    answers: IfAny[tuple[AnswerPrivacy, ...]]
+    """Privacy of the answers to the run's question, or of a private vocabulary. Absent without
+    either."""
     exclusions: Exclusions | None
     """Devices that a filter excluded; None for a run without a filter, and for a log."""
     scenario: NotInJson[Scenario | None]
@@ -634,8 +646,19 @@ def audit_trace(
     if scenario is not None and encoding is not None:
         privacy = scenario.privacy.model_copy(update={"encoding": encoding})
         scenario = scenario.model_copy(update={"privacy": privacy})
-    is_silent = isinstance(mechanism, NoNoise) or (
-        not mechanism and scenario is not None and scenario.privacy.strategy is None
+    asks = scenario is not None and scenario.analytics is not None
+    # A mechanism that is named is accounted for, as if a model had been trained.
+    is_trained = scenario is None or scenario.training.enabled or mechanism or noise_multiplier
+    is_untrained = asks and not is_trained
+    if asks and claim is not None:
+        raise InputError(
+            "a claim is about a model, and this trace has a question; its own rules and its "
+            "budget (analytics) are what is claimed: audit it without a claim"
+        )
+    is_silent = (
+        isinstance(mechanism, NoNoise)
+        or is_untrained
+        or (not mechanism and scenario is not None and scenario.privacy.strategy is None)
     )
     strategies = None if isinstance(mechanism, NoNoise) else mechanism
     if isinstance(mechanism, NoNoise):
@@ -711,6 +734,12 @@ def audit_trace(
     # A claim cannot supply figures for a run without noise.
     if is_silent:
         mechanisms = []
+    answers, told = None, vocabulary_cost(scenario)
+    model = (mechanisms[0].observed, mechanisms[0].enforced) if mechanisms else None
+    if scenario is not None and scenario.analytics is not None:
+        answers = privacy_of_answers(scenario, patterns.max_participations, enforced, model)
+    if told is not None and model is not None:
+        answers = (*(answers or ()), *privacy_of_vocabulary(told, model))
     # Withdraws figures that the trace, the log or the noise does not support.
     broken = [
         each.statement
@@ -743,12 +772,20 @@ def audit_trace(
         filtered_rows=imported.filtered_rows if imported is not None else 0,
         violations=_violations(opened, scenario),
         persons=persons,
-        no_guarantee=NO_GUARANTEE if is_silent else None,
+        no_guarantee=(ONLY_ANSWERS if is_untrained else NO_GUARANTEE) if is_silent else None,
+        answers=answers,
         exclusions=exclusions,
         scenario=scenario,
         claim=claim,
         rests_on=(
-            *(WITHOUT_NOISE if is_silent else _rests_on(scenario, imported, mechanisms)),
+            *assumptions_of_answers(scenario),
+            *(
+                ()
+                if is_untrained
+                else WITHOUT_NOISE
+                if is_silent
+                else _rests_on(scenario, imported, mechanisms)
+            ),
             *other_tasks(opened),
             *(() if persons is None else (persons.assumption,)),
         ),

@@ -282,6 +282,11 @@ class Ledger(Result):
     def _charged(self, audit: Audit, start: date | None) -> dict[str, Any]:
         """Writes the devices of a charge to files, and returns its line."""
         used = audit.mechanisms[0] if audit.mechanisms else None
+        if audit.answers is not None:
+            raise InputError(
+                f"trace {str(audit.path)!r} answered a question, and a ledger counts updates of "
+                "models only; leave the ledger out, and see the audit of the trace"
+            )
         if used is None or used.noise is None:
             raise InputError(
                 f"trace {str(audit.path)!r} has no known mechanism and noise, so what it spent is "

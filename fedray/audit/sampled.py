@@ -15,7 +15,12 @@ from fedray.mechanisms.accounting.sampled import (
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
-from fedray.scenario.uploads import CyclicPoissonSchedule, MinSepSchedule, Uploads
+from fedray.scenario.uploads import (
+    AllSchedule,
+    CyclicPoissonSchedule,
+    MinSepSchedule,
+    Uploads,
+)
 from fedray.trace.reader import Trace
 from fedray.wire.messages import Outcome
 
@@ -61,11 +66,12 @@ def sampled(
         enforced: turns that the schedule and the rules ensure; None for any round.
 
     Returns:
-        None for a trace without stored uploads. If nothing is proven, a guarantee without
+        None for a trace without draws of stored uploads. If nothing is proven, a guarantee without
         sensitivity and event, with the reason.
     """
     uploads, rounds = scenario.rounds.uploads, trace.committed_rounds
-    if uploads is None:
+    # If all uploads take part, nothing is drawn that could amplify.
+    if uploads is None or isinstance(uploads.schedule, AllSchedule):
         return None
     turns = enforced or (MinSep(rounds, 1, rounds) if rounds else None)
     sensitivity, event, reason = None, None, _refusal(trace, scenario, noise)

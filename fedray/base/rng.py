@@ -78,6 +78,8 @@ class Stream(IntEnum):
     DEVICE_CLASS = 80
     TUNING = 90
     OWNER = 100
+    VALUES = 101
+    ANSWER = 102
     CANARY = 120
     PLANTED = 121
 

@@ -45,7 +45,7 @@ def as_key(option: str) -> str | None:
     ]
     choices = [f"--set {key}=VALUE" for key in dict.fromkeys(found)]
     # A name of many tables, such as kind, does not identify one.
-    if not 0 < len(choices) < 4:
+    if not 0 < len(choices) < 5:
         return None
     return f"No such option: {option}; a scenario's key is given by {' or '.join(choices)}"
 

@@ -1,7 +1,6 @@
 """Documents that commands put together themselves: the keys that `--json` prints.
 
-The other documents are results (`fedray.base.document`). This module is for type checkers and the
-reference pages: it names results of all commands, so that no command imports it.
+The other documents are results (`fedray.base.document`). No command imports this module.
 """
 
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from typing import Annotated, NotRequired, TypedDict
 from fedray.audit.audit import Audit
 from fedray.audit.distribution import DevicePrivacy, Frontier, SpentByDevice
 from fedray.audit.over_rounds import SpentAfter
+from fedray.studies.answers import Answers
 from fedray.trace.trained import TrainedDocument
 from fedray.wire.messages import ShardUse
 
@@ -23,8 +23,17 @@ class Written(TypedDict):
     """Directory of the figures; only with `--figures`."""
 
 
+class WrittenAnswer(Written):
+    """Files that `fedray answer` wrote."""
+
+    answer: NotRequired[str]
+    """Path of answer.json; absent for a question that is not the run's own."""
+    vocabulary: NotRequired[str]
+    """Path of the words; only with `--vocabulary`."""
+
+
 class Verified(TypedDict):
-    """Keys that `fedray audit` adds to every audit."""
+    """Key that `fedray audit` adds to every audit."""
 
     digest_verified: bool
     """Whether `--verify` recomputed every digest."""
@@ -34,13 +43,11 @@ class WithAudit(TypedDict):
     """Keys that `fedray audit` adds to the audit of one trace."""
 
     worst_devices: NotRequired[tuple[SpentByDevice, ...]]
-    """The devices that spent most under the first mechanism, worst first; empty without noise. Only
-    with `--claim`."""
+    """The devices that spent most under the first mechanism. Only with `--claim`."""
     device_privacy: NotRequired[DevicePrivacy | None]
     """Privacy of the devices under the first mechanism; None without noise. Only with `--claim`."""
     frontier: NotRequired[Frontier | None]
-    """The frontier of the first mechanism; None without a mechanism, a min-sep, or a theorem. Only
-    with `--claim`."""
+    """Its frontier; None without a mechanism, a min-sep, or a theorem. Only with `--claim`."""
     over_rounds: NotRequired[list[SpentAfter]]
     """Privacy over rounds of the first mechanism; empty without noise. Only with `--claim`."""
     integrity: str
@@ -73,6 +80,8 @@ class WithRun(TypedDict):
 
     training: TrainedDocument | None
     """The trained run; None without a training."""
+    question: NotRequired[Answers]
+    """Answers to the question of the scenario; only with the table analytics."""
 
 
 class WithTasksRun(TypedDict):
@@ -100,15 +109,10 @@ class WithSearch(TypedDict):
     """Whether Ctrl-C ended the search before the optimum was found."""
 
 
-class WithHabitFit(TypedDict):
-    """Keys that `fedray fit-log` adds to a fit."""
-
-    times: str
-    """Meaning of the log's times, in words; empty for a log that was simulated."""
-
-
 class WithFit(TypedDict):
-    """Keys that `fedray fit-min-sep` adds to a fit."""
+    """Keys that `fedray fit-log` and `fedray fit-min-sep` add to a fit."""
 
-    scale: float
+    times: NotRequired[str]
+    """Meaning of the log's times, in words; empty for a log that was simulated."""
+    scale: NotRequired[float]
     """Size of the runs, as a share of population and report goal."""

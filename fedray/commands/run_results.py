@@ -30,17 +30,26 @@ def print_run(trace: Any, as_json: bool) -> None:
     except InputError as error:
         problem = _without_page(trace.path, error)
     trained = trace.trained
+    answers = None
+    if "analytics" in trace.scenario:
+        from fedray.studies.answers import answer
+
+        # The run itself has just executed whatever code its scenario names.
+        answers = answer(trace, trust_code=True)
+        answers.write()
     if as_json:
         document = {**audit.to_json(), "report": report, **_costs(trace.run)}
-        document["training"] = trained.to_json() if trained is not None else None
+        document["training"] = trained and trained.to_json()
+        if answers is not None:
+            document["question"] = answers.to_json()
         print_json(document)
     else:
+        if answers is not None:
+            # The audit below ends with the same table of privacy.
+            print_pieces(answers.tables()[:-1])
         if trained is not None:
             print_pieces(training_text("Training", trained))
         print_pieces(short_audit_text(audit))
-        memory = ", ".join(f"{each['peak_mebibytes']:,.0f} MiB" for each in trace.run["shard_use"])
-        driver = f"driver {trace.run['driver_peak_mebibytes']:,.0f} MiB"
-        typer.echo(f"shards  {trace.run['shards']} (peak memory {memory}), {driver}")
         typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
     _exit_by({"": trace}, problem)
 
@@ -66,11 +75,8 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     if as_json:
         # The page of the whole run has a key of its own.
         document = {**audit.to_json(), "report": reports.pop("", None), "reports": reports}
-        document |= _costs(found.document)
-        document["training"] = {
-            name: each.to_json() if each is not None else None for name, each in trained.items()
-        }
-        print_json(document)
+        models = {name: each and each.to_json() for name, each in trained.items()}
+        print_json({**document, **_costs(found.document), "training": models})
     else:
         for name, each in trained.items():
             if each is not None:

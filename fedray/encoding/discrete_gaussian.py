@@ -2,7 +2,7 @@
 Liu and Steinke 2021).
 
 A device sends the update of fedray/encoding/secagg.py plus exact discrete Gaussian noise on every
-coordinate (fedray/encoding/discrete_noise.py), modulo M. The server adds no noise, and sees nothing
+coordinate (fedray/base/discrete_noise.py), modulo M. The server adds no noise, and sees nothing
 without noise. Each device's variance is such that the total of report_goal devices has a standard
 deviation of z times the inflated norm. A device that takes part without a usable update sends only
 noise. The noise of a device that drops out is missing, so the audit counts the devices of each
@@ -21,9 +21,9 @@ import math
 import numpy as np
 
 from fedray.base.arrays import Int64Array, Numbers, UInt64Array
+from fedray.base.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
-from fedray.encoding.discrete_noise import MOST_DEVIATION, NoiseScale, add_noise
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.norms import device_variance, largest_square
 from fedray.encoding.secagg import SecAggEncoding

@@ -23,6 +23,7 @@ from fedray.audit.guarantees import (
 )
 from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import Statement
+from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
 from fedray.base.rounding import counted, fine, given, shown_min_sep, shown_noise, up
 from fedray.mechanisms.accounting.events import StrategyRelease
@@ -57,12 +58,35 @@ def audit_tables(audit: Audit) -> list[Table]:
         tables.append(classes_table(audit.classes))
     if audit.mechanisms or audit.no_guarantee:
         tables.append(guarantees_table(audit))
+    if audit.answers is not None:
+        tables.append(answers_table(audit.answers))
     tables += persons_tables(audit)
     if audit.releases:
         tables.append(releases_table(audit))
     if audit.findings:
         tables.append(findings_table(audit))
     return tables
+
+
+def answers_table(answers: Sequence[AnswerPrivacy]) -> Table:
+    """Returns the privacy of `answers` to a question, by trust model."""
+    cells = {
+        "trust": lambda each: each.trust,
+        "of": lambda each: each.basis,
+        "windows": lambda each: "-" if each.windows is None else f"{each.windows:,}",
+        "epsilon": lambda each: epsilon_text(each.epsilon),
+        "delta": lambda each: given(each.delta),
+        "may rest on": lambda each: "yes" if each.may_rest_on else "no",
+        "theorem": lambda each: each.theorem,
+    }
+    return Table.of(
+        "Privacy of the answers: what a device spends",
+        answers,
+        cells,
+        "Of a window; observed: the most windows of a device of this trace; enforced: the most "
+        "that the rules permit. A deployment has one of the trust models.",
+        details=("theorem",),
+    )
 
 
 def participation_table(audit: Audit) -> Table:

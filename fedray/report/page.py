@@ -111,6 +111,8 @@ def _tables(audit: Audit) -> list[Table]:
         tables.append(audits.utility_table(audit))
     if audit.mechanisms or audit.no_guarantee:
         tables.append(audits.guarantees_table(audit))
+    if audit.answers is not None:
+        tables.append(audits.answers_table(audit.answers))
     tables += audits.persons_tables(audit)
     if audit.releases:
         tables.append(audits.releases_table(audit))

@@ -77,6 +77,11 @@ def worst_rho(scenario: Scenario) -> float:
         InputError: the run adds no noise, or no theorem covers the rules.
     """
     privacy, n = scenario.privacy, scenario.rounds.count
+    if scenario.analytics is not None:
+        raise InputError(
+            "a ledger counts updates of models only, and the scenario asks a question "
+            "(analytics); leave the ledger out"
+        )
     strategy, limit = privacy.needed_strategy(), privacy.largest_sensitivity
     uploads = scenario.rounds.uploads
     if uploads is not None:

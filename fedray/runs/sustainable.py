@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedray.base.errors import Unsustainable
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
-from fedray.scenario.uploads import CyclicSchedule
+from fedray.scenario.uploads import AllSchedule, CyclicSchedule
 
 
 class _Bound(NamedTuple):
@@ -28,8 +28,11 @@ def check_sustainable(scenario: Scenario | SeveralTasks) -> None:
 
     Raises:
         Unsustainable: no run of the scenario, or of one of its tasks, can commit all rounds.
+        InputError: a trust model cannot answer the scenario's question.
     """
     for task in tasks_of(scenario):
+        if task.scenario.analytics is not None:
+            task.scenario.analytics.plans(task.scenario.rounds.least_accepted)
         if reason := why_unsustainable(task.scenario):
             raise Unsustainable(f"{task.prefix}{reason}")
 
@@ -49,6 +52,8 @@ def _reasons(scenario: Scenario) -> Iterator[str]:
         yield from _too_close_together(scenario)
         yield from _too_many_contributions(scenario, scenario.rounds.count, "rounds")
         yield from _too_slow(scenario)
+    elif isinstance(uploads.schedule, AllSchedule):
+        yield from _too_many_contributions(scenario, uploads.windows, "windows")
     elif isinstance(uploads.schedule, CyclicSchedule):
         # Groups have the same size, so each window needs report_goal uploads for every group.
         groups = uploads.groups

@@ -1,6 +1,7 @@
 """Public tables of a scenario: a module's `__all__` lists its tables where kinds are added."""
 
 from fedray.encoding.tables import *
+from fedray.scenario.analytics import *
 from fedray.scenario.availability import *
 from fedray.scenario.buffer import *
 from fedray.scenario.clipping import *

@@ -1,9 +1,12 @@
 """The table `data`: where the examples of the devices come from; see `clients/data`."""
 
-from typing import Annotated, ClassVar, Literal, Self
+import json
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, Tag, ValidationInfo, model_validator
 
+from fedray.base.regular_file import read_regular_file
 from fedray.base.table import Positive, Share, Table, told_apart_by
 from fedray.scenario.content import PythonFile
 from fedray.scenario.data_file import Digest, NamesDataFiles
@@ -19,8 +22,11 @@ __all__ = [
     "PointsData",
     "SourceCodeData",
     "TffSqliteData",
+    "VocabularyCost",
 ]
 
+MOST_COST_BYTES = 1 << 20
+"""Largest file on the cost of a vocabulary."""
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -122,6 +128,23 @@ class AssignedData(DataTable):
     """Order of clients for `tie`: by name, or by number of examples."""
 
 
+class VocabularyCost(Table):
+    """Privacy that devices spent on a vocabulary, as `fedray answer` recorded it."""
+
+    trust: str
+    """Kind of the trust model of the question."""
+    mechanism: str
+    """Mechanism that answered."""
+    theorem: str
+    """Theorem behind the privacy of a window."""
+    windows: Annotated[int, Field(ge=1)]
+    """Largest number of windows in which the rules permit a device to answer."""
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    """Delta at which the event is accounted for."""
+    event: dict[str, Any]
+    """Spending of a device in these windows."""
+
+
 class FormedData(NamesDataFiles, DataTable):
     """Keys that define an example of recorded data; see clients/data/form.py."""
 
@@ -160,7 +183,33 @@ class FormedData(NamesDataFiles, DataTable):
     the scenario's directory, recorded as an absolute path."""
     vocabulary_sha256: Digest = ""
     """SHA-256 of the vocabulary file; filled in when it is read, and checked if given."""
+    vocabulary_cost: VocabularyCost | None = None
+    """Table: the cost of a private vocabulary; filled in from the file beside it, which `fedray
+        answer` wrote. The audit of a training composes both."""
     digest_keys: ClassVar[dict[str, str]] = {"vocabulary_file": "vocabulary_sha256"}
+
+    @model_validator(mode="after")
+    def _finds_the_cost(self, info: ValidationInfo) -> Self:
+        file = Path(f"{self.vocabulary_file}.json")
+        is_known = (info.context or {}).get("is_recorded") or self.vocabulary_cost is not None
+        if is_known or not self.vocabulary_file or not file.is_file():
+            return self
+        try:
+            document = json.loads(read_regular_file(file, MOST_COST_BYTES))
+            cost = VocabularyCost.model_validate(document["cost"])
+            digest = document["vocabulary_sha256"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"vocabulary_file: {str(file)!r} beside it does not say what it cost ({error}); "
+                "write both by `Answers.write_vocabulary`, or remove that file"
+            ) from None
+        if digest != self.vocabulary_sha256:
+            raise ValueError(
+                f"vocabulary_file: {str(file)!r} beside it is about a file with sha256 {digest}; "
+                "write both by `Answers.write_vocabulary`"
+            )
+        object.__setattr__(self, "vocabulary_cost", cost)  # frozen, and not yet handed out
+        return self
 
     @model_validator(mode="after")
     def _has_columns(self) -> Self:

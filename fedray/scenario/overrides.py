@@ -10,6 +10,8 @@ from fedray.base.errors import ScenarioError, shown
 from fedray.base.mistakes import classes_in, with_problems
 from fedray.base.parsing import parse_toml
 from fedray.encoding.tables import AnyEncoding
+from fedray.mechanisms.questions.registry import AnyQuestion, AnyTrust
+from fedray.scenario.analytics import AnyValues
 from fedray.scenario.availability import Availability
 from fedray.scenario.buffer import AnyStalenessWeighting
 from fedray.scenario.clipping import AnyClipping
@@ -161,6 +163,9 @@ def _by_kind(union: Any, key: str) -> dict[str, type[BaseModel]]:
 
 
 KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
+    ("analytics", "question", "kind"): _by_kind(AnyQuestion, "kind"),
+    ("analytics", "trust", "kind"): _by_kind(AnyTrust, "kind"),
+    ("analytics", "values", "kind"): _by_kind(AnyValues, "kind"),
     ("availability", "model"): _by_kind(Availability, "model"),
     ("data", "kind"): _by_kind(AnyData, "kind"),
     ("participation", "policies", "kind"): _by_kind(AnyPolicy, "kind"),

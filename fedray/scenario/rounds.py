@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from fedray.base.table import PositiveShare, Table
 from fedray.scenario.buffer import Buffer
-from fedray.scenario.uploads import Uploads
+from fedray.scenario.uploads import AllSchedule, Uploads
 
 __all__ = [
     "AtLeastClosing",
@@ -86,8 +86,9 @@ class Rounds(Table):
     report_goal: Annotated[int, Field(gt=0)]
     """Number of reports that close a round. Every committed round has exactly this many accepted
     updates, or at least this many if `closing` keeps more. With stored uploads, it is the number
-    that the schedule cyclic draws, of which a tenth may be unresolved, or the expected number that
-    the schedule poisson draws, which sets denominators."""
+    that the schedule cyclic draws, or the smallest that the schedule all takes, of which a tenth
+    may be unresolved, or the expected number that the schedule poisson draws, which sets
+    denominators."""
     over_selection: Annotated[float, Field(ge=1, le=10)] = 1.3
     """Number of devices that are selected per report needed."""
     selection_timeout_minutes: Annotated[float, Field(ge=1)] = 1440.0
@@ -184,6 +185,8 @@ class Rounds(Table):
     @property
     def keeps_surplus(self) -> bool:
         """Whether a round may accept more than `least_accepted`."""
+        if self.uploads is not None and isinstance(self.uploads.schedule, AllSchedule):
+            return True
         # With stored uploads a few may be unresolved, so the number accepted varies.
         return isinstance(self.closing, AtLeastClosing) or self.least_accepted < self.report_goal
 
@@ -259,6 +262,11 @@ class Rounds(Table):
             raise ValueError(
                 f"uploads: windows={uploads.windows} is more than count={self.count}, so some "
                 "windows would have no round; lower windows"
+            )
+        if isinstance(uploads.schedule, AllSchedule) and uploads.windows != self.count:
+            raise ValueError(
+                f"uploads: schedule.kind='all' has one round per window, but count={self.count} "
+                f"with windows={uploads.windows}; set both to the same number"
             )
         return self
 

@@ -24,6 +24,7 @@ from fedray.mechanisms.accounting.clip_count import update_noise_multiplier
 from fedray.mechanisms.running import check_can_be_filtered
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
+from fedray.scenario.analytics import Analytics, NumberValues
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, LanguageData
@@ -35,12 +36,14 @@ from fedray.scenario.population import DeviceClass, Population
 from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
+from fedray.scenario.uploads import AllSchedule
 from fedray.scenario.weighting import MeanWeighting
 
 TRAINED_TABLES = ("data", "training", "privacy")
 """Tables on which traces do not depend, except for the budget `privacy.stop_at`: two trainings on
 one trace may differ in everything else in them."""
 FILE_KEYS = (
+    "analytics.values.file",
     "availability.file",
     *(f"data.{place}" for place in PLACES),
     "privacy.mechanism.file",
@@ -77,6 +80,9 @@ class Scenario(Table):
     """Table: the training of a model."""
     privacy: Privacy = Privacy()
     """Table: the noise mechanism and its claims."""
+    analytics: Analytics | None = None
+    """Table: a question to the devices of every upload window. Default: none. With it, nothing is
+    trained unless the table training is given."""
 
     @property
     def device_ids(self) -> int:
@@ -173,13 +179,16 @@ class Scenario(Table):
             "availability": availability,
             "data": data,
             "training": self.training.model_copy(update={"task": task}),
+            # Workers simulate and train; the answer is computed from the trace.
+            "analytics": None,
         }
         return self.model_copy(update=parts)
 
     @property
     def content_files(self) -> tuple[ContentFile, ...]:
         """Tables that name a file which is stored with traces."""
-        own = (self.availability,) if isinstance(self.availability, ContentFile) else ()
+        values = self.analytics and self.analytics.values
+        own = [each for each in (self.availability, values) if isinstance(each, ContentFile)]
         return (*own, *self.training_files)
 
     @property
@@ -392,6 +401,29 @@ class Scenario(Table):
         return self
 
     @model_validator(mode="after")
+    def _a_question_can_be_answered(self) -> Self:
+        analytics, uploads = self.analytics, self.rounds.uploads
+        if analytics is None:
+            return self
+        if uploads is None or not isinstance(uploads.schedule, AllSchedule):
+            raise ValueError(
+                "analytics: a question is answered from all uploads of a window; set "
+                "rounds.mode='upload-then-train' and rounds.uploads.schedule.kind='all'"
+            )
+        by_habit = isinstance(analytics.values, NumberValues) and analytics.values.by_habit
+        if by_habit and not self.availability.has_propensities:
+            raise ValueError(
+                f"analytics.values.by_habit={by_habit:g}: availability.model="
+                f"{self.availability.model!r} has no habits; leave by_habit out"
+            )
+        if self.privacy.stop_at is not None:
+            raise ValueError(
+                "privacy.stop_at: the budget counts updates of a model and not the answers of "
+                "analytics; leave stop_at out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _poisson_samples_are_secret(self) -> Self:
         """Refuses settings that would reveal the number of devices in a Poisson sample."""
         weighting = self.training.weighting
@@ -542,6 +574,9 @@ class Scenario(Table):
 
     @classmethod
     def _validated(cls, tables: dict[str, Any], source: str, context: dict[str, Any]) -> Self:
+        # Whoever asks a question need not say that no model is trained.
+        if "analytics" in tables:
+            tables = {"training": {"enabled": False}, **tables}
         if "training" in tables:  # as it is meant, so that mistakes are found where they are
             tables = {**tables, "training": with_task_as_table(tables["training"])}
         try:
@@ -613,6 +648,9 @@ class Scenario(Table):
         _forget_digest_of_another_file(mechanism, new)
         _forget_digest_of_another_file(self.availability, tables["availability"])
         _forget_digest_of_another_file(self.data, tables["data"])
+        analytics = tables.get("analytics")
+        if self.analytics is not None and isinstance(analytics, dict):
+            _forget_digest_of_another_file(self.analytics.values, analytics.get("values"))
         training = tables["training"]
         if isinstance(training, dict):
             _forget_digest_of_another_file(self.training.task, training.get("task"))

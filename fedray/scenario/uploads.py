@@ -8,6 +8,7 @@ from pydantic import Field, Tag
 from fedray.base.table import PositiveShare, Table, told_apart_by
 
 __all__ = [
+    "AllSchedule",
     "CyclicPoissonSchedule",
     "CyclicSchedule",
     "MinSepSchedule",
@@ -80,8 +81,19 @@ class CyclicPoissonSchedule(Table):
         a device that is added or removed."""
 
 
+class AllSchedule(Table):
+    """Every stored upload takes part in the one round of its window, as in a question to devices.
+
+    A window with fewer than report_goal uploads ends the run.
+    """
+
+    kind: Literal["all"] = "all"
+    """All uploads of a window, in one round."""
+
+
 AnySchedule = Annotated[
-    Annotated[CyclicSchedule, Tag("cyclic")]
+    Annotated[AllSchedule, Tag("all")]
+    | Annotated[CyclicSchedule, Tag("cyclic")]
     | Annotated[CyclicPoissonSchedule, Tag("cyclic_poisson")]
     | Annotated[PoissonSchedule, Tag("poisson")]
     | Annotated[MinSepSchedule, Tag("min_sep")],
@@ -104,8 +116,8 @@ class Uploads(Table):
     """Number of consecutive upload windows. The rounds are divided evenly between them; the first
     ones have one more if there is a remainder."""
     schedule: AnySchedule
-    """Table: which uploads take part in a round; its `kind` is cyclic, cyclic_poisson, poisson or
-        min_sep."""
+    """Table: which uploads take part in a round; its `kind` is all, cyclic, cyclic_poisson, poisson
+        or min_sep."""
     round_minutes: Annotated[float, Field(gt=0, le=87_840)] = 1.0
     """Minutes that an attempt at a round takes on the server."""
     unresolved_share: Annotated[float, Field(ge=0, lt=1 / ONE_IN)] = 0.0
@@ -126,13 +138,13 @@ class Uploads(Table):
     @property
     def groups(self) -> int:
         """Number of groups of uploads that take turns, or least difference between two rounds of an
-        upload; 1 for plain Poisson samples."""
+        upload; 1 for plain Poisson samples and for all uploads."""
         match self.schedule:
             case CyclicSchedule() | MinSepSchedule():
                 return self.schedule.min_sep
             case CyclicPoissonSchedule():
                 return self.schedule.partitions
-            case PoissonSchedule():
+            case PoissonSchedule() | AllSchedule():
                 return 1
 
     @property
@@ -147,7 +159,8 @@ class Uploads(Table):
         """Probability that an upload of the group takes part in a round, independently of the
         others; None if rounds are not Poisson samples."""
         schedule = self.schedule
-        return None if isinstance(schedule, CyclicSchedule) else schedule.probability
+        is_fixed = isinstance(schedule, CyclicSchedule | AllSchedule)
+        return None if is_fixed else schedule.probability
 
     def least_accepted(self, drawn: int) -> int:
         """Returns the smallest number of accepted uploads in a committed round that drew

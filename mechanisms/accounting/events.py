@@ -48,6 +48,8 @@ SUMMED_TERMS = 1 << 16
 """Number of terms of tau that are summed; each later term is bounded by the last one summed."""
 LEAST_DEVICE_VARIANCE = 0.25
 """Smallest variance of one device's discrete Gaussian noise for which the theorem on sums holds."""
+MOST_STATED_EPSILON = 100.0
+"""Epsilon from which on a stated guarantee means nothing."""
 UPDATES = "sum of clipped updates"
 """Default query of a round's release."""
 
@@ -272,6 +274,20 @@ class DiscreteGaussianSum(Event):
         return self
 
 
+class ApproximateDP(Event):
+    """A release with a proven guarantee (epsilon, delta), and nothing more known about its losses:
+    a local randomiser, a shuffle of reports, discrete Laplace noise, a threshold."""
+
+    kind: Literal["approximate-dp"] = "approximate-dp"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """A release with a proven guarantee."""
+    epsilon: Annotated[float, Field(ge=0, lt=MOST_STATED_EPSILON)]
+    """Epsilon at `delta`, under zero-out of one device."""
+    delta: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Delta; 0 for pure DP."""
+    theorem: str
+    """Theorem that proves the guarantee."""
+
+
 class PoissonSampled(Event):
     """An event on a Poisson sample, in which each device is included independently with the same
     probability."""
@@ -348,6 +364,7 @@ AnyEvent = Annotated[
     | StrategyRelease
     | GaussianSum
     | DiscreteGaussianSum
+    | ApproximateDP
     | PoissonSampled
     | MinSepSampled
     | Repeated

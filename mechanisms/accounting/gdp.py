@@ -15,6 +15,7 @@ import numpy as np
 
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.events import (
+    ApproximateDP,
     Composed,
     DiscreteGaussianSum,
     Event,
@@ -70,6 +71,8 @@ def mu_of(event: Event) -> float:
             raise EventRefused(
                 "no mu is proven for a sum of discrete Gaussians; use the accountant zcdp"
             )
+        case ApproximateDP():
+            raise EventRefused("a stated guarantee has no mu; use the accountant pld or zcdp")
         case _:
             raise EventRefused(
                 f"event {event.kind!r} is unknown to the accountant gdp; describe the release by "

@@ -6,6 +6,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from fedray.mechanisms.accounting.events import (
+    ApproximateDP,
     Composed,
     DiscreteGaussianSum,
     Event,
@@ -51,6 +52,10 @@ def peer_event(event: Event) -> "DpEvent":
             return peer.SelfComposedDpEvent(peer_event(event.event), event.count)
         case Composed():
             return peer.ComposedDpEvent([peer_event(each) for each in event.events])
+        case ApproximateDP():
+            raise EventRefused(
+                "dp_accounting has no event for a stated guarantee; use the accountant pld or zcdp"
+            )
         case _:
             raise EventRefused(
                 f"event {event.kind!r} has no equivalent in dp_accounting; describe the release by "

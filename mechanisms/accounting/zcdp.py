@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from fedray.mechanisms.accounting.events import (
+    ApproximateDP,
     Composed,
     DiscreteGaussianSum,
     Event,
@@ -32,25 +33,53 @@ def rho_of(event: Event) -> float:
 
     For Gaussian noise, and compositions of it, this is exact: mu^2 / 2 (Bun and Steinke 2016,
     Proposition 1.6). For a sum of discrete Gaussians it is an upper bound, (1 /
-    sqrt(variance_ratio) + tau sqrt(d))^2 / 2 (Kairouz, Liu, Steinke 2021, Proposition 14).
+    sqrt(variance_ratio) + tau sqrt(d))^2 / 2 (Kairouz, Liu, Steinke 2021, Proposition 14). For a
+    guarantee epsilon it is the upper bound epsilon^2 / 2 (Bun and Steinke 2016, Proposition 1.4).
 
     Raises:
-        EventRefused: the event is sampled, for which no zCDP is proven, or unknown.
+        EventRefused: the event is sampled, for which no zCDP is proven, has a delta of its own, or
+            is unknown.
     """
+    if failure_of(event) > 0:
+        raise EventRefused(
+            "the event has a delta of its own, so it has no rho; use the accountant pld or zcdp"
+        )
+    return _rho_besides_failure(event)
+
+
+def failure_of(event: Event) -> float:
+    """Returns the sum of the deltas that the parts of an event have of their own: with this
+    probability at most, rho does not hold (Bun and Steinke 2016, Lemmas 8.2 and 8.8)."""
+    match event:
+        case ApproximateDP():
+            return event.delta
+        case PostProcessed() | PoissonSampled():
+            return failure_of(event.event)
+        case Repeated():
+            return event.count * failure_of(event.event)
+        case Composed():
+            return math.fsum(failure_of(each) for each in event.events)
+        case _:
+            return 0.0
+
+
+def _rho_besides_failure(event: Event) -> float:
     match event:
         case GaussianEvent():
             return event.mu**2 / 2
         case DiscreteGaussianSum():
             apart = 1.0 / event.noise_at_unit_sensitivity
             return (apart + event.tau * math.sqrt(event.dimension)) ** 2 / 2
+        case ApproximateDP():
+            return event.epsilon**2 / 2
         case PostProcessed():
-            return rho_of(event.event)
+            return _rho_besides_failure(event.event)
         case Repeated():
-            return event.count * rho_of(event.event)
+            return event.count * _rho_besides_failure(event.event)
         case Composed():
-            return math.fsum(rho_of(each) for each in event.events)
+            return math.fsum(_rho_besides_failure(each) for each in event.events)
         case PoissonSampled(probability=1.0):
-            return rho_of(event.event)
+            return _rho_besides_failure(event.event)
         case PoissonSampled():
             raise EventRefused(
                 f"no zCDP is proven for a Poisson-sampled event (probability="
@@ -67,14 +96,21 @@ def zcdp_epsilon(event: Event, delta: float) -> float:
     """Returns the upper bound on epsilon at `delta` that rho implies, rounded up.
 
     rho alpha + (log(1 / delta) - log(alpha - 1)) / (alpha - 1) + alpha log(1 - 1 / alpha) / (alpha
-    - 1), at the best order alpha (Canonne, Kamath, Steinke 2020, Corollary 13).
+    - 1), at the best order alpha (Canonne, Kamath, Steinke 2020, Corollary 13). Deltas of the
+    event's own parts are subtracted from `delta` first.
 
     Raises:
-        EventRefused: as `rho_of`.
+        EventRefused: the event is sampled or unknown, or its parts use up delta.
         InputError: delta is outside [1e-30, 1).
     """
-    rho = rho_of(event)
+    rho, failure = _rho_besides_failure(event), failure_of(event)
     check_delta(delta)
+    if failure > delta or (failure == delta and rho > 0):
+        raise EventRefused(
+            f"delta={delta:g} is used up by the deltas of the event's parts, {failure:g} in total; "
+            "use the accountant pld, or a larger delta"
+        )
+    delta -= failure
     if rho == 0.0:
         return 0.0
     # ORDERS are alpha - 1, so that orders near 1 are accurate.

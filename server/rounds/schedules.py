@@ -13,6 +13,7 @@ from fedray.base.arrays import BoolArray, Int64Array, UInt64Array
 from fedray.base.rng import Stream, long_words, stream_key
 from fedray.scenario import Scenario
 from fedray.scenario.uploads import (
+    AllSchedule,
     CyclicPoissonSchedule,
     CyclicSchedule,
     MinSepSchedule,
@@ -39,6 +40,36 @@ class Schedule(Protocol):
     def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
         """Returns the eligible uploads drawn for an attempt, as sorted places."""
         ...
+
+
+class All:
+    """Every upload of a window.
+
+    Args:
+        least: number of uploads below which a window has no round.
+    """
+
+    @classmethod
+    def of(cls, table: AllSchedule, scenario: Scenario) -> "All":
+        """Returns the schedule of a table and a scenario."""
+        del table
+        return cls(scenario.rounds.report_goal)
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._uploads = 0
+
+    def start_window(self, window: int, device_ids: UInt64Array) -> None:
+        self._uploads = device_ids.size
+
+    def eligible(self, round_index: int) -> Int64Array:
+        return np.arange(self._uploads)
+
+    def least_eligible(self) -> int:
+        return self._least
+
+    def draw(self, eligible: Int64Array, attempt: int) -> Int64Array:
+        return eligible
 
 
 class _InTurn:
@@ -211,6 +242,7 @@ class Unresolved:
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "all": All.of,
     "cyclic": Cyclic.of,
     "cyclic_poisson": Poisson.of,
     "poisson": Poisson.of,

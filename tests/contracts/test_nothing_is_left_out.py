@@ -31,9 +31,17 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "training.weighting.kind": ESTIMATORS,
 }
 """What has a function or class for each kind of a key, beside what its table says."""
-ARE_THEMSELVES = {"privacy.mechanism.kind", "rounds.buffer.weighting.kind"}
+ARE_THEMSELVES = {
+    "analytics.question.kind",
+    "analytics.trust.kind",
+    "privacy.mechanism.kind",
+    "rounds.buffer.weighting.kind",
+}
 """Keys whose tables need nothing that implements them: they do so themselves."""
 EXAMPLES = {
+    "analytics.question.kind": ("studies/test_answers.py:QUESTIONS",),
+    "analytics.trust.kind": ("studies/test_answers.py:TRUSTS",),
+    "analytics.values.kind": ("clients/test_values.py:EXAMPLES",),
     "availability.model": ("contracts/test_availability_models.py:MODELS",),
     "data.kind": (
         "clients/data/test_synthetic.py:TABLES",

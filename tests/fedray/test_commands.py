@@ -42,7 +42,7 @@ def test_every_command_refuses_an_option_that_it_does_not_have(
     [
         ("--rounds", "a scenario's key is given by --set rounds.count=VALUE\n"),
         ("--timer-hours", "a scenario's key is given by --set participation.timer_hours=VALUE\n"),
-        ("--delta", "--set privacy.delta=VALUE or --set privacy.stop_at.delta=VALUE\n"),
+        ("--delta", "--set privacy.stop_at.delta=VALUE or --set analytics.delta=VALUE\n"),
         ("--kind", "No such option: --kind"),  # too many tables have one
     ],
 )

@@ -15,12 +15,12 @@ from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.noise import DeviceNoise
 from fedray.audit.privacy_statement import privacy_statement
+from fedray.base.discrete_noise import NoiseScale, add_noise
 from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
 from fedray.clients.clipping import clip_whole
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.discrete_gaussian import DiscreteGaussianEncoding
-from fedray.encoding.discrete_noise import NoiseScale, add_noise
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import device_variance, inflation, largest_square, padded

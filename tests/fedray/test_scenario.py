@@ -47,7 +47,7 @@ def test_an_override_replaces_a_kind_that_is_none(small) -> None:
 
 def test_every_shipped_scenario_is_valid_and_described() -> None:
     shipped = shipped_scenarios()
-    assert len(shipped) == 22
+    assert len(shipped) == 24
     assert shipped[-1][0].name == "upload-then-train.toml"
     assert all(scenario.description for _, scenario in shipped)
 

@@ -6,6 +6,7 @@ library (sampling), the definition of a Renyi divergence by numerical integratio
 probabilities of sums of discrete Gaussians, by convolution.
 """
 
+import itertools
 import json
 import math
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from scipy.optimize import minimize_scalar
 from fedray.base.errors import FedrayError
 from fedray.mechanisms.accounting.accountants import ACCOUNTANTS, epsilon_of
 from fedray.mechanisms.accounting.events import (
+    ApproximateDP,
     Composed,
     DiscreteGaussianSum,
     Event,
@@ -67,6 +69,10 @@ def observed_release(
     )
 
 
+def stated(epsilon: float, delta: float = 0.0) -> ApproximateDP:
+    return ApproximateDP(epsilon=epsilon, delta=delta, theorem="a test's")
+
+
 def sampled(probability: float, event: Event) -> PoissonSampled:
     return PoissonSampled(probability=probability, event=event)
 
@@ -74,12 +80,13 @@ def sampled(probability: float, event: Event) -> PoissonSampled:
 @dataclass(frozen=True)
 class Case:
     """An event, and what it is by hand: `mu` where it is Gaussian; (q, z, n) where it is sampled;
-    `rho` where it has one."""
+    `rho` where it has one; the guarantees where they are stated."""
 
     event: Event
     mu: float | None = None
     steps: tuple[tuple[float, float, int], ...] = ()
     rho: float | None = None
+    stated: tuple[tuple[float, float], ...] = ()
 
 
 DISCRETE = DiscreteGaussianSum(sensitivity=2.0, device_variance=0.5, devices=40, dimension=3)
@@ -155,6 +162,25 @@ CASES = {
         ),
         rho=0.25,
     ),
+    "stated": Case(stated(1.1, 1e-7), stated=((1.1, 1e-7),)),
+    "stated, no delta": Case(stated(0.7), rho=0.245, stated=((0.7, 0.0),)),
+    "stated, eight times": Case(
+        Repeated(event=stated(0.4, 1e-8), count=8), stated=((0.4, 1e-8),) * 8
+    ),
+    "stated, composed": Case(
+        Composed(events=(stated(1.0), stated(0.25, 4e-7), stated(0.0, 1e-7))),
+        stated=((1.0, 0.0), (0.25, 4e-7), (0.0, 1e-7)),
+    ),
+    "stated and discrete": Case(
+        Composed(
+            events=(
+                DiscreteGaussianSum(sensitivity=1.0, device_variance=4.0, devices=1, dimension=5),
+                stated(0.3, 5e-7),
+            )
+        ),
+        rho=1 / 8 + 0.045,
+        stated=((0.0, 5e-7),),
+    ),
 }
 REFUSED = {
     "unheard": Unheard(),
@@ -165,6 +191,12 @@ REFUSED = {
 
 def takes(accountant: str, case: Case) -> bool:
     """Whether there is a theorem."""
+    if case.stated:
+        own = any(delta for _, delta in case.stated)
+        is_mixed = own and case.rho is not None
+        return accountant == "zcdp" or (
+            not is_mixed if accountant == "pld" else accountant == "moments" and not own
+        )
     match accountant:
         case "gdp":
             return case.mu is not None
@@ -236,6 +268,11 @@ def is_gaussian_curve(case: Case, epsilon: float) -> None:
 
 def is_bracketed(case: Case, epsilon: float) -> None:
     """By distributions of another library: losses rounded down, and up."""
+    if case.stated:
+        assert stated_delta(case, epsilon * (1 + 1e-12)) <= DELTA
+        # Each loss was rounded up by at most the interval.
+        assert stated_delta(case, epsilon - 1e-4 * len(case.stated) - 1e-9) > DELTA
+        return
     if case.mu is not None:
         is_gaussian_or_composed = epsilon == pytest.approx(
             ACCOUNTANTS["gdp"](case.event, DELTA), rel=2e-3
@@ -265,15 +302,38 @@ def is_conversion_of_rho(case: Case, epsilon: float) -> None:
     """delta <= e^((alpha - 1)(alpha rho - epsilon)) / (alpha - 1) (1 - 1/alpha)^alpha at the best
     alpha, by another search."""
     rho = case.mu**2 / 2 if case.mu is not None else case.rho
-    assert rho_of(case.event) == pytest.approx(rho, rel=1e-12)
+    own = math.fsum(delta for _, delta in case.stated)
+    if rho is None:
+        rho = math.fsum(epsilon**2 / 2 for epsilon, _ in case.stated)
+    if own:
+        with pytest.raises(EventRefused, match="a delta of its own"):
+            rho_of(case.event)
+    else:
+        assert rho_of(case.event) == pytest.approx(rho, rel=1e-12)
+    left = DELTA - own
 
     def bound(log_order: float) -> float:
         a = 1 + math.exp(log_order)
-        terms = -math.log(DELTA) - math.log(a - 1) + a * math.log1p(-1 / a)
+        terms = -math.log(left) - math.log(a - 1) + a * math.log1p(-1 / a)
         return a * rho + terms / (a - 1)
 
     best = 0.0 if rho == 0 else minimize_scalar(bound, bounds=(-3, 12), method="bounded").fun
     assert best * (1 - 1e-9) <= epsilon <= best * (1 + 1e-4)
+
+
+def stated_delta(case: Case, epsilon: float) -> float:
+    """delta(epsilon) of the dominating pair (Kairouz, Oh, Viswanath 2015), over all outcomes."""
+    kept, above = 1.0, 0.0
+    for _, delta in case.stated:
+        kept *= 1 - delta
+    for signs in itertools.product((1, -1), repeat=len(case.stated)):
+        loss = sum(sign * each for sign, (each, _) in zip(signs, case.stated, strict=True))
+        chance = math.prod(
+            1 / (1 + math.exp(-sign * each))
+            for sign, (each, _) in zip(signs, case.stated, strict=True)
+        )
+        above += chance * max(0.0, 1 - math.exp(epsilon - loss))
+    return 1 - kept * (1 - above)
 
 
 def log_moments(case: Case, orders: list[int]) -> list[float]:
@@ -369,7 +429,13 @@ def test_mu_is_the_one_by_hand(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "accountant"),
-    [("tree", "gdp"), ("sampled", "pld"), ("discrete sum", "zcdp"), ("two samplings", "renyi")],
+    [
+        ("stated, eight times", "pld"),
+        ("tree", "gdp"),
+        ("sampled", "pld"),
+        ("discrete sum", "zcdp"),
+        ("two samplings", "renyi"),
+    ],
 )
 def test_the_epsilon_of_an_event_is_that_of_its_tightest_accountant(
     name: str, accountant: str
@@ -419,7 +485,9 @@ def test_events_cannot_be_changed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(("nothing",))])
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if not name.startswith(("nothing", "stated"))]
+)
 def test_another_tool_finds_the_same_of_its_own_events(name: str) -> None:
     """dp_accounting, by loss distributions where it has them, else by Renyi DP."""
     from dp_accounting.pld import PLDAccountant

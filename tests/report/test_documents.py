@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.filtered import Exclusions
+from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.rules import Violations
 from fedray.audit.several_tasks import audit_tasks
 from fedray.audit.tuning import Tuning
@@ -26,6 +27,9 @@ from fedray.commands.run_results import print_run_of_tasks
 from fedray.encoding.tables import DiscreteGaussian, SecAgg
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.registry import Identity
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies.fit import Fit, FittedRun
 from fedray.studies.habits.fit import Estimate, HabitFit, Held
@@ -35,6 +39,7 @@ from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun
 from fedray.wire.messages import ClassCounts, ShardUse
 
+HERE = Placement(1, "in-process")
 PATTERNS = [[0, 2], [1, 3], [0], [1, 2], [3]]
 Command = Callable[..., tuple[int, str, str]]
 
@@ -136,6 +141,8 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
     yield {"violations": Violations(1, 2, 0, 0, 0, 0).to_json()}
     yield {"exclusions": Exclusions(np.array([3, 5]), 2.0, 1.5, 0).to_json()}
     yield {"no_guarantee": "no guarantee: no noise was added"}
+    told = AnswerPrivacy("local", "reports", "a theorem", "window", 1, None, 1e-9, True, "it is so")
+    yield {"answers": [told.to_json()]}
     least = {"devices": 9, "noise_multiplier": 1.5}
     noise = {"least_noise": {"round": 0, **least}, "least_permitted_noise": least}
     for table in (SecAgg(), DiscreteGaussian(parameters=10)):
@@ -177,6 +184,33 @@ def test_documents_of_statements_and_reports_match_their_types(
     check("fedray report", printed(fedray_command, "report", path, *figures, "--json"))
 
 
+def test_documents_of_answers_match_their_types(
+    tmp_path: Path, fedray_command, without_drawing
+) -> None:
+    """Of a run that asks a question, its audit, and the question asked again."""
+    asked = {
+        "population": {"devices": 500},
+        "rounds": {
+            "mode": "upload-then-train",
+            "count": 1,
+            "report_goal": 10,
+            "uploads": {"window_hours": 4.0, "schedule": {"kind": "all"}},
+        },
+        "analytics": {
+            "question": {"kind": "open_histogram"},
+            "values": {"kind": "words", "words": 3},
+            "trust": [{"kind": "central"}],
+            "epsilon": 4.0,
+            "delta": 1e-3,
+        },
+    }
+    trace = str(simulate(Scenario.from_tables(asked), HERE, tmp_path / "t").path)
+    files = {name: str(tmp_path / name) for name in ("page", "figures", "vocabulary")}
+    options = [part for name, file in files.items() for part in (f"--{name}", file)]
+    found = printed(fedray_command, "answer", trace, *options, "--json")
+    check("fedray answer", found)
+
+
 def test_documents_of_imports_match_their_types(log) -> None:
     check("fedray import", log)
 
@@ -189,7 +223,7 @@ def test_documents_of_runs_and_trainings_match_their_types(
     monkeypatch.setattr("fedray.runs.pipeline.run_scenario", lambda *_: trained)
     monkeypatch.setattr("fedray.runs.learning.train", lambda *_, **__: trained.trained)
     run = printed(fedray_command, "run", "quickstart", "--json")
-    check("fedray run", run, has_base=False)
+    check("fedray run", run, {"question": {}}, has_base=False)
     check("fedray train", printed(fedray_command, "train", str(trained.path), "--json"))
 
 

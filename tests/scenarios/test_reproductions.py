@@ -29,6 +29,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "amplified": {},
     "dp-lstm": {},
     "blt": {},
+    "coverage": {
+        "hours": "6,12",
+        "overrides": ["population.devices=30000"],
+        "placement": HERE,
+    },
     "flash": {"data": lambda folder: written_phones(folder, phones=120)},
     "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
     "gboard-predict": {"rows": "en-GB", "seeds": 1, "placement": HERE},
@@ -153,7 +158,7 @@ def test_a_contradicted_publication_shows_in_the_exit_code(own) -> None:
 
 def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Path) -> None:
     for given, message in (
-        (("owm",), "unknown reproduction 'owm'; choose from amplified, blt, dp-lstm,"),
+        (("owm",), "unknown reproduction 'owm'; choose from amplified, blt, coverage, dp-lstm,"),
         (("own", "--out", str(tmp_path)), "exists already"),
         (("own", "--seeds", "3"), "No such option: --seeds"),
         (("own", "--factor", "much"), "--factor='much' must be a number"),

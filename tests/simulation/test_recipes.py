@@ -46,6 +46,27 @@ def test_a_recipe_runs_to_its_audit_and_report(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "title"), [("new_words", "question open_histogram"), ("coverage", "question mean")]
+)
+def test_a_question_that_ships_is_answered(
+    fedray_command, tmp_path: Path, name: str, title: str
+) -> None:
+    small = ("population.devices=20_000", "rounds.report_goal=5_000")
+    keys = [word for key in small for word in ("--set", key)]
+    scenario, out = str(ROOT / "scenarios" / f"{name}.toml"), tmp_path / "t"
+    place = ("--place", "backend=in-process")
+    code, text, err = fedray_command("run", scenario, *keys, *place, "--out", str(out))
+    assert code == 0, err
+    assert f"Answers to the {title}" in text
+    assert "Privacy of the answers" in (out / "report.html").read_text()
+    (window,) = json.loads((out / "answer.json").read_text())["windows"]
+    assert 5_000 < window["came"] < window["devices"] == 20_000
+    assert all(each["released"] for each in window["answers"])
+    Trace.open(out).verify()
+
+
+@pytest.mark.slow
 def test_the_documented_comparison_of_every_kind_runs(
     fedray_command, tmp_path: Path, monkeypatch
 ) -> None:

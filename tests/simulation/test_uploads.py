@@ -48,12 +48,14 @@ CYCLIC_POISSON = {
     "assignment": "equal",
 }
 APART = {"kind": "min_sep", "min_sep": MIN_SEP, "probability": 0.3}
-SCHEDULES = (CYCLIC, POISSON, CYCLIC_POISSON, APART)
+EVERYTHING = {"kind": "all"}
+SCHEDULES = (CYCLIC, POISSON, CYCLIC_POISSON, APART, EVERYTHING)
 LONG = "participation.policies=[{kind='swor', period_hours=9.0}]"
 BLT_2 = BLT(kind="blt", theta=(0.95, 0.6), omega=(0.2, 0.3))
 
 
 def scenario(schedule: dict, *overrides: str, **uploads: float) -> Scenario:
+    count = uploads.get("windows", 1) if schedule is EVERYTHING else ROUNDS
     return Scenario.from_tables(
         {
             "seed": 11,
@@ -62,7 +64,7 @@ def scenario(schedule: dict, *overrides: str, **uploads: float) -> Scenario:
             "participation": {"policies": [{"kind": "swor", "period_hours": 6.0}]},
             "rounds": {
                 "mode": "upload-then-train",
-                "count": ROUNDS,
+                "count": count,
                 "report_goal": 40,
                 "uploads": {"window_hours": 4.0, "schedule": schedule, **uploads},
             },
@@ -113,6 +115,38 @@ def rows_of(trace: Trace) -> dict[str, np.ndarray]:
     return trace.columns(0)
 
 
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory) -> Trace:
+    """Three windows, in each of which all uploads are one round."""
+    folder = tmp_path_factory.mktemp("everything")
+    return simulated(folder, scenario(EVERYTHING, windows=3))
+
+
+def test_all_uploads_of_a_window_are_its_round(everything: Trace) -> None:
+    rows, table = rows_of(everything), everything.rounds
+    stored = [each["stored"] for each in everything.run["uploads"]]
+    assert table["accepted"].tolist() == stored
+    assert min(stored) > 40
+    # Each device has at most one upload in a window, made within it.
+    assert np.unique(np.stack([rows["device_id"], rows["round"]]), axis=1).shape[1] == sum(stored)
+    assert (rows["report_time"] // (4 * HOUR) == rows["round"]).all()
+    mechanism = audited(everything, Identity()).mechanisms[0]
+    # The period of 6 h is more than a window of 4 h, yet the first of the next may come in time.
+    assert mechanism.enforced.participation == MinSep(3, 1, 3)
+    assert mechanism.sampled is None
+
+
+def test_a_window_with_fewer_uploads_than_the_goal_ends_the_run(tmp_path: Path) -> None:
+    value = scenario(EVERYTHING, "rounds.report_goal=2900", windows=3)
+    with pytest.raises(Starved, match=r"stored \d+ uploads, .*report_goal=2900"):
+        simulated(tmp_path, value)
+
+
+def test_all_uploads_need_a_round_per_window() -> None:
+    with pytest.raises(ScenarioError, match="one round per window, but count=4 with windows=3"):
+        scenario(EVERYTHING, "rounds.count=4", windows=3)
+
+
 def test_a_device_uploads_once_and_its_rounds_are_those_of_one_group(plain: Trace) -> None:
     rows, stored = rows_of(plain), plain.run["uploads"][0]["stored"]
     assert plain.committed_rounds == ROUNDS
@@ -127,14 +161,17 @@ def test_a_device_uploads_once_and_its_rounds_are_those_of_one_group(plain: Trac
     assert next(iter(waits_between(plain) or []))[0].size == 0
 
 
-@pytest.mark.parametrize("schedule", [CYCLIC, CYCLIC_POISSON, APART], ids=lambda each: each["kind"])
+@pytest.mark.parametrize(
+    "schedule", [CYCLIC, CYCLIC_POISSON, APART, EVERYTHING], ids=lambda each: each["kind"]
+)
 @pytest.mark.parametrize(
     ("devices", "shards"), [(66_000, 2), pytest.param(140_000, 3, marks=pytest.mark.slow)]
 )
 def test_sharding_changes_nothing(
     tmp_path: Path, schedule: dict, devices: int, shards: int
 ) -> None:
-    value = scenario(schedule, f"population.devices={devices}", window_hours=1.0)
+    windows = ROUNDS if schedule is EVERYTHING else 1
+    value = scenario(schedule, f"population.devices={devices}", window_hours=1.0, windows=windows)
     value = value.with_overrides("rounds.uploads.unresolved_share=0.05")
     one, several = (simulated(tmp_path / str(count), value, count) for count in (1, shards))
     assert one.digest == several.digest
@@ -425,7 +462,9 @@ def test_noise_for_min_sep_samples_is_not_calibrated_by_the_options_of_other_sam
         calibrate_trace(trace, epsilon=2.0, delta=1e-6, mechanism=Identity())
 
 
-@pytest.mark.parametrize("schedule", [CYCLIC, CYCLIC_POISSON, APART], ids=lambda each: each["kind"])
+@pytest.mark.parametrize(
+    "schedule", [CYCLIC, CYCLIC_POISSON, APART, EVERYTHING], ids=lambda each: each["kind"]
+)
 def test_the_worst_case_of_a_run_is_what_its_schedule_enforces(
     tmp_path: Path, schedule: dict
 ) -> None:

@@ -1,0 +1,1 @@
+"""Values of devices that questions are about, one file per kind."""

@@ -1,0 +1,46 @@
+"""`fedray answer`: answer the question of a finished trace."""
+
+from pathlib import Path
+
+from fedray.commands.output import print_files, print_result, write_shown
+
+
+def answer(
+    trace: Path,
+    *,
+    overrides: list[str] | None = None,
+    confidence: float = 0.95,
+    vocabulary: Path | None = None,
+    page: Path | None = None,
+    figures: Path | None = None,
+    trust_code: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Answer the question of a trace, with its error, coverage and privacy.
+
+    `fedray run` does the same after the simulation, and writes answer.json to the trace. Another
+    question may be asked in place of the trace's own: --set analytics.question=... The exact
+    answers are known in a simulation only.
+
+    Example: fedray answer runs/words --set 'analytics.trust=[{kind="local"}]'
+
+    Args:
+        trace: directory of a run whose scenario has the table analytics
+        confidence (SHARE): probability of the intervals
+        vocabulary (FILE): file of the words that the first trust model found in the last window
+    """
+    from fedray.runs.learning import scenario_of
+    from fedray.studies.answers import answer as answer_of
+    from fedray.trace.reader import Trace
+
+    opened = Trace.open(trace)
+    scenario = scenario_of(opened).with_overrides(*overrides) if overrides else None
+    found = answer_of(opened, confidence, scenario, trust_code=trust_code)
+    # A question that was not the run's own is not recorded with it.
+    written = {} if overrides else {"answer": str(found.write())}
+    if vocabulary is not None:
+        written["vocabulary"] = str(found.write_vocabulary(vocabulary))
+    written |= write_shown(found, page, figures)
+    print_result(found, as_json, **written)
+    if not as_json:
+        print_files(written)

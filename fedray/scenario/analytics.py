@@ -1,0 +1,158 @@
+"""The table `analytics`: a question that every upload window answers, the values of the devices,
+and the trust models."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, Tag, model_validator
+
+from fedray.base.errors import InputError
+from fedray.base.table import Share, Table, told_apart_by
+from fedray.mechanisms.questions.question import Plan
+from fedray.mechanisms.questions.registry import AnyQuestion, AnyTrust
+from fedray.mechanisms.questions.trust import Budget
+from fedray.scenario.content import PythonFile
+
+__all__ = [
+    "Analytics",
+    "CustomValues",
+    "ExampleValues",
+    "NumberValues",
+    "WordValues",
+]
+
+Real = Annotated[float, Field(ge=-1e9, le=1e9)]
+
+
+class ValueTable(Table):
+    """The table of the values that devices hold; the key `kind` selects it."""
+
+    implementation: ClassVar[str]
+    """`module:name` of the values. Called with a scenario and this table, it returns a `Values`
+    (clients/values/values.py)."""
+
+
+class NumberValues(ValueTable):
+    """One number per device: normal around a mean that may depend on the device's time zone and on
+    how often it is eligible.
+
+    Devices that come early are then unlike the others, so the coverage bias of an answer has a
+    known cause.
+    """
+
+    kind: Literal["numbers"] = "numbers"
+    """A number of each device, drawn."""
+    implementation: ClassVar[str] = "fedray.clients.values.drawn:Numbers"
+    mean: Real = 0.0
+    """Mean over devices at UTC whose propensity to be eligible is the median one."""
+    deviation: Annotated[float, Field(ge=0, le=1e9)] = 1.0
+    """Standard deviation between devices that are alike in zone and propensity."""
+    per_zone_hour: Real = 0.0
+    """Change of the mean per hour that the device's local time is ahead of UTC."""
+    by_habit: Real = 0.0
+    """Change of the mean from the device that is eligible least often to the one that is most
+    often, linear in the quantile of the propensity; needs an availability with propensities."""
+
+
+class WordValues(ValueTable):
+    """A set of words per device, by a Zipf law: the probability of the word of rank r, from 0, is
+    in proportion to (r + 1)^-exponent. Keys are numbers below `words`, spread so that neighbouring
+    ranks have no prefix in common."""
+
+    kind: Literal["words"] = "words"
+    """Words of each device, drawn."""
+    implementation: ClassVar[str] = "fedray.clients.values.drawn:Words"
+    words: Annotated[int, Field(ge=1, le=1 << 24)] = 10_000
+    """Number of different words."""
+    exponent: Annotated[float, Field(ge=0, le=10)] = 1.0
+    """Exponent of the distribution."""
+    per_device: Annotated[float, Field(gt=0, le=100)] = 5.0
+    """Mean number of words drawn by a device (Poisson); a word that is drawn again counts once,
+    with the number of draws as its value."""
+    of_zone: Share = 0.0
+    """Probability that a draw follows the ranking of the device's own time zone: h hours from UTC,
+    it begins at rank h words / 24 of the common one, modulo `words`."""
+
+
+class ExampleValues(ValueTable):
+    """The tokens, or else the classes, of a device's training examples (table `data`), with the
+    number of their occurrences as value."""
+
+    kind: Literal["examples"] = "examples"
+    """Tokens or classes of the training data."""
+    implementation: ClassVar[str] = "fedray.clients.values.examples:ExampleItems"
+    most_examples: Annotated[int, Field(ge=1, le=1 << 20)] = 20
+    """Number of examples of a device that are read, the first ones."""
+
+
+class CustomValues(PythonFile, ValueTable):
+    """The user's own values, from a Python file that imports all it needs.
+
+    `values(device_ids, seed)` gets devices [N], uint64, and returns arrays (counts [N], keys [I],
+    values [I]): the number of items of each device, then their keys (whole numbers) and values,
+    device after device. It must be pure: a device has the same items in every call.
+    """
+
+    kind: Literal["custom"] = "custom"
+    """The user's own values."""
+    implementation: ClassVar[str] = "fedray.clients.values.custom:CustomItems"
+    table: ClassVar[str] = "analytics.values"
+
+
+AnyValues = Annotated[
+    Annotated[NumberValues, Tag("numbers")]
+    | Annotated[WordValues, Tag("words")]
+    | Annotated[ExampleValues, Tag("examples")]
+    | Annotated[CustomValues, Tag("custom")],
+    told_apart_by("kind", "numbers"),
+]
+"""Tables of all kinds of values, distinguished by `kind`."""
+
+
+class Analytics(Table):
+    """A question to the devices of every upload window, at the same privacy under each trust
+    model."""
+
+    question: AnyQuestion
+    """Table: the question; its `kind` and the bounds on a device's contribution."""
+    values: AnyValues = NumberValues()
+    """Table: the values of a device; its `kind` is numbers (default), words, examples or custom."""
+    trust: Annotated[tuple[AnyTrust, ...], Field(strict=False, min_length=1)]
+    """Tables: who must be trusted, each with a `kind`. The trust models answer side by side, each
+    for the whole budget: a deployment has one of them."""
+    epsilon: float
+    """Epsilon that a device may spend in a window."""
+    delta: float = 0.0
+    """Delta of epsilon."""
+
+    @property
+    def budget(self) -> Budget:
+        """Privacy that one device may spend in one window."""
+        return Budget(self.epsilon, self.delta)
+
+    def plans(self, least_devices: int) -> tuple[Plan, ...]:
+        """Returns the calibrated mechanism of every trust model.
+
+        Args:
+            least_devices: smallest number of devices of a window.
+
+        Raises:
+            InputError: no theorem answers the question under a trust model, or one is calibrated
+                for more devices.
+        """
+        plans = tuple(self.question.plan(trust, self.budget) for trust in self.trust)
+        for trust, plan in zip(self.trust, plans, strict=True):
+            if plan.least_devices > least_devices:
+                raise InputError.of(
+                    f"analytics.trust {trust.kind}: least_devices",
+                    plan.least_devices,
+                    f"is more than the {least_devices:,} devices that a window may have",
+                    "raise rounds.report_goal, below which a window is not answered",
+                )
+        return plans
+
+    @model_validator(mode="after")
+    def _trust_models_differ(self) -> Self:
+        _ = self.budget  # refuses an epsilon or delta that no mechanism is calibrated to
+        if len(set(self.trust)) < len(self.trust):
+            raise ValueError("trust: a trust model is given twice; leave one out")
+        return self

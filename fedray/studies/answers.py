@@ -1,0 +1,392 @@
+"""Answers to the question of a scenario, computed from a trace: the devices of round r answered in
+window r.
+
+A simulation knows what every device holds. So each private answer stands beside the exact answer
+of the devices that came, which shows the noise, and that of all devices, which shows the coverage
+bias: devices that had not come by the end of the window may be unlike the others.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from fedray.audit.audit import audit_trace
+from fedray.audit.guarantees import enforced_limits
+from fedray.audit.questions import AnswerPrivacy, privacy_of_answers
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array
+from fedray.base.atomic import write_whole
+from fedray.base.document import Document, InJson, Key, NotInJson
+from fedray.base.errors import InputError
+from fedray.base.result import DrawnResult
+from fedray.base.rng import Stream, stream_generator
+from fedray.clients.values.values import held_by, of_rows, values_of
+from fedray.mechanisms.questions.question import Items, Plan, Truth
+from fedray.scenario import Scenario
+from fedray.scenario.analytics import Analytics
+from fedray.scenario.data import VocabularyCost
+from fedray.studies.coverage import CoverageGroup, Devices
+from fedray.trace.reader import Trace
+
+ANSWER_FILE = "answer.json"
+MOST_ROWS = 10_000
+"""Most rows of an answer in a document, the largest estimates first."""
+ADDITIVE = ("count", "sum", "histogram", "open_histogram", "prefix_tree")
+"""Questions whose answer grows with the devices. To compare it with that of all devices, it is
+multiplied by the number of all devices over the number that came."""
+BY_KEY = ("histogram", "open_histogram", "prefix_tree")
+"""Questions whose rows are keys of the devices' values; the last two find them."""
+KNOWN_HERE = (
+    "The exact answers, and that of all devices above all, are known in a simulation only. A "
+    "device holds the same in every window."
+)
+
+
+class Row(NamedTuple):
+    """One row of a private answer beside the exact ones."""
+
+    label: str
+    """Name of the key."""
+    estimate: float
+    """The private answer."""
+    standard_error: float
+    """Standard error of the noise; NaN if only the interval is known."""
+    low: float
+    """Lower end of the confidence interval."""
+    high: float
+    """Upper end."""
+    of_came: float
+    """Exact answer of the devices that came, from their bounded contributions."""
+    of_all: float
+    """Exact answer of all devices, from unbounded contributions."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrustAnswer(Document):
+    """The answer of a window under one trust model."""
+
+    trust: str
+    """Kind of the trust model."""
+    mechanism: str
+    """Mechanism that answers."""
+    labels: NotInJson[tuple[str, ...]]
+    """Names of the keys of the released rows [R], the largest estimates first."""
+    rows: tuple[Row, ...]
+    """The rows with the largest estimates, at most 10,000."""
+    error: float
+    """Root mean square of estimate minus exact answer of the bounded contributions that came, over
+    the rows; NaN without rows."""
+    stated_error: float
+    """Root mean square of the stated standard errors; NaN if only intervals are known."""
+    error_claim: str
+    """Whether the stated errors are "exact", a "bound" or an "estimate"."""
+    half_interval: float
+    """Mean half width of the confidence intervals; NaN without rows."""
+    confidence: float
+    """Stated probability that an interval holds the exact answer of the bounded contributions."""
+    inside: float
+    """Share of the rows whose interval holds it; NaN without rows."""
+    share: float
+    """Sum of the exact answers of all devices at the released keys over the sum at all keys; NaN
+    unless the question is additive."""
+
+    @property
+    def released(self) -> InJson[int]:
+        """R, number of released rows."""
+        return len(self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAnswer(Document):
+    """A window: who came, and the answers."""
+
+    window: int
+    """Number of the window, from 0."""
+    start_hours: float
+    """Start of the window, hours since the start of the run."""
+    end_hours: float
+    """End of the window."""
+    coverage: tuple[CoverageGroup, ...]
+    """Groups of devices, and how many of each came; the whole population first."""
+    scale: float
+    """Devices of the population over devices that came for an additive question, else 1."""
+    of_came: float | None
+    """Exact answer of the devices that came, from unbounded contributions; None for an answer of
+    several rows."""
+    of_all: float | None
+    """Exact answer of all devices; None for an answer of several rows."""
+    bounding_bias: float
+    """Change of the exact answer of the devices that came by bounding contributions: the change
+    itself for one row, else its root mean square over rows."""
+    coverage_bias: float
+    """Exact answer of the devices that came, times `scale`, minus that of all devices, both from
+    unbounded contributions: the difference for one row, else its root mean square over rows."""
+    answers: tuple[TrustAnswer, ...]
+    """Answers, in the order of the scenario's trust models."""
+
+    @property
+    def devices(self) -> InJson[int]:
+        """Number of devices in the population during the window."""
+        return self.coverage[0].devices
+
+    @property
+    def came(self) -> InJson[int]:
+        """Number of them that answered."""
+        return self.coverage[0].came
+
+
+@dataclass(frozen=True)
+class Answers(DrawnResult):
+    """Private answers of every window and trust model, with their errors and coverage."""
+
+    TABLES: ClassVar[str] = "fedray.studies.answers_page:answers_tables"
+    FIGURES: ClassVar[str] = "fedray.studies.answers_page:answers_figures"
+    PAGE: ClassVar[str] = "fedray.studies.answers_page:answers_page"
+
+    trace: NotInJson[Trace]
+    """The trace."""
+    path: Annotated[Path, Key("trace")]
+    """Directory of the trace."""
+    digest: str
+    """The trace's digest."""
+    analytics: Analytics
+    """The question, values, trust models and budget."""
+    windows: tuple[WindowAnswer, ...]
+    """The windows in order."""
+    privacy: tuple[AnswerPrivacy, ...]
+    """Privacy of a window, observed and enforced, for every trust model."""
+    note: ClassVar[InJson[str]] = KNOWN_HERE
+    """Source of the exact answers."""
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(each.kind for each in self.analytics.trust)
+        kind = self.analytics.question.kind
+        return f"<Answers to {kind}: {len(self.windows)} windows, trust {kinds}>"
+
+    def write(self) -> Path:
+        """Writes the document to answer.json in the trace's directory; returns its path."""
+        return _write(self.path / ANSWER_FILE, self.to_json())
+
+    def write_vocabulary(self, file: str | Path) -> Path:
+        """Writes the words that the first trust model found in the last window, a line each, the
+        most frequent first, and their cost beside it (`FILE.json`): the enforced privacy of all
+        windows, since all were answered.
+
+        As `data.vocabulary_file` of a training on recorded text, whose audit composes both (McMahan
+        et al. 2018, appendix B).
+
+        Args:
+            file: file of the words.
+
+        Returns:
+            Its path.
+
+        Raises:
+            InputError: the question has a closed domain, the rules ensure nothing, or the file
+                cannot be written.
+        """
+        kind = self.analytics.question.kind
+        if kind not in BY_KEY[1:]:
+            rule = "finds no words"
+            raise InputError.of("analytics.question.kind", kind, rule, "ask an open_histogram")
+        path, first = Path(file), self.windows[-1].answers[0]
+        by_basis = {each.basis: each for each in self.privacy if each.trust == first.trust}
+        spent = by_basis["enforced"]
+        if spent.event is None:
+            raise InputError(
+                f"trace {str(self.path)!r}: its rules do not limit the windows of a device, so the "
+                "cost of the words is unknown; see its audit"
+            )
+        text = "".join(f"{word}\n" for word in first.labels)
+        write_whole(path, text.encode(), f"vocabulary {str(path)!r}", InputError)
+        cost = {name: getattr(spent, name) for name in VocabularyCost.model_fields}
+        document = {
+            "trace_digest": self.digest,
+            "vocabulary_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "words": len(first.labels),
+            "epsilon": spent.epsilon,
+            "cost": {**cost, "event": spent.event.to_json()},
+        }
+        _write(path.with_name(f"{path.name}.json"), document)
+        return path
+
+
+def answer(
+    trace: Trace | str | Path,
+    confidence: float = 0.95,
+    scenario: Scenario | None = None,
+    *,
+    trust_code: bool = False,
+) -> Answers:
+    """Answers the question of a run in every window, under each of its trust models.
+
+    All draws are addressed by the scenario's seed and the window, so the answers are a function of
+    the scenario. In each window the trust models answer from the same bounded contributions.
+
+    Args:
+        trace: trace of a run whose rounds are all uploads of a window.
+        confidence: probability of the intervals.
+        scenario: scenario of the run with another question in place of its own; None for its own.
+        trust_code: whether custom code that came with the trace may be run.
+
+    Raises:
+        InputError: the scenario asks no question or is not that of the run, a trust model cannot
+            answer it, a value is outside the question's domain, or code is not trusted.
+        TraceError: the trace cannot be read.
+    """
+    if not 0 < confidence < 1:
+        raise InputError.of("confidence", confidence, "must be between 0 and 1", "0.95 is usual")
+    opened = Trace.open(trace) if isinstance(trace, str | Path) else trace
+    audit = audit_trace(opened)
+    own = audit.scenario
+    asked = own if scenario is None else scenario
+    if own is None or asked is None or asked.analytics is None:
+        raise InputError(
+            f"trace {str(opened.path)!r} is of a scenario without the table analytics, so there "
+            "is no question to answer; add the table and run it"
+        )
+    if asked.model_copy(update={"analytics": own.analytics}) != own:
+        raise InputError(
+            "the scenario is not that of the trace: they differ in more than the table analytics, "
+            "on which no trace depends; run the scenario"
+        )
+    if not trust_code:
+        asked.demand_trust()
+    windows = tuple(_Asked(asked, confidence).windows(opened))
+    limits = enforced_limits(opened, own, None, audit.patterns)
+    used = audit.mechanisms[0] if audit.mechanisms else None
+    privacy = privacy_of_answers(
+        asked,
+        audit.patterns.max_participations,
+        limits,
+        None if used is None else (used.observed, used.enforced),
+    )
+    return Answers(opened, opened.path, opened.digest, asked.analytics, windows, privacy)
+
+
+class _Asked:
+    """The question of a scenario, ready for the devices of its windows.
+
+    Args:
+        scenario: scenario with the table `analytics`.
+        confidence: probability of the intervals.
+    """
+
+    def __init__(self, scenario: Scenario, confidence: float) -> None:
+        assert scenario.analytics is not None
+        self._scenario, self._confidence = scenario, confidence
+        self._analytics = scenario.analytics
+        self._plans = self._analytics.plans(scenario.rounds.least_accepted)
+        self._values = values_of(scenario)
+        self._devices = Devices(scenario)
+        self._held = held_by(self._values, self._devices.device_ids)
+
+    def windows(self, trace: Trace) -> Iterator[WindowAnswer]:
+        """Yields the answers of a trace's windows."""
+        is_committed = trace.rounds["state"] == 0
+        ends = trace.rounds["opened"][is_committed].tolist()
+        came = _devices_of_rounds(trace, self._devices.device_ids.size, len(ends))
+        for window, (end, of_window) in enumerate(zip(ends, came, strict=True)):
+            yield self._window(window, end, of_window)
+
+    def _window(self, window: int, end: float, came: BoolArray) -> WindowAnswer:
+        assert self._scenario.rounds.uploads is not None
+        start = end - self._scenario.rounds.uploads.seconds
+        present = self._devices.present(start, end)
+        coverage = self._devices.coverage(present, came)
+        of_all = self._truth(window, of_rows(self._held, np.flatnonzero(present)))
+        items = of_rows(self._held, np.flatnonzero(came))
+        of_came = self._truth(window, items)
+        is_additive = self._analytics.question.kind in ADDITIVE
+        scale = coverage[0].devices / coverage[0].came if is_additive else 1.0
+        is_single = of_all.keys.size == of_came.keys.size == 1
+        bounding = of_came.bounded - of_came.values
+        uncovered = scale * _at(of_came.keys, of_came.values, of_all.keys) - of_all.values
+        return WindowAnswer(
+            window=window,
+            start_hours=start / 3600.0,
+            end_hours=end / 3600.0,
+            coverage=coverage,
+            scale=scale,
+            of_came=float(of_came.values[0]) if is_single else None,
+            of_all=float(of_all.values[0]) if is_single else None,
+            bounding_bias=float(bounding[0]) if is_single else _root_mean_square(bounding),
+            coverage_bias=float(uncovered[0]) if is_single else _root_mean_square(uncovered),
+            answers=tuple(
+                self._answer(trust.kind, plan, window, items, of_came, of_all)
+                for trust, plan in zip(self._analytics.trust, self._plans, strict=True)
+            ),
+        )
+
+    def _answer(
+        self,
+        trust: str,
+        plan: Plan,
+        window: int,
+        items: Items,
+        of_came: Truth,
+        of_all: Truth,
+    ) -> TrustAnswer:
+        found = plan.answer(items, self._generator(window), self._confidence)
+        bounded = _at(of_came.keys, of_came.bounded, found.keys)
+        whole = _at(of_all.keys, of_all.values, found.keys)
+        is_inside = (found.low <= bounded) & (bounded <= found.high)
+        total = of_all.values.sum() if self._analytics.question.kind in ADDITIVE else math.nan
+        order = np.argsort(-found.estimates, kind="stable")
+        name = self._values.label if self._analytics.question.kind in BY_KEY else str
+        labels = tuple(map(name, found.keys[order].tolist()))
+        largest = order[:MOST_ROWS]
+        columns = (found.estimates, found.standard_errors, found.low, found.high, bounded, whole)
+        rows = np.stack([column[largest] for column in columns], axis=1).tolist()
+        return TrustAnswer(
+            trust=trust,
+            mechanism=plan.mechanism,
+            labels=labels,
+            rows=tuple(Row(label, *row) for label, row in zip(labels, rows, strict=False)),
+            error=_root_mean_square(found.estimates - bounded),
+            stated_error=_root_mean_square(found.standard_errors),
+            error_claim=found.error_claim,
+            half_interval=float(np.mean(found.high - found.low)) / 2 if labels else math.nan,
+            confidence=found.confidence,
+            inside=float(is_inside.mean()) if labels else math.nan,
+            share=float(whole.sum() / total) if total else math.nan,
+        )
+
+    def _truth(self, window: int, items: Items) -> Truth:
+        return self._analytics.question.truth(items, self._generator(window))
+
+    def _generator(self, window: int) -> np.random.Generator:
+        # The same for the answer and the truth, which then bound contributions alike.
+        return stream_generator(self._scenario.seed, Stream.ANSWER, window)
+
+
+def _devices_of_rounds(trace: Trace, devices: int, rounds: int) -> list[BoolArray]:
+    """Returns which devices [N] were accepted in each round of a trace."""
+    came = [np.zeros(devices, np.bool_) for _ in range(rounds)]
+    for part in trace.accepted():
+        for index in range(rounds):
+            came[index][part.device_ids[part.rounds == index]] = True
+    return came
+
+
+def _at(keys: Int64Array, values: Float64Array, wanted: Int64Array) -> Float64Array:
+    """Returns the values [W] at wanted keys [W]; 0 for a key that is not among `keys`, sorted."""
+    if not keys.size:
+        return np.zeros(wanted.size)
+    places = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
+    return np.where(keys[places] == wanted, values[places], 0.0)
+
+
+def _write(file: Path, document: dict[str, Any]) -> Path:
+    text = json.dumps(document, indent=1, allow_nan=False)
+    write_whole(file, f"{text}\n".encode(), f"answer {str(file)!r}", InputError)
+    return file
+
+
+def _root_mean_square(values: Float64Array) -> float:
+    return float(np.sqrt(np.mean(values**2))) if values.size else math.nan

@@ -1,0 +1,168 @@
+"""Tables, figure and page of the answers to a question."""
+
+import math
+
+import numpy as np
+import tomli_w
+
+from fedray.base.rounding import counted
+from fedray.report.audits import answers_table
+from fedray.report.figure import Axis, Figure, Series, Shown
+from fedray.report.page import render_study
+from fedray.report.table import Table
+from fedray.studies.answers import KNOWN_HERE, Answers, WindowAnswer
+
+MOST_SHOWN = 12
+"""Most rows of an answer, and windows of the coverage, in a table; the document has all."""
+
+
+def answers_page(found: Answers) -> str:
+    """Returns the page of the answers."""
+    asked = found.analytics
+    note = (
+        f"The question {asked.question.kind}, answered in {counted(len(found.windows), 'window')} "
+        f"at epsilon {asked.epsilon:g}, delta {asked.delta:g} per device and window. {KNOWN_HERE}"
+    )
+    return render_study(
+        "Answers to a question",
+        note,
+        answers_figures(found),
+        answers_tables(found),
+        found.to_json(),
+        scenario_toml=tomli_w.dumps(found.trace.scenario),
+    )
+
+
+def answers_tables(found: Answers) -> list[Table]:
+    """Answers by window and trust model, the largest rows, coverage, and privacy."""
+    last = found.windows[-1]
+    rows = [] if last.of_all is not None else [_rows_table(last)]
+    tables = [_answers_table(found), *rows, _bias_table(found), _coverage_table(found)]
+    return [*tables, answers_table(found.privacy)]
+
+
+def _answers_table(found: Answers) -> Table:
+    rows = [(window, each) for window in found.windows for each in window.answers]
+    is_single = all(len(each.rows) == 1 for _, each in rows)
+    confidence = f"{100 * rows[0][1].confidence:g} %"
+    own = {
+        "estimate": lambda row: _number(row[1].rows[0].estimate),
+        f"{confidence} from": lambda row: _number(row[1].rows[0].low),
+        "to": lambda row: _number(row[1].rows[0].high),
+    }
+    of_several = {
+        "rows": lambda row: f"{row[1].released:,}",
+        "share of all": lambda row: _percent(row[1].share),
+        "inside": lambda row: _percent(row[1].inside),
+    }
+    cells = {
+        "window": lambda row: _window(row[0]),
+        "came": lambda row: f"{row[0].came:,}",
+        "trust": lambda row: row[1].trust,
+        **(own if is_single else of_several),
+        "error": lambda row: _number(row[1].error),
+        "stated": lambda row: _number(row[1].stated_error),
+        "is": lambda row: row[1].error_claim,
+        "mechanism": lambda row: row[1].mechanism,
+    }
+    several = (
+        "Rows: rows released. Share of all: exact answers of all devices at these rows, over that "
+        f"of all rows. Inside: rows whose {confidence} interval holds the exact answer of the "
+        "devices that came. "
+    )
+    return Table.of(
+        f"Answers to the question {found.analytics.question.kind}",
+        rows,
+        cells,
+        ("" if is_single else several)
+        + "Error: distance (root mean square over rows) from the exact answer of the devices that "
+        "came, with their contributions bounded; stated: what the mechanism promises.",
+        details=("mechanism",),
+    )
+
+
+def _rows_table(window: WindowAnswer) -> Table:
+    """The largest rows of the first trust model, with the exact answers."""
+    first = window.answers[0]
+    cells = {
+        "row": lambda row: row.label,
+        "all devices": lambda row: _number(row.of_all),
+        "came": lambda row: _number(row.of_came),
+        "estimate": lambda row: _number(row.estimate),
+        f"{100 * first.confidence:g} % from": lambda row: _number(row.low),
+        "to": lambda row: _number(row.high),
+    }
+    title = f"The largest rows of {_window(window)}, trust model {first.trust}"
+    return Table.of(title, first.rows[:MOST_SHOWN], cells)
+
+
+def _bias_table(found: Answers) -> Table:
+    cells = {
+        "window": _window,
+        "devices": lambda window: f"{window.devices:,}",
+        "came": lambda window: f"{window.came:,}",
+        "of those": lambda window: _number(window.of_came),
+        "of all": lambda window: _number(window.of_all),
+        "scale": lambda window: _number(window.scale),
+        "coverage bias": lambda window: _number(window.coverage_bias),
+        "bounding": lambda window: _number(window.bounding_bias),
+    }
+    return Table.of(
+        "Exact answers, and what the devices that did not come change",
+        found.windows,
+        cells,
+        "Coverage bias: the exact answer of those that came, times scale, minus that of all "
+        "devices. Bounding: the change by bounding what a device contributes. Both are root mean "
+        "squares over several rows, known in a simulation only, and in no interval.",
+    )
+
+
+def _coverage_table(found: Answers) -> Table:
+    rows = [(window, each) for window in found.windows[:MOST_SHOWN] for each in window.coverage]
+    cells = {
+        "window": lambda row: _window(row[0]),
+        "by": lambda row: row[1].by,
+        "group": lambda row: row[1].label,
+        "devices": lambda row: f"{row[1].devices:,}",
+        "came": lambda row: f"{row[1].came:,}",
+        "missing": lambda row: f"{row[1].devices - row[1].came:,}",
+        "share": lambda row: _percent(row[1].share),
+    }
+    note = "Habit: quarters of the devices by their propensity to be eligible, from the least."
+    return Table.of("Coverage: who had come by the end of the window", rows, cells, note)
+
+
+def answers_figures(found: Answers) -> list[Shown]:
+    """The coverage bias beside the intervals of the trust models, by window."""
+    x = np.array([window.end_hours for window in found.windows])
+    bias = np.array([abs(window.coverage_bias) for window in found.windows])
+    series = [Series("coverage bias", "line", x, bias)]
+    for place, trust in enumerate(found.analytics.trust):
+        half = np.array([window.answers[place].half_interval for window in found.windows])
+        series.append(Series(f"half interval, {trust.kind}", "line", x, half))
+    figure = Figure(
+        "errors",
+        "What waiting changes: coverage bias and intervals",
+        "Where the bias is above the half interval of a trust model, its interval misleads about "
+        "all devices. The bias is an absolute value. Several rows: the bias is a root mean square, "
+        "the half interval a mean.",
+        Axis("End of the window (hours)"),
+        Axis(f"Error ({found.analytics.question.kind})", is_log=True),
+        # A logarithmic axis has no place for 0, such as the bias if all devices came.
+        tuple(each for each in series if (each.y > 0).all()),
+    )
+    return [figure]
+
+
+def _window(window: WindowAnswer) -> str:
+    return f"{window.start_hours:g} to {window.end_hours:g} h"
+
+
+def _number(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+
+
+def _percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{100 * share:.1f} %"

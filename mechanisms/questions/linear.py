@@ -1,0 +1,195 @@
+"""Questions that one release of sums answers. The rows of `count`, `histogram`, `sum` and
+`distinct` are sums."""
+
+from abc import abstractmethod
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedray.base.arrays import Float64Array, Int64Array
+from fedray.mechanisms.questions.central import Central
+from fedray.mechanisms.questions.question import Answer, Items, Plan, Question, Truth, answer_of
+from fedray.mechanisms.questions.trust import (
+    Budget,
+    NoisySums,
+    PairRefused,
+    Shape,
+    SumMechanism,
+    Trust,
+    Vectors,
+)
+
+RESOLUTION = 1 << 14
+"""Steps of the largest number. Numbers are rounded to a neighbouring step at random, so sums are
+unbiased; of n devices the rounding deviates by at most sqrt(n) / 2 steps, and intervals are about
+the rounded numbers."""
+MOST_SIZE = 1 << 24
+"""Largest closed domain; a sum over it takes 128 MB."""
+KEYS = 1 << 62
+"""End of the keys of an open domain."""
+Size = Annotated[int, Field(ge=1, le=MOST_SIZE)]
+MostKeys = Annotated[int, Field(ge=1, le=1 << 16)]
+
+
+class LinearQuestion(Question):
+    """A question that is answered from one sum of the devices' vectors."""
+
+    @abstractmethod
+    def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
+        """Returns the devices' vectors, within the shape."""
+
+    def decode(self, sums: NoisySums, devices: int, confidence: float) -> Answer:
+        """Returns the answer from noisy sums; by default they are its rows."""
+        return answer_of(sums, self.unit, devices, confidence)
+
+    def answered(
+        self, sums: SumMechanism, items: Items, rng: np.random.Generator, confidence: float
+    ) -> Answer:
+        return self.decode(sums.release(self.vectors(items, rng), rng), items.devices, confidence)
+
+    def compared(self, items: Items, rng: np.random.Generator, exact: NDArray[Any]) -> Truth:
+        """Returns exact sums, [P], beside the sums of bounded vectors."""
+        bounded = self.unit * self.vectors(items, rng).totals().astype(np.float64)
+        return Truth(np.arange(bounded.size), exact.astype(np.float64), bounded)
+
+
+class Count(LinearQuestion):
+    """Number of devices that hold any item."""
+
+    kind: Literal["count"] = "count"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Number of devices with an item."""
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(size=1, most_l1=1, most_l2=1.0)
+
+    def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
+        holders = np.flatnonzero(np.diff(items.starts))
+        return _ones(holders, np.zeros_like(holders), 1, items)
+
+    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
+        return self.compared(items, rng, np.array([np.count_nonzero(np.diff(items.starts))]))
+
+
+class Histogram(LinearQuestion):
+    """Number of devices that hold each key of a closed domain."""
+
+    kind: Literal["histogram"] = "histogram"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Devices by key of a closed domain."""
+    size: Size
+    """P, number of keys; keys are 0 to P - 1."""
+    most_keys: MostKeys = 1
+    """L0, most keys of a device; of more, a uniform sample counts."""
+
+    @property
+    def shape(self) -> Shape:
+        most = min(self.most_keys, self.size)
+        return Shape(size=self.size, most_l1=most, most_l2=most**0.5)
+
+    def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
+        owners, keys, _ = items.bounded(self.size, self.most_keys, rng)
+        return _ones(owners, keys, self.size, items)
+
+    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
+        _, keys, _ = items.summed(self.size)
+        return self.compared(items, rng, np.bincount(keys, minlength=self.size))
+
+
+class Sum(LinearQuestion):
+    """Sums of numbers by key. A device's number at a key is the sum of its values there, clipped to
+    [low, high]; then all its numbers are scaled down to the norms."""
+
+    kind: Literal["sum"] = "sum"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Sums of clipped numbers, by key."""
+    low: Annotated[float, Field(le=0)] = 0.0
+    """Least number; 0 or negative, because a device without the key adds 0."""
+    high: Annotated[float, Field(gt=0)]
+    """Largest number, L-infinity if it is above -low."""
+    size: Size = 1
+    """P, number of keys; keys are 0 to P - 1."""
+    most_keys: MostKeys = 1
+    """L0, most keys of a device; of more, a uniform sample counts."""
+    most_l1: Annotated[float, Field(gt=0)] | None = None
+    """L1, largest sum of a device's absolute numbers; None if only the other bounds hold."""
+    most_l2: Annotated[float, Field(gt=0)] | None = None
+    """L2, largest Euclidean norm of a device's numbers; None if only the other bounds hold."""
+
+    @property
+    def unit(self) -> float:
+        return max(-self.low, self.high) / RESOLUTION
+
+    @property
+    def shape(self) -> Shape:
+        most = min(self.most_keys, self.size)
+        l1, l2 = most * RESOLUTION, most**0.5 * RESOLUTION
+        # Rounding adds less than a step to each number.
+        if self.most_l1 is not None:
+            l1 = min(l1, int(self.most_l1 / self.unit) + most)
+        if self.most_l2 is not None:
+            l2 = min(l2, self.most_l2 / self.unit + most**0.5)
+        # Each norm bounds the other.
+        l1 = min(l1, int(l2 * most**0.5))
+        return Shape(self.size, l1, min(l2, float(l1)), is_signed=self.low < 0)
+
+    def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
+        owners, keys, sums = items.bounded(self.size, self.most_keys, rng)
+        numbers = np.clip(sums, self.low, self.high)
+        for order, most in ((1, self.most_l1), (2, self.most_l2)):
+            if most is not None:
+                powers = np.bincount(owners, np.abs(numbers) ** order, items.devices)
+                numbers = numbers / np.maximum(1.0, powers[owners] ** (1.0 / order) / most)
+        return Vectors(owners, keys, rounded(numbers / self.unit, rng), self.size, items.devices)
+
+    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
+        _, keys, sums = items.summed(self.size)
+        return self.compared(items, rng, np.bincount(keys, sums, self.size))
+
+
+class Distinct(LinearQuestion):
+    """Number of distinct keys, of an open domain, that any device holds: the exact number with
+    noise. A device changes it by at most its `most_keys` keys."""
+
+    kind: Literal["distinct"] = "distinct"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Number of distinct keys."""
+    most_keys: MostKeys = 1
+    """L0, most keys of a device; of more, a uniform sample counts."""
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(size=1, most_l1=self.most_keys, most_l2=float(self.most_keys))
+
+    def plan(self, trust: Trust, budget: Budget) -> Plan:
+        check_central(self, trust, "a union of keys is no sum of vectors")
+        return super().plan(trust, budget)
+
+    def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
+        _, keys, _ = items.bounded(KEYS, self.most_keys, rng)
+        one = np.zeros(1, np.int64)
+        return Vectors(one, one, np.array([np.unique(keys).size]), 1, items.devices)
+
+    def truth(self, items: Items, rng: np.random.Generator) -> Truth:
+        return self.compared(items, rng, np.array([np.unique(items.keys).size]))
+
+
+def check_central(question: Question, trust: Trust, reason: str) -> None:
+    """Raises PairRefused unless the trust model is `central`."""
+    if not isinstance(trust, Central):
+        raise PairRefused(
+            f"{question.kind} under the trust model {trust.kind} has no theorem: {reason}; "
+            "take the trust model central"
+        )
+
+
+def rounded(steps: Float64Array, rng: np.random.Generator) -> Int64Array:
+    """Returns numbers of at most RESOLUTION rounded to a neighbouring whole number at random,
+    without bias."""
+    below = np.floor(steps)
+    whole = (below + (rng.random(steps.shape) < steps - below)).astype(np.int64)
+    # A number may exceed the bound by the rounding of a division.
+    return np.clip(whole, -RESOLUTION, RESOLUTION)
+
+
+def _ones(owners: Int64Array, keys: Int64Array, size: int, items: Items) -> Vectors:
+    return Vectors(owners, keys, np.ones_like(keys), size, items.devices)

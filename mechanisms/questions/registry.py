@@ -1,0 +1,32 @@
+"""The unions of all questions and of all trust models, by `kind`."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from fedray.mechanisms.questions.central import Central, Distributed
+from fedray.mechanisms.questions.linear import Count, Distinct, Histogram, Sum
+from fedray.mechanisms.questions.local import Local, Shuffled
+from fedray.mechanisms.questions.numbers import Mean, Quantiles
+from fedray.mechanisms.questions.open_domain import OpenHistogram, PrefixTree
+
+__all__ = [
+    "Central",
+    "Count",
+    "Distinct",
+    "Distributed",
+    "Histogram",
+    "Local",
+    "Mean",
+    "OpenHistogram",
+    "PrefixTree",
+    "Quantiles",
+    "Shuffled",
+    "Sum",
+]
+
+AnyTrust = Annotated[Central | Distributed | Shuffled | Local, Field(discriminator="kind")]
+AnyQuestion = Annotated[
+    Count | Sum | Mean | Histogram | OpenHistogram | PrefixTree | Quantiles | Distinct,
+    Field(discriminator="kind"),
+]

@@ -1,0 +1,514 @@
+"""Answers to questions: coverage, noise, privacy, and the commands around them."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import fedray
+from fedray.audit.audit import audit_trace
+from fedray.audit.ledger import Ledger
+from fedray.base.errors import InputError, ScenarioError
+from fedray.base.rng import Stream, stream_generator
+from fedray.clients.data.form import read_vocabulary
+from fedray.clients.population import habits_on, zone_offsets_on
+from fedray.clients.values.values import held_by, of_rows, values_of
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.events import Composed, Repeated
+from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
+from fedray.runs.budgeted import charge_run, worst_rho
+from fedray.runs.simulation import resume, simulate
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+from fedray.studies.answers import Answers, answer
+from fedray.trace.reader import Trace
+from fedray.wire.messages import RunProgress
+
+HERE = Placement(1, "in-process")
+MEAN = {"kind": "mean", "low": -20.0, "high": 20.0}
+NUMBERS = {"kind": "numbers", "mean": 1.0, "per_zone_hour": 0.5, "by_habit": 4.0}
+WORDS = {"kind": "words", "words": 64, "per_device": 2.0}
+LEAST = 150
+TRUSTS = (
+    {"kind": "central"},
+    {"kind": "distributed", "least_devices": LEAST},
+    {"kind": "shuffled", "least_devices": LEAST},
+    {"kind": "local"},
+)
+"""Every trust model."""
+QUESTIONS = (
+    {"kind": "count"},
+    {"kind": "sum", "low": -20.0, "high": 20.0},
+    MEAN,
+    {"kind": "quantiles", "low": -20.0, "high": 20.0, "shares": [0.5]},
+    {"kind": "histogram", "size": 64, "most_keys": 2},
+    {"kind": "prefix_tree", "branching": 8, "levels": 2},
+    {"kind": "open_histogram", "most_keys": 2},
+    {"kind": "distinct", "most_keys": 2},
+)
+"""Every question."""
+CENTRAL_ONLY = ("open_histogram", "distinct")
+
+
+def tables(question: dict = MEAN, values: dict = NUMBERS, **more: object) -> dict:
+    return {
+        "seed": 5,
+        "population": {
+            "devices": 3000,
+            "unreachable": 0.1,
+            "joins_per_day": 600.0,
+            "lifetime_days": 4.0,
+            "time_zones": [
+                {"utc_offset_hours": -6.0, "share": 0.5},
+                {"utc_offset_hours": 8.0, "share": 0.5},
+            ],
+            "classes": [{"name": "old", "share": 0.3}, {"name": "new", "share": 0.7}],
+        },
+        "participation": {"timer_hours": 13.0},
+        "rounds": {
+            "mode": "upload-then-train",
+            "count": 3,
+            "report_goal": LEAST,
+            "max_days": 2.0,
+            "uploads": {"window_hours": 8.0, "windows": 3, "schedule": {"kind": "all"}},
+        },
+        "analytics": {
+            "question": question,
+            "values": values,
+            "trust": list(TRUSTS if question["kind"] not in CENTRAL_ONLY else TRUSTS[:1]),
+            "epsilon": 2.0,
+            "delta": 1e-6,
+        },
+        **more,
+    }
+
+
+def scenario(*given: dict, **more: object) -> Scenario:
+    return Scenario.from_tables(tables(*given, **more))
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory) -> Trace:
+    return simulate(scenario(), HERE, tmp_path_factory.mktemp("answers") / "t")
+
+
+@pytest.fixture(scope="module")
+def answers(trace: Trace) -> Answers:
+    return answer(trace)
+
+
+def came_in(trace: Trace, window: int) -> list[int]:
+    """Devices of a round, by looking at every row."""
+    found = [
+        int(device)
+        for part in trace.accepted()
+        for device, index in zip(part.device_ids, part.rounds, strict=True)
+        if index == window
+    ]
+    return sorted(found)
+
+
+def test_an_untrained_scenario_needs_no_table_training() -> None:
+    assert not scenario().training.enabled
+    assert scenario(training={}).training.enabled
+
+
+def test_the_trace_does_not_depend_on_the_question_or_on_shards(
+    trace: Trace, answers: Answers, tmp_path: Path
+) -> None:
+    """Nor do the answers on shards: with 140,000 devices there are three."""
+    other = scenario({"kind": "count"}, {"kind": "words"})
+    assert simulate(other, HERE, tmp_path / "other").digest == trace.digest
+    value = scenario().with_overrides(
+        "population.devices=140000", "rounds.uploads.window_hours=1.0"
+    )
+    one, three = (
+        simulate(value, Placement(shards, "in-process"), tmp_path / str(shards))
+        for shards in (1, 3)
+    )
+    assert one.digest == three.digest
+    documents = [json.dumps({**answer(each).to_json(), "trace": ""}) for each in (one, three)]
+    assert documents[0] == documents[1]
+
+
+def test_a_run_that_was_interrupted_has_the_same_answers(answers: Answers, tmp_path: Path) -> None:
+    def stop(progress: RunProgress) -> None:
+        if progress.committed == 2:
+            raise KeyboardInterrupt
+
+    often = Placement(1, "in-process", checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(scenario(), often, tmp_path / "t", stop)
+    again = answer(resume(tmp_path / "t", HERE))
+    assert {**again.to_json(), "trace": ""} == {**answers.to_json(), "trace": ""}
+
+
+def test_coverage_is_what_looking_at_every_device_finds(trace: Trace, answers: Answers) -> None:
+    """The slow twin asks the population for one device after the other."""
+    from fedray.clients.population import DeviceModel, Presence, are_usable, present_between
+    from fedray.wire.device_classes import DeviceClasses, classes_on
+
+    value = scenario()
+    presence, classes = Presence.of(value), DeviceClasses.of(value)
+    for window, found in enumerate(answers.windows):
+        start, end = 8.0 * 3600 * window, 8.0 * 3600 * (window + 1)
+        came = set(came_in(trace, window))
+        expected: dict[tuple[str, str], list[int]] = {}
+        for device in range(value.device_ids):
+            one = np.array([device], np.uint64)
+            joins, leaves = present_between(presence, one)
+            if not (joins[0] < end and leaves[0] > start):
+                assert device not in came
+                continue
+            quarter = int(4 * habits_on(value, one)[0])
+            names = {
+                "all": "all",
+                "zone": f"UTC{zone_offsets_on(value, one)[0]:+g}",
+                "class": ("old", "new")[classes_on(classes, one)[0]],
+                "habit": f"{25 * quarter} to {25 * quarter + 25} %",
+                "use": "eligible"
+                if are_usable(DeviceModel.of(value), one)[0]
+                else "never eligible",
+            }
+            for group in names.items():
+                counts = expected.setdefault(group, [0, 0])
+                counts[0] += 1
+                counts[1] += device in came
+        rows = {(each.by, each.label): [each.devices, each.came] for each in found.coverage}
+        assert rows == expected
+        assert rows["use", "never eligible"][1] == 0
+        assert (found.devices, found.came) == tuple(expected["all", "all"])
+        assert (found.start_hours, found.end_hours) == (8.0 * window, 8.0 * (window + 1))
+
+
+def test_exact_answers_and_biases_are_those_of_the_devices(trace: Trace, answers: Answers) -> None:
+    value = scenario()
+    ids = np.arange(value.device_ids, dtype=np.uint64)
+    numbers = held_by(values_of(value), ids).values
+    for window, found in enumerate(answers.windows):
+        came = came_in(trace, window)
+        assert found.of_came == pytest.approx(numbers[came].mean(), rel=1e-12)
+        assert found.of_all is not None
+        assert found.coverage_bias == pytest.approx(found.of_came - found.of_all, rel=1e-9)
+        clipped = np.clip(numbers[came], -20.0, 20.0).mean()
+        assert found.bounding_bias == pytest.approx(clipped - found.of_came, abs=1e-12)
+        # Devices that come early have other numbers: those of zones at night, and of frequent habits.
+        assert abs(found.coverage_bias) > 0.1
+        for each in found.answers:
+            (row,) = each.rows
+            assert row.of_came == pytest.approx(clipped, rel=1e-12)
+            assert each.error == pytest.approx(abs(row.estimate - clipped), rel=1e-9)
+            assert each.inside == (row.low <= clipped <= row.high)
+            assert each.half_interval == pytest.approx((row.high - row.low) / 2, rel=1e-12)
+
+
+def test_an_additive_answer_is_compared_with_all_devices_at_their_number(trace: Trace) -> None:
+    """The number of devices that hold a word, from those that came times all over those."""
+    found = answer(
+        trace, scenario=asking({"kind": "histogram", "size": 64, "most_keys": 64}, WORDS)
+    )
+    value = asking({"kind": "count"}, WORDS)
+    ids = np.arange(value.device_ids, dtype=np.uint64)
+    held = held_by(values_of(value), ids)
+    first = found.windows[0]
+    assert first.scale == first.devices / first.came
+    of_came = of_rows(held, np.array(came_in(trace, 0)))
+    counts = np.bincount(of_came.keys, minlength=64)
+    row = first.answers[0].rows[0]
+    key = next(key for key in range(64) if values_of(value).label(key) == row.label)
+    assert row.of_came == counts[key]
+    assert row.label == "word0"
+
+
+def asking(question: dict, values: dict) -> Scenario:
+    """The scenario of the trace, with another question."""
+    return scenario(question, values)
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each["kind"])
+def test_every_question_is_answered_under_every_trust_model_that_has_a_theorem(
+    trace: Trace, question: dict
+) -> None:
+    values = NUMBERS if question in QUESTIONS[:4] else WORDS
+    value = asking(question, values)
+    found = answer(trace, scenario=value)
+    assert value.analytics is not None
+    for window in found.windows:
+        assert [each.trust for each in window.answers] == [t.kind for t in value.analytics.trust]
+        for each in window.answers:
+            assert each.released == len(each.rows)
+            assert each.rows or question["kind"] in ("open_histogram", "prefix_tree")
+    assert found.tables()
+    assert "<html" in found.page()
+    assert [figure.name for figure in found.figures()] == ["errors"]
+    json.dumps(found.to_json(), allow_nan=False)
+    for refused in TRUSTS[1:] if question["kind"] in CENTRAL_ONLY else ():
+        other = tables(question, values)
+        other["analytics"]["trust"] = [refused]
+        with pytest.raises(InputError, match="has no theorem"):
+            simulate(Scenario.from_tables(other), HERE)
+
+
+def test_intervals_hold_the_answers_of_those_who_came_as_often_as_stated(trace: Trace) -> None:
+    """Counts of 64 words in 3 windows under 4 trust models, at 80 %: binomial, false alarms 1e-6
+    each. Intervals of nine tenths of their width would be found for central noise."""
+    value = asking({"kind": "histogram", "size": 64, "most_keys": 2}, WORDS)
+    found = answer(trace, 0.8, value)
+    for place, trust in enumerate(("central", "distributed", "shuffled", "local")):
+        rows = [row for window in found.windows for row in window.answers[place].rows]
+        inside = sum(row.low <= row.of_came <= row.high for row in rows)
+        assert inside >= binom.ppf(1e-6, len(rows), 0.8), trust
+        answers_ = [window.answers[place] for window in found.windows]
+        assert {each.confidence for each in answers_} == {0.8}
+        # Errors are those stated: a mean of 192 squares, and of dependent ones in a local report.
+        ratio = math.sqrt(
+            sum(each.error**2 for each in answers_) / sum(each.stated_error**2 for each in answers_)
+        )
+        assert 0.6 < ratio < 1.5, trust
+    half = [row for window in found.windows for row in window.answers[0].rows]
+    narrow = sum(abs(row.estimate - row.of_came) <= 0.25 * (row.high - row.low) for row in half)
+    assert narrow < binom.ppf(1e-6, len(half), 0.8)
+
+
+def test_answers_are_draws_at_the_seed_and_window(trace: Trace, answers: Answers) -> None:
+    """The same as the plan's own answer from the devices of the trace."""
+    value = scenario()
+    assert value.analytics is not None
+    held = held_by(values_of(value), np.arange(value.device_ids, dtype=np.uint64))
+    for window, found in enumerate(answers.windows):
+        items = of_rows(held, np.array(came_in(trace, window)))
+        for plan, each in zip(value.analytics.plans(LEAST), found.answers, strict=True):
+            expected = plan.answer(items, stream_generator(5, Stream.ANSWER, window))
+            assert each.rows[0].estimate == expected.estimates[0]
+            assert each.mechanism == plan.mechanism
+
+
+def test_privacy_is_the_event_of_a_window_as_often_as_a_device_came(
+    trace: Trace, answers: Answers
+) -> None:
+    """By hand: the windows of the most frequent device, and those that may follow each other."""
+    windows = [set(came_in(trace, window)) for window in range(3)]
+    every = set.union(*windows)
+    most = max(sum(device in window for window in windows) for device in every)
+    assert most == 2
+    value = scenario()
+    assert value.analytics is not None
+    plans = value.analytics.plans(LEAST)
+    audit = audit_trace(trace)
+    assert audit.answers == answers.privacy
+    assert audit.max_participations == most
+    for trust, plan in zip(("central", "distributed", "shuffled", "local"), plans, strict=True):
+        own = {each.basis: each for each in audit.answers or () if each.trust == trust}
+        # An upload at the start of a window permits one in the next, 8 to 16 h later; two at least
+        # 13 h apart are all that fit into 24 h, but pairs of windows are bounded one by one.
+        counts = {"window": 1, "observed": most, "enforced": 3}
+        assert {basis: each.windows for basis, each in own.items()} == counts
+        for basis, count in counts.items():
+            event = Repeated(event=plan.event, count=count)  # pyright: ignore[reportArgumentType]
+            assert own[basis].event == event
+            assert own[basis].delta == pytest.approx(count * 1e-6)
+            assert own[basis].epsilon == epsilon_of(event, count * 1e-6).epsilon
+        assert own["window"].epsilon <= 2.0 * (1 + 1e-9)
+        assert [each.may_rest_on for each in own.values()] == [True, False, True]
+    assert audit.no_guarantee
+    assert "accounted for by themselves" in audit.no_guarantee
+    assert not audit.mechanisms
+    assert any("secure aggregation" in text for text in audit.assumptions)
+
+
+def test_a_cap_and_a_longer_timer_are_enforced(tmp_path: Path) -> None:
+    for rule in ({"timer_hours": 168.0}, {"timer_hours": 0.0, "max_participations": 1}):
+        value = scenario(participation=rule).with_overrides("rounds.report_goal=160")
+        found = audit_trace(simulate(value, HERE, tmp_path / str(len(rule)))).answers or ()
+        assert {each.windows for each in found} == {1}
+        assert {each.epsilon for each in found if each.trust == "local"} == {
+            each.epsilon for each in found if each.trust == "local" and each.basis == "window"
+        }
+
+
+@pytest.mark.slow
+def test_the_model_and_the_answers_of_a_device_compose(tmp_path: Path) -> None:
+    """By hand: both events in one composition, at the sum of their deltas."""
+    training = {"enabled": True, "cohort_sample": 20, "task": {"kind": "quadratic"}}
+    privacy = {"mechanism": {"kind": "identity"}, "noise_multiplier": 3.0, "delta": 1e-7}
+    data = {"kind": "points", "dimension": 3}
+    value = scenario(training=training, privacy=privacy, data=data)
+    trace = fedray.run_scenario(value, HERE, tmp_path / "t")
+    assert trace.trained is not None
+    audit = audit_trace(trace)
+    (mechanism,) = audit.mechanisms
+    by_basis = {(each.trust, each.basis): each for each in audit.answers or ()}
+    assert {basis for _, basis in by_basis} == {
+        "window",
+        "observed",
+        "observed, with the model",
+        "enforced",
+        "enforced, with the model",
+    }
+    for name in ("observed", "enforced"):
+        guarantee = getattr(mechanism, name)
+        own = by_basis["distributed", name]
+        both = by_basis["distributed", f"{name}, with the model"]
+        together = Composed(events=(own.event, guarantee.event))  # pyright: ignore[reportArgumentType]
+        assert both.delta == own.delta + 1e-7
+        assert both.epsilon == zcdp_epsilon(together, both.delta)
+        assert max(own.epsilon or 0.0, guarantee.epsilon) < (both.epsilon or 0.0)
+    assert any("of several do not add up" in text for text in audit.assumptions)
+    page = fedray.write_report(audit, tmp_path / "report.html").read_text()
+    assert "observed, with the model" in page
+
+
+def test_the_words_found_are_a_vocabulary_with_its_cost(trace: Trace, tmp_path: Path) -> None:
+    found = answer(trace, scenario=asking({"kind": "open_histogram", "most_keys": 2}, WORDS))
+    file = found.write_vocabulary(tmp_path / "words.txt")
+    rows = found.windows[-1].answers[0].rows
+    assert read_vocabulary(file) == tuple(row.label for row in rows)
+    assert len(rows) > 3
+    assert [row.estimate for row in rows] == sorted((row.estimate for row in rows), reverse=True)
+    document = json.loads((tmp_path / "words.txt.json").read_text())
+    assert (document["words"], document["trace_digest"]) == (len(rows), trace.digest)
+    enforced = next(each for each in found.privacy if each.basis == "enforced")
+    assert document["epsilon"] == enforced.epsilon
+    assert document["cost"]["windows"] == 3
+    assert document["cost"]["event"] == enforced.event.to_json()  # pyright: ignore[reportOptionalMemberAccess]
+    with pytest.raises(InputError, match=r"analytics.question.kind='mean' finds no words"):
+        answer(trace).write_vocabulary(tmp_path / "other.txt")
+
+
+def test_a_training_pays_for_its_private_vocabulary_too(
+    trace: Trace, small, tmp_path: Path
+) -> None:
+    """By hand: the events of words and model in one composition, at the sum of their deltas."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = answer(trace, scenario=asking({"kind": "open_histogram", "most_keys": 2}, WORDS))
+    file = found.write_vocabulary(tmp_path / "words.txt")
+    rows = [{"client": f"c{n}", "text": "word0 word1"} for n in range(30)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "d.parquet")
+    data = (
+        f"{{kind='parquet', file='{tmp_path}/d.parquet', tokens='text', vocabulary_file='{file}'}}"
+    )
+    private = ("privacy.mechanism={kind='identity'}", "privacy.noise_multiplier=4.0")
+    value = small("rounds.count=3", f"data={data}", *private)
+    audit = audit_trace(simulate(value, HERE, tmp_path / "t"))
+    told = found.privacy[-1]
+    alone, observed, enforced = audit.answers or ()
+    assert (alone.event, alone.epsilon, alone.windows) == (told.event, told.epsilon, 3)
+    for row, guarantee in (
+        (observed, audit.mechanisms[0].observed),
+        (enforced, audit.mechanisms[0].enforced),
+    ):
+        together = Composed(events=(told.event, guarantee.event))  # pyright: ignore[reportArgumentType]
+        assert row.delta == told.delta + guarantee.delta
+        assert row.epsilon == epsilon_of(together, row.delta).epsilon
+        assert row.epsilon > guarantee.epsilon
+    assert [each.may_rest_on for each in (alone, observed, enforced)] == [True, False, True]
+    assert any("found by a private question" in text for text in audit.assumptions)
+    # A vocabulary that was changed has another cost, or none that is known.
+    file.write_text("word0\nword9\n")
+    with pytest.raises(ScenarioError, match="is about a file with sha256"):
+        small(f"data={data}")
+    (tmp_path / "words.txt.json").write_text("{}")
+    with pytest.raises(ScenarioError, match="does not say what it cost"):
+        small(f"data={data}")
+    (tmp_path / "words.txt.json").unlink()
+    assert small(f"data={data}").data.vocabulary_cost is None
+
+
+@pytest.mark.parametrize(
+    ("override", "rule"),
+    [
+        ("rounds.uploads.schedule={kind='poisson', probability=0.5}", "schedule.kind='all'"),
+        ("privacy.stop_at.rho=1.0", "privacy.stop_at: the budget counts updates of a model"),
+        ("availability.model=always_on", r"analytics.values.by_habit=4: .*has no habits"),
+        ("analytics.trust=[{kind='local'}, {kind='local'}]", "a trust model is given twice"),
+        ("analytics.trust=[]", "analytics.trust"),
+        ("analytics.epsilon=0.0", "analytics.epsilon"),
+        ("analytics.question.kind=median", "analytics.question"),
+        ("analytics.question.high=-30.0", r"high=-30.*above low"),
+        ("analytics.values={kind='custom', file='none.py'}", "none.py"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_refused_in_one_line(override: str, rule: str) -> None:
+    with pytest.raises(ScenarioError, match=rule) as refused:
+        scenario().with_overrides(override)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_window_must_have_the_devices_that_a_trust_model_counts_on(tmp_path: Path) -> None:
+    value = scenario().with_overrides("rounds.report_goal=149")
+    with pytest.raises(InputError, match=r"distributed: least_devices=150 is more than the 149"):
+        simulate(value, HERE, tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+
+
+def test_answers_need_a_question_and_the_trace_of_its_scenario(
+    trace: Trace, small, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="confidence=1.0 must be between 0 and 1"):
+        answer(trace, 1.0)
+    with pytest.raises(InputError, match="differ in more than the table analytics"):
+        answer(trace, scenario=scenario().with_overrides("seed=6"))
+    plain = simulate(small("rounds.count=2"), HERE, tmp_path / "plain")
+    with pytest.raises(InputError, match="without the table analytics"):
+        answer(plain)
+
+
+def test_claims_and_ledgers_do_not_pass_over_a_question(trace: Trace, tmp_path: Path) -> None:
+    claim = fedray.Claim(mechanism=fedray.mechanisms.Identity(), noise_multiplier=1.0)
+    with pytest.raises(InputError, match="this trace has a question"):
+        audit_trace(trace, claim=claim)
+    with pytest.raises(InputError, match="the scenario asks a question"):
+        worst_rho(scenario())
+    ledger = Ledger.create(tmp_path / "l", 5.0, 1e-9, "week")
+    with pytest.raises(InputError, match="answered a question"):
+        charge_run(ledger.path, trace)
+
+
+def test_code_that_came_with_a_trace_is_not_run_untrusted(tmp_path: Path) -> None:
+    (tmp_path / "values.py").write_text(
+        "import numpy as np\ndef values(device_ids, seed):\n"
+        "    return np.ones(device_ids.size, int), np.zeros(device_ids.size, int), device_ids * 1.0\n"
+    )
+    own = tables(MEAN, {"kind": "custom", "file": "values.py"})
+    value = Scenario.from_tables(own, directory=tmp_path)
+    trace = simulate(value, HERE, tmp_path / "t")
+    (tmp_path / "values.py").unlink()
+    with pytest.raises(InputError, match="Python code that came with a trace"):
+        answer(trace)
+    assert answer(trace, trust_code=True).windows[0].of_all is not None
+
+
+def test_the_commands_print_and_write_the_answers(fedray_command, tmp_path: Path) -> None:
+    file, out = tmp_path / "ask.toml", tmp_path / "t"
+    file.write_text(scenario().to_toml())
+    place = ("--place", "backend=in-process")
+    code, text, err = fedray_command("run", str(file), *place, "--out", str(out))
+    assert code == 0, err
+    assert "Answers to the question mean" in text
+    assert text.count("Privacy of the answers") == 1
+    written = json.loads((out / "answer.json").read_text())
+    code, text, err = fedray_command("answer", str(out), "--json", "--page", str(tmp_path / "p"))
+    assert code == 0, err
+    document = json.loads(text)
+    assert document.pop("page") == str(tmp_path / "p")
+    assert document.pop("answer") == str(out / "answer.json")
+    assert document == written
+    words = ("--set", 'analytics.question={kind="open_histogram", most_keys=2}')
+    words = (*words, "--set", 'analytics.values={kind="words", words=64}')
+    words = (*words, "--set", 'analytics.trust=[{kind="central"}]')
+    vocabulary = ("--vocabulary", str(tmp_path / "v.txt"))
+    code, text, err = fedray_command("answer", str(out), *words, *vocabulary)
+    assert code == 0, err
+    assert re.search(r"^vocabulary +/", text, re.MULTILINE)
+    assert "word0" in (tmp_path / "v.txt").read_text()
+    # The record is that of the run's own question.
+    assert json.loads((out / "answer.json").read_text()) == written
+    code, _, err = fedray_command("answer", str(out), "--set", "seed=9")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "table analytics" in err
