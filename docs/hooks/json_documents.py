@@ -10,7 +10,7 @@ from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import TasksAudit
 from fedray.base.document import DocumentKey, keys_of
-from fedray.commands import printed
+from fedray.commands import printed, printed_audit
 from fedray.commands.cached import Cache
 from fedray.commands.described import Schema
 from fedray.commands.init import NewScenario, ShippedScenarios
@@ -73,7 +73,9 @@ class Row:
 AUDIT, AUDIT_OF_TASKS, TRAINED = "An audit", "An audit of several tasks", "A trained run"
 DOCUMENTS: Mapping[str, Document] = {
     AUDIT: Document(Audit, where="Every audited trace."),
-    "fedray audit": Document(printed.WithAudit, printed.Verified, printed.Written, base=AUDIT),
+    "fedray audit": Document(
+        printed_audit.WithAudit, printed_audit.Verified, printed.Written, base=AUDIT
+    ),
     "fedray verify": Document(Verification),
     "fedray budget": Document(Ledger),
     "A privacy statement": Document(
@@ -82,7 +84,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray report": Document(printed.Written, files="The key page is always there."),
     AUDIT_OF_TASKS: Document(TasksAudit, where="Every audited run of several tasks."),
     "fedray audit, of several tasks": Document(
-        printed.Verified, printed.Written, base=AUDIT_OF_TASKS
+        printed_audit.Verified, printed.Written, base=AUDIT_OF_TASKS
     ),
     "fedray run, of several tasks": Document(
         printed.Costs, printed.WithTasksRun, base=AUDIT_OF_TASKS
@@ -103,6 +105,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray answer": Document(
         Answers,
         printed.WrittenAnswer,
+        printed.Written,
         files="The file answer.json has these keys, without the files.",
     ),
     "fedray evaluate": Document(OnDevices, printed.Written),
@@ -144,7 +147,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray reproduce shakespeare": Document(
         shakespeare.Study, files="The file results.json is the same."
     ),
-    "fedray fit-log": Document(HabitFit, printed.WithFit),
+    "fedray fit-log": Document(HabitFit, printed.WithHabitFit),
     "fedray fit-min-sep": Document(Fit, printed.WithFit),
     "fedray population": Document(PopulationSupply),
     "fedray mechanism": Document(Figures, printed.Written),

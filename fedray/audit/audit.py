@@ -281,17 +281,38 @@ class Audit(DrawnResult):
         if self.findings:
             return verdict_sentences(self.findings)
         if self.no_guarantee:
-            return f"No guarantee: {self.no_guarantee}."
+            return self._of_answers or f"No guarantee: {self.no_guarantee}."
         if (found := self.supported) is not None and found.epsilon is not None:
             return (
                 f"A guarantee may rest on epsilon {up(found.epsilon)} at delta "
-                f"{given(found.delta)} ({found.name}){self._of_person}."
-            )
+                f"{given(found.delta)} ({found.name}){self._of_person}. {self._of_answers}"
+            ).rstrip()
         if not self._has_noise:
             return "No epsilon: no mechanism and noise multiplier are known."
         observed = self.mechanisms[0].observed.epsilon
         spent = "" if observed is None else f"; the devices of this trace spent {up(observed)}"
         return f"No guarantee may rest on this trace{spent}."
+
+    @property
+    def _of_answers(self) -> str:
+        """A sentence on answers to a question, or on a private vocabulary, with any training."""
+        trained = bool(self.mechanisms)
+        resting = [
+            each
+            for each in self.answers or ()
+            if each.may_rest_on
+            and each.epsilon is not None
+            and "enforced" in each.basis
+            and trained == ("model" in each.basis)
+        ]
+        if not resting:
+            return ""
+        worst = max(resting, key=lambda each: each.epsilon or 0.0)
+        whose = "with its question or vocabulary" if trained else "for the answers"
+        return (
+            f"A guarantee {whose} may rest on epsilon {up(worst.epsilon or 0.0)} at delta "
+            f"{given(worst.delta)} ({worst.trust}, {worst.basis})."
+        )
 
     @property
     def _of_person(self) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from typing import Annotated, NotRequired, TypedDict
 
 from fedray.audit.audit import Audit
-from fedray.audit.distribution import DevicePrivacy, Frontier, SpentByDevice
-from fedray.audit.over_rounds import SpentAfter
 from fedray.studies.answers import Answers
 from fedray.trace.trained import TrainedDocument
 from fedray.wire.messages import ShardUse
@@ -23,41 +21,13 @@ class Written(TypedDict):
     """Directory of the figures; only with `--figures`."""
 
 
-class WrittenAnswer(Written):
+class WrittenAnswer(TypedDict):
     """Files that `fedray answer` wrote."""
 
     answer: NotRequired[str]
     """Path of answer.json; absent for a question that is not the run's own."""
     vocabulary: NotRequired[str]
     """Path of the words; only with `--vocabulary`."""
-
-
-class Verified(TypedDict):
-    """Key that `fedray audit` adds to every audit."""
-
-    digest_verified: bool
-    """Whether `--verify` recomputed every digest."""
-
-
-class WithAudit(TypedDict):
-    """Keys that `fedray audit` adds to the audit of one trace."""
-
-    worst_devices: NotRequired[tuple[SpentByDevice, ...]]
-    """The devices that spent most under the first mechanism. Only with `--claim`."""
-    device_privacy: NotRequired[DevicePrivacy | None]
-    """Privacy of the devices under the first mechanism; None without noise. Only with `--claim`."""
-    frontier: NotRequired[Frontier | None]
-    """Its frontier; None without a mechanism, a min-sep, or a theorem. Only with `--claim`."""
-    over_rounds: NotRequired[list[SpentAfter]]
-    """Privacy over rounds of the first mechanism; empty without noise. Only with `--claim`."""
-    integrity: str
-    """Protection of the figures of the trace against damage, as a sentence."""
-    events: NotRequired[str]
-    """Path of the events; only with `--events`."""
-    evidence: NotRequired[str]
-    """Path of the evidence that breaks the claim; only with `--evidence`."""
-    statement: NotRequired[str]
-    """Folder of the privacy statement; only with `--statement`."""
 
 
 class Costs(TypedDict):
@@ -109,10 +79,15 @@ class WithSearch(TypedDict):
     """Whether Ctrl-C ended the search before the optimum was found."""
 
 
-class WithFit(TypedDict):
-    """Keys that `fedray fit-log` and `fedray fit-min-sep` add to a fit."""
+class WithHabitFit(TypedDict):
+    """Keys that `fedray fit-log` adds to a fit."""
 
-    times: NotRequired[str]
+    times: str
     """Meaning of the log's times, in words; empty for a log that was simulated."""
-    scale: NotRequired[float]
+
+
+class WithFit(TypedDict):
+    """Keys that `fedray fit-min-sep` adds to a fit."""
+
+    scale: float
     """Size of the runs, as a share of population and report goal."""

@@ -10,6 +10,7 @@ from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
 from fedray.base.rounding import counted, fine, shown_min_sep
 from fedray.report.audits import (
     MOST_SHOWN,
+    answers_table,
     audit_tables,
     calibration_tables,
     composition_tables,
@@ -45,6 +46,8 @@ def short_audit_text(audit: Audit) -> Iterator[Piece]:
         yield Table.facts("", facts)
     if audit.mechanisms:
         yield replace(guarantees_table(audit), notes=())
+    if audit.answers is not None:
+        yield answers_table(audit.answers)
     yield from persons_tables(audit)
 
 
