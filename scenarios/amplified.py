@@ -2,8 +2,8 @@
 beside the printed ones (Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization",
 appendix G).
 
-2,052 rounds in 6 epochs, delta 1e-6. Devices are split into as many partitions as C has bands,
-which take turns, and each device is drawn in its turns with probability 6 bands / 2,052. A
+2,052 rounds in 6 epochs, delta 1e-6. Each partition of the devices has its turn, one for
+each band of C, and each device is drawn in its turns with probability 6 bands / 2,052. A
 multiplier is relative to the sensitivity of 6 participations, sqrt(6) for columns of norm 1. Only
 the cells below are known here.
 """

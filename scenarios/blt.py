@@ -1,4 +1,4 @@
-"""Losses of mechanisms in the BLT paper, and what a wrong min-sep costs them.
+"""Losses of mechanisms in the BLT paper, and their cost of a wrong min-sep.
 
 McMahan, Xu, Zhang 2024 (arXiv 2408.08868): Table 3 prints losses at 2052 rounds, min-sep 342 and 6
 participations; Table 4's runs estimated min-seps 100, 400, 400 and 1000, of which 90, 300, 440 and
@@ -36,7 +36,7 @@ ROUNDS, MIN_SEP, PARTICIPATIONS = 2052, 342, 6
 ESTIMATES = ((100, 90), (400, 300), (400, 440), (1000, 2001))
 """Estimated and actual min-sep of the runs of Table 4."""
 RUN_ROUNDS = 4000
-"""Rounds of the comparison of estimates: those of the paper's mechanisms for production."""
+"""Rounds of the comparison of estimates, as in the paper's mechanisms for production."""
 NOTES = (
     "A printed loss is met by the same digits or, where the mechanism is an optimum, by a smaller "
     "loss. Some printings of Table 3 have the headings of the two losses swapped. Dense matrices "
@@ -83,7 +83,7 @@ class PrintedLoss(Document):
 
 @dataclass(frozen=True, slots=True)
 class WrongEstimate(Document):
-    """What a min-sep other than the estimated one costs."""
+    """Cost of a min-sep other than the estimated one."""
 
     mechanism: str
     """Name of the mechanism; optimised ones were made for the estimate."""
@@ -119,7 +119,7 @@ class _Printed:
 
 
 class _Maker:
-    """Makes mechanisms, or reads those that are kept."""
+    """Makes mechanisms, or reads kept ones."""
 
     def __init__(self, out: Path | None) -> None:
         self._folder = None if out is None else out / "mechanisms"

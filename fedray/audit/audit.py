@@ -327,7 +327,7 @@ class Audit(DrawnResult):
     @property
     def supported(self) -> Guarantee | None:
         """The guarantee of the first mechanism with the least epsilon on which a guarantee may
-        rest; None if there is none."""
+        rest, or None."""
         if not self._has_noise:
             return None
         used = self.mechanisms[0]

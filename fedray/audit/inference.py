@@ -24,8 +24,8 @@ class Interval(NamedTuple):
 
 def exposures(losses: Float64Array, references: Float64Array) -> Float64Array:
     """Returns the exposure of phrases in bits, [P]: log2 (N + 1) - log2 rank, with the exact rank
-    of each phrase's loss among N random phrases that nobody holds (Carlini et al. 2019, Definition
-    4, with a sample for the space of all phrases).
+    of each phrase's loss among N random phrases that no device holds (Carlini et al. 2019,
+    Definition 4, with a sample for the space of all phrases).
 
     Args:
         losses: losses of phrases, [P].

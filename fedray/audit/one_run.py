@@ -39,7 +39,7 @@ class LowerBound(Document):
     method: str
     """Method: "epsilon-delta", "f-DP" or "Gaussian"."""
     epsilon: float
-    """Lower bound of epsilon at the scenario's delta; 0 if there is no evidence of any loss."""
+    """Lower bound of epsilon at the scenario's delta; 0 without evidence of any loss."""
     mu: float | None
     """Lower bound of mu (Gaussian differential privacy); None if the method has none."""
     guesses: int | None
@@ -114,7 +114,7 @@ def probability_bound(m: int, r: int, v: int, epsilon: float, delta: float) -> f
     from scipy.special import expit
     from scipy.stats import binom  # scipy takes long to import
 
-    # Without delta, right guesses are at most as many as those of a randomised response.
+    # Without delta, a randomised response has the most right guesses.
     right = float(expit(epsilon))
     tail = float(binom.sf(v - 1, r, right))
     if not v:
@@ -174,7 +174,7 @@ def gaussian_bound(included: Float64Array, others: Float64Array, delta: float) -
     t = float(ttest_ind(included, others)[0])  # pyright: ignore[reportArgumentType]
     freedom = included.size + others.size - 2
     of_means = math.sqrt(1.0 / included.size + 1.0 / others.size)
-    # A larger mean without canaries is no evidence, however large it is.
+    # A larger mean without canaries proves nothing, however large it is.
     mu = _largest(lambda mu: nctdtr(freedom, mu / of_means, t) >= CONFIDENCE)
     assumption = "normal scores of equal variance; a Gaussian mechanism"
     return LowerBound("Gaussian", gaussian_epsilon(mu, delta), mu, None, None, assumption, NORMALS)

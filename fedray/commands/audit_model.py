@@ -1,4 +1,4 @@
-"""`fedray audit-model`: audit what a trained model shows of its devices."""
+"""`fedray audit-model`: audit a trained model for traces of its devices."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def audit_model(
     trust_code: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Audit what a trained model shows of its devices and of planted phrases.
+    """Audit a trained model for traces of its devices and of planted phrases.
 
     Exposure of phrases, inference of who took part, and lower bounds of epsilon from the phrases
     (`[[training.planted]]`), beside the upper bound of the trace.

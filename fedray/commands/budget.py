@@ -1,4 +1,4 @@
-"""`fedray budget`: the privacy that devices, or persons, spent over runs, and what is left."""
+"""`fedray budget`: the privacy that devices, or persons, spent over runs."""
 
 from datetime import date
 from pathlib import Path

@@ -142,7 +142,7 @@ class Seen(Document):
     what: str
     """The seen releases: "every model" or "only the last"."""
     mu: float
-    """The exact mu of what is seen, in right code."""
+    """The exact mu of the adversary's view, in right code."""
     epsilon: float
     """The exact epsilon of it at the scenario's delta, rounded up."""
     lower: tuple[LowerBound, ...]

@@ -1,4 +1,4 @@
-"""An audit of a trained model: what it shows of planted phrases, and of who took part.
+"""An audit of a trained model: traces of planted phrases, and of the devices that took part.
 
 Exposure (Carlini et al. 2019) says how far a planted phrase stands out among random ones; phrases
 whose coin left them out are controls. User inference (Kandpal et al. 2023) tells devices that
@@ -58,7 +58,7 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True)
 class PhrasesFound:
-    """What a model shows of the phrases of one table `training.planted`."""
+    """Traces in a model of the phrases of one table `training.planted`."""
 
     copies: int
     """Texts of a holder that the phrase replaces, at most."""
@@ -80,7 +80,7 @@ class PhrasesFound:
 
 @dataclass(frozen=True, slots=True)
 class UserInference:
-    """How well devices that trained are told from others by their texts."""
+    """Distinction of devices that trained from others by their texts."""
 
     members: int
     """Number of devices that trained."""
@@ -94,7 +94,7 @@ class UserInference:
 
 @dataclass(frozen=True, slots=True)
 class ModelAudit(DrawnResult):
-    """What a trained model shows of planted phrases and of the devices that trained it."""
+    """Traces in a trained model of planted phrases and of the devices that trained it."""
 
     TABLES: ClassVar[str] = "fedray.studies.model_audit_page:model_audit_tables"
     FIGURES: ClassVar[str] = "fedray.studies.model_audit_page:model_audit_figures"
@@ -112,7 +112,7 @@ class ModelAudit(DrawnResult):
     exposure_without_memory: float
     """Expected exposure of a phrase that no device holds, in bits."""
     phrases: tuple[PhrasesFound, ...]
-    """What the model shows of planted phrases, by table of the scenario."""
+    """Traces in the model of planted phrases, by table of the scenario."""
     users: UserInference | None
     """User inference; None if fewer than 100 devices of either kind have data."""
     notes: tuple[str, ...] = NOTES

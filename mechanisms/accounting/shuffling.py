@@ -52,7 +52,7 @@ def shuffled_delta(local_epsilon: float, devices: int, epsilon: float, tail: flo
 
 def largest_local_epsilon(epsilon: float, delta: float, devices: int) -> float:
     """Returns the largest epsilon0 with which the shuffle of `devices` reports has (epsilon,
-    delta), rounded down; at least `epsilon`, because reports in any order are no more private.
+    delta), rounded down; at least `epsilon`, because no order of reports is more private.
 
     Raises:
         InputError: delta is 0, at which shuffling amplifies nothing.

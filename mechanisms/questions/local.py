@@ -2,7 +2,7 @@
 becomes so among the reports of others (`shuffled`).
 
 A device with the vector x, of L1 norm at most B steps, draws coordinate k with probability
-|x_k| / B, or none of them, and sends its category: k, k + P if x_k is negative, or K for none, out
+|x_k| / B, or no coordinate, and sends its category: k, k + P if x_k is negative, or K for none, out
 of K = P or 2 P. So the share of devices in a category is a sum over B and n. The category is sent
 by
 
