@@ -52,6 +52,7 @@ from fedray.audit.noise import (
     ServerNoise,
     observed_noise,
     permitted_noise,
+    released,
 )
 from fedray.audit.over_rounds import SpentAfter, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
@@ -71,10 +72,12 @@ from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson, json_of
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import given, up
+from fedray.base.rounding import counted, given, up
 from fedray.encoding.tables import AnyEncoding
+from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Event
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from fedray.mechanisms.accounting.sampled import largest_column
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.comparison import NOT_COMPARABLE, Utility, utility
 from fedray.mechanisms.participation import MinSep
@@ -267,6 +270,30 @@ class Audit(DrawnResult):
     def assumptions(self) -> InJson[tuple[str, ...]]:
         """Assumptions behind the figures, in sentences."""
         return tuple(each.text for each in self.rests_on)
+
+    @property
+    def left_out_bound(self) -> InJson[str]:
+        """A sentence on the worst case of a log's rows that were left out and may be
+        participations; empty if there are none.
+
+        Each such row adds at most the largest column of C to a device's sum, by the triangle
+        inequality.
+        """
+        rows = sum(each.rows for each in self.left_out if each.may_be_participation)
+        if not rows:
+            return ""
+        text = (
+            f"If each of the {counted(rows, 'row')} were of the worst device, it would have at "
+            f"most {counted(self.max_participations + rows, 'participation')}"
+        )
+        if not self._has_noise:
+            return f"{text}."
+        used = self.mechanisms[0]
+        assert used.noise is not None
+        norm, _ = largest_column(used.strategy, self.rounds)
+        event = released(used.noise, used.trace.value + rows * norm)
+        epsilon = epsilon_of(event, used.observed.delta).epsilon
+        return f"{text} and epsilon at most {up(epsilon)}."
 
     @property
     def claim_holds(self) -> InJson[bool]:

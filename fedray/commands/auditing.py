@@ -65,7 +65,10 @@ def audited(
 def exit_by_claim(audit: Any) -> None:
     """Ends the command with 1 unless the claim passes, on which scripts rely."""
     if not audit.claim_holds:
-        typer.echo(one_line(f"fedray: {audit.verdict} {audit.incompleteness}"), err=True)
+        typer.echo(
+            one_line(f"fedray: {audit.verdict} {audit.incompleteness} {audit.left_out_bound}"),
+            err=True,
+        )
         raise typer.Exit(1)
 
 

@@ -83,7 +83,7 @@ def _left_out(audit: Audit) -> Iterator[Paragraph]:
         text = f"rows that do not meet the conditions of the import: {audit.filtered_rows:,}"
         yield Paragraph("left out  ", text)
     if audit.incompleteness:
-        text = "The figures below are of what is left, and no upper bounds."
+        text = f"The figures below are of the other rows. {audit.left_out_bound}"
         yield Paragraph("WARNING   ", f"{audit.incompleteness} {text}")
 
 

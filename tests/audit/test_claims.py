@@ -1,5 +1,6 @@
 """Claims: every statement is held against the trace, and what breaks it is named."""
 
+import itertools
 import json
 import tomllib
 from dataclasses import replace
@@ -15,6 +16,7 @@ from fedray.audit.findings import Finding, Verdict
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
 from fedray.imports.importer import import_log
+from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Banded, Identity, Tree
@@ -542,3 +544,25 @@ def test_exit_code_1_says_whether_a_claim_fails_or_cannot_be_checked(
     assert unchecked.startswith("fedray: The claim cannot be checked. ")
     assert "left out rows that may be participations" in unchecked
     assert unchecked.count("\n") == 1
+
+
+def test_rows_that_belong_to_unknown_devices_have_a_worst_case(tmp_path: Path) -> None:
+    """Every assignment of two unattributed rows to devices and rounds is within the stated bound, and one has its participations."""
+    known, n = [("a", 0), ("a", 2), ("b", 1), ("b", 3)], 4
+    log = "".join(f"{device},{index}\n" for device, index in known)
+    (tmp_path / "log.csv").write_text(f"d,r\n{log},0\n,3\n")
+    claim = Claim(mechanism=Tree(), noise_multiplier=4.0)
+    trace = import_log(tmp_path / "log.csv", "d", "r", n, tmp_path / "t", leave_out_invalid=True)
+    audit = audit_trace(trace, claim=claim)
+    bound = float(audit.left_out_bound.rstrip(".").split()[-1])
+    assert "at most 4 participations and epsilon at most" in audit.left_out_bound
+    matrix = Tree().definition(n)
+    worst = 0.0
+    for owners in itertools.product("abc", repeat=2):
+        rows = [*known, (owners[0], 0), (owners[1], 3)]
+        for name in "abc":
+            mine = [index for device, index in rows if device == name]
+            column = matrix[:, mine].sum(axis=1)
+            worst = max(worst, gaussian_epsilon(float(np.sqrt(column @ column)) / 4.0, 1e-10))
+    assert worst <= bound
+    assert audit_trace(import_log(tmp_path / "log.csv", "d", "r", n, tmp_path / "u", leave_out_invalid=True)).left_out_bound.endswith("participations.")  # fmt: skip
