@@ -186,7 +186,11 @@ def public_names() -> dict[str, str]:
 
     A name that is public in two places, such as `Scenario`, has its shorter form.
     """
-    kinds = [name for name, each in vars(errors).items() if inspect.isclass(each)]
+    kinds = [
+        name
+        for name, each in vars(errors).items()
+        if inspect.isclass(each) and each.__module__ == errors.__name__
+    ]
     found = {f"{errors.__name__}.{name}": f"{errors.__name__}.{name}" for name in kinds}
     for package in ("fedray.scenario", "fedray.mechanisms", "fedray"):
         for name, home in homes(package).items():

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+import fedray.base.errors
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -260,6 +262,9 @@ def test_the_reference_has_every_column_and_every_name(generated: dict[str, str]
     public = {name for package in packages for name in homes(package)}
     assert public - {"mechanisms", "scenario"} < names
     assert {"base.errors.Starved", "scenario.Rounds", "Scenario", "InputError"} < set(shown)
+    # Names that a module imports have no page, and mkdocs would stop at them.
+    errors = {each.rpartition(".")[2] for each in shown if each.startswith("base.errors.")}
+    assert all(vars(fedray.base.errors)[name].__module__ == "fedray.base.errors" for name in errors)
 
 
 def anchors_of(text: str) -> set[str]:
