@@ -307,13 +307,21 @@ class Audit(DrawnResult):
         claim, the epsilon on which a guarantee may rest."""
         if self.findings:
             return verdict_sentences(self.findings)
+        if self.no_guarantee == ONLY_ANSWERS and self._together:
+            return self._of_answers
         if self.no_guarantee:
-            return self._of_answers or f"No guarantee: {self.no_guarantee}."
-        if (found := self.supported) is not None and found.epsilon is not None:
+            said = self.no_guarantee.removeprefix("no guarantee: ")
+            return f"No guarantee: {said}."
+        if self._together:
+            return self._of_answers
+        found = self.supported
+        if found is not None and found.epsilon is not None and not self.answers:
+            whose = "A" if self.is_of_run else "If the run had had this mechanism and noise, a"
+            alone = " in this task alone" if other_tasks(self.trace) else ""
             return (
-                f"A guarantee may rest on epsilon {up(found.epsilon)} at delta "
-                f"{given(found.delta)} ({found.name}){self._of_person}. {self._of_answers}"
-            ).rstrip()
+                f"{whose} guarantee may rest on epsilon {up(found.epsilon)} at delta "
+                f"{given(found.delta)} ({found.name}){self._of_person}{alone}."
+            )
         if not self._has_noise:
             return "No epsilon: no mechanism and noise multiplier are known."
         observed = self.mechanisms[0].observed.epsilon
@@ -321,10 +329,22 @@ class Audit(DrawnResult):
         return f"No guarantee may rest on this trace{spent}."
 
     @property
-    def _of_answers(self) -> str:
-        """A sentence on answers to a question, or on a private vocabulary, with any training."""
+    def is_of_run(self) -> bool:
+        """Whether the first mechanism and its noise are those of the run; True for a log."""
+        if self.scenario is None or not self.mechanisms:
+            return True
+        privacy, used = self.scenario.privacy, self.mechanisms[0]
+        return (used.strategy, used.noise_multiplier) == (
+            privacy.strategy,
+            privacy.noise_multiplier,
+        )
+
+    @property
+    def _together(self) -> list[AnswerPrivacy]:
+        """Enforced privacy of answers or a private vocabulary, with the training if there is one,
+        for each trust model."""
         trained = bool(self.mechanisms)
-        resting = [
+        return [
             each
             for each in self.answers or ()
             if each.may_rest_on
@@ -332,14 +352,15 @@ class Audit(DrawnResult):
             and "enforced" in each.basis
             and trained == ("model" in each.basis)
         ]
-        if not resting:
-            return ""
-        worst = max(resting, key=lambda each: each.epsilon or 0.0)
-        whose = "with its question or vocabulary" if trained else "for the answers"
-        return (
-            f"A guarantee {whose} may rest on epsilon {up(worst.epsilon or 0.0)} at delta "
-            f"{given(worst.delta)} ({worst.trust}, {worst.basis})."
+
+    @property
+    def _of_answers(self) -> str:
+        whose = "of the model with its question or vocabulary" if self.mechanisms else "of answers"
+        each_one = ", ".join(
+            f"{up(each.epsilon or 0.0)} at delta {given(each.delta)} ({each.trust})"
+            for each in self._together
         )
+        return f"A guarantee {whose} may rest on the enforced epsilon {each_one}."
 
     @property
     def _of_person(self) -> str:
@@ -375,8 +396,11 @@ class Audit(DrawnResult):
             return None
         stated = [each for each in self.findings if each.statement == "epsilon"]
         if not stated:
+            if self.answers:
+                return max((each.epsilon or 0.0 for each in self._together), default=None)
             found = self.supported
-            return None if self.findings or found is None else found.epsilon
+            is_known = not self.findings and found is not None and self.is_of_run
+            return found.epsilon if is_known and found is not None else None
         (finding,) = stated
         if finding.verdict is Verdict.HOLDS:
             assert isinstance(finding.claimed, float)

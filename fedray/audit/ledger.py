@@ -36,14 +36,13 @@ from fedray.audit.distribution import device_sensitivities
 from fedray.audit.noise import Noise, ServerNoise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import joined_by_owner
-from fedray.base.arrays import UInt64Array
+from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.atomic import replace_file
 from fedray.base.chain import append_to_chain, read_chain
 from fedray.base.document import InJson
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.result import Result
-from fedray.base.rounding import down, up
-from fedray.mechanisms.accounting.calibration import noise_multiplier_for
+from fedray.base.rounding import up
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.limits import check_delta
@@ -74,19 +73,19 @@ class WindowSpent(NamedTuple):
     """Name of the window, such as 2026-Q4."""
     units: int
     """Number of devices, or persons, that were charged."""
-    rho: float
+    recorded: float
     """Largest rho of a unit over all charges, as recorded."""
+    spent: float
+    """Largest rho of a unit, at most: for each run what its rules enforce, or what is recorded if
+    they enforce nothing."""
     reserved: float
     """rho reserved for runs that have not been charged, for every unit."""
     epsilon: float
-    """Epsilon of recorded and reserved rho together at delta, for the unit that spent most."""
+    """Epsilon at delta of spent and reserved rho together."""
     is_within: bool
     """Whether that is within the budget."""
-    enforced_rho: float | None
-    """rho that no unit can exceed by the rules of the charged runs, on which a guarantee may rest;
-    None if a run enforced nothing."""
-    enforced_epsilon: float | None
-    """Epsilon of that rho."""
+    may_rest_on: bool
+    """Whether a guarantee may rest on `spent`, because every run enforced it."""
 
 
 @dataclass(frozen=True)
@@ -177,37 +176,43 @@ class Ledger(Result):
         named = {name for each in (*live, *self.reservations.values()) for name in each["windows"]}
         return tuple(self.spent(each) for each in sorted(named))
 
-    def spent(self, window: str, more: float = 0.0) -> WindowSpent:
-        """Returns the privacy spent in a window, with `more` rho of a further run reserved."""
+    def spent(self, window: str, more: Mapping[str, Any] | None = None) -> WindowSpent:
+        """Returns the privacy spent in a window, with `more` of a further run reserved."""
         charges = [each for each in self.entries if each["kind"] == "charged"]
         charges = [each["windows"][window] for each in charges if window in each["windows"]]
         open_ones = [each["windows"] for each in self.reservations.values()]
-        reserved = math.fsum([more, *(each[window]["rho"] for each in open_ones if window in each)])
-        tables = [pq.read_table(self.path / f"{each['file']}.parquet") for each in charges]
-        rho = np.zeros(0)
-        if tables:
-            # One thread, so that sums of floats do not depend on the machine.
-            groups = pa.concat_tables(tables).group_by(self.unit, use_threads=False)
-            rho = groups.aggregate([("rho", "sum")])["rho_sum"].to_numpy()
-        largest = float(rho.max(initial=0.0))
+        open_ones += [{window: more}] if more is not None else []
+        reserved = math.fsum(each[window]["rho"] for each in open_ones if window in each)
+        recorded = self._sums(charges)
+        # Old lines have no such key.
+        by_rules = [each.get("enforced") for each in charges]
+        others = [each for each in charges if each.get("enforced") is None]
+        enforced = math.fsum(each for each in by_rules if each is not None)
+        largest = float(recorded.max(initial=0.0))
+        spent = max(largest, enforced + float(self._sums(others).max(initial=0.0)))
         # A unit has one Gaussian release of a rho; other noise has only the bound of zCDP.
-        epsilon_of = gdp_epsilon if all(each["is_gaussian"] for each in charges) else zcdp_epsilon
+        here = [each[window] for each in open_ones if window in each]
+        is_gaussian = all(each.get("is_gaussian", True) for each in (*charges, *here))
+        event = Gaussian(noise_multiplier=1.0, sensitivity=math.sqrt(2.0 * (spent + reserved)))
         budget = self.entries[0]
-
-        def epsilon_at(rho: float) -> float:
-            event = Gaussian(noise_multiplier=1.0, sensitivity=math.sqrt(2.0 * rho))
-            return epsilon_of(event, budget["delta"])
-
-        epsilon = epsilon_at(largest + reserved)
+        epsilon = (gdp_epsilon if is_gaussian else zcdp_epsilon)(event, budget["delta"])
         is_within = epsilon <= budget["epsilon"] * (1.0 + ROUNDING)
-        enforced = [each.get("enforced") for each in charges]
-        by_rules = None if None in enforced else math.fsum(each or 0.0 for each in enforced)
-        of_rules = None if by_rules is None else epsilon_at(by_rules)
         return WindowSpent(
-            window, rho.size, largest, reserved, epsilon, is_within, by_rules, of_rules
+            window, recorded.size, largest, spent, reserved, epsilon, is_within, not others
         )
 
-    def reserve(self, run: str, rho: float, start: date, days: float) -> Self:
+    def _sums(self, charges: Sequence[Mapping[str, Any]]) -> Float64Array:
+        """Returns the rho of every unit of charges of one window, over all of them."""
+        tables = [pq.read_table(self.path / f"{each['file']}.parquet") for each in charges]
+        if not tables:
+            return np.zeros(0)
+        # One thread, so that sums of floats do not depend on the machine.
+        groups = pa.concat_tables(tables).group_by(self.unit, use_threads=False)
+        return groups.aggregate([("rho", "sum")])["rho_sum"].to_numpy()
+
+    def reserve(
+        self, run: str, rho: float, start: date, days: float, is_gaussian: bool = True
+    ) -> Self:
         """Reserves the worst case of a run that is about to start.
 
         Args:
@@ -215,34 +220,33 @@ class Ledger(Result):
             rho: largest rho that a unit may spend in the run.
             start: day on which the run starts (UTC).
             days: longest duration of the run, in days.
+            is_gaussian: whether the server adds the noise; if not, epsilon is the bound of zCDP.
 
         Raises:
             InputError: the run might exceed the budget of a window; the ledger is as it was.
         """
         with self._locked() as now:
             named = PERIODS[now.entries[0]["period"]]
-            days_of_run = (start + timedelta(each) for each in range(math.floor(days) + 2))
-            windows = {named(each): {"rho": rho} for each in days_of_run}
+            try:
+                days_of_run = [start + timedelta(each) for each in range(math.floor(days) + 2)]
+            except OverflowError:
+                rule = f"is too late for a run of {days:g} days"
+                raise InputError.of("start", start.isoformat(), rule) from None
+            promise = {"rho": rho, "is_gaussian": is_gaussian}
+            windows = {named(each): promise for each in days_of_run}
             for window in windows:
-                found = now.spent(window, rho)
+                found = now.spent(window, promise)
                 if not found.is_within:
                     raise InputError(
                         f"ledger {str(self.path)!r}: the run may spend rho {up(rho, 6)} in "
-                        f"{window}, where {up(found.rho, 6)} is spent and "
+                        f"{window}, where {up(found.spent, 6)} is spent and "
                         f"{up(found.reserved - rho, 6)} reserved: together epsilon "
                         f"{up(found.epsilon)}, above the budget of "
-                        f"{now.entries[0]['epsilon']:g}; nothing was started: add noise, so that "
-                        f"rho is at most {down(max(0.0, now._rho_left(found, rho)), 6)}, or run in "
+                        f"{now.entries[0]['epsilon']:g}; nothing was started: add noise, or run in "
                         "another window"
                     )
             line = {"kind": "reserved", "run": run, "start": start.isoformat(), "windows": windows}
             return now._with([line])
-
-    def _rho_left(self, found: WindowSpent, more: float) -> float:
-        """Returns the rho that a further run may spend in a window, if all noise is Gaussian."""
-        budget = self.entries[0]
-        z = noise_multiplier_for(1.0, budget["delta"], epsilon=budget["epsilon"], rho=None)
-        return 1.0 / (2.0 * z**2) - found.rho - (found.reserved - more)
 
     def charge(self, audits: Sequence[Audit], start: date | None = None) -> Self:
         """Charges the privacy that every device, or person, spent in a run, without traces that are
@@ -264,7 +268,8 @@ class Ledger(Result):
             if start is None and reserved:
                 start = date.fromisoformat(now.entries[reserved[0] - 1]["start"])
             new = [each for each in audits if (_run_of(each), each.digest) not in known]
-            lines = [now._charged(each, start) for each in new]
+            promised = now.entries[reserved[0] - 1]["windows"] if reserved else {}
+            lines = [now._charged(each, start, promised) for each in new]
             # A run that is charged already spent nothing more, so only its reservation is closed.
             if reserved and not lines:
                 lines.append({"kind": "cancelled"})
@@ -279,13 +284,26 @@ class Ledger(Result):
                 raise InputError.of("cancel", number, "is not the line of an open reservation")
             return now._with([{"kind": "cancelled", "closes": number}])
 
-    def _charged(self, audit: Audit, start: date | None) -> dict[str, Any]:
-        """Writes the devices of a charge to files, and returns its line."""
+    def _charged(
+        self, audit: Audit, start: date | None, promised: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Writes the units of a charge to files, and returns its line.
+
+        Args:
+            audit: audit of the charged trace.
+            start: day on which the run started.
+            promised: worst cases of the run's reservation by window, which bound what it enforces.
+        """
         used = audit.mechanisms[0] if audit.mechanisms else None
         if audit.answers is not None:
             raise InputError(
-                f"trace {str(audit.path)!r} answered a question, and a ledger counts updates of "
-                "models only; leave the ledger out, and see the audit of the trace"
+                f"trace {str(audit.path)!r} has a question or a private vocabulary, and a ledger "
+                "counts updates of models only; leave the ledger out, and see its audit"
+            )
+        if not audit.is_of_run:
+            raise InputError(
+                f"trace {str(audit.path)!r} is a run, which is charged with its own noise only; "
+                "leave out the claim, mechanism and noise multiplier"
             )
         if used is None or used.noise is None:
             raise InputError(
@@ -297,8 +315,13 @@ class Ledger(Result):
                 f"trace {str(audit.path)!r} does not say who owns its devices, but the budget is "
                 "of persons; import the log with an owner column, or set population.owners"
             )
-        enforced = used.enforced if used.person is None else used.person.named("enforced")
-        enforced = used.enforced if self.unit == "device" else enforced
+        found = [used.enforced, used.filtered]
+        if self.unit == "person":
+            assert used.person is not None
+            found = list(used.person.guarantees)
+        ensured = [each.rho for each in found if each is not None and each.may_rest_on]
+        ensured += [each["rho"] for each in promised.values()]
+        enforced = min((each for each in ensured if each is not None), default=None)
         named = PERIODS[self.entries[0]["period"]]
         of_rounds = [named(each) for each in _days_of_rounds(audit.trace, start)]
         windows = {}
@@ -312,9 +335,8 @@ class Ledger(Result):
                 names = _names_of(audit.trace, inside.device_ids, self.unit)
                 windows[window] = {
                     "file": self._write(pa.table({self.unit: names, "rho": rho})),
-                    "units": rho.size,
                     "is_gaussian": isinstance(used.noise, ServerNoise),
-                    "enforced": enforced.rho if enforced.may_rest_on else None,
+                    "enforced": enforced,
                 }
         run = _run_of(audit)
         return {"kind": "charged", "run": run, "trace": audit.digest, "windows": windows}

@@ -91,8 +91,8 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
     trace = audit.trace
     if audit.no_guarantee:
         raise InputError(
-            f"trace {str(trace.path)!r}: {audit.no_guarantee}, so there is no privacy to state; "
-            "add noise (privacy.mechanism), or name a mechanism"
+            f"trace {str(trace.path)!r}: {audit.no_guarantee}, so there is no privacy of a model "
+            "to state; name a mechanism, or publish the audit"
         )
     if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
         raise InputError(

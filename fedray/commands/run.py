@@ -85,20 +85,21 @@ def _started(
     from fedray.scenario import SeveralTasks
 
     if value is None:
-        raise InputError(
-            "SCENARIO is missing; name a file, or a scenario that `fedray init --list` shows, or "
-            "give --resume DIR"
-        )
+        raise InputError("SCENARIO is missing; name a file or a scenario of `fedray init --list`")
     # A run that cannot finish is refused before any message about compiling.
     check_sustainable(value)
-    on_start = None
     if not IS_QUIET.get():
         say_compiling()
-        # A user who reads that the population is too small can end the run early.
-        on_start = partial(say_supply, value)
     start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
     # A run that might exceed the budget is refused here, before anything starts.
-    with reserve(value):
+    with reserve(value) as begun:
+
+        def on_start() -> None:
+            begun()
+            # A user who reads that the population is too small can end the run early.
+            if not IS_QUIET.get():
+                say_supply(value)
+
         return start(value, placement, directory, listen, on_start)
 
 

@@ -37,6 +37,7 @@ def print_run(trace: Any, as_json: bool) -> None:
         # The run itself has just executed whatever code its scenario names.
         answers = answer(trace, trust_code=True)
         answers.write()
+        write_report(answers, trace.path / "answer.html")
     if as_json:
         document = {**audit.to_json(), "report": report, **_costs(trace.run)}
         document["training"] = trained and trained.to_json()
@@ -51,6 +52,8 @@ def print_run(trace: Any, as_json: bool) -> None:
             print_pieces(training_text("Training", trained))
         print_pieces(short_audit_text(audit))
         typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
+        if answers is not None:
+            typer.echo(f"answers {trace.path / 'answer.html'}")
     _exit_by({"": trace}, problem)
 
 

@@ -43,10 +43,10 @@ CLASSES_NOTE = (
     "sample. Min-sep is the least between two participations of one device of the class."
 )
 LEDGER_NOTE = (
-    "rho spent is that of the unit that spent most, with its rounds as recorded; a guarantee may "
-    "rest on it only if no device's participation depended on the released models, and in any "
-    "case on the enforced figures, of the sum over the runs' rules. Keep the head elsewhere: "
-    "without it, nothing shows that the last lines were removed."
+    "Recorded: of the unit that spent most. Spent at most: for each run what its rules enforce, on "
+    "which a guarantee may rest, or what is recorded where they enforce nothing. Epsilon is that "
+    "of spent and reserved rho. Keep the head elsewhere: without it, nothing shows that the last "
+    "lines were removed."
 )
 CHECKLIST_NOTE = "In the order of the checklist of Ponomareva et al. 2023, ready to be published."
 
@@ -482,12 +482,12 @@ def ledger_tables(ledger: Ledger) -> list[Table]:
     cells = {
         "window": lambda each: each.window,
         f"{ledger.unit}s": lambda each: f"{each.units:,}",
-        "rho spent": lambda each: fine(each.rho),
-        "rho reserved": lambda each: fine(each.reserved),
+        "rho recorded": lambda each: fine(each.recorded),
+        "spent at most": lambda each: fine(each.spent),
+        "reserved": lambda each: fine(each.reserved),
         "epsilon": lambda each: up(each.epsilon),
         "budget": lambda each: "kept" if each.is_within else "EXCEEDED",
-        "rho enforced": lambda each: fine(each.enforced_rho),
-        "epsilon enforced": lambda each: epsilon_text(each.enforced_epsilon),
+        "rest on": lambda each: "yes" if each.may_rest_on else "no",
     }
     title = f"Budget: epsilon {budget['epsilon']:g} at delta {given(budget['delta'])} of a "
     windows = Table.of(

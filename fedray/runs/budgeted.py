@@ -1,7 +1,7 @@
 """Runs within the budget of a ledger: reserved at their worst case before they start, and charged
 with the privacy that every device really spent."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from fedray.audit.audit import audit_trace
 from fedray.audit.guarantees import fitting, limits_at
 from fedray.audit.ledger import Ledger
 from fedray.audit.noise import ServerNoise, permitted_noise, released
+from fedray.audit.questions import vocabulary_cost
 from fedray.audit.rules import rules_of
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
@@ -27,7 +28,7 @@ from fedray.trace.several_tasks import TasksRun
 @contextmanager
 def reserved(
     ledger: str | Path | None, scenario: Scenario | SeveralTasks, start: date | None
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Within: the worst case of a run is reserved in a ledger, if one is given.
 
     The worst cases of several tasks add up. For a person with m devices, rho is at most m^2 that of
@@ -39,12 +40,17 @@ def reserved(
         scenario: scenario of the run.
         start: day on which the run starts (UTC); None for today.
 
+    Yields:
+        Function to call when devices take part: from then on models may have been released, so the
+        reservation stays even if the run fails for a mistake, such as damaged data.
+
     Raises:
         InputError: the run might exceed the budget, its worst case has no bound, or the budget is
             of persons and the scenario has no owners.
     """
+    begun: list[None] = []
     if ledger is None:
-        yield
+        yield lambda: begun.append(None)
         return
     tasks = [task.scenario for task in tasks_of(scenario)]
     opened = Ledger.open(ledger)
@@ -58,11 +64,13 @@ def reserved(
         rho *= owners.most_devices**2
     days = max(_last_release(each) for each in tasks) / 86_400.0
     day = start or datetime.now(UTC).date()
-    found = opened.reserve(scenario.digest, rho, day, days)
+    is_gaussian = not any(each.privacy.encoding.adds_noise for each in tasks)
+    found = opened.reserve(scenario.digest, rho, day, days, is_gaussian)
     try:
-        yield
+        yield lambda: begun.append(None)
     except InputError:
-        found.cancel(len(found.entries))
+        if not begun:
+            found.cancel(len(found.entries))
         raise
 
 
@@ -77,10 +85,10 @@ def worst_rho(scenario: Scenario) -> float:
         InputError: the run adds no noise, or no theorem covers the rules.
     """
     privacy, n = scenario.privacy, scenario.rounds.count
-    if scenario.analytics is not None:
+    if scenario.analytics is not None or vocabulary_cost(scenario) is not None:
         raise InputError(
-            "a ledger counts updates of models only, and the scenario asks a question "
-            "(analytics); leave the ledger out"
+            "a ledger counts updates of models only, and the scenario has a question (analytics) "
+            "or a private vocabulary; leave the ledger out"
         )
     strategy, limit = privacy.needed_strategy(), privacy.largest_sensitivity
     uploads = scenario.rounds.uploads

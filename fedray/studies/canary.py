@@ -42,7 +42,7 @@ from fedray.audit.one_run import LowerBound, bounds_of_scores, gaussian_bound
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.arrays import BoolArray, Float32Array, Float64Array, Int64Array
-from fedray.base.document import Document, InJson
+from fedray.base.document import Document, InJson, NotInJson
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.part_done import PartDone
 from fedray.base.result import Result
@@ -189,6 +189,8 @@ class CanaryResult(Result):
     equal denominators; empty for counts."""
     confidence: ClassVar[InJson[float]] = CONFIDENCE
     """Confidence of the interval of mu, from 0 to 1."""
+    devices_add_noise: NotInJson[bool] = False
+    """Whether devices add the noise, so that it is discrete."""
     counts: "CanaryResult | None" = None
     """The same for the counts of short updates of adaptive clipping: its `coordinates` are
     aggregators, and mu is that of one device, which changes a count by 1/2. None without counts."""
@@ -202,8 +204,9 @@ class CanaryResult(Result):
 
     @property
     def claimed_epsilon(self) -> InJson[float]:
-        """Upper bound of epsilon at delta, which follows from `claimed_mu`."""
-        return gaussian_epsilon(self.claimed_mu, self.delta)
+        """Upper bound of epsilon at delta, which follows from `claimed_mu`; infinite where devices
+        add the noise, of which only zCDP is proven."""
+        return math.inf if self.devices_add_noise else gaussian_epsilon(self.claimed_mu, self.delta)
 
     @property
     def covers(self) -> InJson[bool]:
@@ -400,6 +403,7 @@ def check_training(
         noise_multiplier=z,
         # Rounds with fewer devices have less noise, so the emptiest round has the largest mu.
         claimed_mu=claimed.value / (z * math.sqrt(recorded.least_share)),
+        devices_add_noise=encoding.adds_noise,
         counts=counts,
         delta=delta,
         seen=tuple(seen),

@@ -319,6 +319,10 @@ def _sampling(
         if has_random_rounds:
             raise InputError.of("random_rounds", True, rule, remedy)
         return None
+    if has_random_rounds and participation.is_fixed_order:
+        raise InputError.of(
+            "random_rounds", True, "contradicts a fixed order", "leave one of the two out"
+        )
     min_sep = participation.min_sep if has_random_rounds else 1
     return PoissonSampling(
         participation.rounds, probability, 1 if partitions is None else partitions, min_sep

@@ -80,7 +80,7 @@ def test_every_device_and_window_is_charged_as_brute_force_says(
     for name, found in windows.items():
         of_window = [rho for (window, _), rho in expected.items() if window == name]
         assert found.units == len(of_window)
-        assert found.rho == pytest.approx(max(of_window), rel=1e-12)
+        assert found.recorded == pytest.approx(max(of_window), rel=1e-12)
         # The epsilon of a Gaussian mechanism (Balle and Wang 2018, Theorem 8), on the safe side.
         mu, epsilon = math.sqrt(2 * max(of_window)), found.epsilon
         delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(
@@ -103,7 +103,7 @@ def test_a_run_is_charged_once_however_often_it_is_added(weekly: Ledger, tmp_pat
     # Other noise on the same participation is another release.
     other = audit_trace(audit.path, claim=CLAIM.model_copy(update={"noise_multiplier": 6.0}))
     twice = once.charge([other])
-    assert twice.windows[0].rho == pytest.approx(1.25 * once.windows[0].rho)
+    assert twice.windows[0].recorded == pytest.approx(1.25 * once.windows[0].recorded)
 
 
 def edited(draw: random.Random, content: bytes) -> bytes:
@@ -273,7 +273,7 @@ def test_a_run_within_the_budget_is_charged_and_one_beyond_it_starts_nothing(
     audit = audit_trace("one")
     (window,) = found.windows
     assert window.window == "2026-Q4"
-    assert window.rho == pytest.approx(audit.mechanisms[0].rho, rel=1e-12)
+    assert window.recorded == pytest.approx(audit.mechanisms[0].rho, rel=1e-12)
     before = sorted(Path("ledger").iterdir())
     code, _, error = fedray_command(
         "--quiet", "run", *scenario, *ledger, "--set", "seed=2", "--out", "two"
@@ -310,7 +310,7 @@ def test_a_run_that_was_cut_off_before_its_charge_stays_reserved_and_is_charged_
     charged = charge_run(tmp_path / "ledger", trace)
     assert not charged.reservations
     (window,) = charged.windows
-    assert 0.0 < window.rho <= rho
+    assert 0.0 < window.recorded <= rho
     with (
         pytest.raises(InputError, match="out is wrong"),
         reserved(tmp_path / "ledger", scenario, OCTOBER),
@@ -403,9 +403,9 @@ def test_a_budget_of_persons_charges_all_devices_of_each_together(tmp_path: Path
     assert {row["person"]: pytest.approx(row["rho"]) for row in table} == expected
     (window,) = charged.windows
     assert (charged.unit, window.units) == ("person", 3)
-    assert window.rho == pytest.approx(max(expected.values()))
+    assert window.recorded == pytest.approx(max(expected.values()))
     # A log enforces nothing by itself.
-    assert window.enforced_rho is None
+    assert not window.may_rest_on
     file.write_text(file.read_text() + "d5,r,3,2026-10-04T00:00:00Z\n")
     bare = import_log(file, "device", "round", 4, tmp_path / "bare", time_column="time")
     with pytest.raises(InputError, match="does not say who owns its devices"):
@@ -437,14 +437,61 @@ def test_the_reservation_of_uploads_is_what_an_audit_enforces(small, tmp_path: P
     assert of_person is not None
     assert worst_rho(scenario) == pytest.approx(of_device.rho, rel=1e-12)
     # Two days of uploads and eight minutes of rounds are in one quarter.
-    assert line["windows"] == {"2026-Q4": {"rho": pytest.approx(4 * worst_rho(scenario))}}
+    assert line["windows"] == {
+        "2026-Q4": {"rho": pytest.approx(4 * worst_rho(scenario)), "is_gaussian": True}
+    }
     (window,) = charged.windows
     enforced = of_person.named("enforced").rho
-    assert window.enforced_rho == pytest.approx(enforced, rel=1e-12)
-    assert window.rho == pytest.approx(of_person.named("observed").rho, rel=1e-12)
-    assert window.rho <= window.enforced_rho
+    assert window.may_rest_on
+    assert window.spent == pytest.approx(enforced, rel=1e-12)
+    assert window.recorded == pytest.approx(of_person.named("observed").rho, rel=1e-12)
+    assert window.recorded <= window.spent
     assert "for a device, and on epsilon" in audit.verdict
     without = small(*TURNS, "population.devices=3000")
     with pytest.raises(InputError, match="must be given for a budget of persons"), reserved(path, without, OCTOBER):  # fmt: skip
         pass
     assert ledger.unit == "person"
+
+
+def test_a_charge_without_rules_never_lowers_what_is_spent(tmp_path: Path) -> None:
+    """Enforced rho of one run and recorded rho of another add up."""
+    ledger = Ledger.create(tmp_path / "ledger", 30.0, 1e-6, "quarter")
+    one = log_of(tmp_path, 0)
+    ledger = ledger.charge([one])
+    (alone,) = ledger.windows
+    path = ledger.path
+    enforced = {"kind": "charged", "run": "r", "trace": "t", "windows": {}}
+    (entry,) = ledger.entries[1]["windows"].values()
+    enforced["windows"] = {alone.window: {**entry, "enforced": 50.0}}
+    both = ledger._with([enforced])
+    (together,) = Ledger.open(path).windows
+    assert together.recorded == pytest.approx(2 * alone.recorded)
+    assert together.spent == pytest.approx(50.0 + alone.recorded)
+    assert together.epsilon > alone.epsilon
+    assert not together.may_rest_on
+    assert both.head == Ledger.open(path).head
+
+
+def test_a_run_is_charged_with_its_own_noise_only(small, tmp_path: Path) -> None:
+    scenario = small("rounds.count=3", "participation.max_participations=1")
+    trace = simulate(scenario, HERE, tmp_path / "run")
+    ledger = Ledger.create(tmp_path / "ledger", 30.0, 1e-6, "quarter")
+    with pytest.raises(InputError, match="charged with its own noise only"):
+        ledger.charge([audit_trace(trace, noise_multiplier=700.0)], OCTOBER)
+    assert not ledger.charge([audit_trace(trace)], OCTOBER).reservations
+    hypothetical = audit_trace(trace, noise_multiplier=700.0)
+    assert hypothetical.verdict.startswith("If the run had had this mechanism and noise, a guar")
+    assert hypothetical.supported_epsilon is None
+
+
+@pytest.mark.slow
+def test_a_reservation_stays_once_devices_take_part(small, tmp_path: Path) -> None:
+    scenario = small("rounds.count=3", "participation.max_participations=1")
+    path = tmp_path / "ledger"
+    Ledger.create(path, 9.0, 1e-6, "quarter")
+    with pytest.raises(InputError, match="damaged"), reserved(path, scenario, OCTOBER) as begun:
+        begun()
+        raise InputError("examples are damaged")
+    assert Ledger.open(path).reservations
+    with pytest.raises(InputError, match="is too late"):
+        Ledger.open(path).reserve("x", 0.1, datetime.date(9999, 12, 30), 30.0)
