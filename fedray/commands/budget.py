@@ -2,6 +2,7 @@
 
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -16,6 +17,16 @@ def day_of(text: str | None) -> date | None:
         return None if text is None else date.fromisoformat(text)
     except ValueError:
         raise InputError.of("start", text, "must be a day, such as 2026-10-01") from None
+
+
+def say_if_same(ledger: Any) -> None:
+    """Says on stderr if the last charge changed nothing, because the run repeats a charged one."""
+    if ledger.entries[-1]["kind"] == "cancelled":
+        typer.echo(
+            "fedray: the ledger has this run already: it releases the same models, so nothing was "
+            "charged; another training.seed makes it another release",
+            err=True,
+        )
 
 
 def budget(

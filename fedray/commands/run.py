@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.errors import CheckpointError, InputError
-from fedray.commands.budget import day_of
+from fedray.commands.budget import day_of, say_if_same
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import IS_QUIET, progress_of_run
 from fedray.commands.run_results import print_run, print_run_of_tasks
@@ -72,7 +72,7 @@ def run(
         else:
             trace = _started(value, placement, directory, listen, reserve)
         if ledger is not None:
-            charge_run(ledger, trace, day)
+            say_if_same(charge_run(ledger, trace, day))
     show = print_run_of_tasks if isinstance(trace, TasksRun) else print_run
     show(trace, as_json)
 

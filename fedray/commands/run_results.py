@@ -34,8 +34,7 @@ def print_run(trace: Any, as_json: bool) -> None:
     if "analytics" in trace.scenario:
         from fedray.studies.answers import answer
 
-        # The run itself has just executed whatever code its scenario names.
-        answers = answer(trace, trust_code=True)
+        answers = answer(trace, trust_code=True)  # the run has just executed any code of it
         answers.write()
         write_report(answers, trace.path / "answer.html")
     if as_json:
@@ -45,8 +44,7 @@ def print_run(trace: Any, as_json: bool) -> None:
             document["question"] = answers.to_json()
         print_json(document)
     else:
-        if answers is not None:
-            # The audit below ends with the same table of privacy.
+        if answers is not None:  # the audit below has the last table, of privacy
             print_pieces(answers.tables()[:-1])
         if trained is not None:
             print_pieces(training_text("Training", trained))

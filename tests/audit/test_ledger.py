@@ -287,8 +287,10 @@ def test_a_run_within_the_budget_is_charged_and_one_beyond_it_starts_nothing(
     # The same run again releases the same models, so it spends nothing more, and its reservation
     # does not remain.
     more = ("--set", "privacy.noise_multiplier=100")
-    for _ in range(2):
-        assert fedray_command("--quiet", "run", *scenario, *more, *ledger)[0] == 0
+    for is_known in (False, True):
+        code, _, said = fedray_command("--quiet", "run", *scenario, *more, *ledger)
+        assert code == 0
+        assert ("nothing was charged" in said) == is_known
         assert not Ledger.open("ledger").reservations
     kinds = [each["kind"] for each in Ledger.open("ledger").entries]
     assert kinds.count("charged") == 2

@@ -463,10 +463,10 @@ def test_claims_and_ledgers_do_not_pass_over_a_question(trace: Trace, tmp_path: 
     claim = fedray.Claim(mechanism=fedray.mechanisms.Identity(), noise_multiplier=1.0)
     with pytest.raises(InputError, match="this trace has a question"):
         audit_trace(trace, claim=claim)
-    with pytest.raises(InputError, match="the scenario asks a question"):
+    with pytest.raises(InputError, match="the scenario has a question"):
         worst_rho(scenario())
     ledger = Ledger.create(tmp_path / "l", 5.0, 1e-9, "week")
-    with pytest.raises(InputError, match="answered a question"):
+    with pytest.raises(InputError, match="has a question or a private"):
         charge_run(ledger.path, trace)
 
 
