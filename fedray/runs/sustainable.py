@@ -117,7 +117,8 @@ def contributions_of_a_device(scenario: Scenario) -> Iterator[_Bound]:
     )
     wait = participation.wait_seconds
     if is_kept and wait > 0.0:
-        most = math.floor(last_report(scenario) / wait) + 1
+        # A wait of next to nothing would allow infinitely many.
+        most = math.floor(min(last_report(scenario) / wait, 2.0**62)) + 1
         days = scenario.rounds.max_days
         rule = (
             f"{participation.keys_by_rule['time']} lets a device take part at most {most:,} "

@@ -12,7 +12,11 @@ import fedray.runs.simulation
 from fedray.base.errors import Starved, Unsustainable
 from fedray.runs.pipeline import resume_tasks
 from fedray.runs.simulation import simulate, simulate_tasks
-from fedray.runs.sustainable import check_sustainable, why_unsustainable
+from fedray.runs.sustainable import (
+    check_sustainable,
+    contributions_of_a_device,
+    why_unsustainable,
+)
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.wire.messages import RunProgress
@@ -278,3 +282,9 @@ def test_a_round_that_started_with_too_few_devices_does_not_blame_the_report_tim
     assert ((abandoned > 0) & (abandoned < 260)).any()
     assert "so lower participation.round_separation=1000" in trace.run["ended"]
     assert "report_timeout" not in trace.run["ended"]
+
+
+def test_a_wait_of_next_to_nothing_limits_nothing(small) -> None:
+    scenario = small("participation.timer_hours=1e-310")
+    (bound,) = contributions_of_a_device(scenario)
+    assert bound.most >= 2**62
