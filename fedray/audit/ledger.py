@@ -42,7 +42,7 @@ from fedray.base.chain import append_to_chain, read_chain
 from fedray.base.document import InJson
 from fedray.base.errors import InputError, RunFailed
 from fedray.base.result import Result
-from fedray.base.rounding import up
+from fedray.base.rounding import counted, given, up
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.limits import check_delta
@@ -209,6 +209,41 @@ class Ledger(Result):
         # One thread, so that sums of floats do not depend on the machine.
         groups = pa.concat_tables(tables).group_by(self.unit, use_threads=False)
         return groups.aggregate([("rho", "sum")])["rho_sum"].to_numpy()
+
+    def statement(self) -> str:
+        """Returns a privacy statement over all runs as Markdown, a paragraph for each window.
+
+        Raises:
+            InputError: a run is reserved and not charged, or a window exceeds the budget.
+        """
+        if self.reservations:
+            line = min(self.reservations)
+            rule = "is a reservation of a run that is not charged"
+            raise InputError.of("line", line, rule, "charge or cancel it first")
+        lines = ["# Privacy over runs"]
+        for each in self.windows:
+            if not each.is_within:
+                raise InputError.of(
+                    "window", each.window, "exceeds the budget", "state what was spent, by its runs"
+                )
+            charged = [line for line in self.entries if each.window in line.get("windows", ())]
+            runs = counted(sum(line["kind"] == "charged" for line in charged), "run")
+            basis = (
+                "by the rules of every run, whoever took part"
+                if each.may_rest_on
+                else "as recorded, so only if no participation depended on released models"
+            )
+            lines.append(
+                f"**{each.window}.** Over {runs}, every {self.unit} is protected at (epsilon, "
+                f"delta) = ({up(each.epsilon)}, {given(self.entries[0]['delta'])}), rho "
+                f"{up(each.spent, 6)} (zCDP), {basis}. Adjacency: one {self.unit}'s updates are "
+                "replaced by zeros. The aggregators that add the noise are trusted, and every "
+                "model after every round is released. When devices took part is not protected."
+            )
+        if self.unit == "person":
+            lines.append("A person has at most as many devices as each run's scenario or log says.")
+        lines.append(f"Ledger {self.head}; tuning and releases outside it are not accounted for.")
+        return "\n\n".join(lines) + "\n"
 
     def reserve(
         self, run: str, rho: float, start: date, days: float, is_gaussian: bool = True

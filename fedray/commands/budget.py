@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError, demanded
 from fedray.commands.output import print_result
 from fedray.commands.progress import progress_line
@@ -41,6 +42,7 @@ def budget(
     start: str | None = None,
     cancel: int | None = None,
     head: str | None = None,
+    statement: Path | None = None,
     as_json: bool = False,
 ) -> None:
     """Show a ledger of the privacy that devices, or persons, spent over runs, or charge a run.
@@ -59,6 +61,7 @@ def budget(
         start (DAY): day on which the run started (UTC), if no reservation or log says it
         cancel (LINE): reservation of a run that released nothing
         head (DIGEST): head at an earlier time, which the ledger must continue
+        statement (FILE): privacy statement over all runs to publish, as Markdown
     """
     from fedray.audit.ledger import Ledger
 
@@ -72,6 +75,9 @@ def budget(
             found = _charged(found, add, claim, day_of(start))
     if cancel is not None:
         found = found.cancel(cancel)
+    if statement is not None:
+        content = found.statement().encode()
+        write_whole(statement, content, f"statement {str(statement)!r}", InputError)
     print_result(found, as_json)
     if not all(each.is_within for each in found.windows):
         typer.echo("fedray: the budget of a window is exceeded", err=True)

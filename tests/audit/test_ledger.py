@@ -20,6 +20,7 @@ from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.ledger import CHAIN_FILE, Ledger
 from fedray.base.errors import InputError, RunFailed
+from fedray.base.rounding import up
 from fedray.imports.importer import import_log
 from fedray.mechanisms.registry import Tree
 from fedray.runs.budgeted import charge_run, reserved, worst_rho
@@ -449,6 +450,17 @@ def test_the_reservation_of_uploads_is_what_an_audit_enforces(small, tmp_path: P
     assert window.recorded == pytest.approx(of_person.named("observed").rho, rel=1e-12)
     assert window.recorded <= window.spent
     assert "for a device, and on epsilon" in audit.verdict
+    statement = charged.statement()
+    assert (
+        f"every person is protected at (epsilon, delta) = ({up(window.epsilon)}, 1e-06)"
+        in statement
+    )
+    assert "Over 1 run, " in statement
+    assert "by the rules of every run" in statement
+    with reserved(path, scenario.with_overrides("seed=2"), OCTOBER) as begun:
+        with pytest.raises(InputError, match="is a reservation of a run that is not charged"):
+            Ledger.open(path).statement()
+        begun()
     without = small(*TURNS, "population.devices=3000")
     with pytest.raises(InputError, match="must be given for a budget of persons"), reserved(path, without, OCTOBER):  # fmt: skip
         pass
