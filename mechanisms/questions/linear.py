@@ -129,8 +129,8 @@ class Sum(LinearQuestion):
             l1 = min(l1, int(self.most_l1 / self.unit) + most)
         if self.most_l2 is not None:
             l2 = min(l2, self.most_l2 / self.unit + most**0.5)
-        # Each norm bounds the other.
-        l1 = min(l1, int(l2 * most**0.5))
+            # A product below 2^30 is rounded by less than the summand.
+            l1 = min(l1, int(l2 * most**0.5 + 1e-5))
         return Shape(self.size, l1, min(l2, float(l1)), is_signed=self.low < 0)
 
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:

@@ -4,6 +4,7 @@ pair of neighbouring inputs."""
 import itertools
 import math
 import os
+import tracemalloc
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from scipy.stats import binom, chisquare
 
 from fedray.base.arrays import Float64Array
+from fedray.mechanisms.accounting.events import DiscreteGaussianSum
 from fedray.mechanisms.accounting.shuffling import largest_local_epsilon, shuffled_delta
 from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
 from fedray.mechanisms.questions.central import DiscreteGaussian, DiscreteLaplace
@@ -129,6 +131,26 @@ def test_added_noise_has_its_variance_its_tails_and_its_width(noise: str) -> Non
             tail = mechanism.tail(least)
             assert binom.sf(beyond - 1, shape.size, tail) > FALSE_ALARM
             assert binom.cdf(beyond, shape.size, tail) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("devices", [None, 50])
+def test_the_event_the_tail_and_the_width_are_those_of_the_drawn_noise(devices: int | None) -> None:
+    """The sampler's variance is rounded up, which narrower intervals and tails would not cover."""
+    for epsilon in np.linspace(0.1, 4.0, 30).tolist():
+        gaussian = DiscreteGaussian(Shape(1, 1, 1.0), Budget(epsilon, 1e-6), devices=devices)
+        shares = devices or 1
+        drawn = float(gaussian._scale(shares).variance)
+        assert drawn > gaussian.device_variance * shares
+        assert isinstance(gaussian.event, DiscreteGaussianSum)
+        assert gaussian.event.device_variance * shares == pytest.approx(drawn, rel=1e-15)
+        assert gaussian.variance(shares) == drawn / gaussian.fineness**2
+        assert zcdp_epsilon(gaussian.event, 1e-6) <= epsilon
+        sizes = np.arange(-400, 401)
+        chances = np.exp(-(sizes**2) / (2 * drawn))
+        chances /= chances.sum()
+        if devices is None:
+            assert gaussian.tail(3) == pytest.approx(chances[sizes >= 3].sum(), rel=1e-12)
+            assert chances[np.abs(sizes) > gaussian.width(1, 0.01)].sum() <= 0.01
 
 
 # Thresholds.
@@ -297,6 +319,19 @@ def test_the_bound_on_shuffles_is_the_sum_of_its_definition(
     slow = slow_delta(local_epsilon, devices, epsilon)
     fast = shuffled_delta(local_epsilon, devices, epsilon, tail=1e-16)
     assert slow - 1e-15 <= fast <= slow * (1 + 2e-6) + 3e-16
+
+
+def test_a_tail_below_the_precision_of_floats_is_cut_on_both_sides() -> None:
+    """At 300 reports, delta is 3e-23 by its definition; and millions of reports stay a short sum."""
+    slow = slow_delta(1.0, 300, 0.7)
+    fast = shuffled_delta(1.0, 300, 0.7, tail=1e-3 * slow)
+    assert slow < 1e-20
+    assert slow * (1 - 1e-9) <= fast <= slow * (1 + 1.1e-3)
+    tracemalloc.start()
+    local = largest_local_epsilon(1.0, 1e-15, 30_000_000)
+    assert tracemalloc.get_traced_memory()[1] < 100e6
+    tracemalloc.stop()
+    assert local > 1.0
 
 
 @pytest.mark.parametrize("devices", [100, 10_000, 1_000_000])
