@@ -20,6 +20,7 @@ from fedray.scenario.data import FormedData, VocabularyCost
 from fedray.trace.imported import Assumption
 
 ONLY_ANSWERS = "no model was trained; the answers of the windows are accounted for by themselves"
+TOO_MANY = "the deltas of the windows add up to 1 or more, at which nothing is private"
 VOCABULARY = (
     "The vocabulary was found by a private question. Only the rows on vocabulary and model include "
     "what it cost; they are for a device that answered as often as the rules permit and trained."
@@ -95,7 +96,10 @@ def privacy_of_answers(
     own = analytics.delta or scenario.privacy.delta
     plans = analytics.plans(scenario.rounds.least_accepted)
     return tuple(
-        AnswerPrivacy(trust.kind, plan.mechanism, plan.theorem, name, count, event, delta, *why)
+        AnswerPrivacy(
+            *(trust.kind, plan.mechanism, plan.theorem, name, count),
+            *((event, delta, *why) if delta < 1 else (None, delta, False, TOO_MANY)),
+        )
         for trust, plan in zip(analytics.trust, plans, strict=True)
         for basis, count, *why, training in rows
         for name, event, delta in _spent(

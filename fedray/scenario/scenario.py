@@ -769,3 +769,7 @@ def _forget_digest_of_another_file(before: Any, table: Any) -> None:
         is_same_file = table.get(path_key) == getattr(before, path_key, None)
         if table.get(digest_key) and is_same_digest and not is_same_file:
             del table[digest_key]
+            # Nor was the other file found at this cost.
+            cost = table.get("vocabulary_cost")
+            if isinstance(cost, dict) and cost.get(digest_key) == getattr(before, digest_key):
+                del table["vocabulary_cost"]

@@ -29,7 +29,6 @@ from fedray.clients.values.values import held_by, of_rows, values_of
 from fedray.mechanisms.questions.question import Items, Plan, Truth
 from fedray.scenario import Scenario
 from fedray.scenario.analytics import Analytics
-from fedray.scenario.data import VocabularyCost
 from fedray.studies.coverage import CoverageGroup, Devices
 from fedray.trace.reader import Trace
 
@@ -195,22 +194,29 @@ class Answers(DrawnResult):
             rule = "finds no words"
             raise InputError.of("analytics.question.kind", kind, rule, "ask an open_histogram")
         path, first = Path(file), self.windows[-1].answers[0]
-        by_basis = {each.basis: each for each in self.privacy if each.trust == first.trust}
-        spent = by_basis["enforced"]
+        # The rows are in the order of the trust models.
+        spent = next(each for each in self.privacy if each.basis == "enforced")
         if spent.event is None:
             raise InputError(
-                f"trace {str(self.path)!r}: its rules do not limit the windows of a device, so the "
-                "cost of the words is unknown; see its audit"
+                f"trace {str(self.path)!r}: the cost of the words is unknown ({spent.reason}); see "
+                "its audit"
             )
         text = "".join(f"{word}\n" for word in first.labels)
         write_whole(path, text.encode(), f"vocabulary {str(path)!r}", InputError)
-        cost = {name: getattr(spent, name) for name in VocabularyCost.model_fields}
+        cost = {
+            "trust": spent.trust,
+            "mechanism": spent.mechanism,
+            "theorem": spent.theorem,
+            "windows": spent.windows,
+            "delta": spent.delta,
+            "event": spent.event.to_json(),
+            "vocabulary_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        }
         document = {
             "trace_digest": self.digest,
-            "vocabulary_sha256": hashlib.sha256(text.encode()).hexdigest(),
             "words": len(first.labels),
             "epsilon": spent.epsilon,
-            "cost": {**cost, "event": spent.event.to_json()},
+            "cost": cost,
         }
         _write(path.with_name(f"{path.name}.json"), document)
         return path
