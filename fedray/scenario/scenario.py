@@ -24,10 +24,10 @@ from fedray.mechanisms.accounting.clip_count import update_noise_multiplier
 from fedray.mechanisms.running import check_can_be_filtered
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.scenario.analytics import Analytics, NumberValues
+from fedray.scenario.analytics import Analytics, ExampleValues, NumberValues
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.content import ContentFile, PythonFile
-from fedray.scenario.data import AnyData, LanguageData
+from fedray.scenario.data import AnyData, FormedData, LanguageData
 from fedray.scenario.data_file import PLACES
 from fedray.scenario.latency import Latency
 from fedray.scenario.overrides import apply_override, naming_overrides
@@ -415,6 +415,13 @@ class Scenario(Table):
             raise ValueError(
                 f"analytics.values.by_habit={by_habit:g}: availability.model="
                 f"{self.availability.model!r} has no habits; leave by_habit out"
+            )
+        data = self.data
+        is_counted = isinstance(data, FormedData) and not (data.vocabulary_file or data.values)
+        if isinstance(analytics.values, ExampleValues) and is_counted:
+            raise ValueError(
+                "analytics.values.kind='examples': the tokens or classes are counted over all "
+                "devices without noise; set data.vocabulary_file for text, or data.values"
             )
         if self.privacy.stop_at is not None:
             raise ValueError(

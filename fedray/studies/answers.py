@@ -287,7 +287,9 @@ class _Asked:
         assert scenario.analytics is not None
         self._scenario, self._confidence = scenario, confidence
         self._analytics = scenario.analytics
-        self._plans = self._analytics.plans(scenario.rounds.least_accepted)
+        self._plans = self._analytics.plans(
+            scenario.rounds.least_accepted, scenario.population.devices
+        )
         self._values = values_of(scenario)
         self._devices = Devices(scenario)
         self._held = held_by(self._values, self._devices.device_ids)

@@ -195,8 +195,9 @@ class DiscreteGaussian(AddedNoise):
         deviation = math.sqrt(self._finer_variance(devices))
         if deviation > MOST_DEVIATION:
             raise InputError(
-                f"the noise deviates by {deviation:.3g} steps, more than {MOST_DEVIATION:,}; raise "
-                "epsilon or delta"
+                f"the noise deviates by {deviation:.3g} steps if {devices:,} devices come, more "
+                f"than {MOST_DEVIATION:,}; raise {'least_devices, ' * self._is_shared}epsilon or "
+                "delta"
             )
 
     def width(self, devices: int, failure: float) -> float:

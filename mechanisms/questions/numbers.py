@@ -8,21 +8,29 @@ from pydantic import Field, model_validator
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
-from fedray.mechanisms.questions.linear import MOST_SIZE, RESOLUTION, LinearQuestion, rounded
+from fedray.mechanisms.questions.linear import (
+    LEAST_RANGE,
+    MOST_NUMBER,
+    MOST_SIZE,
+    RESOLUTION,
+    LinearQuestion,
+    rounded,
+)
 from fedray.mechanisms.questions.question import Answer, Items, Truth
 from fedray.mechanisms.questions.trust import NoisySums, Shape, Vectors
 
 
 class _Numbers(LinearQuestion):
-    low: float
+    low: Annotated[float, Field(ge=-MOST_NUMBER, le=MOST_NUMBER)]
     """Least number after clipping."""
-    high: float
+    high: Annotated[float, Field(ge=-MOST_NUMBER, le=MOST_NUMBER)]
     """Largest number after clipping."""
 
     @model_validator(mode="after")
     def _has_a_range(self) -> Self:
-        if not self.low < self.high:
-            raise InputError.of("high", self.high, f"must be above low = {self.low:g}", "raise it")
+        if self.high - self.low < LEAST_RANGE:
+            rule = f"must be above low = {self.low:g} by {LEAST_RANGE:g} or more"
+            raise InputError.of("high", self.high, rule, "raise it")
         return self
 
     def _of_devices(self, items: Items) -> tuple[Int64Array, Float64Array]:

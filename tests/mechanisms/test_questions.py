@@ -288,8 +288,13 @@ def test_too_few_devices_and_keys_outside_the_domain_are_refused() -> None:
         Sum(high=1.0).plan(TRUSTS["distributed"], Budget(0.01, 1e-9))
     with pytest.raises(InputError, match=r"confidence=1\.0 must be"):
         Count().plan(Central(), BUDGET).answer(items, np.random.default_rng(), confidence=1.0)
-    with pytest.raises(ValueError, match="must be above low"):
-        Mean(low=2.0, high=1.0)
+    for low, high in ((2.0, 1.0), (1e9, 1e9), (0.0, 1e-10)):
+        with pytest.raises(ValueError, match="must be above low"):
+            Mean(low=low, high=high)
+    for low, high in ((-1e308, 1e308), (-1e10, 0.0), (0.0, 1e-320)):
+        for question in (Mean, Sum, Quantiles):
+            with pytest.raises(ValueError, match="low|high"):
+                question(low=low, high=high)
     with pytest.raises(ValueError, match="lower one of them"):
         PrefixTree(branching=27, levels=20)
 

@@ -24,6 +24,7 @@ from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Repeated
 from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
 from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.questions.central import DiscreteGaussian
 from fedray.runs.budgeted import charge_run, worst_rho
 from fedray.runs.simulation import resume, simulate
 from fedray.runtime.placement import Placement
@@ -473,12 +474,58 @@ def test_a_training_pays_for_its_private_vocabulary_too(
         ("analytics.question.kind=median", "analytics.question"),
         ("analytics.question.high=-30.0", r"high=-30.*above low"),
         ("analytics.values={kind='custom', file='none.py'}", "none.py"),
+        (
+            "analytics={question={kind='prefix_tree', branching=8, levels=2}, epsilon=1.0, "
+            "values={kind='words', words=65}, trust=[{kind='local'}]}",
+            "values.words=65 is more than the 64 keys of the question",
+        ),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused_in_one_line(override: str, rule: str) -> None:
     with pytest.raises(ScenarioError, match=rule) as refused:
         scenario().with_overrides(override)
     assert "\n" not in str(refused.value)
+
+
+def test_a_domain_is_not_counted_from_the_data_of_all_devices(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"client": f"c{n}", "text": "word0 word1", "label": [n]} for n in range(30)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "d.parquet")
+    (tmp_path / "words.txt").write_text("word0\n")
+    data = {"kind": "parquet", "file": str(tmp_path / "d.parquet"), "tokens": "text"}
+
+    def asked(**more: object) -> Scenario:
+        return scenario(
+            {"kind": "open_histogram"},
+            {"kind": "examples"},
+            data={**data, "held_out_share": 0.1, **more},
+        )
+
+    for left_out in ({}, {"tokens": "label"}):
+        with pytest.raises(ScenarioError, match=r"counted over all devices .*vocabulary_file"):
+            asked(**left_out)
+    # That the text has words, which no number of values makes public, is known once it is read.
+    with pytest.raises(InputError, match="data.vocabulary_file='' must name the words"):
+        values_of(asked(values=5))
+    for given in (
+        {"vocabulary_file": str(tmp_path / "words.txt")},
+        {"tokens": "label", "values": 30},
+    ):
+        found = values_of(asked(**given)).on(np.arange(20, dtype=np.uint64))
+        assert found.keys.size > 0
+
+
+def test_noise_that_all_devices_would_make_too_large_is_refused_when_it_is_planned() -> None:
+    value = scenario({"kind": "sum", "high": 1.0}).with_overrides(
+        "analytics.trust=[{kind='distributed', least_devices=150}]", "analytics.epsilon=0.06"
+    )
+    assert value.analytics is not None
+    (plan,) = value.analytics.plans(LEAST, 150)
+    assert isinstance(plan.sums, DiscreteGaussian)
+    with pytest.raises(InputError, match=r"if 3,000 devices come, .*; raise least_devices, eps"):
+        value.analytics.plans(LEAST, 3000)
 
 
 def test_a_window_must_have_the_devices_that_a_trust_model_counts_on(tmp_path: Path) -> None:
