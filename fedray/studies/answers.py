@@ -242,11 +242,10 @@ def answer(
 
     Raises:
         InputError: the scenario asks no question or is not that of the run, a trust model cannot
-            answer it, a value is outside the question's domain, or code is not trusted.
+            answer it, a value is outside the question's domain, the confidence is impossible, or
+            code is not trusted.
         TraceError: the trace cannot be read.
     """
-    if not 0 < confidence < 1:
-        raise InputError.of("confidence", confidence, "must be between 0 and 1", "0.95 is usual")
     opened = Trace.open(trace) if isinstance(trace, str | Path) else trace
     audit = audit_trace(opened)
     own = audit.scenario

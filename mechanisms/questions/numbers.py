@@ -46,8 +46,8 @@ class Mean(_Numbers):
     release.
 
     With the middle m of the range and half its width h, a device adds (number - m) / h and 1. The
-    ratio of the two noisy sums is biased by about (mean - m) Var(count) / count^2, which is stated
-    as an estimate; the interval is proven, from intervals of both sums.
+    ratio of the two noisy sums is biased by about (mean - m) Var(count) / count^2; the interval is
+    proven, from intervals of both sums.
     """
 
     kind: Literal["mean"] = "mean"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -61,9 +61,6 @@ class Mean(_Numbers):
     def unit(self) -> float:
         return (self.high - self.low) / 2 / RESOLUTION
 
-    def error_of(self, deviation: float, devices: int) -> float:
-        return deviation * self.unit / devices
-
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
         holders, numbers = self._of_devices(items)
         middle = (self.low + self.high) / 2
@@ -76,13 +73,12 @@ class Mean(_Numbers):
         total, count = sums.estimates
         low, high = sums.interval((1.0 - confidence) / 2.0)
         # Relative to half the range, from its middle, which is all that a count near 0 leaves.
-        estimate, ends, error, bias = 0.0, np.array([-1.0, 1.0]), math.nan, 2.0
+        estimate, ends, error = 0.0, np.array([-1.0, 1.0]), math.nan
         if low[1] > 0:
             estimate = float(np.clip(total / count, -1.0, 1.0))
             ratios = np.divide.outer([low[0], high[0]], [low[1], high[1]])
             ends = np.clip([ratios[0].min(), ratios[1].max()], -1.0, 1.0)
             error = math.sqrt(sums.variances @ [1.0, estimate**2]) / count
-            bias = abs(estimate) * float(sums.variances[1]) / count**2
         half, middle = (self.high - self.low) / 2, (self.low + self.high) / 2
         return Answer(
             keys=np.zeros(1, np.int64),
@@ -93,8 +89,6 @@ class Mean(_Numbers):
             high=middle + half * ends[1:],
             confidence=confidence,
             devices=devices,
-            bias=half * bias,
-            bias_claim="estimate",
         )
 
     def truth(self, items: Items, rng: np.random.Generator) -> Truth:
@@ -146,10 +140,6 @@ class Quantiles(_Numbers):
     def shape(self) -> Shape:
         return Shape(int(self._sizes.sum()), self.levels, self.levels**0.5)
 
-    def error_of(self, deviation: float, devices: int) -> float:
-        del devices
-        return deviation * math.sqrt((self.branching - 1) * self.levels)
-
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
         holders, numbers = self._of_devices(items)
         share = (np.clip(numbers, self.low, self.high) - self.low) / (self.high - self.low)
@@ -195,8 +185,6 @@ class Quantiles(_Numbers):
             high=high,
             confidence=confidence,
             devices=devices,
-            bias=float((high - low).max()),
-            bias_claim="estimate",
         )
 
     def truth(self, items: Items, rng: np.random.Generator) -> Truth:

@@ -538,7 +538,7 @@ def test_a_window_must_have_the_devices_that_a_trust_model_counts_on(tmp_path: P
 def test_answers_need_a_question_and_the_trace_of_its_scenario(
     trace: Trace, small, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="confidence=1.0 must be between 0 and 1"):
+    with pytest.raises(InputError, match=r"confidence=1\.0 must be above 0 and below 1"):
         answer(trace, 1.0)
     with pytest.raises(InputError, match="differ in more than the table analytics"):
         answer(trace, scenario=scenario().with_overrides("seed=6"))
