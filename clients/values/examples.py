@@ -19,7 +19,7 @@ class ExampleItems:
     frequent word of the data; no token without a word is an item.
 
     Raises:
-        InputError: the data has neither tokens nor classes.
+        InputError: the data has neither tokens nor classes, or its words were counted.
     """
 
     def __init__(self, scenario: Scenario, table: ExampleValues) -> None:
@@ -32,6 +32,9 @@ class ExampleItems:
             rule = "'examples' needs data with tokens or classes"
             raise InputError.of("data.kind", kind, rule, "take other values, or other data")
         self._words: tuple[str, ...] = getattr(self._source, "words", ())
+        if self._words and not getattr(scenario.data, "vocabulary_file", ""):
+            rule = "must name the words: counted ones reveal the data of all devices without noise"
+            raise InputError.of("data.vocabulary_file", "", rule, "set it to a list of words")
         self._first = FIRST_WORD if self._words else 0
         # The synthetic language puts its last token before every sentence.
         is_language = isinstance(scenario.data, LanguageData)

@@ -7,7 +7,7 @@ model is accounted for by itself, as if it were the only one.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedray.audit.assumptions import ASSUMED
@@ -20,6 +20,7 @@ from fedray.scenario.data import FormedData, VocabularyCost
 from fedray.trace.imported import Assumption
 
 ONLY_ANSWERS = "no model was trained; the answers of the windows are accounted for by themselves"
+TOO_MANY = "the deltas of its parts add up to 1 or more, at which nothing is private"
 VOCABULARY = (
     "The vocabulary was found by a private question. Only the rows on vocabulary and model include "
     "what it cost; they are for a device that answered as often as the rules permit and trained."
@@ -95,7 +96,9 @@ def privacy_of_answers(
     own = analytics.delta or scenario.privacy.delta
     plans = analytics.plans(scenario.rounds.least_accepted)
     return tuple(
-        AnswerPrivacy(trust.kind, plan.mechanism, plan.theorem, name, count, event, delta, *why)
+        _below_1(
+            AnswerPrivacy(trust.kind, plan.mechanism, plan.theorem, name, count, event, delta, *why)
+        )
         for trust, plan in zip(analytics.trust, plans, strict=True)
         for basis, count, *why, training in rows
         for name, event, delta in _spent(
@@ -122,7 +125,7 @@ def privacy_of_vocabulary(
         basis = f"vocabulary and model, {each.name}"
         rows.append((basis, event, delta, each.may_rest_on, each.reason))
     return tuple(
-        AnswerPrivacy(cost.trust, cost.mechanism, cost.theorem, basis, cost.windows, *row)
+        _below_1(AnswerPrivacy(cost.trust, cost.mechanism, cost.theorem, basis, cost.windows, *row))
         for basis, *row in rows
     )
 
@@ -136,6 +139,11 @@ def _spent(
         parts: Any = (answers, training.event)
         together = None if None in parts else Composed(events=parts)
         yield f"{basis}, with the model", together, delta + training.delta
+
+
+def _below_1(row: AnswerPrivacy) -> AnswerPrivacy:
+    """Returns a row, without an event if its delta is 1 or more."""
+    return row if row.delta < 1 else replace(row, event=None, may_rest_on=False, reason=TOO_MANY)
 
 
 def _repeated(of_window: Any, windows: int | None) -> Event | None:

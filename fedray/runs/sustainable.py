@@ -31,8 +31,9 @@ def check_sustainable(scenario: Scenario | SeveralTasks) -> None:
         InputError: a trust model cannot answer the scenario's question.
     """
     for task in tasks_of(scenario):
-        if task.scenario.analytics is not None:
-            task.scenario.analytics.plans(task.scenario.rounds.least_accepted)
+        analytics, devices = task.scenario.analytics, task.scenario.population.devices
+        if analytics is not None:
+            analytics.plans(task.scenario.rounds.least_accepted, devices)
         if reason := why_unsustainable(task.scenario):
             raise Unsustainable(f"{task.prefix}{reason}")
 

@@ -7,6 +7,9 @@ from pydantic import Field, Tag, model_validator
 
 from fedray.base.errors import InputError
 from fedray.base.table import Share, Table, told_apart_by
+from fedray.mechanisms.questions.central import DiscreteGaussian
+from fedray.mechanisms.questions.linear import Histogram, Sum
+from fedray.mechanisms.questions.open_domain import PrefixTree
 from fedray.mechanisms.questions.question import Plan
 from fedray.mechanisms.questions.registry import AnyQuestion, AnyTrust
 from fedray.mechanisms.questions.trust import Budget
@@ -75,7 +78,8 @@ class WordValues(ValueTable):
 
 class ExampleValues(ValueTable):
     """The tokens, or else the classes, of a device's training examples (table `data`), with the
-    number of their occurrences as value."""
+    number of their occurrences as value. Recorded data needs a vocabulary file or a number of
+    values, because a counted domain reveals the data of all devices without noise."""
 
     kind: Literal["examples"] = "examples"
     """Tokens or classes of the training data."""
@@ -129,15 +133,16 @@ class Analytics(Table):
         """Privacy that one device may spend in one window."""
         return Budget(self.epsilon, self.delta)
 
-    def plans(self, least_devices: int) -> tuple[Plan, ...]:
+    def plans(self, least_devices: int, most_devices: int | None = None) -> tuple[Plan, ...]:
         """Returns the calibrated mechanism of every trust model.
 
         Args:
             least_devices: smallest number of devices of a window.
+            most_devices: largest number; None leaves the limits of samplers unchecked.
 
         Raises:
-            InputError: no theorem answers the question under a trust model, or one is calibrated
-                for more devices.
+            InputError: no theorem answers the question under a trust model, one is calibrated for
+                more devices, or its noise is too large.
         """
         plans = tuple(self.question.plan(trust, self.budget) for trust in self.trust)
         for trust, plan in zip(self.trust, plans, strict=True):
@@ -148,7 +153,27 @@ class Analytics(Table):
                     f"is more than the {least_devices:,} devices that a window may have",
                     "raise rounds.report_goal, below which a window is not answered",
                 )
+            if most_devices is not None and isinstance(plan.sums, DiscreteGaussian):
+                plan.sums.check_deviation(most_devices)
         return plans
+
+    @model_validator(mode="after")
+    def _words_are_keys(self) -> Self:
+        match self.question:
+            case Histogram(size=end) | Sum(size=end):
+                pass
+            case PrefixTree(branching=branching, levels=levels):
+                end = branching**levels
+            case _:
+                return self
+        if isinstance(self.values, WordValues) and self.values.words > end:
+            raise InputError.of(
+                "values.words",
+                self.values.words,
+                f"is more than the {end:,} keys of the question",
+                "lower it, or enlarge the question's domain",
+            )
+        return self
 
     @model_validator(mode="after")
     def _trust_models_differ(self) -> Self:

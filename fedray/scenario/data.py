@@ -143,6 +143,8 @@ class VocabularyCost(Table):
     """Delta at which the event is accounted for."""
     event: dict[str, Any]
     """Spending of a device in these windows."""
+    vocabulary_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """SHA-256 of the vocabulary that the event is about."""
 
 
 class FormedData(NamesDataFiles, DataTable):
@@ -190,25 +192,24 @@ class FormedData(NamesDataFiles, DataTable):
 
     @model_validator(mode="after")
     def _finds_the_cost(self, info: ValidationInfo) -> Self:
-        file = Path(f"{self.vocabulary_file}.json")
-        is_known = (info.context or {}).get("is_recorded") or self.vocabulary_cost is not None
-        if is_known or not self.vocabulary_file or not file.is_file():
-            return self
-        try:
-            document = json.loads(read_regular_file(file, MOST_COST_BYTES))
-            cost = VocabularyCost.model_validate(document["cost"])
-            digest = document["vocabulary_sha256"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        file, cost = Path(f"{self.vocabulary_file}.json"), self.vocabulary_cost
+        is_recorded = (info.context or {}).get("is_recorded")
+        if cost is None and not is_recorded and self.vocabulary_file and file.is_file():
+            try:
+                document = json.loads(read_regular_file(file, MOST_COST_BYTES))
+                cost = VocabularyCost.model_validate(document["cost"])
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"vocabulary_file: {str(file)!r} beside it does not say what it cost "
+                    f"({error}); write both by `Answers.write_vocabulary`"
+                ) from None
+            object.__setattr__(self, "vocabulary_cost", cost)  # frozen, and not yet handed out
+        if cost is not None and cost.vocabulary_sha256 != self.vocabulary_sha256:
             raise ValueError(
-                f"vocabulary_file: {str(file)!r} beside it does not say what it cost ({error}); "
-                "write both by `Answers.write_vocabulary`, or remove that file"
-            ) from None
-        if digest != self.vocabulary_sha256:
-            raise ValueError(
-                f"vocabulary_file: {str(file)!r} beside it is about a file with sha256 {digest}; "
+                "vocabulary_cost: it is about a file with sha256 "
+                f"{cost.vocabulary_sha256}, not about vocabulary_file={self.vocabulary_file!r}; "
                 "write both by `Answers.write_vocabulary`"
             )
-        object.__setattr__(self, "vocabulary_cost", cost)  # frozen, and not yet handed out
         return self
 
     @model_validator(mode="after")

@@ -24,10 +24,10 @@ from fedray.mechanisms.accounting.clip_count import update_noise_multiplier
 from fedray.mechanisms.running import check_can_be_filtered
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.scenario.analytics import Analytics, NumberValues
+from fedray.scenario.analytics import Analytics, ExampleValues, NumberValues
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.content import ContentFile, PythonFile
-from fedray.scenario.data import AnyData, LanguageData
+from fedray.scenario.data import AnyData, FormedData, LanguageData
 from fedray.scenario.data_file import PLACES
 from fedray.scenario.latency import Latency
 from fedray.scenario.overrides import apply_override, naming_overrides
@@ -416,6 +416,13 @@ class Scenario(Table):
                 f"analytics.values.by_habit={by_habit:g}: availability.model="
                 f"{self.availability.model!r} has no habits; leave by_habit out"
             )
+        data = self.data
+        is_counted = isinstance(data, FormedData) and not (data.vocabulary_file or data.values)
+        if isinstance(analytics.values, ExampleValues) and is_counted:
+            raise ValueError(
+                "analytics.values.kind='examples': the tokens or classes are counted over all "
+                "devices without noise; set data.vocabulary_file for text, or data.values"
+            )
         if self.privacy.stop_at is not None:
             raise ValueError(
                 "privacy.stop_at: the budget counts updates of a model and not the answers of "
@@ -769,3 +776,7 @@ def _forget_digest_of_another_file(before: Any, table: Any) -> None:
         is_same_file = table.get(path_key) == getattr(before, path_key, None)
         if table.get(digest_key) and is_same_digest and not is_same_file:
             del table[digest_key]
+            # Nor was the other file found at this cost.
+            cost = table.get("vocabulary_cost")
+            if isinstance(cost, dict) and cost.get(digest_key) == getattr(before, digest_key):
+                del table["vocabulary_cost"]

@@ -29,7 +29,6 @@ from fedray.clients.values.values import held_by, of_rows, values_of
 from fedray.mechanisms.questions.question import Items, Plan, Truth
 from fedray.scenario import Scenario
 from fedray.scenario.analytics import Analytics
-from fedray.scenario.data import VocabularyCost
 from fedray.studies.coverage import CoverageGroup, Devices
 from fedray.trace.reader import Trace
 
@@ -195,22 +194,29 @@ class Answers(DrawnResult):
             rule = "finds no words"
             raise InputError.of("analytics.question.kind", kind, rule, "ask an open_histogram")
         path, first = Path(file), self.windows[-1].answers[0]
-        by_basis = {each.basis: each for each in self.privacy if each.trust == first.trust}
-        spent = by_basis["enforced"]
+        # The rows are in the order of the trust models.
+        spent = next(each for each in self.privacy if each.basis == "enforced")
         if spent.event is None:
             raise InputError(
-                f"trace {str(self.path)!r}: its rules do not limit the windows of a device, so the "
-                "cost of the words is unknown; see its audit"
+                f"trace {str(self.path)!r}: the cost of the words is unknown ({spent.reason}); see "
+                "its audit"
             )
         text = "".join(f"{word}\n" for word in first.labels)
         write_whole(path, text.encode(), f"vocabulary {str(path)!r}", InputError)
-        cost = {name: getattr(spent, name) for name in VocabularyCost.model_fields}
+        cost = {
+            "trust": spent.trust,
+            "mechanism": spent.mechanism,
+            "theorem": spent.theorem,
+            "windows": spent.windows,
+            "delta": spent.delta,
+            "event": spent.event.to_json(),
+            "vocabulary_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        }
         document = {
             "trace_digest": self.digest,
-            "vocabulary_sha256": hashlib.sha256(text.encode()).hexdigest(),
             "words": len(first.labels),
             "epsilon": spent.epsilon,
-            "cost": {**cost, "event": spent.event.to_json()},
+            "cost": cost,
         }
         _write(path.with_name(f"{path.name}.json"), document)
         return path
@@ -236,11 +242,10 @@ def answer(
 
     Raises:
         InputError: the scenario asks no question or is not that of the run, a trust model cannot
-            answer it, a value is outside the question's domain, or code is not trusted.
+            answer it, a value is outside the question's domain, the confidence is impossible, or
+            code is not trusted.
         TraceError: the trace cannot be read.
     """
-    if not 0 < confidence < 1:
-        raise InputError.of("confidence", confidence, "must be between 0 and 1", "0.95 is usual")
     opened = Trace.open(trace) if isinstance(trace, str | Path) else trace
     audit = audit_trace(opened)
     own = audit.scenario
@@ -281,7 +286,9 @@ class _Asked:
         assert scenario.analytics is not None
         self._scenario, self._confidence = scenario, confidence
         self._analytics = scenario.analytics
-        self._plans = self._analytics.plans(scenario.rounds.least_accepted)
+        self._plans = self._analytics.plans(
+            scenario.rounds.least_accepted, scenario.population.devices
+        )
         self._values = values_of(scenario)
         self._devices = Devices(scenario)
         self._held = held_by(self._values, self._devices.device_ids)

@@ -2,12 +2,14 @@
 
 Events without sampling are one Gaussian, with a closed form (`gdp.py`). For one kind of sampled
 Gaussian, repeated, `composition.py` computes an upper bound that is tight for every delta. Stated
-guarantees (epsilon, delta) are composed by dp_accounting.
+guarantees (epsilon, delta) of one epsilon have a closed form.
 """
 
 import math
 from collections import Counter
 from functools import lru_cache
+
+import numpy as np
 
 from fedray.mechanisms.accounting.composition import composed_epsilon
 from fedray.mechanisms.accounting.events import (
@@ -22,8 +24,10 @@ from fedray.mechanisms.accounting.events import (
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon, gdp_epsilon, sampled_noise
 from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
 
-STATED_INTERVAL = 1e-4
-"""Grid of the losses of stated guarantees, to which each is rounded up."""
+MOST_STATED = 1 << 20
+"""Most stated guarantees whose optimal composition is computed; of more the sum is taken."""
+ROUNDING = 1e-9
+"""Allowance for rounding, relative to delta; binomial probabilities are more accurate."""
 
 
 def pld_epsilon(event: Event, delta: float) -> float:
@@ -78,8 +82,13 @@ def _guarantees(event: Event) -> Counter[tuple[float, float]] | None:
 
 
 def _stated_epsilon(guarantees: Counter[tuple[float, float]], delta: float) -> float:
-    """Returns the smaller epsilon of sums (Dwork, Roth 2014, Theorem 3.16) and of the optimal
-    composition (Kairouz, Oh, Viswanath 2015), rounded up by dp_accounting."""
+    """Returns an upper bound on the optimal epsilon of k guarantees of one epsilon and any deltas
+    (Kairouz, Oh, Viswanath 2015, Theorem 3.3), with the sum of the deltas in place of 1 minus the
+    product of 1 - delta; with several epsilons above 0, their sum (Dwork, Roth 2014, Theorem
+    3.16)."""
+    from scipy.special import expit
+    from scipy.stats import binom
+
     own = math.fsum(times * each for (_, each), times in guarantees.items())
     if own > delta:
         raise EventRefused(
@@ -87,16 +96,21 @@ def _stated_epsilon(guarantees: Counter[tuple[float, float]], delta: float) -> f
             "the release at a larger delta"
         )
     total = math.fsum(times * each for (each, _), times in guarantees.items())
-    if guarantees.total() == 1 or total == 0.0:
+    lossy = {epsilon for epsilon, _ in guarantees if epsilon > 0}
+    count = sum(times for (epsilon, _), times in guarantees.items() if epsilon > 0)
+    if len(lossy) != 1 or not 1 < count <= MOST_STATED:
         return total
-    from dp_accounting.pld.common import DifferentialPrivacyParameters
-    from dp_accounting.pld.privacy_loss_distribution import from_privacy_parameters, identity
-
-    losses = identity(STATED_INTERVAL)
-    for (epsilon, each), times in guarantees.items():
-        one = from_privacy_parameters(DifferentialPrivacyParameters(epsilon, each), STATED_INTERVAL)
-        losses = losses.compose(one.self_compose(times))
-    return min(total, float(losses.get_epsilon_for_delta(delta)))
+    (epsilon,) = lossy
+    fewer = np.arange((count + 1) // 2)
+    losses = (count - 2 * fewer) * epsilon
+    chances = binom.pmf(fewer, count, expit(-epsilon)) * (1.0 + ROUNDING)
+    left = delta - own * (1.0 + ROUNDING)
+    low, high = 0.0, total
+    while high - low > 1e-12 * total:
+        middle = (low + high) / 2
+        is_enough = chances @ -np.expm1(np.minimum(middle - losses, 0.0)) <= left
+        low, high = (low, middle) if is_enough else (middle, high)
+    return min(total, high * (1.0 + ROUNDING))
 
 
 def _sampled_steps(event: Event) -> Counter[tuple[float, float]] | None:

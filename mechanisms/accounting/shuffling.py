@@ -13,8 +13,6 @@ import math
 
 import numpy as np
 
-from fedray.base.errors import InputError
-
 TAIL = 1e-3
 """Share of the target delta charged for values of C outside the sum."""
 ROUNDING = 1e-6
@@ -37,7 +35,8 @@ def shuffled_delta(local_epsilon: float, devices: int, epsilon: float, tail: flo
         return 0.0
     share = 2.0 / (math.exp(local_epsilon) + 1.0)
     first = int(binom.ppf(tail / 2, devices - 1, share))
-    last = int(binom.isf(tail / 2, devices - 1, share))
+    # By the other reports, because isf knows no tail below 1e-16.
+    last = devices - 1 - int(binom.ppf(tail / 2, devices - 1, 1.0 - share))
     c = np.arange(max(0, first - 1), min(devices - 1, last + 1) + 1)
     right = 1.0 / (1.0 + math.exp(-local_epsilon))
     wrong = 1.0 / (1.0 + math.exp(local_epsilon))
@@ -52,17 +51,9 @@ def shuffled_delta(local_epsilon: float, devices: int, epsilon: float, tail: flo
 
 def largest_local_epsilon(epsilon: float, delta: float, devices: int) -> float:
     """Returns the largest epsilon0 with which the shuffle of `devices` reports has (epsilon,
-    delta), rounded down; at least `epsilon`, because no order of reports is more private.
-
-    Raises:
-        InputError: delta is 0, at which shuffling amplifies nothing.
-    """
+    delta), delta > 0, rounded down; at least `epsilon`, because no order of reports is more
+    private."""
     from scipy.optimize import brentq
-
-    if delta <= 0:
-        raise InputError.of(
-            "delta", delta, "must be above 0 for amplification by shuffling", "1e-8 is usual"
-        )
 
     def excess(local_epsilon: float) -> float:
         return shuffled_delta(local_epsilon, devices, epsilon, TAIL * delta) - delta

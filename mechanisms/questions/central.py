@@ -10,7 +10,7 @@ Steinke 2021, Proposition 14); it needs delta > 0.
 import math
 from abc import abstractmethod
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -35,6 +35,9 @@ from fedray.mechanisms.questions.trust import (
     Trust,
     Vectors,
 )
+
+if TYPE_CHECKING:
+    from fedray.base.discrete_noise import NoiseScale
 
 SHARE_VARIANCE = 3.0
 """Least variance of a device's share, in squared finer steps; tau is then below 1e-11 for up to
@@ -162,7 +165,9 @@ class DiscreteGaussian(AddedNoise):
             lambda z: zcdp_epsilon(_repeated(event(z), releases), budget.delta), budget.epsilon
         )
         self.fineness, self.device_variance = fineness(z), event(z).device_variance
-        self.event = _repeated(event(z), releases)
+        drawn = self._finer_variance(self.least_devices) / self.least_devices
+        spent = event(z).model_copy(update={"device_variance": drawn})
+        self.event = _repeated(spent, releases)
         self.name = f"discrete Gaussian noise of deviation {z * shape.most_l2:.4g}"
         self.theorem = "Canonne, Kamath, Steinke 2020, Theorem 4"
         if devices is not None:
@@ -174,14 +179,13 @@ class DiscreteGaussian(AddedNoise):
 
     def noise(self, size: int, devices: int, rng: np.random.Generator) -> Float64Array:
         # Imported here, because it compiles the sampler.
-        from fedray.base.discrete_noise import NoiseScale, add_noise
+        from fedray.base.discrete_noise import add_noise
         from fedray.base.rng import Key
 
         self.check_deviation(devices)
         noise = np.zeros(size, np.int64)
         key = Key(*rng.integers(1 << 32, size=2, dtype=np.uint64))
-        scale = NoiseScale.at_least(Fraction(self._finer_variance(devices)))
-        add_noise(noise, key, 0, 0, *scale)
+        add_noise(noise, key, 0, 0, *self._scale(devices))
         return noise / self.fineness
 
     def check_deviation(self, devices: int) -> None:
@@ -191,8 +195,9 @@ class DiscreteGaussian(AddedNoise):
         deviation = math.sqrt(self._finer_variance(devices))
         if deviation > MOST_DEVIATION:
             raise InputError(
-                f"the noise deviates by {deviation:.3g} steps, more than {MOST_DEVIATION:,}; raise "
-                "epsilon or delta"
+                f"the noise deviates by {deviation:.3g} steps if {devices:,} devices come, more "
+                f"than {MOST_DEVIATION:,}; raise {'least_devices, ' * self._is_shared}epsilon or "
+                "delta"
             )
 
     def width(self, devices: int, failure: float) -> float:
@@ -204,15 +209,23 @@ class DiscreteGaussian(AddedNoise):
         return math.ceil(deviation * -float(ndtri(failure / 2.0))) / self.fineness
 
     def tail(self, least: int) -> float:
-        reach = math.ceil(40.0 * math.sqrt(self.device_variance)) + 2
+        variance = self._finer_variance(devices=1)
+        reach = math.ceil(40.0 * math.sqrt(variance)) + 2
         beyond, inside = (
-            np.exp(-(np.arange(start, stop) ** 2) / (2.0 * self.device_variance)).sum()
+            np.exp(-(np.arange(start, stop) ** 2) / (2.0 * variance)).sum()
             for start, stop in ((least, least + reach), (-reach, reach))
         )
         return float(beyond / inside)
 
     def _finer_variance(self, devices: int) -> float:
-        return self.device_variance * (devices if self._is_shared else 1)
+        return float(self._scale(devices).variance)
+
+    def _scale(self, devices: int) -> "NoiseScale":
+        """Returns the noise that is drawn, whose variance is rounded up once."""
+        from fedray.base.discrete_noise import NoiseScale
+
+        shares = devices if self._is_shared else 1
+        return NoiseScale.at_least(Fraction(self.device_variance) * shares)
 
 
 def _repeated(event: Event, count: int) -> Event:

@@ -29,6 +29,7 @@ MOST_SIZE = 1 << 24
 """Largest closed domain; a sum over it takes 128 MB."""
 KEYS = 1 << 62
 """End of the keys of an open domain."""
+MOST_NUMBER, LEAST_RANGE = 1e9, 1e-9
 Size = Annotated[int, Field(ge=1, le=MOST_SIZE)]
 MostKeys = Annotated[int, Field(ge=1, le=1 << 16)]
 
@@ -103,9 +104,9 @@ class Sum(LinearQuestion):
 
     kind: Literal["sum"] = "sum"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Sums of clipped numbers, by key."""
-    low: Annotated[float, Field(le=0)] = 0.0
+    low: Annotated[float, Field(ge=-MOST_NUMBER, le=0)] = 0.0
     """Least number; 0 or negative, because a device without the key adds 0."""
-    high: Annotated[float, Field(gt=0)]
+    high: Annotated[float, Field(ge=LEAST_RANGE, le=MOST_NUMBER)]
     """Largest number, L-infinity if it is above -low."""
     size: Size = 1
     """P, number of keys; keys are 0 to P - 1."""
@@ -129,8 +130,8 @@ class Sum(LinearQuestion):
             l1 = min(l1, int(self.most_l1 / self.unit) + most)
         if self.most_l2 is not None:
             l2 = min(l2, self.most_l2 / self.unit + most**0.5)
-        # Each norm bounds the other.
-        l1 = min(l1, int(l2 * most**0.5))
+            # A product below 2^30 is rounded by less than the summand.
+            l1 = min(l1, int(l2 * most**0.5 + 1e-5))
         return Shape(self.size, l1, min(l2, float(l1)), is_signed=self.low < 0)
 
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:

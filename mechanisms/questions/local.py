@@ -148,16 +148,6 @@ class RandomisedReports(SumMechanism):
         drawn[vectors.owners[is_drawn]] = (vectors.keys + signs)[is_drawn]
         return drawn
 
-    def definition(self) -> Float64Array:
-        """Returns the probability of each output given each category, [K + 1, outputs], for tests;
-        the outputs are categories, or all 2^K settings of the bits."""
-        size = self.categories
-        if not self.is_unary:
-            return self.q + (self.p - self.q) * np.eye(size + 1)
-        bits = np.arange(1 << size)[:, None] >> np.arange(size) & 1
-        ones = self.q + (self.p - self.q) * np.eye(size + 1, size)
-        return np.prod(np.where(bits[None], ones[:, None], 1.0 - ones[:, None]), axis=2)
-
     def _spread(self, share: Float64Array) -> Float64Array:
         """Returns the variance of a device's report at the shares of the categories."""
         if not self.shape.is_signed:

@@ -8,21 +8,29 @@ from pydantic import Field, model_validator
 
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
-from fedray.mechanisms.questions.linear import MOST_SIZE, RESOLUTION, LinearQuestion, rounded
+from fedray.mechanisms.questions.linear import (
+    LEAST_RANGE,
+    MOST_NUMBER,
+    MOST_SIZE,
+    RESOLUTION,
+    LinearQuestion,
+    rounded,
+)
 from fedray.mechanisms.questions.question import Answer, Items, Truth
 from fedray.mechanisms.questions.trust import NoisySums, Shape, Vectors
 
 
 class _Numbers(LinearQuestion):
-    low: float
+    low: Annotated[float, Field(ge=-MOST_NUMBER, le=MOST_NUMBER)]
     """Least number after clipping."""
-    high: float
+    high: Annotated[float, Field(ge=-MOST_NUMBER, le=MOST_NUMBER)]
     """Largest number after clipping."""
 
     @model_validator(mode="after")
     def _has_a_range(self) -> Self:
-        if not self.low < self.high:
-            raise InputError.of("high", self.high, f"must be above low = {self.low:g}", "raise it")
+        if self.high - self.low < LEAST_RANGE:
+            rule = f"must be above low = {self.low:g} by {LEAST_RANGE:g} or more"
+            raise InputError.of("high", self.high, rule, "raise it")
         return self
 
     def _of_devices(self, items: Items) -> tuple[Int64Array, Float64Array]:
@@ -38,8 +46,8 @@ class Mean(_Numbers):
     release.
 
     With the middle m of the range and half its width h, a device adds (number - m) / h and 1. The
-    ratio of the two noisy sums is biased by about (mean - m) Var(count) / count^2, which is stated
-    as an estimate; the interval is proven, from intervals of both sums.
+    ratio of the two noisy sums is biased by about (mean - m) Var(count) / count^2; the interval is
+    proven, from intervals of both sums.
     """
 
     kind: Literal["mean"] = "mean"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -53,9 +61,6 @@ class Mean(_Numbers):
     def unit(self) -> float:
         return (self.high - self.low) / 2 / RESOLUTION
 
-    def error_of(self, deviation: float, devices: int) -> float:
-        return deviation * self.unit / devices
-
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
         holders, numbers = self._of_devices(items)
         middle = (self.low + self.high) / 2
@@ -68,13 +73,12 @@ class Mean(_Numbers):
         total, count = sums.estimates
         low, high = sums.interval((1.0 - confidence) / 2.0)
         # Relative to half the range, from its middle, which is all that a count near 0 leaves.
-        estimate, ends, error, bias = 0.0, np.array([-1.0, 1.0]), math.nan, 2.0
+        estimate, ends, error = 0.0, np.array([-1.0, 1.0]), math.nan
         if low[1] > 0:
             estimate = float(np.clip(total / count, -1.0, 1.0))
             ratios = np.divide.outer([low[0], high[0]], [low[1], high[1]])
             ends = np.clip([ratios[0].min(), ratios[1].max()], -1.0, 1.0)
             error = math.sqrt(sums.variances @ [1.0, estimate**2]) / count
-            bias = abs(estimate) * float(sums.variances[1]) / count**2
         half, middle = (self.high - self.low) / 2, (self.low + self.high) / 2
         return Answer(
             keys=np.zeros(1, np.int64),
@@ -85,8 +89,6 @@ class Mean(_Numbers):
             high=middle + half * ends[1:],
             confidence=confidence,
             devices=devices,
-            bias=half * bias,
-            bias_claim="estimate",
         )
 
     def truth(self, items: Items, rng: np.random.Generator) -> Truth:
@@ -138,10 +140,6 @@ class Quantiles(_Numbers):
     def shape(self) -> Shape:
         return Shape(int(self._sizes.sum()), self.levels, self.levels**0.5)
 
-    def error_of(self, deviation: float, devices: int) -> float:
-        del devices
-        return deviation * math.sqrt((self.branching - 1) * self.levels)
-
     def vectors(self, items: Items, rng: np.random.Generator) -> Vectors:
         holders, numbers = self._of_devices(items)
         share = (np.clip(numbers, self.low, self.high) - self.low) / (self.high - self.low)
@@ -187,8 +185,6 @@ class Quantiles(_Numbers):
             high=high,
             confidence=confidence,
             devices=devices,
-            bias=float((high - low).max()),
-            bias_claim="estimate",
         )
 
     def truth(self, items: Items, rng: np.random.Generator) -> Truth:

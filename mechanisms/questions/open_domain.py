@@ -1,9 +1,9 @@
 """Questions about the keys of an open domain: which are common, and how common.
 
 `open_histogram` releases the keys whose noisy count passes a threshold, in one release. It is also
-the private vocabulary of McMahan, Ramage, Talwar, Zhang 2018, appendix B: `answer.largest(K)`, at
-the cost of the plan's event. `prefix_tree` finds keys digit by digit, with a closed histogram per
-level, so every trust model has it. Heavy hitters are either of the two.
+the private vocabulary of McMahan, Ramage, Talwar, Zhang 2018, appendix B, at the cost of the plan's
+event. `prefix_tree` finds keys digit by digit, with a closed histogram per level, so every trust
+model has it. Heavy hitters are either of the two.
 """
 
 import math
@@ -45,7 +45,7 @@ class OpenHistogram(_Keys):
     """Counts of the devices that hold each key, released if the noisy count passes a threshold.
 
     The interval of a key covers with the stated probability before it is known whether the key
-    passes. Given that it passes, its noise is larger; the bias is bounded by that at a count of 1.
+    passes. Given that it passes, its noise is larger; the bias is at most that at a count of 1.
     """
 
     kind: Literal["open_histogram"] = "open_histogram"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -77,7 +77,7 @@ class OpenHistogram(_Keys):
         vectors = Vectors(owners, places, np.ones_like(places), keys.size, items.devices)
         answer = answer_of(sums.release(vectors, rng), 1.0, items.devices, confidence, keys)
         passes = np.flatnonzero(answer.estimates >= sums.threshold)
-        return replace(answer.rows(passes), bias=sums.bias, bias_claim="bound")
+        return answer.rows(passes)
 
 
 class Thresholded(SumMechanism):
@@ -110,14 +110,6 @@ class Thresholded(SumMechanism):
         """Returns 1 - (1 - p)^L0 at a threshold, from 2."""
         return -math.expm1(self._most_keys * math.log1p(-self._noise.tail(threshold - 1)))
 
-    @property
-    def bias(self) -> float:
-        """Bound on E[noise | noise >= threshold - 1]; exact for discrete Laplace noise."""
-        least = self.threshold - 1
-        # The tail of log-concave noise falls at least geometrically from here on.
-        ratio = self._noise.tail(least + 1) / self._noise.tail(least)
-        return least + ratio / (1.0 - ratio)
-
     def variance(self, devices: int) -> float:
         return self._noise.variance(devices)
 
@@ -129,10 +121,10 @@ class PrefixTree(_Keys):
     """Common keys, found digit by digit: a level releases the histogram of the devices' prefixes
     below the prefixes kept so far, and keeps those whose interval excludes 0.
 
-    A key is a number of `levels` digits in base `branching`; `spelled` makes keys of words. The
-    levels are adaptive releases and compose: each has its part of the budget (central,
-    distributed), or its own group of devices with all of it (shuffled, local; Wang, Li, Jha 2021,
-    "Locally differentially private heavy hitter identification").
+    A key is a number of `levels` digits in base `branching`. The levels are adaptive releases and
+    compose: each has its part of the budget (central, distributed), or its own group of devices
+    with all of it (shuffled, local; Wang, Li, Jha 2021, "Locally differentially private heavy
+    hitter identification").
 
     With the probability `confidence` the intervals of all levels hold at once: then every released
     key is held by a device, and every key is released that is more common than the widest interval
@@ -186,9 +178,7 @@ class PrefixTree(_Keys):
             kept = children[chosen]
             answer = replace(answer.rows(chosen), keys=kept, confidence=confidence)
         assert answer is not None, "a tree has a level"
-        # A row was selected for its estimate, but its whole interval is right.
-        widest = float((answer.high - answer.low).max(initial=0.0))
-        return replace(answer, bias=widest, bias_claim="estimate")
+        return answer
 
     def _vectors(
         self, owners: Int64Array, prefixes: Int64Array, children: Int64Array, turn: Int64Array
@@ -202,20 +192,3 @@ class PrefixTree(_Keys):
         # Several keys of a device may share a prefix.
         pairs = np.unique(np.stack([row[counts], place[counts]]), axis=1)
         return Vectors(pairs[0], pairs[1], np.ones_like(pairs[0]), self.shape.size, turn.size)
-
-    def spelled(self, words: list[str], alphabet: str) -> Int64Array:
-        """Returns the keys of words, [W]: a letter is its place in the alphabet plus 1, and the
-        digits after the end are 0.
-
-        Raises:
-            InputError: a word is longer than `levels` or has another letter.
-        """
-        places = {letter: digit for digit, letter in enumerate(alphabet, start=1)}
-        keys = np.zeros(len(words), np.int64)
-        for row, word in enumerate(words):
-            if len(word) > self.levels or not all(each in places for each in word):
-                rule = f"must have at most {self.levels} letters of the alphabet"
-                raise InputError.of("word", word, rule, "drop it from the items")
-            for letter in word.ljust(self.levels, "\0"):
-                keys[row] = keys[row] * self.branching + places.get(letter, 0)
-        return keys

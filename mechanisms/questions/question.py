@@ -6,7 +6,7 @@ items of the devices that came. A device that came without items takes part too,
 holds anything is private.
 
     plan = Histogram(size=3600).plan(Local(), Budget(math.log(3)))
-    plan.standard_error(100_000)
+    plan.sums.variance(100_000)
     answer = plan.answer(items, rng)
 
 Adjacency is zero-out of one device, as in all events; the local and the shuffled guarantee hold
@@ -105,20 +105,11 @@ class Answer:
     contributions; of `quantiles` and `prefix_tree` all rows at once."""
     devices: int
     """Devices that came."""
-    bias: float = 0.0
-    """Largest absolute bias of an estimate, given the bounded contributions."""
-    bias_claim: Claim = "exact"
-    """Kind of the bias: exact, a bound or an estimate."""
 
     def rows(self, chosen: Int64Array | slice) -> "Answer":
         """Returns some rows of the answer."""
         columns = ("keys", "estimates", "standard_errors", "low", "high")
         return replace(self, **{each: getattr(self, each)[chosen] for each in columns})
-
-    def largest(self, count: int) -> Int64Array:
-        """Returns the released keys of the `count` largest estimates, largest first. It costs
-        nothing beyond the plan's event, because it reads only the answer."""
-        return self.keys[np.argsort(-self.estimates, kind="stable")[:count]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +158,6 @@ class Question(Value, ABC):
         """Returns the exact answers. With a generator in the state that `answer` had, the bounded
         contributions are those of the answer."""
 
-    def error_of(self, deviation: float, devices: int) -> float:
-        """Returns the standard error of a row from the standard deviation of a sum, in steps."""
-        del devices
-        return deviation * self.unit
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -199,12 +185,6 @@ class Plan:
     def least_devices(self) -> int:
         """Least number of devices for which the event holds; `answer` refuses fewer."""
         return self.sums.least_devices
-
-    def standard_error(self, devices: int) -> float:
-        """Returns the standard error of a row whose true answer is 0, if `devices` come, in the
-        question's unit; of `mean`, if all of them hold the middle of the range; of `quantiles`, of
-        a rank, in devices."""
-        return self.question.error_of(self.sums.variance(devices) ** 0.5, devices)
 
     def answer(self, items: Items, rng: np.random.Generator, confidence: float = 0.95) -> Answer:
         """Returns the private answer.

@@ -173,7 +173,9 @@ def test_examples_of_classes_and_of_recorded_words(tmp_path: Path) -> None:
     assert set(found.keys.tolist()) == {0, 1, 2, 3}
     rows = [{"client": f"c{n}", "text": text} for n in range(20) for text in ("new word", "new")]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "d.parquet")
+    (tmp_path / "words.txt").write_text("new\nword\n")
     data = {"kind": "parquet", "file": str(tmp_path / "d.parquet"), "tokens": "text"}
+    data["vocabulary_file"] = str(tmp_path / "words.txt")
     recorded = values_of(scenario(EXAMPLES["examples"], data=data))
     found = recorded.on(np.zeros(1, np.uint64))
     named = {

@@ -66,7 +66,7 @@ FILES: dict[str, dict[str, Any]] = {
     "LeafData": {"file": "leaf"},
 }
 """Keys of the tables that name a file; the files are the caller's."""
-KEYS_OF_FILES = ("client", "file", "held_out_split", "inputs", "sha256", "split", "targets", "tokens", "vocabulary_file", "vocabulary_sha256")  # fmt: skip
+KEYS_OF_FILES = ("client", "file", "held_out_split", "inputs", "sha256", "split", "targets", "tokens", "vocabulary_cost", "vocabulary_file", "vocabulary_sha256")  # fmt: skip
 """Keys that say what is in a file, where only `FILES` is right."""
 _LEFT_OUT = ("CustomTask", "InitialModel", "SourceCodeData")
 """Tables that are never drawn: they need a file of the task's own, or read for seconds."""

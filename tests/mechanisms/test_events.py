@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from typing import Literal
 
 import numpy as np
@@ -37,6 +38,7 @@ from fedray.mechanisms.accounting.events import (
 )
 from fedray.mechanisms.accounting.gdp import mu_of
 from fedray.mechanisms.accounting.peer import peer_event
+from fedray.mechanisms.accounting.pld import pld_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.reference import gaussian_delta
@@ -334,6 +336,49 @@ def stated_delta(case: Case, epsilon: float) -> float:
         )
         above += chance * max(0.0, 1 - math.exp(epsilon - loss))
     return 1 - kept * (1 - above)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "own", "count", "delta"),
+    [
+        (0.1, 0.0, 1000, 1e-10),
+        (0.1, 0.0, 1000, 1e-20),
+        (0.05, 0.0, 300, 1e-14),
+        (0.3, 0.0, 200, 1e-14),
+        (2.0, 1e-14, 21, 1e-12),
+        (0.01, 0.0, 5000, 1e-30),
+        (1.0, 1e-9, 11, 11 * 1e-9),
+    ],
+)
+def test_stated_guarantees_of_one_epsilon_compose_optimally_at_small_deltas(
+    epsilon: float, own: float, count: int, delta: float
+) -> None:
+    """By the definition in 60 digits: never below the exact epsilon, and within 1e-6 of it. Parts
+    with a delta only are beside them, as of a threshold."""
+    window = Composed(events=(stated(epsilon), stated(0.0, own))) if own else stated(epsilon)
+    found = pld_epsilon(Repeated(event=window, count=count), delta)
+    with localcontext(prec=60):
+        grown = Decimal(epsilon).exp()
+        kept = [math.comb(count, i) * grown ** (count - i) for i in range(count + 1)]
+
+        def exact(at: float) -> Decimal:
+            above = sum(
+                chance
+                * max(Decimal(0), 1 - (Decimal(at) - (count - 2 * i) * Decimal(epsilon)).exp())
+                for i, chance in enumerate(kept)
+            )
+            return 1 - (1 - Decimal(own)) ** count * (1 - above / (1 + grown) ** count)
+
+        assert exact(found) <= Decimal(delta)
+        # Where delta is all that the parts state, nothing is left for a smaller epsilon.
+        assert exact(found * (1 - 1e-6)) > Decimal(delta)
+
+
+def test_stated_guarantees_of_several_epsilons_or_of_very_many_add_up() -> None:
+    two = Composed(events=(stated(1.0), stated(0.25), stated(0.0, 1e-9)))
+    assert pld_epsilon(Repeated(event=two, count=40), 1e-6) == pytest.approx(50.0, rel=1e-12)
+    many = Repeated(event=stated(1e-4), count=(1 << 20) + 1)
+    assert pld_epsilon(many, 1e-6) == pytest.approx(104.8577, rel=1e-12)
 
 
 def log_moments(case: Case, orders: list[int]) -> list[float]:

@@ -1,5 +1,6 @@
 """Answers to questions: coverage, noise, privacy, and the commands around them."""
 
+import dataclasses
 import json
 import math
 import re
@@ -11,7 +12,9 @@ from scipy.stats import binom
 
 import fedray
 from fedray.audit.audit import audit_trace
+from fedray.audit.guarantees import Limits
 from fedray.audit.ledger import Ledger
+from fedray.audit.questions import privacy_of_answers
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.data.form import read_vocabulary
@@ -20,10 +23,13 @@ from fedray.clients.values.values import held_by, of_rows, values_of
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Composed, Repeated
 from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.questions.central import DiscreteGaussian
 from fedray.runs.budgeted import charge_run, worst_rho
 from fedray.runs.simulation import resume, simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
+from fedray.scenario.data import ParquetData
 from fedray.studies.answers import Answers, answer
 from fedray.trace.reader import Trace
 from fedray.wire.messages import RunProgress
@@ -362,6 +368,22 @@ def test_the_model_and_the_answers_of_a_device_compose(tmp_path: Path) -> None:
     assert "observed, with the model" in page
 
 
+def test_deltas_that_add_up_to_1_are_no_privacy(trace: Trace, tmp_path: Path) -> None:
+    loose = tables({"kind": "prefix_tree", "branching": 8, "levels": 2}, WORDS)
+    loose["analytics"]["delta"] = 0.1
+    value = Scenario.from_tables(loose)
+    limits = Limits(MinSep(12, 1, 12), "a rule")  # at 0.1 each
+    window, observed, enforced = privacy_of_answers(value, 9, limits, None)[:3]
+    assert window.epsilon is not None
+    assert observed.epsilon is not None
+    assert (enforced.epsilon, enforced.may_rest_on) == (None, False)
+    assert "add up to 1 or more" in enforced.reason
+    rows = (dataclasses.replace(window, basis="enforced", event=None, reason=enforced.reason),)
+    found = dataclasses.replace(answer(trace, scenario=value), privacy=rows)
+    with pytest.raises(InputError, match="add up to 1 or more"):
+        found.write_vocabulary(tmp_path / "words.txt")
+
+
 def test_the_words_found_are_a_vocabulary_with_its_cost(trace: Trace, tmp_path: Path) -> None:
     found = answer(trace, scenario=asking({"kind": "open_histogram", "most_keys": 2}, WORDS))
     file = found.write_vocabulary(tmp_path / "words.txt")
@@ -375,6 +397,16 @@ def test_the_words_found_are_a_vocabulary_with_its_cost(trace: Trace, tmp_path: 
     assert document["epsilon"] == enforced.epsilon
     assert document["cost"]["windows"] == 3
     assert document["cost"]["event"] == enforced.event.to_json()  # pyright: ignore[reportOptionalMemberAccess]
+    # Two trust models of one kind: the cost is that of the one whose words they are.
+    tree = tables({"kind": "prefix_tree", "branching": 8, "levels": 2}, WORDS)
+    tree["analytics"]["trust"] = [
+        {"kind": "distributed", "least_devices": least} for least in (LEAST, LEAST // 2)
+    ]
+    found = answer(trace, scenario=Scenario.from_tables(tree))
+    found.write_vocabulary(file)
+    document = json.loads((tmp_path / "words.txt.json").read_text())
+    assert document["cost"]["mechanism"] == found.windows[-1].answers[0].mechanism
+    assert document["cost"]["mechanism"] != found.windows[-1].answers[1].mechanism
     with pytest.raises(InputError, match=r"analytics.question.kind='mean' finds no words"):
         answer(trace).write_vocabulary(tmp_path / "other.txt")
 
@@ -410,6 +442,16 @@ def test_a_training_pays_for_its_private_vocabulary_too(
     assert [each.may_rest_on for each in (alone, observed, enforced)] == [True, False, True]
     assert any("found by a private question" in text for text in audit.assumptions)
     # A vocabulary that was changed has another cost, or none that is known.
+    other = tmp_path / "other.txt"
+    other.write_text("word0\nword9\n")
+    moved = value.with_overrides(f"data.vocabulary_file={other}")
+    assert isinstance(moved.data, ParquetData)
+    assert moved.data.vocabulary_cost is None
+    assert moved.with_overrides(f"data.vocabulary_file={file}") == value
+    cost = value.to_tables()["data"]["vocabulary_cost"]
+    claimed = {**moved.to_tables()["data"], "vocabulary_cost": cost}
+    with pytest.raises(ScenarioError, match="is about a file with sha256"):
+        Scenario.from_tables({**moved.to_tables(), "data": claimed})
     file.write_text("word0\nword9\n")
     with pytest.raises(ScenarioError, match="is about a file with sha256"):
         small(f"data={data}")
@@ -432,12 +474,58 @@ def test_a_training_pays_for_its_private_vocabulary_too(
         ("analytics.question.kind=median", "analytics.question"),
         ("analytics.question.high=-30.0", r"high=-30.*above low"),
         ("analytics.values={kind='custom', file='none.py'}", "none.py"),
+        (
+            "analytics={question={kind='prefix_tree', branching=8, levels=2}, epsilon=1.0, "
+            "values={kind='words', words=65}, trust=[{kind='local'}]}",
+            "values.words=65 is more than the 64 keys of the question",
+        ),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused_in_one_line(override: str, rule: str) -> None:
     with pytest.raises(ScenarioError, match=rule) as refused:
         scenario().with_overrides(override)
     assert "\n" not in str(refused.value)
+
+
+def test_a_domain_is_not_counted_from_the_data_of_all_devices(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"client": f"c{n}", "text": "word0 word1", "label": [n]} for n in range(30)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "d.parquet")
+    (tmp_path / "words.txt").write_text("word0\n")
+    data = {"kind": "parquet", "file": str(tmp_path / "d.parquet"), "tokens": "text"}
+
+    def asked(**more: object) -> Scenario:
+        return scenario(
+            {"kind": "open_histogram"},
+            {"kind": "examples"},
+            data={**data, "held_out_share": 0.1, **more},
+        )
+
+    for left_out in ({}, {"tokens": "label"}):
+        with pytest.raises(ScenarioError, match=r"counted over all devices .*vocabulary_file"):
+            asked(**left_out)
+    # That the text has words, which no number of values makes public, is known once it is read.
+    with pytest.raises(InputError, match="data.vocabulary_file='' must name the words"):
+        values_of(asked(values=5))
+    for given in (
+        {"vocabulary_file": str(tmp_path / "words.txt")},
+        {"tokens": "label", "values": 30},
+    ):
+        found = values_of(asked(**given)).on(np.arange(20, dtype=np.uint64))
+        assert found.keys.size > 0
+
+
+def test_noise_that_all_devices_would_make_too_large_is_refused_when_it_is_planned() -> None:
+    value = scenario({"kind": "sum", "high": 1.0}).with_overrides(
+        "analytics.trust=[{kind='distributed', least_devices=150}]", "analytics.epsilon=0.06"
+    )
+    assert value.analytics is not None
+    (plan,) = value.analytics.plans(LEAST, 150)
+    assert isinstance(plan.sums, DiscreteGaussian)
+    with pytest.raises(InputError, match=r"if 3,000 devices come, .*; raise least_devices, eps"):
+        value.analytics.plans(LEAST, 3000)
 
 
 def test_a_window_must_have_the_devices_that_a_trust_model_counts_on(tmp_path: Path) -> None:
@@ -450,7 +538,7 @@ def test_a_window_must_have_the_devices_that_a_trust_model_counts_on(tmp_path: P
 def test_answers_need_a_question_and_the_trace_of_its_scenario(
     trace: Trace, small, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="confidence=1.0 must be between 0 and 1"):
+    with pytest.raises(InputError, match=r"confidence=1\.0 must be above 0 and below 1"):
         answer(trace, 1.0)
     with pytest.raises(InputError, match="differ in more than the table analytics"):
         answer(trace, scenario=scenario().with_overrides("seed=6"))
