@@ -90,9 +90,10 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
     """
     trace = audit.trace
     if audit.no_guarantee:
+        remedy = "publish the audit" if audit.answers else "add noise (privacy.mechanism)"
         raise InputError(
-            f"trace {str(trace.path)!r}: {audit.no_guarantee}, so there is no privacy of a model "
-            "to state; name a mechanism, or publish the audit"
+            f"trace {str(trace.path)!r}: {audit.no_guarantee}, so there is no privacy to state "
+            f"here; {remedy}"
         )
     if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
         raise InputError(

@@ -138,7 +138,7 @@ def test_a_private_mechanism_can_still_be_calibrated_to_the_trace_of_a_run_witho
 
 
 def test_there_is_no_statement_of_a_run_without_noise(silent) -> None:
-    with pytest.raises(InputError, match=f"{NO_GUARANTEE}, so there is no privacy to state"):
+    with pytest.raises(InputError, match=f"{NO_GUARANTEE}, so there is no privacy to state here"):
         fedray.privacy_statement(fedray.audit_trace(silent))
 
 
