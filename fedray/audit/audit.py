@@ -29,10 +29,10 @@ from fedray.audit.distribution import (
 )
 from fedray.audit.filtered import Exclusions, exclusions_of, filtered
 from fedray.audit.findings import (
-    NOISE_STATEMENTS,
     PRIVACY_STATEMENTS,
     Finding,
     Verdict,
+    broken_noise,
     claim_passes,
     verdict_sentences,
 )
@@ -389,18 +389,16 @@ class Audit(DrawnResult):
         """The epsilon of the verdict: the claimed one if it holds, else the one that the claim
         should state, else that of the guarantee that may be rested on. None if unknown, or if the
         run did not have the claimed noise."""
-        if any(
-            each.statement in NOISE_STATEMENTS and each.verdict is Verdict.BROKEN
-            for each in self.findings
-        ):
+        if broken_noise(self.findings):
             return None
         stated = [each for each in self.findings if each.statement == "epsilon"]
         if not stated:
             if self.answers:
                 return max((each.epsilon or 0.0 for each in self._together), default=None)
             found = self.supported
-            is_known = not self.findings and found is not None and self.is_of_run
-            return found.epsilon if is_known and found is not None else None
+            if found is None or self.findings or not self.is_of_run:
+                return None
+            return found.epsilon
         (finding,) = stated
         if finding.verdict is Verdict.HOLDS:
             assert isinstance(finding.claimed, float)
@@ -822,9 +820,7 @@ def audit_trace(
         mechanisms = [_refuted(each, broken) for each in mechanisms]
     if imported is not None:
         mechanisms = [_conditional(each, imported) for each in mechanisms]
-    elif any(
-        each.verdict is Verdict.BROKEN and each.statement in NOISE_STATEMENTS for each in findings
-    ):
+    elif broken_noise(findings):
         mechanisms = [_not_this_run(each) for each in mechanisms]
     # Last, because withdrawn guarantees of a device are withdrawn for a person too.
     persons = Persons.of(patterns, scenario)

@@ -4,6 +4,7 @@ bind it."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from fedray.base.document import Document, InJson
 from fedray.base.rounding import counted, down, fine, given
@@ -98,6 +99,15 @@ class Finding(Document):
         return f"the {len(self.evidence)} worst of {self.broken_by:,} follow"
 
 
+def broken_noise(findings: Sequence[Finding]) -> list[Finding]:
+    """Returns the broken statements about mechanism and noise multiplier."""
+    return [
+        each
+        for each in findings
+        if each.statement in NOISE_STATEMENTS and each.verdict is Verdict.BROKEN
+    ]
+
+
 def claim_passes(findings: Sequence[Finding]) -> bool:
     """Returns whether at least one statement could be checked, and every one that could be checked
     holds.
@@ -112,17 +122,20 @@ def claim_passes(findings: Sequence[Finding]) -> bool:
     return Verdict.HOLDS in found and found <= {Verdict.HOLDS, Verdict.UNCHECKED}
 
 
+def standing(findings: Sequence[Finding]) -> Literal["holds", "broken", "open"]:
+    """Returns whether a claim holds, is broken, or neither."""
+    if claim_passes(findings):
+        return "holds"
+    return "broken" if any(each.verdict is Verdict.BROKEN for each in findings) else "open"
+
+
 def verdict_sentences(findings: Sequence[Finding]) -> str:
     """Returns the verdict on a claim in sentences: whether it holds, and each statement that does
     not, with the figure that would."""
-    found = {each.verdict for each in findings}
     failing = [each for each in findings if each.verdict in _FAILING]
-    if claim_passes(findings):
-        head = "The claim holds"
-    elif Verdict.BROKEN in found:
-        head = "The claim does not hold"
-    else:
-        head = "The claim is not supported" if failing else "The claim cannot be checked"
+    is_open = "is not supported" if failing else "cannot be checked"
+    heads = {"holds": "holds", "broken": "does not hold", "open": is_open}
+    head = f"The claim {heads[standing(findings)]}"
     # Statements about participation come first: those about privacy follow from them.
     failing.sort(key=lambda each: each.statement in SPENT_STATEMENTS)
     clauses = "; ".join(_clause(each) for each in failing)

@@ -29,7 +29,7 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
-from fedray.scenario.uploads import AllSchedule, MinSepSchedule
+from fedray.scenario.uploads import MinSepSchedule
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -438,7 +438,7 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
     member = "device" if uploads.keeps_groups else "upload"
     reason = (
         "an upload takes part in the one round of its window"
-        if isinstance(uploads.schedule, AllSchedule)
+        if uploads.takes_all
         else "the schedule lets an upload take part in every round of its window"
         if min_sep == 1
         else f"the schedule keeps two rounds of an upload {min_sep:,} or more apart"

@@ -178,8 +178,7 @@ class Ledger(Result):
 
     def spent(self, window: str, more: Mapping[str, Any] | None = None) -> WindowSpent:
         """Returns the privacy spent in a window, with `more` of a further run reserved."""
-        charges = [each for each in self.entries if each["kind"] == "charged"]
-        charges = [each["windows"][window] for each in charges if window in each["windows"]]
+        charges = self._charges(window)
         open_ones = [each["windows"] for each in self.reservations.values()]
         open_ones += [{window: more}] if more is not None else []
         reserved = math.fsum(each[window]["rho"] for each in open_ones if window in each)
@@ -189,7 +188,9 @@ class Ledger(Result):
         others = [each for each in charges if each.get("enforced") is None]
         enforced = math.fsum(each for each in by_rules if each is not None)
         largest = float(recorded.max(initial=0.0))
-        spent = max(largest, enforced + float(self._sums(others).max(initial=0.0)))
+        # Usually all runs enforce their rules, or none does; files are then read once.
+        rest = recorded if len(others) == len(charges) else self._sums(others)
+        spent = max(largest, enforced + float(rest.max(initial=0.0)))
         # A unit has one Gaussian release of a rho; other noise has only the bound of zCDP.
         here = [each[window] for each in open_ones if window in each]
         is_gaussian = all(each.get("is_gaussian", True) for each in (*charges, *here))
@@ -200,6 +201,11 @@ class Ledger(Result):
         return WindowSpent(
             window, recorded.size, largest, spent, reserved, epsilon, is_within, not others
         )
+
+    def _charges(self, window: str) -> list[dict[str, Any]]:
+        """Returns the charges of a window."""
+        lines = (each["windows"] for each in self.entries if each["kind"] == "charged")
+        return [each[window] for each in lines if window in each]
 
     def _sums(self, charges: Sequence[Mapping[str, Any]]) -> Float64Array:
         """Returns the rho of every unit of charges of one window, over all of them."""
@@ -226,8 +232,7 @@ class Ledger(Result):
                 raise InputError.of(
                     "window", each.window, "exceeds the budget", "state what was spent, by its runs"
                 )
-            charged = [line for line in self.entries if each.window in line.get("windows", ())]
-            runs = counted(sum(line["kind"] == "charged" for line in charged), "run")
+            runs = counted(len(self._charges(each.window)), "run")
             basis = (
                 "by the rules of every run, whoever took part"
                 if each.may_rest_on

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from fedray.audit.assumptions import TUNING, UNSEEN
 from fedray.audit.audit import Audit, MechanismAudit
-from fedray.audit.findings import NOISE_STATEMENTS, Verdict
+from fedray.audit.findings import broken_noise
 from fedray.audit.guarantees import Guarantee, described, true_positive_rate
 from fedray.audit.rules import rules_of
 from fedray.audit.tuning import Tuning
@@ -106,9 +106,7 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
             f"trace {str(trace.path)!r} cannot support a statement: {audit.incompleteness} Import "
             "the whole log"
         )
-    of_noise = [each for each in audit.findings if each.statement in NOISE_STATEMENTS]
-    broken = [each for each in of_noise if each.verdict is Verdict.BROKEN]
-    if broken:
+    if broken := broken_noise(audit.findings):
         raise InputError(
             f"the claim's {broken[0].statement} is not that of the run ({broken[0].explanation}), "
             "so there is no such statement "

@@ -16,7 +16,6 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
 from fedray.scenario.uploads import (
-    AllSchedule,
     CyclicPoissonSchedule,
     MinSepSchedule,
     Uploads,
@@ -71,7 +70,7 @@ def sampled(
     """
     uploads, rounds = scenario.rounds.uploads, trace.committed_rounds
     # If all uploads take part, nothing is drawn that could amplify.
-    if uploads is None or isinstance(uploads.schedule, AllSchedule):
+    if uploads is None or uploads.takes_all:
         return None
     turns = enforced or (MinSep(rounds, 1, rounds) if rounds else None)
     sensitivity, event, reason = None, None, _refusal(trace, scenario, noise)

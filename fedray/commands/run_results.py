@@ -32,9 +32,9 @@ def print_run(trace: Any, as_json: bool) -> None:
     trained = trace.trained
     answers = None
     if "analytics" in trace.scenario:
-        from fedray.studies.answers import answer
+        from fedray.studies.answers import answers_of
 
-        answers = answer(trace, trust_code=True)  # the run has just executed any code of it
+        answers = answers_of(audit, trust_code=True)  # the run has just executed any code of it
         answers.write()
         write_report(answers, trace.path / "answer.html")
     if as_json:

@@ -15,7 +15,7 @@ import jinja2
 import tomli_w
 
 from fedray.audit.audit import Audit, MechanismAudit, audit_trace
-from fedray.audit.findings import Verdict
+from fedray.audit.findings import standing
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
@@ -83,7 +83,7 @@ def audit_page(audit: Audit) -> str:
         used=audit.mechanisms[0] if audit.mechanisms else None,
         # The page contains the whole document, so that programs can read its figures.
         audit_json=_script_safe(audit.to_json_in_full()),
-        verdict_style=_verdict_style(audit),
+        verdict_style=standing(audit.findings) if audit.findings else "",
         findings=audits.findings_table(audit),
         evidence=audits.evidence_table(audit.findings),
         mechanism=_mechanism_table(audit.mechanisms[0], run) if audit.mechanisms else None,
@@ -92,13 +92,6 @@ def audit_page(audit: Audit) -> str:
         outcomes=outcomes_table(run.outcome_counts()) if run is not None else None,
         scenario_toml=tomli_w.dumps(run.scenario) if run is not None else None,
     )
-
-
-def _verdict_style(audit: Audit) -> str:
-    if not audit.findings:
-        return ""
-    broken = any(each.verdict is Verdict.BROKEN for each in audit.findings)
-    return "holds" if audit.claim_holds else "broken" if broken else "open"
 
 
 def _tables(audit: Audit) -> list[Table]:

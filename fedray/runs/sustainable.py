@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedray.base.errors import Unsustainable
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
-from fedray.scenario.uploads import AllSchedule, CyclicSchedule
+from fedray.scenario.uploads import CyclicSchedule
 
 
 class _Bound(NamedTuple):
@@ -53,7 +53,7 @@ def _reasons(scenario: Scenario) -> Iterator[str]:
         yield from _too_close_together(scenario)
         yield from _too_many_contributions(scenario, scenario.rounds.count, "rounds")
         yield from _too_slow(scenario)
-    elif isinstance(uploads.schedule, AllSchedule):
+    elif uploads.takes_all:
         yield from _too_many_contributions(scenario, uploads.windows, "windows")
     elif isinstance(uploads.schedule, CyclicSchedule):
         # Groups have the same size, so each window needs report_goal uploads for every group.

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from fedray.base.table import PositiveShare, Table
 from fedray.scenario.buffer import Buffer
-from fedray.scenario.uploads import AllSchedule, Uploads
+from fedray.scenario.uploads import Uploads
 
 __all__ = [
     "AtLeastClosing",
@@ -185,7 +185,7 @@ class Rounds(Table):
     @property
     def keeps_surplus(self) -> bool:
         """Whether a round may accept more than `least_accepted`."""
-        if self.uploads is not None and isinstance(self.uploads.schedule, AllSchedule):
+        if self.uploads is not None and self.uploads.takes_all:
             return True
         # With stored uploads a few may be unresolved, so the number accepted varies.
         return isinstance(self.closing, AtLeastClosing) or self.least_accepted < self.report_goal
@@ -263,7 +263,7 @@ class Rounds(Table):
                 f"uploads: windows={uploads.windows} is more than count={self.count}, so some "
                 "windows would have no round; lower windows"
             )
-        if isinstance(uploads.schedule, AllSchedule) and uploads.windows != self.count:
+        if uploads.takes_all and uploads.windows != self.count:
             raise ValueError(
                 f"uploads: schedule.kind='all' has one round per window, but count={self.count} "
                 f"with windows={uploads.windows}; set both to the same number"

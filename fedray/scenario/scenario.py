@@ -36,7 +36,6 @@ from fedray.scenario.population import DeviceClass, Population
 from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
-from fedray.scenario.uploads import AllSchedule
 from fedray.scenario.weighting import MeanWeighting
 
 TRAINED_TABLES = ("data", "training", "privacy")
@@ -405,7 +404,7 @@ class Scenario(Table):
         analytics, uploads = self.analytics, self.rounds.uploads
         if analytics is None:
             return self
-        if uploads is None or not isinstance(uploads.schedule, AllSchedule):
+        if uploads is None or not uploads.takes_all:
             raise ValueError(
                 "analytics: a question is answered from all uploads of a window; set "
                 "rounds.mode='upload-then-train' and rounds.uploads.schedule.kind='all'"

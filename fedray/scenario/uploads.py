@@ -136,6 +136,11 @@ class Uploads(Table):
         return [least + (window < more) for window in range(self.windows)]
 
     @property
+    def takes_all(self) -> bool:
+        """Whether every upload takes part, in the one round of its window."""
+        return isinstance(self.schedule, AllSchedule)
+
+    @property
     def groups(self) -> int:
         """Number of groups of uploads that take turns, or least difference between two rounds of an
         upload; 1 for plain Poisson samples and for all uploads."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedray.audit.audit import audit_trace
+from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.guarantees import enforced_limits
 from fedray.audit.questions import AnswerPrivacy, privacy_of_answers
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array
@@ -247,10 +247,21 @@ def answer(
         TraceError: the trace cannot be read.
     """
     opened = Trace.open(trace) if isinstance(trace, str | Path) else trace
-    audit = audit_trace(opened)
-    own = audit.scenario
+    return answers_of(audit_trace(opened), confidence, scenario, trust_code=trust_code)
+
+
+def answers_of(
+    audit: Audit,
+    confidence: float = 0.95,
+    scenario: Scenario | None = None,
+    *,
+    trust_code: bool = False,
+) -> Answers:
+    """Returns `answer` for a trace that is audited already."""
+    opened, own = audit.trace, audit.scenario
     asked = own if scenario is None else scenario
-    if own is None or asked is None or asked.analytics is None:
+    is_run = isinstance(opened, Trace)
+    if not is_run or own is None or asked is None or asked.analytics is None:
         raise InputError(
             f"trace {str(opened.path)!r} is of a scenario without the table analytics, so there "
             "is no question to answer; add the table and run it"

@@ -13,19 +13,11 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedray.audit.inference import (
-    Interval,
-    area_under_curve,
-    exposure_without_memory,
-    exposures,
-    found_members,
-    mean_interval,
-)
 from fedray.audit.one_run import LowerBound, bounds_of_scores
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
-from fedray.base.document import Keys
+from fedray.base.document import InJson, Keys
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.clients.data.planted import Phrases, PlantedExamples, reference_phrases
@@ -33,6 +25,14 @@ from fedray.clients.trainer import LocalTrainer
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.runs.learning import cohorts
 from fedray.scenario import Scenario
+from fedray.studies.inference import (
+    Interval,
+    area_under_curve,
+    exposure_without_memory,
+    exposures,
+    found_members,
+    mean_interval,
+)
 from fedray.studies.on_devices import DeviceDraws
 from fedray.studies.trained_scenario import opened_training
 from fedray.trace.reader import Trace
@@ -115,7 +115,7 @@ class ModelAudit(DrawnResult):
     """Traces in the model of planted phrases, by table of the scenario."""
     users: UserInference | None
     """User inference; None if fewer than 100 devices of either kind have data."""
-    notes: tuple[str, ...] = NOTES
+    notes: ClassVar[InJson[tuple[str, ...]]] = NOTES
     """Notes for a reader, a sentence or two each."""
 
     def __repr__(self) -> str:

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from fedray.audit.inference import Interval
 from fedray.base.rounding import given, up
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown
 from fedray.report.lower_bounds import lower_bounds_table
 from fedray.report.table import Table
 from fedray.report.trained_page import trained_page
+from fedray.studies.inference import Interval
 from fedray.studies.model_audit import ModelAudit, PhrasesFound
 
 

@@ -6,9 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedray.base.arrays import Float64Array
-
-LEVEL = 0.95
-"""Confidence of every interval."""
+from fedray.studies import paired
+from fedray.studies.paired import CONFIDENCE
 
 
 class Interval(NamedTuple):
@@ -42,14 +41,10 @@ def exposure_without_memory(references: int) -> float:
 
 def mean_interval(values: Float64Array) -> Interval:
     """Returns the mean of independent values [P], with Student's interval; NaN for fewer than 2."""
-    from scipy.stats import t  # scipy takes long to import
-
     if values.size < 2:
         return Interval(math.nan, math.nan, math.nan)
-    mean = float(values.mean())
-    error = float(values.std(ddof=1)) / math.sqrt(values.size)
-    half = float(t.ppf((1 + LEVEL) / 2, values.size - 1)) * error
-    return Interval(mean, mean - half, mean + half)
+    found = paired.mean_interval(values.tolist())
+    return Interval(found.mean, found.low, found.high)
 
 
 def area_under_curve(members: Float64Array, others: Float64Array) -> Interval:
@@ -63,7 +58,7 @@ def area_under_curve(members: Float64Array, others: Float64Array) -> Interval:
     above = 1.0 - (ranks[members.size :] - rankdata(others)) / members.size
     area = float(below.mean())
     variance = below.var(ddof=1) / members.size + above.var(ddof=1) / others.size
-    half = float(norm.ppf((1 + LEVEL) / 2)) * math.sqrt(variance)
+    half = float(norm.ppf((1 + CONFIDENCE) / 2)) * math.sqrt(variance)
     return Interval(area, max(0.0, area - half), min(1.0, area + half))
 
 
@@ -74,4 +69,4 @@ def found_members(members: Float64Array, others: Float64Array) -> Interval:
 
     threshold = np.sort(others)[-1 - others.size // 100]
     test = binomtest(int((members > threshold).sum()), members.size)
-    return Interval(float(test.statistic), *map(float, test.proportion_ci(LEVEL)))
+    return Interval(float(test.statistic), *map(float, test.proportion_ci(CONFIDENCE)))

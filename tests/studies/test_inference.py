@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from fedray.audit.inference import (
+from fedray.studies.inference import (
     area_under_curve,
     exposure_without_memory,
     exposures,
