@@ -30,6 +30,8 @@ from fedray.scenario.several_tasks import tasks_of
 from fedray.wire.messages import CheckInOrder
 from fedray.wire.protocols import History
 
+SHARD_DEVICES = 2**31
+"""Most devices of a shard by default, within a part of the trace; the limit is twice as many."""
 LEAST_FOR_THREADS = 1 << 20
 """Smallest population for which a run in one process has a shard per CPU by default; smaller runs
 are over before threads gain anything."""
@@ -91,7 +93,8 @@ def start_shards(
     device_ids = scenario.device_ids
     is_here = placement.backend == "in-process"
     per_cpu = _shards_here(scenario) if is_here else max(1, int(cpus))
-    count = min(placement.shards or per_cpu, part_count(device_ids))
+    least = -(-device_ids // SHARD_DEVICES)
+    count = min(placement.shards or max(per_cpu, least), part_count(device_ids))
     ranges = shard_ranges(device_ids, count)
     if is_here:
         threads = min(count, usable_cpus()) if _can_use_threads(scenario) else 1

@@ -55,6 +55,8 @@ model version that each of them trained from [A], which is empty unless rounds a
 BYTES_PER_DEVICE = 5
 """Least memory of a shard per device: the timer, once most devices have taken part. If check-ins
 are enumerated, a day's intervals are added."""
+BYTES_PER_PARTICIPANT = 32
+"""Least memory per device that has taken part while these are few: four slots of a hash table."""
 
 
 def simulate(
@@ -253,8 +255,14 @@ def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> Non
     """
     if placement.address is not None:
         return
-    # Every task keeps its own timer for each device.
-    needed = scenario.device_ids * BYTES_PER_DEVICE * len(tasks_of(scenario))
+    # Every task keeps its own timer for each device that took part.
+    needed = sum(
+        min(
+            scenario.device_ids * BYTES_PER_DEVICE,
+            task.scenario.rounds.count * task.scenario.rounds.report_goal * BYTES_PER_PARTICIPANT,
+        )
+        for task in tasks_of(scenario)
+    )
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > physical:
         devices = tasks_of(scenario)[0].scenario.population.devices

@@ -38,6 +38,16 @@ def test_sharding_changes_nothing(reference: Trace, small, tmp_path: Path, shard
     assert_equal_tables(trace, reference)
 
 
+def test_ten_billion_devices_are_few_where_few_take_part(small, tmp_path: Path) -> None:
+    """By default there are as many shards as the numbering of devices needs."""
+    value = small("population.devices=10000000000", "rounds.count=3")
+    by_default = simulate(value, Placement(backend="in-process"), tmp_path / "default")
+    trace = simulate(value, Placement(7, "in-process"), tmp_path / "seven")
+    assert trace.digest == by_default.digest
+    taken = pq.read_table(trace.path / "participations", columns=["device_id"])["device_id"]
+    assert int(taken.to_numpy().max()) > 2**33
+
+
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
