@@ -1,12 +1,13 @@
-"""A privacy statement for publication, line by line, each with its evidence.
+"""A privacy statement for publication: a paragraph, then line by line, each with its evidence.
 
-The order follows the reporting checklist of Ponomareva et al. 2023 ("How to DP-fy ML", section
-5.3.3): the setting, the protected unit, the accounting, the guarantee, and its limits. A line that
-a trace cannot support says so.
+The order of the lines follows the reporting checklist of Ponomareva et al. 2023 ("How to DP-fy
+ML", section 5.3.3): the setting, the protected unit, the accounting, the guarantee, and its limits.
+A line that a trace cannot support says so.
 """
 
+import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import ClassVar
 
 from fedray.audit.assumptions import TUNING, UNSEEN
@@ -25,6 +26,8 @@ from fedray.scenario.data import AssignedData, CustomData, FileData
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
+CAVEAT = "Not covered, and assumed"
+"""Name of the lines that limit the statement."""
 FALSE_POSITIVE_RATE = 1e-3
 MOST_SHOWN = 8
 """Largest number of values of a parameter that are shown, since a long list would fill the line."""
@@ -55,6 +58,10 @@ class Statement(Result):
 
     title: str
     """Name of the run or log."""
+    date: str
+    """Day on which the trace was written, in UTC."""
+    summary: str
+    """The statement as one paragraph."""
     lines: tuple[Line, ...]
     """The lines, in the checklist's order."""
 
@@ -62,13 +69,20 @@ class Statement(Result):
         return f"<Statement of {shown(self.title)}: {len(self.lines)} lines>"
 
     def to_markdown(self) -> str:
-        """Returns the statement as a Markdown document with one table: subject, statement, and
-        evidence."""
-        heading = f"# Privacy statement: {_cell(self.title)}"
-        lines = [heading, "", "| | Statement | Evidence |", "|---|---|---|"]
-        for line in self.lines:
-            cells = map(_cell, (line.what, line.says, line.evidence))
-            lines.append(f"| {' | '.join(cells)} |")
+        """Returns the statement as Markdown: the paragraph, a table of subject, statement and
+        evidence, and what limits it."""
+        table = [line for line in self.lines if line.what != CAVEAT]
+        lines = [
+            *(f"# Privacy statement: {_cell(self.title)}", "", self.date, ""),
+            *(_cell(self.summary), "", "| | Statement | Evidence |", "|---|---|---|"),
+            *(f"| {' | '.join(map(_cell, astuple(line)))} |" for line in table),
+            *("", f"## {CAVEAT}"),
+        ]
+        # Caveats with the same evidence stand together.
+        caveats = [line for line in self.lines if line.what == CAVEAT]
+        for evidence, group in itertools.groupby(caveats, lambda line: line.evidence):
+            lines += ["", f"{_cell(evidence[:1].upper() + evidence[1:])}:", ""]
+            lines += [f"* {_cell(line.says)}" for line in group]
         return "\n".join(lines) + "\n"
 
 
@@ -131,7 +145,24 @@ def privacy_statement(audit: Audit, tuning: Tuning | None = None) -> Statement:
         *_limits(audit, tuning),
         *_provenance(trace, audit),
     )
-    return Statement(title, lines)
+    return Statement(title, trace.run["written"][:10], _summary(audit, mechanism, stated), lines)
+
+
+def _summary(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> str:
+    assert stated.rho is not None
+    assert stated.epsilon is not None
+    unit = _after_colon(audit.rests_on[0].text).rstrip(".")
+    says = (
+        f"({up(stated.epsilon)}, {given(stated.delta)})-differential privacy, with rho "
+        f"{up(stated.rho, 6)} of zCDP, for {unit}, under zero-out adjacency, by the noise of "
+        f"{mechanism.name} ({mechanism.strategy.paper}) with noise multiplier "
+        f"{given(mechanism.noise_multiplier or 0.0)}. Participation is {stated.name}: "
+        f"{_limits_text(stated)}. The figures are about {stated.scope}"
+    )
+    models = f"The models after {counted(audit.rounds, 'round')}"
+    if stated.may_rest_on:
+        return f"{models} have {says}."
+    return f"No guarantee may rest on this: {stated.reason}. {models} would have {says}."
 
 
 def _setting(trace: Trace | ImportedTrace, audit: Audit, mechanism: MechanismAudit) -> list[Line]:
@@ -257,13 +288,16 @@ def _guarantee(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> li
         for each in mechanism.guarantees
         if each is not stated and each.rho is not None and each.epsilon is not None
     ]
-    lines = [Line("rho (zCDP)", up(rho, 6), basis)]
+    # Enforced figures are a guarantee; others say what they are wherever they stand.
+    of = "" if stated.name == "enforced" else f" ({stated.name})"
+    lines = [Line("rho (zCDP)", up(rho, 6) + of, basis)]
     if mu is not None:
         # Only Gaussian noise has a mu.
-        lines.append(Line("mu (Gaussian DP)", up(mu, 6), "sensitivity / noise multiplier"))
+        lines.append(Line("mu (Gaussian DP)", up(mu, 6) + of, "sensitivity / noise multiplier"))
     # The accountant that gave epsilon decides which theorem is cited.
     theorem = _THEOREMS[epsilon_of(stated.event, stated.delta).accountant]
-    lines.append(Line("(epsilon, delta)", f"({up(epsilon)}, {given(stated.delta)})", theorem))
+    spent = f"({up(epsilon)}, {given(stated.delta)}){of}"
+    lines.append(Line("(epsilon, delta)", spent, theorem))
     if mu is not None:
         rate = up(true_positive_rate(mu, FALSE_POSITIVE_RATE))
         attack = Line(
@@ -333,7 +367,7 @@ def _limits(audit: Audit, tuning: Tuning | None) -> list[Line]:
         _evaluation(audit.scenario),
         *_left_out(audit),
         # The setting has the first three assumptions.
-        *(Line("Not covered, and assumed", each.text, each.source) for each in assumed),
+        *(Line(CAVEAT, each.text, each.source) for each in assumed),
     ]
 
 

@@ -51,7 +51,7 @@ def audit(
         assume (TOML): claim that its accountant relies on, which may describe the sampling
         rounds (N): rounds to take from it; default: those of the claim
     Guarantee to audit:
-        claim (TOML): claim to check; docs/audits.md lists its keys
+        claim (TOML): claim to check; docs/audit.md has examples
         mechanism (FILE|KIND): mechanism instead of the run's; blt-400, tree, identity; repeatable
         noise_multiplier (Z): noise multiplier instead of the run's
         delta (D): delta of epsilon instead of the run's; a log has 1e-10

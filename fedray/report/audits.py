@@ -383,7 +383,8 @@ def statement_tables(statement: Statement) -> list[Table]:
         "says": lambda line: line.says,
         "evidence": lambda line: line.evidence,
     }
-    return [Table.of("Privacy statement", statement.lines, cells, CHECKLIST_NOTE)]
+    note = f"{statement.summary} {CHECKLIST_NOTE}"
+    return [Table.of("Privacy statement", statement.lines, cells, note)]
 
 
 def devices_table(privacy: DevicePrivacy) -> Table:

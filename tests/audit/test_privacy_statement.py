@@ -80,6 +80,21 @@ def test_a_statement_follows_the_checklist_and_states_what_was_enforced(trace) -
     assert all(line.evidence for line in lines.values())
 
 
+def test_a_statement_begins_with_a_paragraph_and_ends_with_what_limits_it(trace, log) -> None:
+    """A figure that is no guarantee says so first, and wherever it stands."""
+    enforced = privacy_statement(audit_trace(trace))
+    spent = enforced.to_markdown().split("## Not covered, and assumed")[0]
+    assert enforced.summary.startswith("The models after 7 rounds have (")
+    assert "Participation is enforced: " in enforced.summary
+    assert spent.count("\n* ") == 0
+    claim = Claim.model_validate({"mechanism": {"kind": "tree"}, "noise_multiplier": 7.0})
+    observed = privacy_statement(audit_trace(log, claim=claim))
+    assert observed.summary.startswith("No guarantee may rest on this: ")
+    lines = {line.what: line.says for line in observed.lines}
+    for name in ("rho (zCDP)", "mu (Gaussian DP)", "(epsilon, delta)"):
+        assert lines[name].endswith(" (observed)")
+
+
 def lines_of(trace, **given) -> dict[str, Line]:
     """The lines of a trace's statement by name; the first of each name."""
     lines = privacy_statement(audit_trace(trace, **given)).lines
