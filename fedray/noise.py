@@ -67,7 +67,7 @@ class CorrelatedNoise:
     ) -> None:
         check_noise_multiplier(noise_multiplier)
         _check_positive("clip_norm", clip_norm)
-        if isinstance(strategy, str | Path):
+        if not isinstance(strategy, Strategy):
             strategy = read_strategy(strategy)
         strategy.check_rounds(steps)
         strategy.check_noise_growth(steps)

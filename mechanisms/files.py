@@ -31,6 +31,9 @@ def read_strategy(file: str | Path) -> Strategy:
     Raises:
         InputError: the file cannot be read, or does not describe a valid mechanism.
     """
+    if not isinstance(file, str | Path):
+        rule = "is no mechanism; give a Strategy, the path of its file, or "
+        raise InputError(f"strategy={shown(file)} {rule}{', '.join(PARAMETERS)}")
     path = Path(file)
     if str(file) in PARAMETERS and not path.exists():
         return named_mechanism(str(file))

@@ -1,7 +1,7 @@
 """Keys of scenario tables and of placements, and columns of traces, by name."""
 
 from dataclasses import dataclass, fields
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from fedray.base.descriptions import descriptions_of
 from fedray.base.document import Document, InPlace
@@ -52,31 +52,40 @@ def known_names() -> list[str]:
     return list(dict.fromkeys([*paths, *MEANINGS, PLACEMENT]))
 
 
-def described(name: str) -> Schema:
+def described(name: str, kind: str | None = None) -> Schema:
     """Describes a table, a file of a trace, or the placement.
 
     Args:
         name: name of it. The last part of a table's path is enough if it is clear.
+        kind: the only kind of the table to describe; None for all.
 
     Raises:
-        InputError: the name is unknown, or means several tables.
+        InputError: the name is unknown, means several tables, or has no such kind.
     """
+    found = Schema(name, _parts(name))
+    if kind is None:
+        return found
+    # `SchemaPart.kind` is "kind = blt", or "model = habit".
+    of_kind = [part for part in found.parts if part.kind.endswith(f" = {kind}")]
+    if not of_kind:
+        known = ", ".join(part.kind.rpartition(" ")[2] for part in found.parts if part.kind)
+        rule = f"is not one of {known}" if known else f"is of no use: {name} has one kind"
+        raise InputError.of("kind", kind, rule)
+    return Schema(name, of_kind)
+
+
+def _parts(name: str) -> list[SchemaPart]:
     # File names have a suffix, so they never collide with tables.
     if name in MEANINGS:
-        return _schema(name, name, columns_of(name))
+        return [SchemaPart(name, "", [SchemaRow(each) for each in columns_of(name)])]
     if name == PLACEMENT:
-        return _schema(name, name, _placement_keys())
+        return [SchemaPart(name, "", [SchemaRow(each) for each in _placement_keys()])]
     path = _path_of(name)
-    parts = [
+    return [
         SchemaPart(each.path or "scenario", each.kind, [SchemaRow(key) for key in each.keys])
         for each in tables_of()
         if each.path == path
     ]
-    return Schema(name, parts)
-
-
-def _schema(name: str, part: str, rows: list[Any]) -> Schema:
-    return Schema(name, [SchemaPart(part, "", [SchemaRow(each) for each in rows])])
 
 
 def _path_of(name: str) -> str:

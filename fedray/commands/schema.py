@@ -11,7 +11,9 @@ def _names(begun: str) -> list[str]:
     return [name for name in known_names() if name.startswith(begun)]
 
 
-def schema(table: Annotated[str | None, _names] = None, *, as_json: bool = False) -> None:
+def schema(
+    table: Annotated[str | None, _names] = None, *, kind: str | None = None, as_json: bool = False
+) -> None:
     """Describe the keys of a scenario's table or the columns of a trace.
 
     Each has a type, unit, default and meaning; a table of several kinds is described kind by kind.
@@ -20,6 +22,7 @@ def schema(table: Annotated[str | None, _names] = None, *, as_json: bool = False
 
     Args:
         table: table such as privacy.mechanism, file such as rounds.parquet, or placement
+        kind (KIND): only this kind of the table, such as parquet of data
     """
     from fedray.commands.described import described
     from fedray.scenario.several_tasks import scenario_schema
@@ -28,7 +31,7 @@ def schema(table: Annotated[str | None, _names] = None, *, as_json: bool = False
     if table is None:
         print_json(scenario_schema())
         return
-    found = described(table)
+    found = described(table, kind)
     if as_json:
         print_json(found.to_json())
         return

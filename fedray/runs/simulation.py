@@ -22,6 +22,7 @@ from fedray.runtime.cluster import cluster
 from fedray.runtime.placement import Placement
 from fedray.runtime.workers import Pending
 from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.content import PythonFile
 from fedray.scenario.several_tasks import tasks_of
 from fedray.server.rounds.coordinator import ClosedRound, RoundLoop, WindowOver
 from fedray.server.rounds.modes import coordinator_of
@@ -287,6 +288,9 @@ def save_contents(scenario: Scenario, writer: PartialDirectory) -> None:
     """Writes the files that a `scenario` identifies by content to the directory of a `writer`."""
     for name, content in contents_of(scenario):
         writer.save_content(name, content)
+    for table in scenario.content_files:
+        if isinstance(table, PythonFile):
+            table.remember()
 
 
 class _Simulation:

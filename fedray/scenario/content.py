@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from fedray.base.errors import InputError, shown
+from fedray.base.kept import cache_folder
 from fedray.base.regular_file import check_regular_file, read_regular_file
 from fedray.base.table import Table
 
@@ -120,10 +121,21 @@ class PythonFile(ContentFile):
     table: ClassVar[str]
     """Name of the table in a scenario, for messages."""
 
+    def remember(self) -> None:
+        """Notes in the user's cache that they run this code, so that traces of it need no trust."""
+        with contextlib.suppress(OSError):
+            self._trusted.parent.mkdir(parents=True, exist_ok=True)
+            self._trusted.touch()
+
+    @property
+    def _trusted(self) -> Path:
+        return cache_folder("trusted") / self.sha256
+
     def demand_trust(self) -> None:
-        """Raises InputError if the code came with a trace or run, which may be a stranger's."""
+        """Raises InputError if the code came with a trace or run, which may be a stranger's, unless
+        this user has run it before."""
         # Whoever names a file in a scenario of their own trusts it by doing so.
-        if self._kept_as is not None:
+        if self._kept_as is not None and not self._trusted.exists():
             raise InputError(
                 f"{self.table}.file={shown(self.file)} is Python code that came with a trace or "
                 f"run (sha256 {self.sha256}) and would be executed here; read "

@@ -347,8 +347,10 @@ def test_runs_that_start_in_one_second_have_names_of_their_own(tmp_path: Path, m
 
 
 def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
-    tmp_path: Path, fedray_command
+    tmp_path: Path, fedray_command, monkeypatch
 ) -> None:
+    """Code that the user has run before needs no other trust, wherever it comes from."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "mine.py").write_text(CODE)
     (tmp_path / "s.toml").write_text(CUSTOM)
     own = Scenario.from_toml(tmp_path / "s.toml")  # one's own file, by its name
@@ -369,11 +371,17 @@ def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
     assert (
         Scenario.from_tables(own.to_tables(), directory=trace) == own
     )  # read, as an audit does, and not run
+    own.availability.remember()  # pyright: ignore[reportAttributeAccessIssue]
+    assert Scenario.from_toml(trace / "s.toml") == own
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "stranger"))
+    with pytest.raises(InputError, match="trust_code=True"):
+        Scenario.from_toml(trace / "s.toml")
 
 
 def test_a_resumed_run_asks_before_it_runs_code(tmp_path: Path, monkeypatch) -> None:
     from fedray.runs import simulation
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "mine.py").write_text(CODE)
     (tmp_path / "s.toml").write_text(CUSTOM)
     own = Scenario.from_toml(tmp_path / "s.toml")
