@@ -6,7 +6,7 @@ export PYTHONDONTWRITEBYTECODE :=
 LONG := $(BIN)/python -m pytest -q --timeout 3600
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test outside check types fast bench bench-learning bench-gpu bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz docs clean
+.PHONY: help run test outside check types fast bench bench-learning bench-gpu bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz docs clean
 
 help:  ## What there is to make
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ bench-gpu: .venv/.tests  ## Training and noise on a GPU, without Ray (a few minu
 
 bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alternatives (half an hour)
 	$(BIN)/python tests/benchmarks/bench_population.py
+
+bench-scale: .venv/.tests  ## What a cluster buys: shares of driver and nodes, messages, predictions (half an hour, 8 GB of memory)
+	$(BIN)/python tests/benchmarks/bench_scale.py
 
 faults: .venv/.cluster  ## Every fault at three moments: killed actors, nodes and drivers, full disks, interruptions; jobs on a cluster
 	FEDRAY_ALL_MOMENTS=1 $(LONG) tests/simulation/test_faults.py tests/simulation/test_cluster.py tests/deploy

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedray.base.atomic import replace_file
 from fedray.base.errors import InputError, shown
-from fedray.base.mistakes import classes_in, explain
+from fedray.base.mistakes import classes_in, explain, nearest_first
 from fedray.base.parsing import parse_json
 from fedray.mechanisms.named import PARAMETERS, named_mechanism
 from fedray.mechanisms.registry import AnyStrategy
@@ -69,7 +69,8 @@ def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Str
             return _of_kind(name, directory)
         raise InputError(
             f"{shown(name)} names no mechanism file: {os.path.abspath(path)!r} does not exist; "
-            f"give a path relative to the {what} file, or {', '.join(PARAMETERS)}"
+            f"give a path relative to the {what} file, or a name such as "
+            f"{', '.join(nearest_first(name, [*PARAMETERS, *_KINDS])[:3])}"
         )
     return read_strategy(path)
 

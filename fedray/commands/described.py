@@ -3,6 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import get_type_hints
 
+from pydantic import BaseModel
+
 from fedray.base.descriptions import descriptions_of
 from fedray.base.document import Document, InPlace
 from fedray.base.errors import InputError
@@ -49,7 +51,15 @@ def known_names() -> list[str]:
     """Names that can be described."""
     paths = [each.path or "scenario" for each in tables_of()]
     # A table of several kinds occurs once for each of them.
-    return list(dict.fromkeys([*paths, *MEANINGS, PLACEMENT]))
+    return list(dict.fromkeys([*paths, *MEANINGS, PLACEMENT, *_other_files()]))
+
+
+def _other_files() -> dict[str, type[BaseModel]]:
+    from fedray.audit.claims import Claim
+    from fedray.scenario.pretraining import Pretraining
+    from fedray.studies.sweep.sweep import Sweep
+
+    return {"claim": Claim, "pretraining": Pretraining, "sweep": Sweep}
 
 
 def described(name: str, kind: str | None = None) -> Schema:
@@ -80,6 +90,10 @@ def _parts(name: str) -> list[SchemaPart]:
         return [SchemaPart(name, "", [SchemaRow(each) for each in columns_of(name)])]
     if name == PLACEMENT:
         return [SchemaPart(name, "", [SchemaRow(each) for each in _placement_keys()])]
+    # Of other files only the top; their tables are those of a scenario, or on their page.
+    if name in (files := _other_files()):
+        keys = tables_of(files[name])[0].keys
+        return [SchemaPart(name, "", [SchemaRow(key) for key in keys])]
     path = _path_of(name)
     return [
         SchemaPart(each.path or "scenario", each.kind, [SchemaRow(key) for key in each.keys])

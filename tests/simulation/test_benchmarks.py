@@ -38,6 +38,11 @@ def test_the_quickstart_benchmark_runs() -> None:
             "x per device",
         ),
         (
+            "benchmarks/bench_scale.py",
+            ["nodes", "--divide", "200", "--most-nodes", "2"],
+            "KiB",
+        ),
+        (
             "benchmarks/bench_audit.py",
             ["import", "--rows", "100000"],
             "pyarrow reads the same columns",
