@@ -278,7 +278,24 @@ def participations_per_device(audit: Audit) -> Figure:
         Axis("Participations"),
         Axis("Devices", needs_log([y], LOG_BARS)),
         (Series("devices", "bars", x, y, x + 1.0),),
+        tuple(
+            _broken(most + 0.5, x[-1] + 0.5, most)
+            for most in _claimed(audit, "max_participations")
+            if most < x[-1]
+        ),
     )
+
+
+def _claimed(audit: Audit, statement: str) -> list[float]:
+    """Returns the value of a claim's statement, if it has that."""
+    value = getattr(audit.claim, statement, None)
+    return [] if value is None else [float(value)]
+
+
+def _broken(begin: float, end: float, claimed: float) -> Mark:
+    """Returns the zone of the values that break a claim. The bar of a whole number begins half a
+    unit before it."""
+    return Mark(begin, f"breaks the claimed {claimed:g}", until=end)
 
 
 def gaps(audit: Audit) -> Figure:
@@ -291,6 +308,7 @@ def gaps(audit: Audit) -> Figure:
     heights = counts[is_seen].astype(np.float64)
     starts = edges[:-1][is_seen].astype(np.float64)
     ends = edges[1:][is_seen].astype(np.float64)
+    least = float(values.min())
     return Figure(
         "gaps",
         "Gaps between participations",
@@ -298,7 +316,14 @@ def gaps(audit: Audit) -> Figure:
         Axis("Gap (rounds)"),
         Axis("Pairs", needs_log([heights], LOG_BARS)),
         (Series("pairs", "bars", starts, heights, ends),),
-        (Mark(float(values.min()), f"min-sep {values.min():,}"),),
+        (
+            Mark(least, f"min-sep {values.min():,}"),
+            *(
+                _broken(least - 0.5, each - 0.5, each)
+                for each in _claimed(audit, "min_sep")
+                if least < each
+            ),
+        ),
     )
 
 
@@ -339,13 +364,20 @@ def losses_over_rounds(audit: Audit) -> list[Figure]:
     epsilons = np.array([entry.epsilon for entry in audit.over_rounds])
     rhos = np.array([entry.rho for entry in audit.over_rounds])
     figures = []
-    for name, loss, values, axis in (
-        ("privacy", "Epsilon", epsilons, Axis(f"Epsilon at delta = {delta}", decimals=4)),
-        ("rho", "rho", rhos, Axis("rho (zCDP)", decimals=6)),
+    for name, statement, loss, values, axis in (
+        (
+            "privacy",
+            "epsilon",
+            "Epsilon",
+            epsilons,
+            Axis(f"Epsilon at delta = {delta}", decimals=4),
+        ),
+        ("rho", "rho", "rho", rhos, Axis("rho (zCDP)", decimals=6)),
     ):
         series = Series(loss, "steps", starts, values, ends)
         title = f"{loss} over rounds"
-        figures.append(Figure(name, title, note, Axis("Rounds released"), axis, (series,)))
+        marks = tuple(Mark(each, f"claimed {each:g}", "y") for each in _claimed(audit, statement))
+        figures.append(Figure(name, title, note, Axis("Rounds released"), axis, (series,), marks))
     return figures
 
 

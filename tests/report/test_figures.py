@@ -316,3 +316,27 @@ def test_a_directory_that_cannot_be_made_is_refused_in_one_line(
     with pytest.raises(InputError, match="name another") as caught:
         write_figures(trained_audit, tmp_path / "file")
     assert "\n" not in str(caught.value)
+
+
+def test_what_breaks_a_claim_is_marked_and_what_keeps_it_is_not(trace_of, small) -> None:
+    """Bars of whole numbers begin half a unit before them."""
+    from fedray.audit.audit import audit_trace
+    from fedray.audit.claims import Claim
+    from fedray.report.figures import audit_figures
+
+    trace = trace_of([[0, 3, 6], [1, 6], [2]], 7, small("privacy.mechanism={kind='tree'}"))
+    tables = {"mechanism": {"kind": "tree"}, "noise_multiplier": 7.0}
+
+    def marks(**claimed: float) -> dict[str, list[Mark]]:
+        claim = Claim.model_validate({**tables, **claimed})
+        return {
+            each.name: list(each.marks) for each in audit_figures(audit_trace(trace, claim=claim))
+        }
+
+    broken = marks(min_sep=5, max_participations=2, epsilon=0.5)
+    assert broken["gaps"][1] == Mark(2.5, "breaks the claimed 5", until=4.5)
+    assert broken["participations"] == [Mark(2.5, "breaks the claimed 2", until=3.5)]
+    assert broken["privacy"] == [Mark(0.5, "claimed 0.5", "y")]
+    kept = marks(min_sep=3, max_participations=3)
+    assert len(kept["gaps"]) == 1
+    assert kept["participations"] == kept["privacy"] == []
