@@ -153,7 +153,7 @@ def test_epsilon_over_rounds_is_called_exact_only_if_every_entry_is() -> None:
             for rounds, flag in enumerate(flags)
         ]
         mechanism = SimpleNamespace(observed=SimpleNamespace(delta=1e-10))
-        audit: Any = SimpleNamespace(over_rounds=over_rounds, mechanisms=[mechanism])
+        audit: Any = SimpleNamespace(over_rounds=over_rounds, mechanisms=[mechanism], claim=None)
         epsilon, rho = losses_over_rounds(audit)
         assert (epsilon.name, rho.name, epsilon.note) == ("privacy", "rho", rho.note)
         return epsilon
@@ -324,7 +324,7 @@ def test_what_breaks_a_claim_is_marked_and_what_keeps_it_is_not(trace_of, small)
     from fedray.audit.claims import Claim
     from fedray.report.figures import audit_figures
 
-    trace = trace_of([[0, 3, 6], [1, 6], [2]], 7, small("privacy.mechanism={kind='tree'}"))
+    trace = trace_of([[0, 3, 6], [1, 4], [2, 5]], 7, small("privacy.mechanism={kind='tree'}"))
     tables = {"mechanism": {"kind": "tree"}, "noise_multiplier": 7.0}
 
     def marks(**claimed: float) -> dict[str, list[Mark]]:
