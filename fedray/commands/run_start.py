@@ -4,6 +4,8 @@ from typing import Any
 
 import typer
 
+from fedray.commands.progress import IS_QUIET
+
 
 def say_compiling() -> None:
     """Prints why the first run of a version of the code starts late."""
@@ -11,6 +13,12 @@ def say_compiling() -> None:
 
     if not is_compiled():
         typer.echo("compiling  once for this version of the code; it takes a minute", err=True)
+
+
+def say_noise(line: str) -> None:
+    """Prints the noise that a privacy target needs, unless the command is quiet."""
+    if not IS_QUIET.get():
+        typer.echo(f"noise   {line}", err=True)
 
 
 def say_supply(scenario: Any) -> None:

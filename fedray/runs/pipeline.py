@@ -17,6 +17,7 @@ from fedray.runs.simulation import (
     simulate,
     simulate_tasks,
 )
+from fedray.runs.calibrated import calibrated
 from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.cluster import cluster
 from fedray.runtime.placement import RAY_START_SECONDS, Placement
@@ -53,6 +54,7 @@ def run_scenario(
     """
     # Reading the data may take minutes, so this is checked first.
     check_sustainable(scenario)
+    scenario = calibrated(scenario)
     # Choosing the placement may train devices, which need their data.
     build_index(scenario, on_progress)
     time_of_devices = DeviceTime(scenario)
@@ -130,6 +132,7 @@ def run_tasks(
         FedrayError: see `simulate_tasks` and `fedray.train`. `resume_tasks` continues.
     """
     check_sustainable(several)
+    several = calibrated(several)
     # Errors in data are reported before the simulation, not after it.
     for task in several.tasks:
         build_index(task.scenario, on_progress)
