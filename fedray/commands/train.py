@@ -36,6 +36,7 @@ def train(
         out (DIR): new directory for the model; default: one under runs/
         resume (DIR): directory of an interrupted training to continue
     """
+    from fedray.runs.calibrated import calibrated
     from fedray.runs.learning import scenario_of, scenario_to_train
     from fedray.runs.learning import train as train_on
     from fedray.scenario import Scenario
@@ -50,7 +51,7 @@ def train(
         value = Scenario.from_toml(scenario, overrides or (), trust_code=True)
     else:
         value = scenario_of(opened).with_overrides(*(overrides or ()))
-    value = scenario_to_train(opened, value, say_noise)
+    value = calibrated(scenario_to_train(opened, value), opened, say_noise)
     # The hint repeats all that decides the result, so that it can be pasted.
     sets = [f"--set={each}" for each in overrides or ()]
     named = [str(scenario)] if scenario is not None else []

@@ -24,13 +24,16 @@ from fedray.mechanisms.participation import MinSep
 from fedray.runs.sustainable import contributions_of_a_device
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.uploads import MinSepSchedule
+from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
-_Kind = TypeVar("_Kind", Scenario, SeveralTasks)
+_Kind = TypeVar("_Kind", bound=Scenario | SeveralTasks)
 
 
 def calibrated(
-    scenario: _Kind, trace: Trace | None = None, say: Callable[[str], None] = lambda _: None
+    scenario: _Kind,
+    trace: Trace | ImportedTrace | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> _Kind:
     """Returns a scenario with the noise multiplier in place of its target, or as it is without one.
 
@@ -136,7 +139,7 @@ def _before(scenario: Scenario) -> tuple[float, MinSep]:
     return noise_multiplier_for(sensitivity, privacy.delta, **targets), permitted
 
 
-def _on(scenario: Scenario, trace: Trace) -> tuple[float, MinSep]:
+def _on(scenario: Scenario, trace: Trace | ImportedTrace) -> tuple[float, MinSep]:
     """Returns the least noise multiplier by the rules at the times of a trace, and the
     participation that it is for."""
     privacy = scenario.privacy

@@ -34,7 +34,6 @@ from fedray.clients.data.factory import build_index, source_of
 from fedray.clients.workers import TrainerWorker, start_trainers, trains_as_fast_here
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.runs.calibrated import calibrated
 from fedray.runtime.cluster import cluster, run_tasks
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -222,7 +221,7 @@ def finish_training(
     is_resumed = has_checkpoint(partial)
     value = scenario_to_train(trace, None)
     # A caller who gives the same scenario already has its code and trusts it.
-    is_given = scenario is not None and calibrated(scenario).digest == value.digest
+    is_given = scenario is not None and scenario.digest == value.digest
     if not (trust_code or is_given):
         value.demand_trust_of_training()
     time_of_devices = DeviceTime(value)
@@ -732,13 +731,8 @@ def _live_partial(trace_directory: Path) -> Path:
     return partial_directory(trace_directory.with_name(f"{trace_directory.name}.training"))
 
 
-def scenario_to_train(
-    trace: Trace | ImportedTrace,
-    scenario: Scenario | None,
-    say: Callable[[str], None] = lambda _: None,
-) -> Scenario:
-    """Returns the trace's own scenario, with those tables replaced that may differ, and noise
-    calibrated to a target if they state one; `say` is called with a line about it."""
+def scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Scenario:
+    """Returns the trace's own scenario, with those tables replaced that may differ."""
     kept = scenario_of(trace)
     given = kept if scenario is None else scenario
     # Tables are compared with all defaults, so that a missing key counts as its default.
@@ -769,8 +763,7 @@ def scenario_to_train(
     trained = given.with_overrides("training.enabled=true")
     trained_tables = {name: getattr(trained, name) for name in TRAINED_TABLES}
     # Everything that affects participation stays that of the trace.
-    assert isinstance(trace, Trace)  # a log has no scenario
-    return calibrated(kept.model_copy(update=trained_tables), trace, say)
+    return kept.model_copy(update=trained_tables)
 
 
 def _as_table(value: Table | str | None) -> str:

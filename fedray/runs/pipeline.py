@@ -9,6 +9,7 @@ from pathlib import Path
 from fedray.base.errors import CheckpointError, FedrayError, InputError
 from fedray.clients.data.factory import build_index
 from fedray.runs import learning, simulation
+from fedray.runs.calibrated import calibrated
 from fedray.runs.learning import DeviceTime, LiveTraining, finish_training
 from fedray.runs.simulation import (
     read_unfinished_scenario,
@@ -17,7 +18,6 @@ from fedray.runs.simulation import (
     simulate,
     simulate_tasks,
 )
-from fedray.runs.calibrated import calibrated
 from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.cluster import cluster
 from fedray.runtime.placement import RAY_START_SECONDS, Placement
@@ -92,6 +92,7 @@ def resume_run(
         CheckpointError: the directory holds no unfinished run.
         FedrayError: see `run_scenario`.
     """
+    scenario = None if scenario is None else calibrated(scenario)
     # The trace is complete, so only the training can be left.
     if (Path(directory) / RUN_FILE).exists():
         trace = Trace.open(directory)
@@ -163,6 +164,7 @@ def resume_tasks(
         InputError: code is not trusted.
         FedrayError: see `run_tasks`.
     """
+    several = None if several is None else calibrated(several)
     if is_of_tasks(directory):
         found = TasksRun.open(directory)
         # If all traces are complete, only trainings can be left.

@@ -17,7 +17,6 @@ from fedray.base.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.workers import ShardWorker, start_shards
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.runs.calibrated import calibrated
 from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.cluster import cluster
 from fedray.runtime.placement import Placement
@@ -130,7 +129,6 @@ def _begin(
 ) -> Path:
     """Runs a simulation from its start; returns the directory of its output."""
     check_sustainable(scenario)
-    scenario = calibrated(scenario)
     placement = (placement or Placement()).resolved()
     check_memory(scenario, placement)
     with _writer_of(scenario, out or new_directory(scenario.name)) as writer:
@@ -224,7 +222,6 @@ def read_unfinished_scenario(
         found, by = ("several tasks", "resume_tasks") if has_several else ("one task", "resume_run")
         raise CheckpointError(f"{str(partial)!r} is a run of {found}; continue it with {by}")
     kept = kind.of_document(document, str(partial), partial)
-    scenario = None if scenario is None else calibrated(scenario)
     # The recorded digest differs if the file was edited, or is read differently now.
     for other in (document.get("scenario_digest"), (scenario or kept).digest):
         if other != kept.digest:

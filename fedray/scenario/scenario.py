@@ -123,7 +123,9 @@ class Scenario(Table):
         )
 
     def to_document(self) -> dict[str, Any]:
-        """Returns digest and tables as run.json, training.json and unfinished.json record them."""
+        """Returns digest and tables as run.json, training.json and unfinished.json record them.
+        Raises InputError if the noise is not calibrated."""
+        _ = self.update_noise_multiplier
         return {"scenario_digest": self.digest, "scenario": self.to_tables()}
 
     @classmethod
@@ -525,7 +527,10 @@ class Scenario(Table):
         if self.privacy.target is not None:
             key, most = self.privacy.target
             raise InputError.of(
-                f"privacy.{key}", most, "is not calibrated yet", "set privacy.noise_multiplier"
+                f"privacy.{key}",
+                most,
+                "states no noise multiplier yet",
+                "pass the scenario that `fedray.calibrated` returns",
             )
         z, count_noise = self.privacy.noise_multiplier, self.count_noise
         return z if count_noise is None else update_noise_multiplier(z, count_noise)

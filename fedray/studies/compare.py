@@ -22,11 +22,17 @@ from fedray.audit.tuning import Tuning
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import in_words, up
+from fedray.base.rounding import DIGITS, decimals_of, in_words, up
 from fedray.scenario import Scenario
 from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
-from fedray.studies.paired import CONFIDENCE, MeanInterval, mean_interval, paired_difference
+from fedray.studies.paired import (
+    CONFIDENCE,
+    MeanInterval,
+    interval_text,
+    mean_interval,
+    paired_difference,
+)
 from fedray.studies.trained_scenario import scenario_of_trained
 from fedray.trace.learned_from import open_trained, trace_of
 from fedray.trace.reader import Trace
@@ -44,17 +50,13 @@ COSTS = (
 )
 """Note for a reader of the costs."""
 
-CHANCE = (
-    "A difference of means over seeds is within Student's 95 % interval; one of a single seed is "
-    "within 1.96 standard errors of two evaluations, taken as independent. Evaluate on more "
-    "devices (training.evaluation_devices, training.evaluation_examples), or add seeds."
-)
-"""Rule by which a difference may be chance, and the remedy."""
+ANSWERED = "accuracy"
+"""Metric of the answer; tasks without it are compared by their first one."""
 DEVIATIONS = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 """Standard errors on either side of zero within which a difference may be chance."""
 
 EQUAL_PRIVACY = 0.01
-"""Relative difference up to which two rhos, or two epsilons, are taken to be equal."""
+"""Relative difference up to which epsilons are taken to be equal."""
 MECHANISM = "privacy.mechanism"
 """The table whose kind names a group."""
 _Spent = dict[str, dict[str, float | None]]
@@ -95,16 +97,6 @@ class Group:
     def noise_multiplier(self) -> InJson[float | None]:
         """Noise multiplier of its runs; None without noise."""
         return None if self.mechanism == "none" else self.privacy["noise_multiplier"]
-
-    @property
-    def observed_rho(self) -> float | None:
-        """zCDP of the recorded participations, or None if not known."""
-        return self.rho["observed"] if self.rho else None
-
-    @property
-    def enforced_epsilon(self) -> float | None:
-        """Epsilon of every participation that the rules allow, or None if not known."""
-        return self.epsilon["enforced"] if self.epsilon else None
 
     def finals(self, metric: str) -> dict[int, float]:
         """A metric after the last round, by seed."""
@@ -168,61 +160,118 @@ class Comparison(DrawnResult):
         return sorted({key for group in self.groups for key in group.settings})
 
     @property
-    def privacy_note(self) -> InJson[str]:
-        """Groups that spend another observed rho than the first: groups of equal enforced epsilon,
-        and for the others the noise multipliers of equal observed rho. Empty if all are equal or
-        unknown."""
-        first = self.groups[0]
-        calibrated, needed, notes = [], [], []
-        silent = [group.label for group in self.groups if group.mechanism == "none"]
-        if silent:
-            notes.append(
-                f"{', '.join(silent)}: {NO_GUARANTEE}; its metrics are the ceiling for the others."
-            )
-        for group in self.groups[1:]:
-            base, rho = first.observed_rho, group.observed_rho
-            if group.noise_multiplier is None or not base or not rho or _are_equal(rho, base):
-                continue
-            # Runs may be calibrated to the enforced guarantee.
-            if _are_equal(group.enforced_epsilon, first.enforced_epsilon):
-                calibrated.append(group.label)
-                continue
-            # rho falls as the square of the noise multiplier.
-            multiplier = group.noise_multiplier * math.sqrt(rho / base)
-            needed.append(f"{up(multiplier, 4)} ({group.label})")
-        if calibrated:
-            notes.append(
-                f"Enforced epsilon is that of {first.label} for {', '.join(calibrated)}; observed "
-                "rho differs, because it follows from the participations of this trace."
-            )
-        if needed:
-            notes.append(
-                "The runs spend unequal observed rho (that of their participations, not of their "
-                "limits), so a difference in a metric is due to the noise as well as to the "
-                f"mechanism. They spend as much as {first.label} at "
-                f"privacy.noise_multiplier = {', '.join(needed)}."
-            )
-        return " ".join(notes)
+    def basis(self) -> InJson[str]:
+        """Guarantee of which all groups with noise have one epsilon, up to 1 %: `enforced` or else
+        `observed`; empty if there is none, or the trace is not known."""
+        for kind in ("enforced", "observed"):
+            spent = self._epsilons(kind)
+            if spent and max(spent.values()) <= (1 + EQUAL_PRIVACY) * min(spent.values()):
+                return kind
+        return ""
 
     @property
-    def evaluation_note(self) -> InJson[str]:
-        """Groups whose difference from the first is within the error of the evaluation; may be
-        empty."""
-        doubtful = []
-        for group in self.groups[1:]:
-            names = [
-                each.name.replace("_", " ")
-                for each in self.metrics
-                if self._may_be_chance(group, each.name)
-            ]
-            if names:
-                doubtful.append(f"{group.label} ({', '.join(names)})")
-        if not doubtful:
+    def metric(self) -> NotInJson[Metric]:
+        """The metric of the answer."""
+        return next((each for each in self.metrics if each.name == ANSWERED), self.metrics[0])
+
+    @property
+    def ranked(self) -> NotInJson[list[Group]]:
+        """Groups with noise, or all if none has, by their mean of that metric, the best first."""
+        noisy = [group for group in self.groups if group.noise_multiplier is not None]
+        sign = -1.0 if self.metric.better == "higher" else 1.0
+
+        def badness(group: Group) -> float:
+            mean = self.mean(group, self.metric.name).mean
+            # A diverged training comes last.
+            return sign * mean if math.isfinite(mean) else math.inf
+
+        return sorted(noisy or self.groups, key=badness)
+
+    @property
+    def answer(self) -> InJson[str]:
+        """The best group and the differences of the others from it, or the groups that the runs do
+        not tell apart, in a sentence."""
+        best, *others = self.ranked
+        name = self.metric.name
+        found = {each.label: self.difference(each, name, best) for each in others}
+        doubtful = [each.label for each in others if self._may_be_chance(each, name, best)]
+        said = f"{self._mean_text(best)}{self._at_epsilon}"
+        if doubtful:
+            rivals = ", ".join([best.label, *doubtful[:-1]])
+            said = f"{rivals} and {doubtful[-1]} cannot be told apart: {best.label} has {said}"
+        else:
+            said = f"{best.label}{' is best' if others else ''}: {said}"
+        if others:
+            listed = ", ".join(f"{label} {interval_text(d, '+.4f')}" for label, d in found.items())
+            is_sample = min(difference.count for difference in found.values()) > 1
+            seeds = "paired seeds" if is_sample else "one seed"
+            said = f"{said}; {listed}, differences of {seeds}"
+        return f"{said}.{self._without_noise}"
+
+    @property
+    def warnings(self) -> InJson[tuple[str, ...]]:
+        """Reasons why the answer may not be due to the compared settings, in sentences."""
+        return tuple(each for each in (self._unequal_privacy(), self._few_held_out()) if each)
+
+    @property
+    def _at_epsilon(self) -> str:
+        if not self.basis:
+            return ""
+        spent = max(self._epsilons(self.basis).values())
+        return f" at epsilon {_brief(spent)} ({self.basis})"
+
+    @property
+    def _without_noise(self) -> str:
+        silent = [each for each in self.groups if each.noise_multiplier is None]
+        if not silent or len(silent) == len(self.groups):
+            return ""
+        named = ", ".join(f"{each.label} has {self._mean_text(each)}" for each in silent)
+        return f" {named[0].upper()}{named[1:]} ({NO_GUARANTEE})."
+
+    def _mean_text(self, group: Group) -> str:
+        unit = "" if self.metric.unit.startswith("share") else self.metric.unit
+        mean = interval_text(self.mean(group, self.metric.name), ".4f")
+        return f"{self.metric.title} {mean} {unit}".rstrip()
+
+    def _epsilons(self, kind: str) -> dict[str, float]:
+        """Returns epsilon by label, of groups with noise; empty unless all are known."""
+        noisy = [group for group in self.groups if group.noise_multiplier is not None]
+        spent = {group.label: (group.epsilon or {}).get(kind) for group in noisy}
+        known = {label: value for label, value in spent.items() if value is not None}
+        return known if len(known) == len(noisy) else {}
+
+    def _unequal_privacy(self) -> str:
+        spent = self._epsilons("enforced") or self._epsilons("observed")
+        if self.basis or not spent:
+            return ""
+        named = ", ".join(f"{label} {_brief(value)}" for label, value in spent.items())
+        return (
+            f"Epsilon differs by more than {EQUAL_PRIVACY:.0%} ({named}), so differences are due "
+            "to the noise as well; give all runs the same privacy.target_epsilon."
+        )
+
+    def _few_held_out(self) -> str:
+        best, *others = self.ranked
+        if not others:
+            return ""
+        second, name = others[0], self.metric.name
+        difference = abs(self.difference(second, name, best).mean)
+        # Seeds share their held-out devices, so more seeds do not make this error smaller.
+        error = math.hypot(*(self._held_out_error(each) for each in (best, second)))
+        if not difference <= DEVIATIONS * error:
             return ""
         return (
-            f"WARNING: these cannot be told apart from {self.groups[0].label} by this evaluation: "
-            f"{'; '.join(doubtful)}. {CHANCE}"
+            f"The held-out set is too small to tell {best.label} and {second.label} apart: they "
+            f"differ by {difference:.4f}, and the standard error of a difference of two "
+            f"evaluations, taken as independent, is {error:.4f}; raise "
+            "training.evaluation_devices or training.evaluation_examples."
         )
+
+    def _held_out_error(self, group: Group) -> float:
+        errors = [
+            run.last_evaluation()[self.metric.name].standard_error for run in group.runs.values()
+        ]
+        return math.fsum(errors) / len(errors)
 
     @property
     def compared(self) -> Annotated[list[ComparedGroup], Key("groups")]:
@@ -245,21 +294,22 @@ class Comparison(DrawnResult):
         """Mean of a metric after the last round, over the seeds of a group."""
         return mean_interval(group.finals(metric).values())
 
-    def difference(self, group: Group, metric: str) -> MeanInterval:
-        """Difference of a metric after the last round from the first group, over common seeds."""
-        return paired_difference(group.finals(metric), self.groups[0].finals(metric))
+    def difference(self, group: Group, metric: str, base: Group | None = None) -> MeanInterval:
+        """Difference of a metric after the last round from another group, by default the first,
+        over common seeds."""
+        return paired_difference(group.finals(metric), (base or self.groups[0]).finals(metric))
 
-    def _may_be_chance(self, group: Group, metric: str) -> bool:
-        """Whether a difference from the first group is known, and its 95 % interval holds zero."""
-        found, first = self.difference(group, metric), self.groups[0]
+    def _may_be_chance(self, group: Group, metric: str, base: Group) -> bool:
+        """Whether a difference from another group is known, and its 95 % interval holds zero."""
+        found = self.difference(group, metric, base)
         if not math.isfinite(found.mean):
             return False
         if found.count > 1:
             return not found.is_from_zero
         # A single pair has no interval over seeds, so the devices of its evaluation are the sample.
-        (seed,) = group.runs.keys() & first.runs.keys()
+        (seed,) = group.runs.keys() & base.runs.keys()
         errors = [
-            each.runs[seed].last_evaluation()[metric].standard_error for each in (group, first)
+            each.runs[seed].last_evaluation()[metric].standard_error for each in (group, base)
         ]
         # An unknown error is NaN, and shows no difference.
         return not abs(found.mean) > DEVIATIONS * math.hypot(*errors)
@@ -276,9 +326,7 @@ class Comparison(DrawnResult):
 
     def __repr__(self) -> str:
         runs = sum(len(group.runs) for group in self.groups)
-        return (
-            f"<Comparison of {runs} runs in {len(self.groups)} groups on {self.trace_digest[:12]}>"
-        )
+        return f"<Comparison of {runs} runs: {self.answer}>"
 
 
 def compare_runs(
@@ -312,9 +360,12 @@ def compare_runs(
 
 
 def comparison_of(
-    opened: Sequence[TrainedRun], trace: Trace | str | Path | None, delta: float | None
+    opened: Sequence[TrainedRun],
+    trace: Trace | str | Path | None,
+    delta: float | None,
+    names: Sequence[str] = (),
 ) -> Comparison:
-    """As `compare_runs`, of opened runs; one is enough."""
+    """As `compare_runs`, of opened runs; one is enough. Groups have `names` if they are given."""
     for other in opened[1:]:
         _demand_comparable(opened[0], other)
     # All runs share one trace, so any of them that lies in it will do.
@@ -326,7 +377,7 @@ def comparison_of(
     firsts = [next(iter(group.values())) for group in gathered]
     tables = [_settings(each) for each in firsts]
     differing = _differing(tables)
-    labels = _labels(tables, differing)
+    labels = names or _labels(tables, differing)
     first = opened[0]
     own_delta: float = first.document["scenario"]["privacy"]["delta"]
     delta = own_delta if delta is None else delta
@@ -387,10 +438,10 @@ def _gathered(runs: Sequence[TrainedRun]) -> list[dict[int, TrainedRun]]:
     return list(groups.values())
 
 
-def _are_equal(figure: float | None, other: float | None) -> bool:
-    if not figure or not other:
-        return False
-    return math.isclose(figure, other, rel_tol=EQUAL_PRIVACY)
+def _brief(figure: float) -> str:
+    """Returns an epsilon rounded up to three digits, as "8" or "0.512"."""
+    text = up(figure, max(0, decimals_of(figure) - DIGITS + 3))
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _settings(run: TrainedRun) -> dict[str, Any]:
