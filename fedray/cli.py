@@ -44,15 +44,7 @@ from fedray.commands.train import train
 from fedray.commands.verify import verify
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Simulate and train": (
-        run,
-        train,
-        pretrain,
-        compare,
-        compare_mechanisms,
-        evaluate,
-        answer,
-    ),
+    "Simulate and train": (run, train, pretrain, compare, compare_mechanisms, evaluate, answer),
     "Audit": (import_, audit, verify, budget, report, calibrate, canary, audit_model),
     "Design mechanisms and runs": (optimize, mechanism, plan, stress),
     "Model populations": (population, fit_log, fit_min_sep),

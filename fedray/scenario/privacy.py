@@ -136,10 +136,8 @@ class Privacy(Table):
     def target(self) -> tuple[str, float] | None:
         """Key and value of the target that the noise is to be calibrated to; None if the noise
         multiplier is known."""
-        for key in TARGETS:
-            if (most := getattr(self, key)) is not None:
-                return key, most
-        return None
+        stated = ((key, getattr(self, key)) for key in TARGETS)
+        return next((each for each in stated if each[1] is not None), None)
 
     @property
     def largest_sensitivity(self) -> float | None:
@@ -187,16 +185,12 @@ class Privacy(Table):
         if self.target is None:
             return self
         key, most = self.target
-        stated = [*TARGETS, "noise_multiplier", "stop_at"]
-        for other in stated[stated.index(key) + 1 :]:
-            if other in self.model_fields_set and getattr(self, other) is not None:
-                raise ValueError(f"{key}={most:g} with {other}: only one may limit the privacy")
+        others = {*TARGETS, "noise_multiplier", "stop_at"} - {key}
+        for other in sorted(others & self.model_fields_set):
+            if getattr(self, other) is not None:
+                raise ValueError(f"{key}={most:g} with {other}: leave one of the two out")
         if self.strategy is None or self.encoding.adds_noise:
-            at, kind = ("encoding", self.encoding.kind) if self.strategy else ("mechanism", "none")
-            raise ValueError(
-                f"{key}={most:g} with {at}.kind={kind!r}: only noise that the server adds is "
-                f"calibrated; use another {at}"
-            )
+            raise ValueError(f"{key}={most:g}: the server adds no noise; leave {key} out")
         # Whatever reads the noise before it is calibrated gets no number to rely on.
         object.__setattr__(self, "noise_multiplier", math.nan)
         return self

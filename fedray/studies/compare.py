@@ -8,7 +8,7 @@ trace and the seed.
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,6 @@ from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import DIGITS, decimals_of, in_words, up
 from fedray.scenario import Scenario
-from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import (
     CONFIDENCE,
@@ -149,10 +148,6 @@ class Comparison(DrawnResult):
     """Varied keys of a sweep whose cells are the groups: horizontal, vertical or "", others."""
     tuning: IfAny[Tuning] = None
     """Privacy of all runs together, if they are the cells of a sweep, the best first."""
-    note: ClassVar[InJson[str]] = PAIRED
-    """Meaning of intervals and differences."""
-    costs_note: ClassVar[InJson[str]] = COSTS
-    """Meaning of the costs."""
 
     @cached_property
     def differing_keys(self) -> InJson[list[str]]:
@@ -161,72 +156,73 @@ class Comparison(DrawnResult):
 
     @property
     def basis(self) -> InJson[str]:
-        """Guarantee of which all groups with noise have one epsilon, up to 1 %: `enforced` or else
-        `observed`; empty if there is none, or the trace is not known."""
-        for kind in ("enforced", "observed"):
-            spent = self._epsilons(kind)
-            if spent and max(spent.values()) <= (1 + EQUAL_PRIVACY) * min(spent.values()):
-                return kind
-        return ""
+        """Guarantee of which all groups with noise have one epsilon, up to 1 %: `enforced` or
+        `observed`, whose epsilons are closer; empty if neither, or the trace is not known."""
+        kind = min(("enforced", "observed"), key=self._spread)
+        return kind if self._spread(kind) <= 1 + EQUAL_PRIVACY else ""
 
     @property
-    def metric(self) -> NotInJson[Metric]:
-        """The metric of the answer."""
+    def metric(self) -> Metric:
+        """Metric of the answer: accuracy if the task has it, else the first."""
         return next((each for each in self.metrics if each.name == ANSWERED), self.metrics[0])
 
     @property
-    def ranked(self) -> NotInJson[list[Group]]:
+    def ranked(self) -> list[Group]:
         """Groups with noise, or all if none has, by their mean of that metric, the best first."""
-        noisy = [group for group in self.groups if group.noise_multiplier is not None]
         sign = -1.0 if self.metric.better == "higher" else 1.0
-
-        def badness(group: Group) -> float:
-            mean = self.mean(group, self.metric.name).mean
-            # A diverged training comes last.
-            return sign * mean if math.isfinite(mean) else math.inf
-
-        return sorted(noisy or self.groups, key=badness)
+        means = {each.label: sign * self.mean(each, self.metric.name).mean for each in self.groups}
+        # A diverged training comes last.
+        badness = {
+            label: mean if math.isfinite(mean) else math.inf for label, mean in means.items()
+        }
+        return sorted(self._noisy or self.groups, key=lambda group: badness[group.label])
 
     @property
     def answer(self) -> InJson[str]:
         """The best group and the differences of the others from it, or the groups that the runs do
         not tell apart, in a sentence."""
-        best, *others = self.ranked
-        name = self.metric.name
+        (best, *others), name = self.ranked, self.metric.name
         found = {each.label: self.difference(each, name, best) for each in others}
         doubtful = [each.label for each in others if self._may_be_chance(each, name, best)]
-        said = f"{self._mean_text(best)}{self._at_epsilon}"
+        said = f"{best.label}{' is best' if others else ''}: {self._mean_text(best)}"
         if doubtful:
-            rivals = ", ".join([best.label, *doubtful[:-1]])
-            said = f"{rivals} and {doubtful[-1]} cannot be told apart: {best.label} has {said}"
-        else:
-            said = f"{best.label}{' is best' if others else ''}: {said}"
+            rivals = f"{', '.join([best.label, *doubtful[:-1]])} and {doubtful[-1]}"
+            said = f"{rivals} cannot be told apart: {best.label} has {self._mean_text(best)}"
+        if self.basis:
+            spent = max(self._epsilons(self.basis).values())
+            said += f" at epsilon {_brief(spent)} ({self.basis})"
         if others:
             listed = ", ".join(f"{label} {interval_text(d, '+.4f')}" for label, d in found.items())
             is_sample = min(difference.count for difference in found.values()) > 1
-            seeds = "paired seeds" if is_sample else "one seed"
-            said = f"{said}; {listed}, differences of {seeds}"
-        return f"{said}.{self._without_noise}"
+            said += f"; {listed}, differences of {'paired seeds' if is_sample else 'one seed'}"
+        silent = [each for each in self.groups if each not in self.ranked]
+        without = "".join(f" Without noise: {self._mean_text(each)}." for each in silent)
+        return f"{said}.{without}"
 
     @property
     def warnings(self) -> InJson[tuple[str, ...]]:
         """Reasons why the answer may not be due to the compared settings, in sentences."""
-        return tuple(each for each in (self._unequal_privacy(), self._few_held_out()) if each)
+        found: list[str] = []
+        spent = self._epsilons("enforced") or self._epsilons("observed")
+        if spent and not self.basis:
+            named = ", ".join(f"{label} {_brief(value)}" for label, value in spent.items())
+            found.append(
+                f"Epsilon differs by more than {EQUAL_PRIVACY:.0%} ({named}), so differences are "
+                "due to the noise as well; give all runs the same privacy.target_epsilon."
+            )
+        best, *others = self.ranked
+        # Seeds share their held-out devices, so more seeds do not make this error smaller.
+        if others and self._is_within_errors(others[0], self.metric.name, best):
+            found.append(
+                f"The held-out set is too small to tell {best.label} and {others[0].label} apart: "
+                f"their difference is below {DEVIATIONS:.2f} standard errors of two evaluations, "
+                "taken as independent; raise training.evaluation_devices."
+            )
+        return tuple(found)
 
     @property
-    def _at_epsilon(self) -> str:
-        if not self.basis:
-            return ""
-        spent = max(self._epsilons(self.basis).values())
-        return f" at epsilon {_brief(spent)} ({self.basis})"
-
-    @property
-    def _without_noise(self) -> str:
-        silent = [each for each in self.groups if each.noise_multiplier is None]
-        if not silent or len(silent) == len(self.groups):
-            return ""
-        named = ", ".join(f"{each.label} has {self._mean_text(each)}" for each in silent)
-        return f" {named[0].upper()}{named[1:]} ({NO_GUARANTEE})."
+    def _noisy(self) -> list[Group]:
+        return [group for group in self.groups if group.noise_multiplier is not None]
 
     def _mean_text(self, group: Group) -> str:
         unit = "" if self.metric.unit.startswith("share") else self.metric.unit
@@ -235,43 +231,13 @@ class Comparison(DrawnResult):
 
     def _epsilons(self, kind: str) -> dict[str, float]:
         """Returns epsilon by label, of groups with noise; empty unless all are known."""
-        noisy = [group for group in self.groups if group.noise_multiplier is not None]
-        spent = {group.label: (group.epsilon or {}).get(kind) for group in noisy}
+        spent = {group.label: (group.epsilon or {}).get(kind) for group in self._noisy}
         known = {label: value for label, value in spent.items() if value is not None}
-        return known if len(known) == len(noisy) else {}
+        return known if len(known) == len(spent) else {}
 
-    def _unequal_privacy(self) -> str:
-        spent = self._epsilons("enforced") or self._epsilons("observed")
-        if self.basis or not spent:
-            return ""
-        named = ", ".join(f"{label} {_brief(value)}" for label, value in spent.items())
-        return (
-            f"Epsilon differs by more than {EQUAL_PRIVACY:.0%} ({named}), so differences are due "
-            "to the noise as well; give all runs the same privacy.target_epsilon."
-        )
-
-    def _few_held_out(self) -> str:
-        best, *others = self.ranked
-        if not others:
-            return ""
-        second, name = others[0], self.metric.name
-        difference = abs(self.difference(second, name, best).mean)
-        # Seeds share their held-out devices, so more seeds do not make this error smaller.
-        error = math.hypot(*(self._held_out_error(each) for each in (best, second)))
-        if not difference <= DEVIATIONS * error:
-            return ""
-        return (
-            f"The held-out set is too small to tell {best.label} and {second.label} apart: they "
-            f"differ by {difference:.4f}, and the standard error of a difference of two "
-            f"evaluations, taken as independent, is {error:.4f}; raise "
-            "training.evaluation_devices or training.evaluation_examples."
-        )
-
-    def _held_out_error(self, group: Group) -> float:
-        errors = [
-            run.last_evaluation()[self.metric.name].standard_error for run in group.runs.values()
-        ]
-        return math.fsum(errors) / len(errors)
+    def _spread(self, kind: str) -> float:
+        spent = self._epsilons(kind).values()
+        return max(spent) / min(spent) if spent else math.inf
 
     @property
     def compared(self) -> Annotated[list[ComparedGroup], Key("groups")]:
@@ -307,12 +273,21 @@ class Comparison(DrawnResult):
         if found.count > 1:
             return not found.is_from_zero
         # A single pair has no interval over seeds, so the devices of its evaluation are the sample.
-        (seed,) = group.runs.keys() & base.runs.keys()
+        return self._is_within_errors(group, metric, base)
+
+    def _is_within_errors(self, group: Group, metric: str, base: Group) -> bool:
+        """Whether a difference is within the errors of two evaluations, taken as independent."""
+        common = group.runs.keys() & base.runs.keys()
         errors = [
-            each.runs[seed].last_evaluation()[metric].standard_error for each in (group, base)
+            each.runs[seed].last_evaluation()[metric].standard_error
+            for each in (group, base)
+            for seed in common
         ]
+        error = math.hypot(*errors) / math.sqrt(max(1, len(common)))
         # An unknown error is NaN, and shows no difference.
-        return not abs(found.mean) > DEVIATIONS * math.hypot(*errors)
+        return (
+            bool(common) and not abs(self.difference(group, metric, base).mean) > DEVIATIONS * error
+        )
 
     def to_arrow(self) -> pa.Table:
         """The runs, a row each: its group, its seed, and every metric after the last round."""
@@ -389,11 +364,7 @@ def comparison_of(
         Group(
             label,
             runs_by_seed,
-            {
-                name: table[name]
-                for name in differing
-                if name in table and not _is_unread(name, table)
-            },
+            {name: table[name] for name in differing if name in table},
             figures.get("epsilon"),
             figures.get("rho"),
         )
@@ -450,6 +421,8 @@ def _settings(run: TrainedRun) -> dict[str, Any]:
     flat = [pair for name in TRAINED_TABLES for pair in _flat(name, scenario.get(name, {}))]
     # Two copies of a file are one setting: its digest is compared.
     left_out = {"training.seed", *FILE_KEYS}
+    if scenario["privacy"]["mechanism"]["kind"] == "none":
+        left_out |= {"privacy.noise_multiplier", "privacy.delta"}  # not read
     return {key: value for key, value in flat if key not in left_out}
 
 
@@ -476,60 +449,26 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> list[str]:
     """A name for each group, no two alike: its mechanism's kind, the kinds of other tables if these
     differ, and the keys that differ among groups of the same kinds."""
-    tables = {key.removesuffix(".kind") for each in settings for key in each if _is_kind(key)}
+    kinds = [key for key in differing if key.endswith(".kind")]
     # A table's kind stands before its other keys.
-    keys = sorted(differing, key=lambda key: (key.rpartition(".")[0], not _is_kind(key), key))
+    keys = sorted(differing, key=lambda key: (key.rpartition(".")[0], key not in kinds, key))
     labels: list[str] = []
     for each in settings:
+        # A key of one kind means nothing beside another kind, so only rivals decide.
+        rivals = [o for o in settings if all(o.get(kind) == each.get(kind) for kind in kinds)]
+        told = {*kinds, *_differing(rivals)} - {f"{MECHANISM}.kind"}
         parts = [each.get(f"{MECHANISM}.kind", "")]
-        for key in keys:
-            table = _table_with_kind(key, tables)
-            # A key of one kind means nothing beside another kind, so only rivals decide.
-            rivals = [
-                other
-                for other in settings
-                if _kind(other, table) == _kind(each, table) and not _is_unread(key, other)
-            ]
-            if _is_kind(key):
-                kind = _kind(each, table)
-                # A run without the table has its default, which needs no words.
-                if table != MECHANISM and kind is not None:
-                    parts.append(f"{_short(table)} {kind}")
-            elif key in _differing(rivals) and _is_shown(key, each):
-                parts.append(f"{_short(key)} {_value(each[key])}")
+        # A mechanism's long lists say nothing in a name.
+        parts += [
+            f"{_short(key.removesuffix('.kind'))} {_value(each[key])}"
+            for key in keys
+            if key in told and key in each and not isinstance(each[key], list)
+        ]
         label = ", ".join(parts)
         # Long lists are left out, so two labels may be alike, which then get numbers.
         alike = sum(known == label or known.startswith(f"{label} #") for known in labels)
         labels.append(f"{label} #{alike + 1}" if alike else label)
     return labels
-
-
-def _is_kind(key: str) -> bool:
-    return key.endswith(".kind")
-
-
-def _table_with_kind(key: str, tables: Collection[str]) -> str:
-    """The nearest table around a key that has a kind, or ""."""
-    while key and key not in tables:
-        key = key.rpartition(".")[0]
-    return key
-
-
-def _kind(settings: Mapping[str, Any], table: str) -> Any:
-    return settings.get(f"{table}.kind")
-
-
-def _is_shown(key: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a key has an effect in a group, and its value is not a mechanism's long list."""
-    if key not in settings or _is_unread(key, settings):
-        return False
-    return not (isinstance(settings[key], list | tuple) and key.startswith(f"{MECHANISM}."))
-
-
-def _is_unread(key: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a key is one of noise in a group without noise."""
-    is_of_noise = key in ("privacy.noise_multiplier", "privacy.delta")
-    return is_of_noise and _kind(settings, MECHANISM) == "none"
 
 
 def _short(key: str) -> str:
@@ -552,10 +491,13 @@ def _spent(
     assumptions: each once, with the labels of its groups unless it holds for all."""
     # The scenario is read back, so that the audit gets strategies and not tables.
     audits = audits_of([scenario_of_trained(run, trace) for run in runs], trace, delta)
-    about: dict[str, list[str]] = {}
-    for label, audit in zip(labels, audits, strict=True):
-        for sentence in audit.assumptions:
-            about.setdefault(sentence, []).append(label)
+    about = {
+        sentence: [
+            label for label, of in zip(labels, audits, strict=True) if sentence in of.assumptions
+        ]
+        for audit in audits
+        for sentence in audit.assumptions
+    }
     assumptions = tuple(
         sentence if len(names) == len(labels) else f"Of {'; '.join(names)}: {sentence}"
         for sentence, names in about.items()

@@ -260,15 +260,18 @@ def calibrate_mechanism(
         )
 
 
-def mechanism_over(given: Path, rounds: int) -> Strategy:
-    """Returns the mechanism of a file (JSON or .npy), or of a kind whose recipe searches nothing,
-    for the committed rounds of a trace.
+def mechanism_over(given: Path, rounds: int, participation: MinSep | None = None) -> Strategy:
+    """Returns the mechanism of a file (JSON or .npy), or of a kind, for the committed rounds of a
+    trace: of any kind, optimised for a participation, or of one whose recipe searches nothing.
 
     Raises:
         InputError: it is neither, cannot be read, or has fewer rounds.
     """
     with _inputs():
         recipe = RECIPES.get(cast(Kind, str(given)))
+        if recipe is not None and participation is not None and not given.is_file():
+            request = MechanismRequest(cast(Kind, str(given)), participation)
+            return cached_mechanism(request, default_cache())
         if recipe is not None and recipe.searched == "bands" and not given.is_file():
             raise ValueError(
                 f"mechanism {str(given)!r} is a kind whose bands follow from a setting, and a "
@@ -276,31 +279,13 @@ def mechanism_over(given: Path, rounds: int) -> Strategy:
             )
         # A trace without rounds is refused where it is used, which says why.
         n = max(rounds, 1)
-        return _long_enough(given, _strategy(given, MinSep(n, 1, n)), n)
-
-
-def mechanism_at(given: Path, participation: MinSep) -> Strategy:
-    """Returns the mechanism of a file (JSON or .npy), or of any kind, optimised for a participation
-    or taken from the cache.
-
-    Raises:
-        InputError: it is neither, cannot be read, or has fewer rounds.
-    """
-    with _inputs():
-        kind = cast(Kind, str(given))
-        if kind in KINDS and not given.is_file():
-            request = MechanismRequest(kind, participation)
-            return cached_mechanism(request, default_cache())
-        return _long_enough(given, _strategy(given, participation), participation.rounds)
-
-
-def _long_enough(given: Path, found: Strategy, n: int) -> Strategy:
-    if found.most_rounds is not None and found.most_rounds < n:
-        raise ValueError(
-            f"mechanism {str(given)!r} is for {found.most_rounds:,} rounds, and the trace has "
-            f"{n:,}; make a longer one"
-        )
-    return found
+        found = _strategy(given, MinSep(n, 1, n))
+        if found.most_rounds is not None and found.most_rounds < n:
+            raise ValueError(
+                f"mechanism {str(given)!r} is for {found.most_rounds:,} rounds, and the trace has "
+                f"{n:,}; make a longer one"
+            )
+        return found
 
 
 def _strategy(given: Path, participation: MinSep, workload: Workload = PREFIX) -> Strategy:

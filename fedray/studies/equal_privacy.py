@@ -1,11 +1,6 @@
 """Mechanisms at equal privacy: each is calibrated to one epsilon or rho on a trace, then trained
-with several seeds.
-
-    OUT/
-      mechanisms/NAME.json     the mechanism
-      runs/NAME-SEED/          a trained run
-
-An interrupted comparison continues from the runs that are there.
+with several seeds. OUT has mechanisms/NAME.json and the trained runs, runs/NAME-SEED/; an
+interrupted comparison continues from the runs that are there.
 """
 
 import os
@@ -15,21 +10,16 @@ from pathlib import Path
 
 from fedray.audit.calibration import calibrate_trace
 from fedray.base.errors import InputError
-from fedray.base.rounding import significant
-from fedray.mechanisms.accounting.calibration import check_one_target
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.identity import Identity
-from fedray.runs.calibrated import ensures
+from fedray.runs.calibrated import calibrated, ensures
 from fedray.runs.learning import scenario_of, scenario_to_train, train_many
 from fedray.runtime.placement import Placement
 from fedray.studies.compare import Comparison, comparison_of
-from fedray.studies.design import mechanism_at
+from fedray.studies.design import mechanism_over
 from fedray.trace.imported import open_trace
 from fedray.trace.partial import new_directory
 from fedray.trace.reader import Trace
-
-WITHOUT_NOISE = "none"
-"""Name of the training without noise, which is not calibrated."""
 
 
 def compare_mechanisms(
@@ -48,19 +38,18 @@ def compare_mechanisms(
     """Trains mechanisms on one trace at one epsilon, and compares them by paired seeds.
 
     The epsilon is the enforced one if the rules of the trace ensure anything, and else the observed
-    one. Kinds that are optimised are optimised for the participation of that guarantee.
+    one. Kinds are optimised for the participation of that guarantee.
 
     Args:
         trace: trace of a simulation, opened or as its directory.
-        mechanisms: kinds, or files of mechanisms; "none" adds a training without noise.
-        out: directory of the mechanisms and runs; runs that are there are not repeated. Default: a
-            new one under runs/.
+        mechanisms: kinds or files of mechanisms; "none" trains without noise.
+        out: directory of mechanisms and runs; default: a new one under runs/.
         epsilon: epsilon of every mechanism at delta. Give this or rho.
         rho: rho (zCDP) of every mechanism.
         delta: delta of epsilon; default: that of the trace.
         seeds: number of trainings of each mechanism, with training.seed from 1 on.
         placement: where the trainings run, each a task in one process.
-        on_progress: called with lines about mechanisms and trainings.
+        on_progress: called with lines about calibrations and trainings.
         trust_code: whether the code of a custom task that came with the trace may be run.
 
     Returns:
@@ -70,66 +59,38 @@ def compare_mechanisms(
         InputError: an argument is out of range, a mechanism cannot be made or calibrated, `out`
             holds other trainings, or code is not trusted.
     """
-    check_one_target(epsilon, rho)
     if seeds < 1:
         raise InputError.of("seeds", seeds, "must be at least 1", "3 give an interval")
-    opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    # A log has no data to train on.
-    own = scenario_of(opened)
-    assert isinstance(opened, Trace)
-    if not trust_code:
-        own.demand_trust_of_training()
-    paths = _named(mechanisms)
-    target = {"epsilon": epsilon, "rho": rho, "delta": delta}
-    limits = calibrate_trace(opened, **target, mechanism=Identity())
-    kind = "enforced" if ensures(limits.enforced.guarantee.participation) else "observed"
-    directory = Path(os.path.abspath(out or new_directory(f"{own.name}-mechanisms")))
-    keys: dict[str, list[str]] = {}
-    for name, path in paths.items():
-        on_progress(f"calibrating {name}")
-        keys[name] = ["privacy.mechanism=none"]
-        if path is not None:
-            strategy = mechanism_at(path, getattr(limits, kind).guarantee.participation)
-            file = directory / "mechanisms" / f"{name}.json"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_strategy(strategy, file)
-            found = getattr(calibrate_trace(opened, **target, mechanism=strategy), kind)
-            if found.noise_multiplier is None:
-                raise InputError.of("mechanisms", name, found.guarantee.reason, "leave it out")
-            z = significant(found.noise_multiplier)
-            keys[name] = [f"privacy.mechanism={file}", f"privacy.noise_multiplier={z}"]
-    wanted = {
-        (name, seed): (
-            scenario_to_train(
-                opened,
-                own.with_overrides(
-                    f"privacy.delta={limits.delta!r}", *more, f"training.seed={seed}"
-                ),
-            ),
-            directory / "runs" / f"{name}-{seed}",
-        )
-        for name, more in keys.items()
-        for seed in range(1, seeds + 1)
-    }
-    (directory / "runs").mkdir(parents=True, exist_ok=True)
-    runs = train_many(opened, wanted, placement, on_progress)
-    found = comparison_of([*runs.values()], opened, limits.delta, [*paths])
-    ranked = found.ranked
-    return replace(
-        found, groups=(*ranked, *(group for group in found.groups if group not in ranked))
-    )
-
-
-def _named(mechanisms: Sequence[str]) -> dict[str, Path | None]:
-    """Returns the mechanisms by their names, those of files without folder and suffix; None for a
-    training without noise."""
-    named = {
-        Path(each).stem if Path(each).suffix else each: None
-        if each == WITHOUT_NOISE
-        else Path(each)
-        for each in mechanisms
-    }
-    if not mechanisms or len(named) < len(mechanisms):
+    named = {Path(each).stem if Path(each).suffix else each: Path(each) for each in mechanisms}
+    if not named or len(named) < len(mechanisms):
         rule = "must be one or more mechanisms of different names"
         raise InputError.of("mechanisms", ",".join(mechanisms), rule, "name each once")
-    return named
+    opened = trace if isinstance(trace, Trace) else open_trace(trace)
+    own = scenario_of(opened)
+    assert isinstance(opened, Trace), "a log has no scenario"
+    if not trust_code:
+        own.demand_trust_of_training()
+    limits = calibrate_trace(opened, epsilon=epsilon, rho=rho, delta=delta, mechanism=Identity())
+    basis = "enforced" if ensures(limits.enforced.guarantee.participation) else "observed"
+    target = f"target_epsilon={epsilon!r}" if rho is None else f"target_rho={rho!r}"
+    directory = Path(os.path.abspath(out or new_directory(f"{own.name}-mechanisms")))
+    (directory / "mechanisms").mkdir(parents=True, exist_ok=True)
+    (directory / "runs").mkdir(exist_ok=True)
+    wanted = {}
+    for name, path in named.items():
+        on_progress(f"calibrating {name}")
+        keys = ["privacy.mechanism=none"]
+        if name != "none":
+            participation = getattr(limits, basis).guarantee.participation
+            file = directory / "mechanisms" / f"{name}.json"
+            write_strategy(mechanism_over(path, opened.committed_rounds, participation), file)
+            keys = [f"privacy.mechanism={file}", f"privacy.{target}"]
+        changed = own.with_overrides(f"privacy.delta={limits.delta!r}", *keys)
+        scenario = calibrated(scenario_to_train(opened, changed), opened, on_progress, basis)
+        for seed in range(1, seeds + 1):
+            seeded = scenario.with_overrides(f"training.seed={seed}")
+            wanted[name, seed] = seeded, directory / "runs" / f"{name}-{seed}"
+    runs = train_many(opened, wanted, placement, on_progress)
+    found = comparison_of([*runs.values()], opened, limits.delta, [*named])
+    others = [group for group in found.groups if group not in found.ranked]
+    return replace(found, groups=(*found.ranked, *others))
