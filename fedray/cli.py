@@ -18,7 +18,8 @@ from fedray.commands.budget import budget
 from fedray.commands.cache import cache
 from fedray.commands.calibrate import calibrate
 from fedray.commands.canary import canary
-from fedray.commands.compare import compare, compare_mechanisms
+from fedray.commands.compare import compare
+from fedray.commands.compare_mechanisms import compare_mechanisms
 from fedray.commands.data import data
 from fedray.commands.declaring import declared
 from fedray.commands.evaluate import evaluate

@@ -15,15 +15,16 @@ from fedray.mechanisms.identity import Identity
 from fedray.runs.calibrated import calibrated, ensures
 from fedray.runs.learning import scenario_of, scenario_to_train, train_many
 from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
 from fedray.studies.compare import Comparison, comparison_of
 from fedray.studies.design import mechanism_over
-from fedray.trace.imported import open_trace
+from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory
 from fedray.trace.reader import Trace
 
 
 def compare_mechanisms(
-    trace: Trace | str | Path,
+    trace: Trace | ImportedTrace | str | Path,
     mechanisms: Sequence[str],
     out: str | Path | None = None,
     *,
@@ -31,6 +32,7 @@ def compare_mechanisms(
     rho: float | None = None,
     delta: float | None = None,
     seeds: int = 3,
+    scenario: Scenario | None = None,
     placement: Placement | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
     trust_code: bool = False,
@@ -48,6 +50,7 @@ def compare_mechanisms(
         rho: rho (zCDP) of every mechanism.
         delta: delta of epsilon; default: that of the trace.
         seeds: number of trainings of each mechanism, with training.seed from 1 on.
+        scenario: source of data and training, as of `train`; default: that of the trace.
         placement: where the trainings run, each a task in one process.
         on_progress: called with lines about calibrations and trainings.
         trust_code: whether the code of a custom task that came with the trace may be run.
@@ -65,8 +68,8 @@ def compare_mechanisms(
     if not named or len(named) < len(mechanisms):
         rule = "must be one or more mechanisms of different names"
         raise InputError.of("mechanisms", ",".join(mechanisms), rule, "name each once")
-    opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    own = scenario_of(opened)
+    opened = open_trace(trace) if isinstance(trace, str | Path) else trace
+    own = scenario or scenario_of(opened)
     assert isinstance(opened, Trace), "a log has no scenario"
     if not trust_code:
         own.demand_trust_of_training()
@@ -86,9 +89,9 @@ def compare_mechanisms(
             write_strategy(mechanism_over(path, opened.committed_rounds, participation), file)
             keys = [f"privacy.mechanism={file}", f"privacy.{target}"]
         changed = own.with_overrides(f"privacy.delta={limits.delta!r}", *keys)
-        scenario = calibrated(scenario_to_train(opened, changed), opened, on_progress, basis)
+        cell = calibrated(scenario_to_train(opened, changed), opened, on_progress, basis)
         for seed in range(1, seeds + 1):
-            seeded = scenario.with_overrides(f"training.seed={seed}")
+            seeded = cell.with_overrides(f"training.seed={seed}")
             wanted[name, seed] = seeded, directory / "runs" / f"{name}-{seed}"
     runs = train_many(opened, wanted, placement, on_progress)
     found = comparison_of([*runs.values()], opened, limits.delta, [*named])
