@@ -51,6 +51,8 @@ COSTS = (
 
 ANSWERED = "accuracy"
 """Metric of the answer; tasks without it are compared by their first one."""
+MOST_NAMED = 4
+"""Largest number of settings that a sentence names one by one."""
 DEVIATIONS = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 """Standard errors on either side of zero within which a difference may be chance."""
 
@@ -81,6 +83,11 @@ class Group:
     def seeds(self) -> InJson[list[int]]:
         """Seeds of its runs, in order."""
         return sorted(self.runs)
+
+    @property
+    def name(self) -> str:
+        """Its label for sentences, in which commas separate groups."""
+        return self.label.replace(",", "")
 
     @property
     def privacy(self) -> dict[str, Any]:
@@ -181,20 +188,25 @@ class Comparison(DrawnResult):
     def answer(self) -> InJson[str]:
         """The best group and the differences of the others from it, or the groups that the runs do
         not tell apart, in a sentence."""
-        (best, *others), name = self.ranked, self.metric.name
-        found = {each.label: self.difference(each, name, best) for each in others}
-        doubtful = [each.label for each in others if self._may_be_chance(each, name, best)]
-        said = f"{best.label}{' is best' if others else ''}: {self._mean_text(best)}"
+        (best, *others), metric = self.ranked, self.metric.name
+        found = {each.name: self.difference(each, metric, best) for each in others}
+        # Settings without a common seed, such as random trainings, form no pairs.
+        doubtful = [
+            each.name
+            for each in others
+            if not found[each.name].count or self._may_be_chance(each, metric, best)
+        ]
+        said = f"{best.name}{' is best' if others else ''}: {self._mean_text(best)}"
         if doubtful:
-            rivals = f"{', '.join([best.label, *doubtful[:-1]])} and {doubtful[-1]}"
-            said = f"{rivals} cannot be told apart: {best.label} has {self._mean_text(best)}"
+            rivals = f"{best.name} and {_few(doubtful)}"
+            said = f"{rivals} cannot be told apart: {best.name} has {self._mean_text(best)}"
         if self.basis:
             spent = max(self._epsilons(self.basis).values())
             said += f" at epsilon {_brief(spent)} ({self.basis})"
-        if others:
-            listed = ", ".join(f"{label} {interval_text(d, '+.4f')}" for label, d in found.items())
-            is_sample = min(difference.count for difference in found.values()) > 1
-            said += f"; {listed}, differences of {'paired seeds' if is_sample else 'one seed'}"
+        pairs = [f"{label} {interval_text(d, '+.4f')}" for label, d in found.items() if d.count]
+        if pairs:
+            is_sample = min(each.count for each in found.values()) > 1
+            said += f"; {_few(pairs)}, differences of {'paired seeds' if is_sample else 'one seed'}"
         silent = [each for each in self.groups if each not in self.ranked]
         without = "".join(f" Without noise: {self._mean_text(each)}." for each in silent)
         return f"{said}.{without}"
@@ -205,7 +217,7 @@ class Comparison(DrawnResult):
         found: list[str] = []
         spent = self._epsilons("enforced") or self._epsilons("observed")
         if spent and not self.basis:
-            named = ", ".join(f"{label} {_brief(value)}" for label, value in spent.items())
+            named = _few([f"{label} {_brief(value)}" for label, value in spent.items()])
             found.append(
                 f"Epsilon differs by more than {EQUAL_PRIVACY:.0%} ({named}), so differences are "
                 "due to the noise as well; give all runs the same privacy.target_epsilon."
@@ -214,7 +226,7 @@ class Comparison(DrawnResult):
         # Seeds share their held-out devices, so more seeds do not make this error smaller.
         if others and self._is_within_errors(others[0], self.metric.name, best):
             found.append(
-                f"The held-out set is too small to tell {best.label} and {others[0].label} apart: "
+                f"The held-out set is too small to tell {best.name} and {others[0].name} apart: "
                 f"their difference is below {DEVIATIONS:.2f} standard errors of two evaluations, "
                 "taken as independent; raise training.evaluation_devices."
             )
@@ -230,8 +242,8 @@ class Comparison(DrawnResult):
         return f"{self.metric.title} {mean} {unit}".rstrip()
 
     def _epsilons(self, kind: str) -> dict[str, float]:
-        """Returns epsilon by label, of groups with noise; empty unless all are known."""
-        spent = {group.label: (group.epsilon or {}).get(kind) for group in self._noisy}
+        """Returns epsilon by name, of groups with noise; empty unless all are known."""
+        spent = {group.name: (group.epsilon or {}).get(kind) for group in self._noisy}
         known = {label: value for label, value in spent.items() if value is not None}
         return known if len(known) == len(spent) else {}
 
@@ -409,6 +421,12 @@ def _gathered(runs: Sequence[TrainedRun]) -> list[dict[int, TrainedRun]]:
     return list(groups.values())
 
 
+def _few(parts: Sequence[str]) -> str:
+    """Returns the first of some parts of a sentence, and how many more there are."""
+    more = len(parts) - MOST_NAMED
+    return ", ".join(parts[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def _brief(figure: float) -> str:
     """Returns an epsilon rounded up to three digits, as "8" or "0.512"."""
     text = up(figure, max(0, decimals_of(figure) - DIGITS + 3))
@@ -422,7 +440,7 @@ def _settings(run: TrainedRun) -> dict[str, Any]:
     # Two copies of a file are one setting: its digest is compared.
     left_out = {"training.seed", *FILE_KEYS}
     if scenario["privacy"]["mechanism"]["kind"] == "none":
-        left_out |= {"privacy.noise_multiplier", "privacy.delta"}  # not read
+        left_out.add("privacy.noise_multiplier")  # not read
     return {key: value for key, value in flat if key not in left_out}
 
 

@@ -106,8 +106,8 @@ def _groups_table(comparison: Comparison) -> Table:
         "bytes per upload": lambda group: _shown(_first(group).bytes_per_upload, ",d"),
         "seconds per round": lambda group: _shown(_first(group).seconds_per_round, ".4g"),
     }
-    notes = (f"{_epsilon_words(comparison)} {COSTS} They are those of the least seed.",)
-    return Table.of("Privacy and costs", comparison.groups, cells, *notes)
+    title = f"Privacy at delta {given(comparison.delta)}, and costs of the least seed"
+    return Table.of(title, comparison.groups, cells, COSTS)
 
 
 def _first(group: Group) -> TrainedRun:
@@ -234,12 +234,3 @@ def _against(
 
 def _epsilon(group: Group) -> float | None:
     return None if group.epsilon is None else group.epsilon["observed"]
-
-
-def _epsilon_words(comparison: Comparison) -> str:
-    if all(group.epsilon is None for group in comparison.groups):
-        return "Epsilon is not known without the trace."
-    return (
-        f"Epsilon at delta {given(comparison.delta)}: observed in this trace, and enforced by "
-        "the rules of the run."
-    )
