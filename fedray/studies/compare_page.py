@@ -149,13 +149,18 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
     """Every metric over rounds; and after the last round against epsilon, if that is known."""
     figures: list[Shown] = list(_surfaces(comparison)) if comparison.axes else []
     figures += [_curve(comparison, metric) for metric in comparison.metrics]
+    kind = comparison.basis or "observed"
+
+    def epsilon(group: Group) -> float | None:
+        return (group.epsilon or {}).get(kind)
+
     # A group whose trace is not at hand has no epsilon to stand over.
-    known = [group for group in comparison.groups if _epsilon(group) is not None]
+    known = [group for group in comparison.groups if epsilon(group) is not None]
     if known:
         axis = Axis(f"Epsilon at delta = {given(comparison.delta)}", decimals=4)
-        note = " Epsilon is the observed one of the trace."
+        note = f" Epsilon is the {kind} one."
         figures += [
-            _against(comparison, each, known, "epsilon", axis, _epsilon, note)
+            _against(comparison, each, known, "epsilon", axis, epsilon, note)
             for each in comparison.metrics
         ]
     return figures
@@ -230,7 +235,3 @@ def _against(
             for place, (group, mean) in enumerate(zip(groups, means, strict=True))
         ),
     )
-
-
-def _epsilon(group: Group) -> float | None:
-    return None if group.epsilon is None else group.epsilon["observed"]
