@@ -47,6 +47,7 @@ from fedray.noise import CorrelatedNoise as CorrelatedNoise
 from fedray.report.files import write_figures as write_figures
 from fedray.report.page import write_report as write_report
 from fedray.report.progress import show_progress as show_progress
+from fedray.runs.calibrated import calibrated as calibrated
 from fedray.runs.learning import train as train
 from fedray.runs.learning import train_many as train_many
 from fedray.runs.pipeline import resume_run as resume_run
@@ -72,6 +73,7 @@ from fedray.studies.canary import Trains as Trains
 from fedray.studies.canary import run_canary as run_canary
 from fedray.studies.compare import Comparison as Comparison
 from fedray.studies.compare import compare_runs as compare_runs
+from fedray.studies.equal_privacy import compare_mechanisms as compare_mechanisms
 from fedray.studies.fit import Fit as Fit
 from fedray.studies.fit import FittedRun as FittedRun
 from fedray.studies.fit import fit_min_sep as fit_min_sep

@@ -19,6 +19,7 @@ from fedray.commands.cache import cache
 from fedray.commands.calibrate import calibrate
 from fedray.commands.canary import canary
 from fedray.commands.compare import compare
+from fedray.commands.compare_mechanisms import compare_mechanisms
 from fedray.commands.data import data
 from fedray.commands.declaring import declared
 from fedray.commands.evaluate import evaluate
@@ -44,7 +45,7 @@ from fedray.commands.train import train
 from fedray.commands.verify import verify
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Simulate and train": (run, train, pretrain, compare, evaluate, answer),
+    "Simulate and train": (run, train, pretrain, compare, compare_mechanisms, evaluate, answer),
     "Audit": (import_, audit, verify, budget, report, calibrate, canary, audit_model),
     "Design mechanisms and runs": (optimize, mechanism, plan, stress),
     "Model populations": (population, fit_log, fit_min_sep),

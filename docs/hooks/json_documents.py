@@ -102,6 +102,7 @@ DOCUMENTS: Mapping[str, Document] = {
         printed.Written,
         files="The file results.json of a sweep that trains has these keys, without the files.",
     ),
+    "fedray compare-mechanisms": Document(Comparison, printed.Written),
     "fedray answer": Document(
         Answers,
         printed.WrittenAnswer,

@@ -34,6 +34,7 @@ AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Running and training",
         (
             "fedray.runs.simulation",
+            "fedray.runs.calibrated",
             "fedray.runs.pipeline",
             "fedray.runs.learning",
             "fedray.runs.pretraining",

@@ -1,10 +1,11 @@
 """`fedray compare`: compare trained runs of one trace."""
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from fedray.commands.output import print_files, print_result, write_shown
+from fedray.commands.output import print_files, print_pieces, print_result, write_shown
 
 
 def compare(
@@ -16,10 +17,10 @@ def compare(
     figures: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Compare trained runs of one trace: settings, metrics, privacy, costs, paired differences.
+    """Compare trained runs of one trace: metrics, paired differences, privacy and costs.
 
-    Runs that differ only in training.seed are a group, with a mean over its seeds. Groups are
-    compared by the differences of runs with the same seed.
+    The first line is the answer. Runs that differ only in training.seed are a group, with a mean
+    over its seeds. Groups are compared by the differences of runs with the same seed.
 
     Args:
         runs (RUN): directories of `fedray train`, or traces with a trained run
@@ -29,12 +30,21 @@ def compare(
     from fedray.studies.compare import compare_runs
 
     result = compare_runs(runs, trace, delta)
-    # Files are written before anything is printed, because the JSON names them.
-    written = write_shown(result, page, figures)
-    print_result(result, as_json, **written)
-    if as_json:
-        return
+    print_comparison(result, page, figures, as_json)
     # Without the trace, the participations that epsilon follows from are unknown.
-    if not result.assumptions:
+    if not result.assumptions and not as_json:
         typer.echo("Epsilon is not known without the trace; give it by --trace.")
-    print_files(written)
+
+
+def print_comparison(result: Any, page: Path | None, figures: Path | None, as_json: bool) -> None:
+    """Writes the page and figures of a comparison, and prints its answer, warnings and tables."""
+    # Files are written before anything is printed, because the JSON names them.
+    from fedray.report.table import Paragraph
+
+    written = write_shown(result, page, figures)
+    if not as_json:
+        warnings = (Paragraph("WARNING: ", each) for each in result.warnings)
+        print_pieces([Paragraph("", result.answer), *warnings, ""])
+    print_result(result, as_json, **written)
+    if not as_json:
+        print_files(written)

@@ -13,7 +13,7 @@ from fedray.commands.budget import day_of, say_if_same
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import IS_QUIET, progress_of_run
 from fedray.commands.run_results import print_run, print_run_of_tasks
-from fedray.commands.run_start import say_compiling, say_supply
+from fedray.commands.run_start import read_calibrated, say_compiling, say_supply
 
 
 def run(
@@ -41,14 +41,13 @@ def run(
     # Imports are inside the commands, so that those without Ray and torch start at once.
     from fedray.runs.budgeted import charge_run, reserved
     from fedray.scenario import SeveralTasks
-    from fedray.scenario.several_tasks import read_scenario
     from fedray.trace.several_tasks import TasksRun
 
     day = day_of(start)
     placement = placement_of(place)
     value = None
     if scenario is not None:
-        value = read_scenario(scenario, overrides or (), trust_code=trust_code)
+        value = read_calibrated(scenario, overrides or (), trust_code)
     if tensorboard is not None and isinstance(value, SeveralTasks):
         raise InputError(
             "--tensorboard would write the curves of several tasks over one another; leave it out, "

@@ -1,8 +1,12 @@
 """Messages at the start of a run: compilation, and the supply of devices."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
+
+from fedray.commands.progress import IS_QUIET
 
 
 def say_compiling() -> None:
@@ -11,6 +15,20 @@ def say_compiling() -> None:
 
     if not is_compiled():
         typer.echo("compiling  once for this version of the code; it takes a minute", err=True)
+
+
+def read_calibrated(scenario: Path, overrides: Sequence[str], trust_code: bool) -> Any:
+    """Returns the scenario of a run, with the noise that its privacy target needs."""
+    from fedray.runs.calibrated import calibrated
+    from fedray.scenario.several_tasks import read_scenario
+
+    return calibrated(read_scenario(scenario, overrides, trust_code=trust_code), say=say_noise)
+
+
+def say_noise(line: str) -> None:
+    """Prints the noise that a privacy target needs, unless the command is quiet."""
+    if not IS_QUIET.get():
+        typer.echo(f"noise   {line}", err=True)
 
 
 def say_supply(scenario: Any) -> None:

@@ -12,6 +12,7 @@ from fedray.base.errors import InputError
 from fedray.commands.output import print_json, print_pieces
 from fedray.commands.placing import placement_of
 from fedray.commands.progress import progress_of_run
+from fedray.commands.run_start import say_noise
 
 
 def train(
@@ -35,7 +36,8 @@ def train(
         out (DIR): new directory for the model; default: one under runs/
         resume (DIR): directory of an interrupted training to continue
     """
-    from fedray.runs.learning import scenario_of
+    from fedray.runs.calibrated import calibrated
+    from fedray.runs.learning import scenario_of, scenario_to_train
     from fedray.runs.learning import train as train_on
     from fedray.scenario import Scenario
     from fedray.trace.imported import open_trace
@@ -49,6 +51,7 @@ def train(
         value = Scenario.from_toml(scenario, overrides or (), trust_code=True)
     else:
         value = scenario_of(opened).with_overrides(*(overrides or ()))
+    value = calibrated(scenario_to_train(opened, value), opened, say_noise)
     # The hint repeats all that decides the result, so that it can be pasted.
     sets = [f"--set={each}" for each in overrides or ()]
     named = [str(scenario)] if scenario is not None else []

@@ -6,18 +6,13 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-import numpy as np
-
 from fedray.audit.audit import audit_trace
-from fedray.audit.guarantees import fitting, limits_at
 from fedray.audit.ledger import Ledger
 from fedray.audit.noise import ServerNoise, permitted_noise, released
-from fedray.audit.questions import vocabulary_cost
-from fedray.audit.rules import rules_of
-from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.zcdp import rho_of
-from fedray.runs.sustainable import contributions_of_a_device, last_report
+from fedray.runs.calibrated import check_only_models, worst_participation
+from fedray.runs.sustainable import last_report
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
 from fedray.server.rounds.stored import MOST_FAILURES
@@ -77,31 +72,14 @@ def reserved(
 def worst_rho(scenario: Scenario) -> float:
     """Returns the largest rho that a device may spend in any run of a scenario.
 
-    A budget (`privacy.stop_at`) bounds it, and so do the rules that devices keep. Upload windows
-    end at known times, so that what an audit will enforce is known. The times of other rounds are
-    not, so a timer only limits how often a device comes in the days of a run.
+    A budget (`privacy.stop_at`) bounds it, and so does `worst_participation`.
 
     Raises:
         InputError: the run adds no noise, or no theorem covers the rules.
     """
-    privacy, n = scenario.privacy, scenario.rounds.count
-    if scenario.analytics is not None or vocabulary_cost(scenario) is not None:
-        raise InputError(
-            "a ledger counts updates of models only, and the scenario has a question (analytics) "
-            "or a private vocabulary; leave the ledger out"
-        )
+    check_only_models(scenario, "the ledger")
+    privacy, permitted = scenario.privacy, worst_participation(scenario)
     strategy, limit = privacy.needed_strategy(), privacy.largest_sensitivity
-    uploads = scenario.rounds.uploads
-    if uploads is not None:
-        ends = uploads.seconds * np.arange(1, uploads.windows + 1, dtype=np.float64)
-        opened: Float64Array = np.repeat(ends, uploads.rounds_of_windows(n))
-        permitted = limits_at(scenario, opened, opened, opened).participation
-        assert permitted is not None, "stored uploads always have limits"
-    else:
-        rules = [each for each in rules_of(scenario.participation) if not each.unkept]
-        b = max(1, *(each.separation for each in rules)) if rules else 1
-        k = min((each.most for each in contributions_of_a_device(scenario)), default=n)
-        permitted = fitting(n, min(b, n), k)
     try:
         value = strategy.participation_sensitivity(permitted).value
     except ValueError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedray.base.errors import CheckpointError, FedrayError, InputError
 from fedray.clients.data.factory import build_index
 from fedray.runs import learning, simulation
+from fedray.runs.calibrated import calibrated
 from fedray.runs.learning import DeviceTime, LiveTraining, finish_training
 from fedray.runs.simulation import (
     read_unfinished_scenario,
@@ -53,6 +54,7 @@ def run_scenario(
     """
     # Reading the data may take minutes, so this is checked first.
     check_sustainable(scenario)
+    scenario = calibrated(scenario)
     # Choosing the placement may train devices, which need their data.
     build_index(scenario, on_progress)
     time_of_devices = DeviceTime(scenario)
@@ -90,6 +92,7 @@ def resume_run(
         CheckpointError: the directory holds no unfinished run.
         FedrayError: see `run_scenario`.
     """
+    scenario = None if scenario is None else calibrated(scenario)
     # The trace is complete, so only the training can be left.
     if (Path(directory) / RUN_FILE).exists():
         trace = Trace.open(directory)
@@ -130,6 +133,7 @@ def run_tasks(
         FedrayError: see `simulate_tasks` and `fedray.train`. `resume_tasks` continues.
     """
     check_sustainable(several)
+    several = calibrated(several)
     # Errors in data are reported before the simulation, not after it.
     for task in several.tasks:
         build_index(task.scenario, on_progress)
@@ -160,6 +164,7 @@ def resume_tasks(
         InputError: code is not trusted.
         FedrayError: see `run_tasks`.
     """
+    several = None if several is None else calibrated(several)
     if is_of_tasks(directory):
         found = TasksRun.open(directory)
         # If all traces are complete, only trainings can be left.

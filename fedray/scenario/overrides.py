@@ -17,7 +17,7 @@ from fedray.scenario.buffer import AnyStalenessWeighting
 from fedray.scenario.clipping import AnyClipping
 from fedray.scenario.data import AnyData
 from fedray.scenario.participation import AnyPolicy
-from fedray.scenario.privacy import AnyMechanism
+from fedray.scenario.privacy import TARGETS, AnyMechanism
 from fedray.scenario.rounds import AnyClosing
 from fedray.scenario.tasks import AnyTask
 from fedray.scenario.training import AnyServerStep, AnyWork, with_task_as_table
@@ -127,6 +127,11 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
         kind_before = kinds.get(before) if isinstance(before, str) else None
         _forget_keys_of_another_kind(table, kind_before, kinds[value])
     table[names[-1]] = value
+    # Noise is stated by one of these keys, and the override is the newer statement.
+    stated = (*TARGETS, "noise_multiplier")
+    if names[0] == "privacy" and names[-1] in stated:
+        for name in {*stated} - {names[-1]}:
+            table.pop(name, None)
 
 
 def _forget_keys_of_another_kind(

@@ -1,5 +1,6 @@
 """The table `privacy`: the noise mechanism and its claims."""
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -18,6 +19,10 @@ from fedray.scenario.clipping import AnyClipping, FixedClipping, NoClipping
 
 NO_GUARANTEE = "no guarantee: no noise was added"
 """Text in place of every privacy figure of a run without noise."""
+
+
+TARGETS = ("target_epsilon", "target_rho")
+"""Keys that state a privacy target in place of a noise multiplier."""
 
 
 class NoNoise(Table):
@@ -70,9 +75,19 @@ class Privacy(Table):
         "mechanisms/README.md), the name of a mechanism file next to the scenario file, or a kind "
         'that needs no parameters, such as "tree"; "none" adds no noise.',
     )
-    noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
+    noise_multiplier: Annotated[
+        float,
+        # NaN until a target is calibrated, which no file can hold.
+        Field(ge=0.01, le=1e6, exclude_if=math.isnan),
+    ] = 7.0
     """Standard deviation of the noise divided by the largest contribution of a device (the clip
     norm, or its value after encoding), for C of unit scale (z in mechanisms/README.md)."""
+    target_epsilon: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Largest enforced epsilon at `delta`, in place of noise_multiplier: a run gets, and records,
+    the least noise with which the rules that hold before it ensure this epsilon; a training gets
+    that of the rules at the times of its trace. Default: noise_multiplier is used."""
+    target_rho: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Largest enforced rho (zCDP), in place of target_epsilon."""
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Largest L2 norm of a device's update; with adaptive clipping, its first value."""
     clipping: AnyClipping = Field(
@@ -118,6 +133,13 @@ class Privacy(Table):
         return self.strategy
 
     @property
+    def target(self) -> tuple[str, float] | None:
+        """Key and value of the target that the noise is to be calibrated to; None if the noise
+        multiplier is known."""
+        stated = ((key, getattr(self, key)) for key in TARGETS)
+        return next((each for each in stated if each[1] is not None), None)
+
+    @property
     def largest_sensitivity(self) -> float | None:
         """Largest sensitivity that `stop_at` allows, at clip norm 1; None without a budget."""
         if self.stop_at is None:
@@ -157,6 +179,21 @@ class Privacy(Table):
             # A device that has spent exactly its budget is still within it.
             if most is not None and spent > most
         ]
+
+    @model_validator(mode="after")
+    def _noise_is_stated_once(self) -> Self:
+        if self.target is None:
+            return self
+        key, most = self.target
+        others = {*TARGETS, "noise_multiplier", "stop_at"} - {key}
+        for other in sorted(others & self.model_fields_set):
+            if getattr(self, other) is not None:
+                raise ValueError(f"{key}={most:g} with {other}: leave one of the two out")
+        if self.strategy is None or self.encoding.adds_noise:
+            raise ValueError(f"{key}={most:g}: the server adds no noise; leave {key} out")
+        # Whatever reads the noise before it is calibrated gets no number to rely on.
+        object.__setattr__(self, "noise_multiplier", math.nan)
+        return self
 
     @model_validator(mode="after")
     def _devices_can_add_the_noise(self) -> Self:

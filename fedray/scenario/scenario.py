@@ -123,7 +123,9 @@ class Scenario(Table):
         )
 
     def to_document(self) -> dict[str, Any]:
-        """Returns digest and tables as run.json, training.json and unfinished.json record them."""
+        """Returns digest and tables as run.json, training.json and unfinished.json record them.
+        Raises InputError if the noise is not calibrated."""
+        _ = self.update_noise_multiplier
         return {"scenario_digest": self.digest, "scenario": self.to_tables()}
 
     @classmethod
@@ -334,7 +336,8 @@ class Scenario(Table):
             )
         if self.privacy.strategy is not None:
             self._check_strategy(self.privacy.strategy)
-        _ = self.update_noise_multiplier  # refuses counts that use up the noise multiplier
+        if self.privacy.target is None:
+            _ = self.update_noise_multiplier  # refuses counts that use up the noise multiplier
         # A round with fewer reports than the sample could not train the promised number of devices.
         least = self.rounds.least_accepted
         takes_a_sample = self.training.enabled and not self.trains_whole_rounds
@@ -521,6 +524,14 @@ class Scenario(Table):
         spent on the count of short updates; 0 without noise."""
         if self.privacy.strategy is None:
             return 0.0
+        if self.privacy.target is not None:
+            key, most = self.privacy.target
+            raise InputError.of(
+                f"privacy.{key}",
+                most,
+                "states no noise multiplier yet",
+                "pass the scenario that `fedray.calibrated` returns",
+            )
         z, count_noise = self.privacy.noise_multiplier, self.count_noise
         return z if count_noise is None else update_noise_multiplier(z, count_noise)
 

@@ -8,7 +8,7 @@ trace and the seed.
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,11 +22,16 @@ from fedray.audit.tuning import Tuning
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import in_words, up
+from fedray.base.rounding import DIGITS, decimals_of, in_words, up
 from fedray.scenario import Scenario
-from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
-from fedray.studies.paired import CONFIDENCE, MeanInterval, mean_interval, paired_difference
+from fedray.studies.paired import (
+    CONFIDENCE,
+    MeanInterval,
+    interval_text,
+    mean_interval,
+    paired_difference,
+)
 from fedray.studies.trained_scenario import scenario_of_trained
 from fedray.trace.learned_from import open_trained, trace_of
 from fedray.trace.reader import Trace
@@ -44,17 +49,15 @@ COSTS = (
 )
 """Note for a reader of the costs."""
 
-CHANCE = (
-    "A difference of means over seeds is within Student's 95 % interval; one of a single seed is "
-    "within 1.96 standard errors of two evaluations, taken as independent. Evaluate on more "
-    "devices (training.evaluation_devices, training.evaluation_examples), or add seeds."
-)
-"""Rule by which a difference may be chance, and the remedy."""
+ANSWERED = "accuracy"
+"""Metric of the answer; tasks without it are compared by their first one."""
+MOST_NAMED = 4
+"""Largest number of settings that a sentence names one by one."""
 DEVIATIONS = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 """Standard errors on either side of zero within which a difference may be chance."""
 
 EQUAL_PRIVACY = 0.01
-"""Relative difference up to which two rhos, or two epsilons, are taken to be equal."""
+"""Relative difference up to which epsilons are taken to be equal."""
 MECHANISM = "privacy.mechanism"
 """The table whose kind names a group."""
 _Spent = dict[str, dict[str, float | None]]
@@ -82,6 +85,11 @@ class Group:
         return sorted(self.runs)
 
     @property
+    def name(self) -> str:
+        """Its label for sentences, in which commas separate groups."""
+        return self.label.replace(",", "")
+
+    @property
     def privacy(self) -> dict[str, Any]:
         """The table `privacy` of its scenarios, as JSON."""
         return next(iter(self.runs.values())).document["scenario"]["privacy"]
@@ -95,16 +103,6 @@ class Group:
     def noise_multiplier(self) -> InJson[float | None]:
         """Noise multiplier of its runs; None without noise."""
         return None if self.mechanism == "none" else self.privacy["noise_multiplier"]
-
-    @property
-    def observed_rho(self) -> float | None:
-        """zCDP of the recorded participations, or None if not known."""
-        return self.rho["observed"] if self.rho else None
-
-    @property
-    def enforced_epsilon(self) -> float | None:
-        """Epsilon of every participation that the rules allow, or None if not known."""
-        return self.epsilon["enforced"] if self.epsilon else None
 
     def finals(self, metric: str) -> dict[int, float]:
         """A metric after the last round, by seed."""
@@ -157,10 +155,6 @@ class Comparison(DrawnResult):
     """Varied keys of a sweep whose cells are the groups: horizontal, vertical or "", others."""
     tuning: IfAny[Tuning] = None
     """Privacy of all runs together, if they are the cells of a sweep, the best first."""
-    note: ClassVar[InJson[str]] = PAIRED
-    """Meaning of intervals and differences."""
-    costs_note: ClassVar[InJson[str]] = COSTS
-    """Meaning of the costs."""
 
     @cached_property
     def differing_keys(self) -> InJson[list[str]]:
@@ -168,61 +162,94 @@ class Comparison(DrawnResult):
         return sorted({key for group in self.groups for key in group.settings})
 
     @property
-    def privacy_note(self) -> InJson[str]:
-        """Groups that spend another observed rho than the first: groups of equal enforced epsilon,
-        and for the others the noise multipliers of equal observed rho. Empty if all are equal or
-        unknown."""
-        first = self.groups[0]
-        calibrated, needed, notes = [], [], []
-        silent = [group.label for group in self.groups if group.mechanism == "none"]
-        if silent:
-            notes.append(
-                f"{', '.join(silent)}: {NO_GUARANTEE}; its metrics are the ceiling for the others."
-            )
-        for group in self.groups[1:]:
-            base, rho = first.observed_rho, group.observed_rho
-            if group.noise_multiplier is None or not base or not rho or _are_equal(rho, base):
-                continue
-            # Runs may be calibrated to the enforced guarantee.
-            if _are_equal(group.enforced_epsilon, first.enforced_epsilon):
-                calibrated.append(group.label)
-                continue
-            # rho falls as the square of the noise multiplier.
-            multiplier = group.noise_multiplier * math.sqrt(rho / base)
-            needed.append(f"{up(multiplier, 4)} ({group.label})")
-        if calibrated:
-            notes.append(
-                f"Enforced epsilon is that of {first.label} for {', '.join(calibrated)}; observed "
-                "rho differs, because it follows from the participations of this trace."
-            )
-        if needed:
-            notes.append(
-                "The runs spend unequal observed rho (that of their participations, not of their "
-                "limits), so a difference in a metric is due to the noise as well as to the "
-                f"mechanism. They spend as much as {first.label} at "
-                f"privacy.noise_multiplier = {', '.join(needed)}."
-            )
-        return " ".join(notes)
+    def basis(self) -> InJson[str]:
+        """Guarantee of which all groups with noise have one epsilon, up to 1 %: `enforced` or
+        `observed`, whose epsilons are closer; empty if neither, or the trace is not known."""
+        kind = min(("enforced", "observed"), key=self._spread)
+        return kind if self._spread(kind) <= 1 + EQUAL_PRIVACY else ""
 
     @property
-    def evaluation_note(self) -> InJson[str]:
-        """Groups whose difference from the first is within the error of the evaluation; may be
-        empty."""
-        doubtful = []
-        for group in self.groups[1:]:
-            names = [
-                each.name.replace("_", " ")
-                for each in self.metrics
-                if self._may_be_chance(group, each.name)
-            ]
-            if names:
-                doubtful.append(f"{group.label} ({', '.join(names)})")
-        if not doubtful:
-            return ""
-        return (
-            f"WARNING: these cannot be told apart from {self.groups[0].label} by this evaluation: "
-            f"{'; '.join(doubtful)}. {CHANCE}"
-        )
+    def metric(self) -> Metric:
+        """Metric of the answer: accuracy if the task has it, else the first."""
+        return next((each for each in self.metrics if each.name == ANSWERED), self.metrics[0])
+
+    @property
+    def ranked(self) -> list[Group]:
+        """Groups with noise, or all if none has, by their mean of that metric, the best first."""
+        sign = -1.0 if self.metric.better == "higher" else 1.0
+        means = {each.label: sign * self.mean(each, self.metric.name).mean for each in self.groups}
+        # A diverged training comes last.
+        badness = {
+            label: mean if math.isfinite(mean) else math.inf for label, mean in means.items()
+        }
+        return sorted(self._noisy or self.groups, key=lambda group: badness[group.label])
+
+    @property
+    def answer(self) -> InJson[str]:
+        """The best group and the differences of the others from it, or the groups that the runs do
+        not tell apart, in a sentence."""
+        (best, *others), metric = self.ranked, self.metric.name
+        found = {each.name: self.difference(each, metric, best) for each in others}
+        # Settings without a common seed, such as random trainings, form no pairs.
+        doubtful = [
+            each.name
+            for each in others
+            if not found[each.name].count or self._may_be_chance(each, metric, best)
+        ]
+        said = f"{best.name}{' is best' if others else ''}: {self._mean_text(best)}"
+        if doubtful:
+            rivals = f"{best.name} and {_few(doubtful)}"
+            said = f"{rivals} cannot be told apart: {best.name} has {self._mean_text(best)}"
+        if self.basis:
+            spent = max(self._epsilons(self.basis).values())
+            said += f" at epsilon {_brief(spent)} ({self.basis})"
+        pairs = [f"{label} {interval_text(d, '+.4f')}" for label, d in found.items() if d.count]
+        if pairs:
+            is_sample = min(each.count for each in found.values()) > 1
+            said += f"; {_few(pairs)}, differences of {'paired seeds' if is_sample else 'one seed'}"
+        silent = [each for each in self.groups if each not in self.ranked]
+        without = "".join(f" Without noise: {self._mean_text(each)}." for each in silent)
+        return f"{said}.{without}"
+
+    @property
+    def warnings(self) -> InJson[tuple[str, ...]]:
+        """Reasons why the answer may not be due to the compared settings, in sentences."""
+        found: list[str] = []
+        spent = self._epsilons("enforced") or self._epsilons("observed")
+        if spent and not self.basis:
+            named = _few([f"{label} {_brief(value)}" for label, value in spent.items()])
+            found.append(
+                f"Epsilon differs by more than {EQUAL_PRIVACY:.0%} ({named}), so differences are "
+                "due to the noise as well; give all runs the same privacy.target_epsilon."
+            )
+        best, *others = self.ranked
+        # Seeds share their held-out devices, so more seeds do not make this error smaller.
+        if others and self._is_within_errors(others[0], self.metric.name, best):
+            found.append(
+                f"The held-out set is too small to tell {best.name} and {others[0].name} apart: "
+                f"their difference is below {DEVIATIONS:.2f} standard errors of two evaluations, "
+                "taken as independent; raise training.evaluation_devices."
+            )
+        return tuple(found)
+
+    @property
+    def _noisy(self) -> list[Group]:
+        return [group for group in self.groups if group.noise_multiplier is not None]
+
+    def _mean_text(self, group: Group) -> str:
+        unit = "" if self.metric.unit.startswith("share") else self.metric.unit
+        mean = interval_text(self.mean(group, self.metric.name), ".4f")
+        return f"{self.metric.title} {mean} {unit}".rstrip()
+
+    def _epsilons(self, kind: str) -> dict[str, float]:
+        """Returns epsilon by name, of groups with noise; empty unless all are known."""
+        spent = {group.name: (group.epsilon or {}).get(kind) for group in self._noisy}
+        known = {label: value for label, value in spent.items() if value is not None}
+        return known if len(known) == len(spent) else {}
+
+    def _spread(self, kind: str) -> float:
+        spent = self._epsilons(kind).values()
+        return max(spent) / min(spent) if spent else math.inf
 
     @property
     def compared(self) -> Annotated[list[ComparedGroup], Key("groups")]:
@@ -245,24 +272,34 @@ class Comparison(DrawnResult):
         """Mean of a metric after the last round, over the seeds of a group."""
         return mean_interval(group.finals(metric).values())
 
-    def difference(self, group: Group, metric: str) -> MeanInterval:
-        """Difference of a metric after the last round from the first group, over common seeds."""
-        return paired_difference(group.finals(metric), self.groups[0].finals(metric))
+    def difference(self, group: Group, metric: str, base: Group | None = None) -> MeanInterval:
+        """Difference of a metric after the last round from another group, by default the first,
+        over common seeds."""
+        return paired_difference(group.finals(metric), (base or self.groups[0]).finals(metric))
 
-    def _may_be_chance(self, group: Group, metric: str) -> bool:
-        """Whether a difference from the first group is known, and its 95 % interval holds zero."""
-        found, first = self.difference(group, metric), self.groups[0]
+    def _may_be_chance(self, group: Group, metric: str, base: Group) -> bool:
+        """Whether a difference from another group is known, and its 95 % interval holds zero."""
+        found = self.difference(group, metric, base)
         if not math.isfinite(found.mean):
             return False
         if found.count > 1:
             return not found.is_from_zero
         # A single pair has no interval over seeds, so the devices of its evaluation are the sample.
-        (seed,) = group.runs.keys() & first.runs.keys()
+        return self._is_within_errors(group, metric, base)
+
+    def _is_within_errors(self, group: Group, metric: str, base: Group) -> bool:
+        """Whether a difference is within the errors of two evaluations, taken as independent."""
+        common = group.runs.keys() & base.runs.keys()
         errors = [
-            each.runs[seed].last_evaluation()[metric].standard_error for each in (group, first)
+            each.runs[seed].last_evaluation()[metric].standard_error
+            for each in (group, base)
+            for seed in common
         ]
+        error = math.hypot(*errors) / math.sqrt(max(1, len(common)))
         # An unknown error is NaN, and shows no difference.
-        return not abs(found.mean) > DEVIATIONS * math.hypot(*errors)
+        return (
+            bool(common) and not abs(self.difference(group, metric, base).mean) > DEVIATIONS * error
+        )
 
     def to_arrow(self) -> pa.Table:
         """The runs, a row each: its group, its seed, and every metric after the last round."""
@@ -276,9 +313,7 @@ class Comparison(DrawnResult):
 
     def __repr__(self) -> str:
         runs = sum(len(group.runs) for group in self.groups)
-        return (
-            f"<Comparison of {runs} runs in {len(self.groups)} groups on {self.trace_digest[:12]}>"
-        )
+        return f"<Comparison of {runs} runs: {self.answer}>"
 
 
 def compare_runs(
@@ -312,9 +347,12 @@ def compare_runs(
 
 
 def comparison_of(
-    opened: Sequence[TrainedRun], trace: Trace | str | Path | None, delta: float | None
+    opened: Sequence[TrainedRun],
+    trace: Trace | str | Path | None,
+    delta: float | None,
+    names: Sequence[str] = (),
 ) -> Comparison:
-    """As `compare_runs`, of opened runs; one is enough."""
+    """As `compare_runs`, of opened runs; one is enough. Groups have `names` if they are given."""
     for other in opened[1:]:
         _demand_comparable(opened[0], other)
     # All runs share one trace, so any of them that lies in it will do.
@@ -326,7 +364,7 @@ def comparison_of(
     firsts = [next(iter(group.values())) for group in gathered]
     tables = [_settings(each) for each in firsts]
     differing = _differing(tables)
-    labels = _labels(tables, differing)
+    labels = names or _labels(tables, differing)
     first = opened[0]
     own_delta: float = first.document["scenario"]["privacy"]["delta"]
     delta = own_delta if delta is None else delta
@@ -338,11 +376,7 @@ def comparison_of(
         Group(
             label,
             runs_by_seed,
-            {
-                name: table[name]
-                for name in differing
-                if name in table and not _is_unread(name, table)
-            },
+            {name: table[name] for name in differing if name in table},
             figures.get("epsilon"),
             figures.get("rho"),
         )
@@ -387,10 +421,16 @@ def _gathered(runs: Sequence[TrainedRun]) -> list[dict[int, TrainedRun]]:
     return list(groups.values())
 
 
-def _are_equal(figure: float | None, other: float | None) -> bool:
-    if not figure or not other:
-        return False
-    return math.isclose(figure, other, rel_tol=EQUAL_PRIVACY)
+def _few(parts: Sequence[str]) -> str:
+    """Returns the first of some parts of a sentence, and how many more there are."""
+    more = len(parts) - MOST_NAMED
+    return ", ".join(parts[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _brief(figure: float) -> str:
+    """Returns an epsilon rounded up to three digits, as "8" or "0.512"."""
+    text = up(figure, max(0, decimals_of(figure) - DIGITS + 3))
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _settings(run: TrainedRun) -> dict[str, Any]:
@@ -399,6 +439,8 @@ def _settings(run: TrainedRun) -> dict[str, Any]:
     flat = [pair for name in TRAINED_TABLES for pair in _flat(name, scenario.get(name, {}))]
     # Two copies of a file are one setting: its digest is compared.
     left_out = {"training.seed", *FILE_KEYS}
+    if scenario["privacy"]["mechanism"]["kind"] == "none":
+        left_out.add("privacy.noise_multiplier")  # not read
     return {key: value for key, value in flat if key not in left_out}
 
 
@@ -425,60 +467,26 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> list[str]:
     """A name for each group, no two alike: its mechanism's kind, the kinds of other tables if these
     differ, and the keys that differ among groups of the same kinds."""
-    tables = {key.removesuffix(".kind") for each in settings for key in each if _is_kind(key)}
+    kinds = [key for key in differing if key.endswith(".kind")]
     # A table's kind stands before its other keys.
-    keys = sorted(differing, key=lambda key: (key.rpartition(".")[0], not _is_kind(key), key))
+    keys = sorted(differing, key=lambda key: (key.rpartition(".")[0], key not in kinds, key))
     labels: list[str] = []
     for each in settings:
+        # A key of one kind means nothing beside another kind, so only rivals decide.
+        rivals = [o for o in settings if all(o.get(kind) == each.get(kind) for kind in kinds)]
+        told = {*kinds, *_differing(rivals)} - {f"{MECHANISM}.kind"}
         parts = [each.get(f"{MECHANISM}.kind", "")]
-        for key in keys:
-            table = _table_with_kind(key, tables)
-            # A key of one kind means nothing beside another kind, so only rivals decide.
-            rivals = [
-                other
-                for other in settings
-                if _kind(other, table) == _kind(each, table) and not _is_unread(key, other)
-            ]
-            if _is_kind(key):
-                kind = _kind(each, table)
-                # A run without the table has its default, which needs no words.
-                if table != MECHANISM and kind is not None:
-                    parts.append(f"{_short(table)} {kind}")
-            elif key in _differing(rivals) and _is_shown(key, each):
-                parts.append(f"{_short(key)} {_value(each[key])}")
+        # A mechanism's long lists say nothing in a name.
+        parts += [
+            f"{_short(key.removesuffix('.kind'))} {_value(each[key])}"
+            for key in keys
+            if key in told and key in each and not isinstance(each[key], list)
+        ]
         label = ", ".join(parts)
         # Long lists are left out, so two labels may be alike, which then get numbers.
         alike = sum(known == label or known.startswith(f"{label} #") for known in labels)
         labels.append(f"{label} #{alike + 1}" if alike else label)
     return labels
-
-
-def _is_kind(key: str) -> bool:
-    return key.endswith(".kind")
-
-
-def _table_with_kind(key: str, tables: Collection[str]) -> str:
-    """The nearest table around a key that has a kind, or ""."""
-    while key and key not in tables:
-        key = key.rpartition(".")[0]
-    return key
-
-
-def _kind(settings: Mapping[str, Any], table: str) -> Any:
-    return settings.get(f"{table}.kind")
-
-
-def _is_shown(key: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a key has an effect in a group, and its value is not a mechanism's long list."""
-    if key not in settings or _is_unread(key, settings):
-        return False
-    return not (isinstance(settings[key], list | tuple) and key.startswith(f"{MECHANISM}."))
-
-
-def _is_unread(key: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a key is one of noise in a group without noise."""
-    is_of_noise = key in ("privacy.noise_multiplier", "privacy.delta")
-    return is_of_noise and _kind(settings, MECHANISM) == "none"
 
 
 def _short(key: str) -> str:
@@ -501,10 +509,13 @@ def _spent(
     assumptions: each once, with the labels of its groups unless it holds for all."""
     # The scenario is read back, so that the audit gets strategies and not tables.
     audits = audits_of([scenario_of_trained(run, trace) for run in runs], trace, delta)
-    about: dict[str, list[str]] = {}
-    for label, audit in zip(labels, audits, strict=True):
-        for sentence in audit.assumptions:
-            about.setdefault(sentence, []).append(label)
+    about = {
+        sentence: [
+            label for label, of in zip(labels, audits, strict=True) if sentence in of.assumptions
+        ]
+        for audit in audits
+        for sentence in audit.assumptions
+    }
     assumptions = tuple(
         sentence if len(names) == len(labels) else f"Of {'; '.join(names)}: {sentence}"
         for sentence, names in about.items()

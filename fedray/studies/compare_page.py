@@ -10,23 +10,32 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.tuning import Tuning
-from fedray.base.rounding import given, in_words, up
+from fedray.base.rounding import counted, given, in_words, shown_noise, up
 from fedray.report.figure import Axis, Figure, Plane, Series, Shown, needs_log
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
 from fedray.report.table import Table
-from fedray.report.trained_page import measured_text
 from fedray.studies.compare import COSTS, PAIRED, Comparison, Group
-from fedray.studies.paired import MeanInterval
+from fedray.studies.paired import MeanInterval, interval_text
 from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Metric
+
+LONG = 40
+"""Characters from which a list is shown by its length only."""
 
 
 def comparison_page(comparison: Comparison) -> str:
     runs = sum(len(group.runs) for group in comparison.groups)
+    trace = comparison.trace_digest[:12]
     return render_study(
         "Trained runs compared",
-        f"{runs} runs on the participations of one trace (digest {comparison.trace_digest[:12]}).",
+        " ".join(
+            (
+                comparison.answer,
+                *comparison.warnings,
+                f"{runs} runs on the participations of one trace (digest {trace}).",
+            )
+        ),
         comparison_figures(comparison),
         comparison_tables(comparison),
         comparison.to_json(),
@@ -35,11 +44,11 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """Cost of tuning, means of each metric, the runs, and the keys in which their scenarios
+    """Cost of tuning, means of each metric, privacy and costs, and the keys in which scenarios
     differ."""
     tables = [] if comparison.tuning is None else [_tuning_table(comparison, comparison.tuning)]
     tables += [_means_table(comparison, metric) for metric in comparison.metrics]
-    tables.append(_runs_table(comparison))
+    tables.append(_groups_table(comparison))
     if comparison.differing_keys:
         tables.append(_settings_table(comparison))
     return tables
@@ -76,50 +85,38 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
         "pairs": of_pairs(lambda found: str(found.count)),
         f"difference from {first.label}": of_pairs(lambda found: interval_text(found, "+.4f")),
     }
-    notes = (PAIRED, comparison.evaluation_note) if metric is comparison.metrics[-1] else ()
+    notes = (PAIRED,) if metric is comparison.metrics[-1] else ()
     title = f"{metric.title.capitalize()}{metric.in_unit}: {metric.better} is better"
     return Table.of(title, comparison.groups, cells, *notes)
 
 
-def _runs_table(comparison: Comparison) -> Table:
-    rows = [(group, seed, group.runs[seed]) for group in comparison.groups for seed in group.seeds]
-    cells = {
-        "run": lambda row: str(row[2].path),
-        "setting": lambda row: row[0].label,
-        "seed": lambda row: str(row[1]),
-        "rounds": lambda row: f"{row[2].document['rounds']:,}",
+def _groups_table(comparison: Comparison) -> Table:
+    """Privacy and costs of each setting."""
+    cells: dict[str, Callable[[Group], str]] = {
+        "setting": lambda group: group.label,
+        "noise mult.": lambda group: (
+            "-" if group.noise_multiplier is None else shown_noise(group.noise_multiplier)
+        ),
     }
-    for metric in comparison.metrics:
-        cells[f"{metric.title}{metric.in_unit}"] = lambda row, name=metric.name: measured_text(
-            row[2].last_evaluation()[name]
-        )
     # A run without noise has no privacy figures.
     if any(group.epsilon is not None for group in comparison.groups):
-        for what, decimals in (("rho", 6), ("epsilon", 4)):
-            for kind in ("observed", "enforced"):
-                cells[f"{what} {kind}"] = _spent_cell(what, kind, decimals)
+        for kind in ("enforced", "observed"):
+            cells[f"epsilon {kind}"] = partial(_spent, kind)
     cells |= {
-        "bits per parameter": lambda row: _shown(row[2].bits_per_parameter, ".4g"),
-        "bytes per upload": lambda row: _shown(row[2].bytes_per_upload, ",d"),
-        "seconds per round": lambda row: _shown(row[2].seconds_per_round, ".4g"),
+        "bytes per upload": lambda group: _shown(_first(group).bytes_per_upload, ",d"),
+        "seconds per round": lambda group: _shown(_first(group).seconds_per_round, ".4g"),
     }
-    return Table.of(
-        "Runs, after the last round",
-        rows,
-        cells,
-        "On held-out data; standard errors in brackets. "
-        f"{_epsilon_words(comparison)} {COSTS} {comparison.privacy_note}".rstrip(),
-    )
+    title = f"Privacy at delta {given(comparison.delta)}, and costs of the least seed"
+    return Table.of(title, comparison.groups, cells, COSTS)
 
 
-def _spent_cell(
-    what: str, kind: str, decimals: int
-) -> Callable[[tuple[Group, int, TrainedRun]], str]:
-    def text(row: tuple[Group, int, TrainedRun]) -> str:
-        value = (getattr(row[0], what) or {}).get(kind)
-        return "-" if value is None else up(value, decimals)
+def _first(group: Group) -> TrainedRun:
+    return group.runs[group.seeds[0]]
 
-    return text
+
+def _spent(kind: str, group: Group) -> str:
+    value = (group.epsilon or {}).get(kind)
+    return "-" if value is None else up(value)
 
 
 def _settings_table(comparison: Comparison) -> Table:
@@ -133,14 +130,6 @@ def _settings_table(comparison: Comparison) -> Table:
     return Table("What differs", heading, tuple(rows), (note,))
 
 
-def interval_text(estimate: MeanInterval, form: str) -> str:
-    """A mean in a format and half the width of its interval, as "0.1234 ± 0.0021"."""
-    mean = _shown(estimate.mean, form)
-    if mean == "-" or not math.isfinite(estimate.low):
-        return mean
-    return f"{mean} ± {(estimate.high - estimate.low) / 2:.4f}"
-
-
 def _shown(value: float | None, form: str) -> str:
     return "-" if value is None or not math.isfinite(value) else format(value, form)
 
@@ -150,6 +139,8 @@ def _setting(value: Any) -> str:
         return "-"
     # Every digit is shown, since rounded values of two settings may look alike.
     text = in_words(value)
+    if isinstance(value, list) and len(text) > LONG:
+        return counted(len(value), "coefficient")
     # 64 characters are a SHA-256; its first 12 are enough to tell two files apart.
     return text[:12] if isinstance(value, str) and len(text) == 64 else text
 
@@ -158,13 +149,18 @@ def comparison_figures(comparison: Comparison) -> list[Shown]:
     """Every metric over rounds; and after the last round against epsilon, if that is known."""
     figures: list[Shown] = list(_surfaces(comparison)) if comparison.axes else []
     figures += [_curve(comparison, metric) for metric in comparison.metrics]
+    kind = comparison.basis or "observed"
+
+    def epsilon(group: Group) -> float | None:
+        return (group.epsilon or {}).get(kind)
+
     # A group whose trace is not at hand has no epsilon to stand over.
-    known = [group for group in comparison.groups if _epsilon(group) is not None]
+    known = [group for group in comparison.groups if epsilon(group) is not None]
     if known:
         axis = Axis(f"Epsilon at delta = {given(comparison.delta)}", decimals=4)
-        note = " Epsilon is the observed one of the trace."
+        note = f" Epsilon is the {kind} one."
         figures += [
-            _against(comparison, each, known, "epsilon", axis, _epsilon, note)
+            _against(comparison, each, known, "epsilon", axis, epsilon, note)
             for each in comparison.metrics
         ]
     return figures
@@ -175,8 +171,7 @@ def _surfaces(comparison: Comparison) -> Iterator[Shown]:
     metric, (x, y, *others) = comparison.metrics[0], comparison.axes
 
     def at(key: str, group: Group) -> Any:
-        run = next(iter(group.runs.values()))
-        value = reduce(getitem, key.split("."), run.document["scenario"])
+        value = reduce(getitem, key.split("."), _first(group).document["scenario"])
         return value.get("kind") if isinstance(value, dict) else value
 
     if not y:
@@ -202,7 +197,7 @@ def _curve(comparison: Comparison, metric: Metric) -> Figure:
         # The line is the mean of all seeds, with a band from the least to the largest.
         first, *others = (group.runs[seed].metrics for seed in group.seeds)
         lines.append(MetricLine(group.label, first, others))
-    first_run = next(iter(comparison.groups[0].runs.values()))
+    first_run = _first(comparison.groups[0])
     return metric_curve(metric, lines, first_run.document.get("optimum", {}))
 
 
@@ -239,17 +234,4 @@ def _against(
             )
             for place, (group, mean) in enumerate(zip(groups, means, strict=True))
         ),
-    )
-
-
-def _epsilon(group: Group) -> float | None:
-    return None if group.epsilon is None else group.epsilon["observed"]
-
-
-def _epsilon_words(comparison: Comparison) -> str:
-    if all(group.epsilon is None for group in comparison.groups):
-        return "Epsilon is not known without the trace."
-    return (
-        f"Epsilon at delta {given(comparison.delta)}: observed in this trace, and enforced by "
-        "the rules of the run."
     )

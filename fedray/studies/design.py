@@ -260,15 +260,18 @@ def calibrate_mechanism(
         )
 
 
-def mechanism_over(given: Path, rounds: int) -> Strategy:
-    """Returns the mechanism of a file (JSON or .npy), or of a kind whose recipe searches nothing,
-    for the committed rounds of a trace.
+def mechanism_over(given: Path, rounds: int, participation: MinSep | None = None) -> Strategy:
+    """Returns the mechanism of a file (JSON or .npy), or of a kind, for the committed rounds of a
+    trace: of any kind, optimised for a participation, or of one whose recipe searches nothing.
 
     Raises:
         InputError: it is neither, cannot be read, or has fewer rounds.
     """
     with _inputs():
         recipe = RECIPES.get(cast(Kind, str(given)))
+        if recipe is not None and participation is not None and not given.is_file():
+            request = MechanismRequest(cast(Kind, str(given)), participation)
+            return cached_mechanism(request, default_cache())
         if recipe is not None and recipe.searched == "bands" and not given.is_file():
             raise ValueError(
                 f"mechanism {str(given)!r} is a kind whose bands follow from a setting, and a "

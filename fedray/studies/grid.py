@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from fedray.audit.tuning import Tuning
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
+from fedray.runs.calibrated import calibrated
 from fedray.runs.learning import is_trained, scenario_of, scenario_to_train, train_many
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -121,7 +122,9 @@ def _trainings(
 ) -> tuple[list[Scenario], dict[tuple[int, int], tuple[Scenario, Path]]]:
     """Returns the scenarios of the cells, and scenario and directory of each training."""
     own = scenario_of(trace)
-    cells = [scenario_to_train(trace, cell.scenario_of(own)) for cell in sweep.cells()]
+    cells = [
+        calibrated(scenario_to_train(trace, cell.scenario_of(own)), trace) for cell in sweep.cells()
+    ]
     wanted = {}
     for cell, seed in sweep.draws():
         training = cells[cell].training.model_copy(update={"seed": seed})

@@ -76,3 +76,13 @@ def paired_difference(
     common = sorted(values.keys() & baseline.keys())
     differences = [values[seed] - baseline[seed] for seed in common]
     return mean_interval(differences, confidence)
+
+
+def interval_text(estimate: MeanInterval, form: str) -> str:
+    """Returns a mean in a format and half the width of its interval, as "0.1234 ± 0.0021"."""
+    if not math.isfinite(estimate.mean):
+        return "-"
+    mean = format(estimate.mean, form)
+    if not math.isfinite(estimate.low):
+        return mean
+    return f"{mean} ± {(estimate.high - estimate.low) / 2:.4f}"

@@ -244,6 +244,7 @@ def test_documents_of_comparisons_match_their_types(
     audit = audit_trace(trace, noise_multiplier=1.0, delta=1e-6, mechanism=Identity())
     tuning = Tuning(trace.digest, 1e-6, [audit], seeds=2, runs=None).to_json()
     check("fedray compare", found, {"tuning": tuning})
+    check("fedray compare-mechanisms", found, {"tuning": tuning})
 
 
 @pytest.mark.slow

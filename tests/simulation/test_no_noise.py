@@ -232,17 +232,19 @@ def test_a_comparison_names_the_run_without_noise_as_the_ceiling(trace_of, train
     found = fedray.compare_runs(runs, trace)
     assert [group.label for group in found.groups] == ["blt", "none"]
     private, ceiling = found.groups
-    assert private.observed_rho is not None
+    assert private.rho is not None
     assert ceiling.epsilon == ceiling.rho == {"observed": None, "enforced": None}
     assert ceiling.noise_multiplier is None
-    assert f"none: {NO_GUARANTEE}; its metrics are the ceiling" in found.privacy_note
+    assert found.answer.startswith("blt: accuracy 0.5000 at epsilon ")
+    assert found.answer.endswith(". Without noise: accuracy 0.7000.")
+    assert found.warnings == ()
     assert "privacy.noise_multiplier" not in ceiling.settings
     page = comparison_page(found)
     assert "Accuracy against epsilon" in page
-    table = next(table for table in found.tables() if table.title.startswith("Runs"))
-    shown = [place for place, name in enumerate(table.columns) if re.match("rho|epsilon", name)]
-    row = next(row for row in table.rows if row[1] == "none")
-    assert [row[place] for place in shown] == ["-"] * 4
+    table = next(table for table in found.tables() if table.title.startswith("Privacy"))
+    shown = [place for place, name in enumerate(table.columns) if re.match("noise|epsilon", name)]
+    row = next(row for row in table.rows if row[0] == "none")
+    assert [row[place] for place in shown] == ["-"] * 3
     tables = "\n".join(map(str, runs[1].tables()))
     assert NO_GUARANTEE.capitalize() in tables
     assert not FIGURES.search(tables)

@@ -1,0 +1,99 @@
+"""Mechanisms at equal privacy: each is calibrated to one epsilon or rho on a trace, then trained
+with several seeds. OUT has mechanisms/NAME.json and the trained runs, runs/NAME-SEED/; an
+interrupted comparison continues from the runs that are there.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedray.audit.calibration import calibrate_trace
+from fedray.base.errors import InputError
+from fedray.mechanisms.files import write_strategy
+from fedray.mechanisms.identity import Identity
+from fedray.runs.calibrated import calibrated, ensures
+from fedray.runs.learning import scenario_of, scenario_to_train, train_many
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+from fedray.studies.compare import Comparison, comparison_of
+from fedray.studies.design import mechanism_over
+from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.partial import new_directory
+from fedray.trace.reader import Trace
+
+
+def compare_mechanisms(
+    trace: Trace | ImportedTrace | str | Path,
+    mechanisms: Sequence[str],
+    out: str | Path | None = None,
+    *,
+    epsilon: float | None = None,
+    rho: float | None = None,
+    delta: float | None = None,
+    seeds: int = 3,
+    scenario: Scenario | None = None,
+    placement: Placement | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
+    trust_code: bool = False,
+) -> Comparison:
+    """Trains mechanisms on one trace at one epsilon, and compares them by paired seeds.
+
+    The epsilon is the enforced one if the rules of the trace ensure anything, and else the observed
+    one. Kinds are optimised for the participation of that guarantee.
+
+    Args:
+        trace: trace of a simulation, opened or as its directory.
+        mechanisms: kinds or files of mechanisms; "none" trains without noise.
+        out: directory of mechanisms and runs; default: a new one under runs/.
+        epsilon: epsilon of every mechanism at delta. Give this or rho.
+        rho: rho (zCDP) of every mechanism.
+        delta: delta of epsilon; default: that of the trace.
+        seeds: number of trainings of each mechanism, with training.seed from 1 on.
+        scenario: source of data and training, as of `train`; default: that of the trace.
+        placement: where the trainings run, each a task in one process.
+        on_progress: called with lines about calibrations and trainings.
+        trust_code: whether the code of a custom task that came with the trace may be run.
+
+    Returns:
+        The mechanisms, the best first.
+
+    Raises:
+        InputError: an argument is out of range, a mechanism cannot be made or calibrated, `out`
+            holds other trainings, or code is not trusted.
+    """
+    if seeds < 1:
+        raise InputError.of("seeds", seeds, "must be at least 1", "3 give an interval")
+    named = {Path(each).stem if Path(each).suffix else each: Path(each) for each in mechanisms}
+    if not named or len(named) < len(mechanisms):
+        rule = "must be one or more mechanisms of different names"
+        raise InputError.of("mechanisms", ",".join(mechanisms), rule, "name each once")
+    opened = open_trace(trace) if isinstance(trace, str | Path) else trace
+    own = scenario or scenario_of(opened)
+    assert isinstance(opened, Trace), "a log has no scenario"
+    if not trust_code:
+        own.demand_trust_of_training()
+    limits = calibrate_trace(opened, epsilon=epsilon, rho=rho, delta=delta, mechanism=Identity())
+    basis = "enforced" if ensures(limits.enforced.guarantee.participation) else "observed"
+    target = f"target_epsilon={epsilon!r}" if rho is None else f"target_rho={rho!r}"
+    directory = Path(os.path.abspath(out or new_directory(f"{own.name}-mechanisms")))
+    (directory / "mechanisms").mkdir(parents=True, exist_ok=True)
+    (directory / "runs").mkdir(exist_ok=True)
+    wanted = {}
+    for name, path in named.items():
+        on_progress(f"calibrating {name}")
+        keys = ["privacy.mechanism=none"]
+        if name != "none":
+            participation = getattr(limits, basis).guarantee.participation
+            file = directory / "mechanisms" / f"{name}.json"
+            write_strategy(mechanism_over(path, opened.committed_rounds, participation), file)
+            keys = [f"privacy.mechanism={file}", f"privacy.{target}"]
+        changed = own.with_overrides(f"privacy.delta={limits.delta!r}", *keys)
+        cell = calibrated(scenario_to_train(opened, changed), opened, on_progress, basis)
+        for seed in range(1, seeds + 1):
+            seeded = cell.with_overrides(f"training.seed={seed}")
+            wanted[name, seed] = seeded, directory / "runs" / f"{name}-{seed}"
+    runs = train_many(opened, wanted, placement, on_progress)
+    found = comparison_of([*runs.values()], opened, limits.delta, [*named])
+    others = [group for group in found.groups if group not in found.ranked]
+    return replace(found, groups=(*found.ranked, *others))

@@ -1,0 +1,121 @@
+"""Mechanisms trained at one epsilon: calibration, reuse of finished runs, and what is refused."""
+
+import json
+
+import pytest
+
+import fedray
+from fedray.trace.reader import Trace
+
+HERE = fedray.Placement(1, "in-process")
+TRAINED = (
+    "training.enabled=true",
+    "training.task.kind=quadratic",
+    "data={kind='points', dimension=2}",
+    "rounds={count=6, report_goal=20}",
+    "training.cohort_sample=20",
+    "training.evaluation_devices=8",
+)
+
+
+@pytest.fixture(scope="module")
+def traces(small, tmp_path_factory) -> dict[str, Trace]:
+    """A trace whose rules ensure limits, and one in which any device may be in every round."""
+    folder = tmp_path_factory.mktemp("traces")
+    rules = {
+        "enforced": "participation={timer_hours=0, round_separation=3}",
+        "observed": "participation.timer_hours=0",
+    }
+    return {
+        name: fedray.simulate(small(*TRAINED, rule), HERE, folder / name)
+        for name, rule in rules.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("basis", ["enforced", "observed"])
+def test_every_mechanism_has_the_epsilon_and_every_seed_a_pair(
+    traces, tmp_path, basis: str
+) -> None:
+    names = ["tree", "identity", "bisr", "none"]
+    said: list[str] = []
+    found = fedray.compare_mechanisms(
+        traces[basis],
+        names,
+        tmp_path / "c",
+        epsilon=4.0,
+        delta=1e-6,
+        seeds=2,
+        placement=HERE,
+        on_progress=said.append,
+    )
+    assert {group.label for group in found.groups} == {*names}
+    assert found.groups[-1].label == "none"
+    assert (found.basis, found.delta) == (basis, 1e-6)
+    for group in found.groups[:-1]:
+        assert 3.99 < group.epsilon[basis] <= 4.0
+        privacy = fedray.Scenario.from_tables(
+            group.runs[1].document["scenario"], directory=group.runs[1].path
+        ).privacy
+        less = fedray.audit_trace(
+            traces[basis], 0.999 * group.noise_multiplier, 1e-6, privacy.strategy
+        )
+        assert getattr(less.mechanisms[0], basis).epsilon > 4.0
+        assert [*group.runs] == [1, 2]
+    assert f"at epsilon 4 ({basis})" in found.answer
+    assert "Without noise: loss" in found.answer
+    # The result is that of a comparison of its runs, and finished runs are not trained again.
+    runs = [run for group in found.groups for run in group.runs.values()]
+    document = fedray.compare_runs(runs, traces[basis], 1e-6).to_json()
+    assert document["answer"] == found.answer
+    before = {run.path: run.document["written"] for run in runs}
+    again = fedray.compare_mechanisms(
+        traces[basis], names, tmp_path / "c", epsilon=4.0, delta=1e-6, seeds=2, placement=HERE
+    )
+    assert again.to_json() == found.to_json()
+    after = [run for group in again.groups for run in group.runs.values()]
+    assert {run.path: run.document["written"] for run in after} == before
+
+
+@pytest.mark.slow
+def test_the_command_says_the_answer_first_and_prints_json(
+    traces, fedray_command, tmp_path
+) -> None:
+    given = ["compare-mechanisms", str(traces["enforced"].path), "--mechanisms", "tree, identity"]
+    given += [
+        "--rho",
+        "0.5",
+        "--seeds",
+        "1",
+        "--out",
+        str(tmp_path / "c"),
+        "--place",
+        "backend=in-process",
+    ]
+    code, out, _ = fedray_command(*given)
+    assert code == 0
+    code, printed, _ = fedray_command(*given, "--json")
+    assert code == 0
+    document = json.loads(printed)
+    assert " ".join(out.split()).startswith(" ".join(document["answer"].split()))
+    assert {group["label"] for group in document["groups"]} == {"tree", "identity"}
+    assert all(0.499 < group["rho"]["enforced"] <= 0.5 for group in document["groups"])
+
+
+def test_bad_arguments_are_refused_in_one_line(trace_of, fedray_command, tmp_path) -> None:
+    trace = str(trace_of([[0, 2], [1]], 3).path)
+    out = ["--out", str(tmp_path / "c")]
+    for arguments, words in [
+        (["--epsilon", "8"], "--mechanisms must be given"),
+        (["--mechanisms", "tree"], "exactly one target"),
+        (["--mechanisms", "tree,tree", "--epsilon", "8"], "different names"),
+        (["--mechanisms", "foo", "--epsilon", "8"], "mechanism 'foo' is neither"),
+        (["--mechanisms", "tree", "--epsilon", "0"], "--epsilon=0.0 must be positive"),
+        (
+            ["--mechanisms", "tree", "--epsilon", "8", "--seeds", "0"],
+            "--seeds=0 must be at least 1",
+        ),
+    ]:
+        code, printed, err = fedray_command("compare-mechanisms", trace, *arguments, *out)
+        assert (code, printed, err.count("\n")) == (2, "", 1), err
+        assert words in err, err
