@@ -206,7 +206,11 @@ def _what_ifs_table(plan: Plan) -> Table:
         f"One run each at {scale_of(goal, plan.scale):.2g} of the size, with the plan's mechanism, "
         "noise and rules. Epsilon is that of the simulated trace, by its exact sensitivity unless "
         "it says <=. Without the separation rule the cap on participations stays.",
-        *(f"{each.name}: {each.note}." for each in plan.what_ifs if not each.is_simulated),
+        *(
+            f"{each.name}: {each.note}."
+            for each in plan.what_ifs
+            if each.note and each.starves_at is None
+        ),
     )
 
 
@@ -305,70 +309,50 @@ def _or_dash(text: Callable[[Any], str], value: Any) -> str:
 def plan_figures(plan: Plan) -> list[Shown]:
     """Days and epsilon over report goal: a line of the search's candidates for each timer, and the
     plan as a star."""
-    target = plan.target.epsilon
-    starved = [
-        each.report_goal
-        for each in plan.candidates
-        if each.starves and plan.best is not None and each.timer_hours == plan.best.timer_hours
-    ]
+    target, best = plan.target.epsilon, plan.best
     goals = [each.report_goal for each in plan.candidates]
-    marks: tuple[Mark, ...] = ()
+    same = [each for each in plan.candidates if best and each.timer_hours == best.timer_hours]
+    starved = [each.report_goal for each in same if each.starves]
     # Larger goals starve too, so the zone continues to the end of the axis.
-    if starved:
-        marks = (Mark(min(starved), "starves", until=max(goals)),)
-    most = SHOWN * target
+    zone = [Mark(min(starved), "starves", until=max(goals))] if starved else []
+    note = "Lines are simulations of the search; the star is the plan at full size."
+    above = f"Epsilons above {SHOWN * target:g} are in the table only. {note}"
     line = Mark(target, f"target {given(target)}", "y")
     return [
-        _figure(plan, "days", "Days over report goal", "days", "", math.inf, _days, marks),
-        _figure(
-            *(plan, "epsilon", "Epsilon over report goal", "epsilon"),
-            f"At the planned limits; epsilons above {most:g} are in the table only. ",
-            *(most, lambda each: each.epsilon, (line, *marks)),
-        ),
+        _figure(plan, "days", note, _days, zone),
+        _figure(plan, "epsilon", above, lambda each: each.epsilon, [line, *zone]),
     ]
 
 
 def _figure(
     plan: Plan,
     name: str,
-    title: str,
-    y: str,
     note: str,
-    most: float,
     value: Callable[[Candidate], float | None],
-    marks: tuple[Mark, ...],
+    marks: Sequence[Mark],
 ) -> Figure:
-    series = []
-    for hours in dict.fromkeys(each.timer_hours for each in plan.candidates):
-        points = sorted(
-            (each.report_goal, value(each))
-            for each in plan.candidates
-            if each.timer_hours == hours
-            # A confirmation has another size, and would break the line by a step.
-            and each.scale == scale_of(each.report_goal, plan.scale)
-            and value(each) is not None
-        )
-        series += _series(f"timer {hours:g} h", "line", points, most)
+    most = SHOWN * plan.target.epsilon if name == "epsilon" else math.inf
+    lines: dict[str, list[tuple[int, float | None]]] = {}
+    for each in sorted(plan.candidates, key=lambda each: (each.timer_hours, each.report_goal)):
+        # A confirmation has another size, and would break the line by a step.
+        if each.scale == scale_of(each.report_goal, plan.scale):
+            points = lines.setdefault(f"timer {each.timer_hours:g} h", [])
+            points.append((each.report_goal, value(each)))
+    series = [one for line, points in lines.items() for one in _series(line, "line", points, most)]
     if plan.best is not None:
-        points = [(plan.best.report_goal, value(plan.best))]
-        series += _series("the plan, at full size", "stars", points, most)
+        series += _series("plan", "stars", [(plan.best.report_goal, value(plan.best))], most)
     # Without points the axes still need values.
-    goals = [goal for each in series for goal in each.x.tolist()] or [1.0]
-    values = [float(each) for one in series for each in one.y]
-    values += [mark.at for mark in marks if mark.axis == "y"]
+    x = [goal for each in series for goal in each.x.tolist()] or [1.0]
+    y = [mark.at for mark in marks if mark.axis == "y"]
+    y = [*y, *(float(each) for one in series for each in one.y)] or [1.0]
     return Figure(
         name=name,
-        title=title,
-        note=f"{note}Lines are simulations of the search; the star is the plan.",
-        x=Axis("report goal", is_log=needs_log(goals), starts_at_zero=False),
-        y=Axis(
-            y,
-            is_log=needs_log(values or [1.0]),
-            starts_at_zero=False,
-            decimals=3 if y == "epsilon" else None,
-        ),
+        title=f"{name.capitalize()} over report goal",
+        note=note,
+        x=Axis("report goal", is_log=needs_log(x), starts_at_zero=False),
+        y=Axis(name, needs_log(y), False, decimals=3 if name == "epsilon" else 1),
         series=tuple(series),
-        marks=marks,
+        marks=tuple(marks),
     )
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.base.document import NotInJson
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.participation import MinSep
@@ -39,8 +38,6 @@ class WhatIf:
     """Number of the round that the run could not commit; None if it does not starve."""
     note: str = ""
     """Why it starves, or how epsilon was found if not by simulation."""
-    is_simulated: NotInJson[bool] = True
-    """Whether the row is a simulation."""
 
 
 def what_ifs(
@@ -81,22 +78,14 @@ def _changes(planned: Scenario) -> dict[str, tuple[str, ...]]:
         name = f"{percent} % ignore the timer"
         changes[name] = (key,)
         if participation.round_separation:
-            without = (key, "participation.round_separation=0")
-            changes[f"{name}, no separation rule"] = without
-    zones = planned.population.time_zones
-    if len(zones) > 1:
-        offset = max(zones, key=lambda zone: zone.share).utc_offset_hours
-        one = f"population.time_zones=[{{utc_offset_hours={offset!r}}}]"
-        changes["all devices in one time zone"] = (one,)
-    else:
-        shares = {-8.0: 0.25, 0.0: 0.5, 8.0: 0.25}
-        own = zones[0].utc_offset_hours
-        tables = ", ".join(
-            # Zones wrap around, so that they stay among those in use.
-            f"{{utc_offset_hours={(own + shift + 12) % 24 - 12}, share={share}}}"
-            for shift, share in shares.items()
-        )
-        changes["spread over three time zones"] = (f"population.time_zones=[{tables}]",)
+            changes[f"{name}, no separation rule"] = (key, "participation.round_separation=0")
+    first, *others = planned.population.time_zones
+    own = max((first, *others), key=lambda zone: zone.share).utc_offset_hours
+    # Zones wrap around, so that they stay among those in use.
+    shares = {own: 1.0} if others else {(own + each + 12) % 24 - 12: 1 / 3 for each in (-8, 0, 8)}
+    tables = [f"{{utc_offset_hours={hours}, share={share}}}" for hours, share in shares.items()]
+    name = "all devices in one time zone" if others else "spread over three time zones"
+    changes[name] = (f"population.time_zones=[{', '.join(tables)}]",)
     return changes
 
 
@@ -120,7 +109,6 @@ def _misjudged(planned: Scenario, strategy: Strategy, limits: MinSep) -> WhatIf:
         epsilon=_epsilon(planned, found.value),
         is_exact=found.is_exact,
         note=f"not simulated: for at most {most} participations, and no rule that prevents it",
-        is_simulated=False,
     )
 
 
