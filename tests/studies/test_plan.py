@@ -522,7 +522,8 @@ def test_what_ifs_say_what_each_run_gave(small) -> None:
     assert by_name["5 % ignore the timer"].participation.round_separation == 4
     assert len(by_name["spread over three time zones"].population.time_zones) == 3
     misjudged = rows["min-sep 30 % below the plan's"]
-    assert (misjudged.min_sep, misjudged.is_simulated) == (4, False)
+    assert (misjudged.min_sep, misjudged.days) == (4, None)
+    assert "at most 3 participations" in misjudged.note
     assert misjudged.epsilon == pytest.approx(
         gdp_epsilon(Gaussian(noise_multiplier=2.0, sensitivity=3**0.5), planned.privacy.delta)
     )
