@@ -350,7 +350,7 @@ def _figure(
         title=f"{name.capitalize()} over report goal",
         note=note,
         x=Axis("report goal", is_log=needs_log(x), starts_at_zero=False),
-        y=Axis(name, needs_log(y), False, decimals=3 if name == "epsilon" else 1),
+        y=Axis(name, needs_log(y), name == "days", decimals=3 if name == "epsilon" else 1),
         series=tuple(series),
         marks=tuple(marks),
     )
