@@ -22,12 +22,12 @@ from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies import plan as planning
+from fedray.studies.goal_search import GoalSearch
 from fedray.studies.plan import (
     Candidate,
     Plan,
     PlanTarget,
     _first_goal,
-    _Search,
     _with_limits,
     make_plan,
 )
@@ -59,7 +59,7 @@ def test_the_search_finds_the_least_goal_within_five_percent(
     first: int, least_that_meets: int, least_that_starves: int
 ) -> None:
     """From wherever it starts; what it ends at is never a goal below which none was tried."""
-    search, tried = _Search(1, 9000, first), []
+    search, tried = GoalSearch(1, 9000, first), []
     while (goal := search.next_goal()) is not None:
         tried.append(goal)
         search.learn(
@@ -75,7 +75,7 @@ def test_the_search_finds_the_least_goal_within_five_percent(
 
 
 def test_the_search_ends_though_goals_starve_in_between() -> None:
-    search = _Search(1, 9000, 100)
+    search = GoalSearch(1, 9000, 100)
     search.learn(100, meets=False, starves=False)
     search.learn(200, meets=True, starves=False)
     tried = []
