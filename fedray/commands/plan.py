@@ -31,6 +31,8 @@ def plan(
     buffers: int = 4,
     seeds: int = 3,
     scale: float = 0.1,
+    least: str = "updates",
+    max_days: float | None = None,
     out: Path | None = None,
     figures: Path | None = None,
     has_cache: bool = True,
@@ -49,6 +51,8 @@ def plan(
         buffers (D): buffers of the BLT
         seeds (S): simulated runs of each candidate; their spread is the margin
         scale (S): size of the search's simulations; the plan is confirmed at 1
+        least (COST): updates, for the least report goal, or days, for the fastest timer
+        max_days (DAYS): longest run allowed; sets rounds.max_days, so that slower runs starve
         out (DIR): new directory for scenario, mechanism, claim, plan and page
     """
     from fedray.base.atomic import write_directory
@@ -63,10 +67,20 @@ def plan(
     # Timer and report goal only complete the scenario: the plan tries its own.
     own = [f"participation.timer_hours={hours[0]}"]
     own += ["rounds.report_goal=1"] if scenario is None else []
+    own += [f"rounds.max_days={max_days!r}"] if max_days is not None else []
     value = scenario_to_fit(scenario, [*own, *(overrides or ())])
     target = PlanTarget(epsilon, value.privacy.delta, noise_per_report, buffers)
     with progress_line("planning") as show, contextlib.redirect_stdout(sys.stderr):
-        found = make_plan(value, target, hours, seeds, scale, has_cache=has_cache, on_progress=show)
+        found = make_plan(
+            value,
+            target,
+            hours,
+            seeds,
+            scale,
+            has_cache=has_cache,
+            on_progress=show,
+            least=least,  # pyright: ignore[reportArgumentType]
+        )
     if out is not None:
         write_directory(out, plan_files(found, f"fedray {shlex.join(sys.argv[1:])}"))
     write_shown(found, None, figures)

@@ -62,10 +62,10 @@ class Series:
 
     name: str
     """Name in the legend."""
-    kind: Literal["line", "steps", "bars", "points"]
+    kind: Literal["line", "steps", "bars", "points", "stars"]
     """`line` joins the points; `steps` holds each y from its x to its `until` and leaves a gap if
-    the next x is later; `bars` counts the whole numbers from x to until - 1; `points` are separate.
-    """
+    the next x is later; `bars` counts the whole numbers from x to until - 1; `points` are separate,
+    and `stars` are points that stand out."""
     x: Float64Array
     """Horizontal positions of the points, [m]."""
     y: Float64Array

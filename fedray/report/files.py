@@ -248,6 +248,8 @@ def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
             "markersize": 3,
         }
         axes.plot(x, y, linewidth=1.2, solid_joinstyle="miter", label=label, **style)
+    elif series.kind == "stars":
+        axes.plot(series.x, series.y, "*", markersize=13, color=color, label=label)
     elif series.kind == "points":
         axes.plot(series.x, series.y, "o", color=color, label=label)
         if series.low is not None and series.high is not None:

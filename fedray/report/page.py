@@ -161,6 +161,7 @@ def render_study(
     results: Any,
     assumptions: Sequence[str] = (),
     scenario_toml: str | None = None,
+    tiles: Table | None = None,
 ) -> str:
     """Returns a page of figures and tables as text.
 
@@ -172,8 +173,10 @@ def render_study(
         results: results for the page's JSON.
         assumptions: assumptions behind the figures, in sentences.
         scenario_toml: scenario as TOML; None if the page is not about a single run.
+        tiles: table of one row, whose cells are shown in large type above everything else.
     """
     values = {
+        "tiles": tiles,
         "note": note,
         "tables": tables,
         "assumptions": assumptions,

@@ -106,6 +106,8 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     if series.kind == "line":
         return {**drawn, "mode": "lines+markers", "marker": {"color": color, "size": 5}}
     marker = {"color": color, "size": 7}
+    if series.kind == "stars":
+        marker = {"color": color, "size": 16, "symbol": "star"}
     return {
         **drawn,
         "mode": "markers",

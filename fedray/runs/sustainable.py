@@ -83,8 +83,10 @@ def _too_few_devices(scenario: Scenario, parts: int, rule: str, lowered: str) ->
         yield (
             f"{rule}, each of which needs rounds.report_goal={goal} devices: {parts:,} x {goal:,} "
             f"= {parts * goal:,}, but population.devices={scenario.population.devices} has at most "
-            f"{devices:,} usable ones; lower {lowered} to {devices // goal:,} or the goal to "
-            f"{devices // parts:,}, or raise the population"
+            f"{devices:,} usable ones; lower {lowered} to {devices // goal:,}"
+            # No goal at all is no remedy.
+            + (f" or the goal to {devices // parts:,}" if devices >= parts else "")
+            + ", or raise the population"
         )
 
 

@@ -23,7 +23,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -49,13 +49,16 @@ from fedray.runtime.cluster import TaskCounts, cluster
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
-from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated_limits
+from fedray.studies.goal_search import PRECISION, GoalSearch
+from fedray.studies.simulated import (
+    StudyCache,
+    Truth,
+    simulate_runs,
+    simulated,
+    simulated_limits,
+)
+from fedray.studies.what_ifs import WhatIf, what_ifs
 
-PRECISION = 0.05
-"""Relative distance between a failing goal and one that meets the target, where a search ends."""
-NEAR_STARVING = 0.25
-"""The same between a failing and a starving goal: starving takes long to find out."""
-GROWTH = 2.0
 LEAST_SIMULATED_GOAL = 20
 """Smaller rounds are simulated at a larger scale."""
 LEAST_SCALE = 0.05
@@ -72,6 +75,8 @@ SLOWER = 0.05
 MOST_OF_THE_DEVICES = 0.95
 """Largest share of the usable devices that a round may select at once."""
 Progress = Callable[[str], None]
+Least = Literal["updates", "days"]
+"""Cost by which a plan is the least: accepted updates, or days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +229,10 @@ class Plan(DrawnResult):
     """Warnings about the answer, a sentence each."""
     has_cache: NotInJson[bool] = True
     """Whether simulations are stored in the cache, and taken from it if they are there."""
+    what_ifs: tuple[WhatIf, ...] = ()
+    """The plan as simulated at the search's scale, then the same if assumptions fail."""
+    least: Least = "updates"
+    """Cost by which the answer is the least."""
 
     def __repr__(self) -> str:
         found = "nothing meets it"
@@ -263,9 +272,10 @@ def make_plan(
     placement: Placement | None = None,
     has_cache: bool = True,
     on_progress: Progress | None = None,
+    least: Least = "updates",
 ) -> Plan:
     """Finds for every timer the least report goal that meets the target in small simulations; then
-    confirms the best of them at full size. Of goals within 5 % of the least, the fastest is best.
+    confirms the best of them at full size, and simulates what-ifs of it at the search's scale.
 
     An interrupted plan continues when it is asked for again: its simulations are kept.
 
@@ -279,16 +289,18 @@ def make_plan(
         has_cache: whether to keep simulations and the mechanisms made for them, and to use kept
             ones.
         on_progress: called with progress of the plan.
+        least: cost by which the best timer is chosen. "updates": the least report goal, and of
+            goals within 5 % of it the fastest. "days": the fastest.
 
     Raises:
         Unsustainable: no report goal can be run under the rules, at any timer.
         InputError: no report goal is possible, or an argument is impossible.
         RunFailed: a simulation dies for good.
     """
-    _check(scenario, timers, seeds, scale)
-    least, most = _possible_goals(scenario, target)
+    _check(scenario, timers, seeds, scale, least)
+    least_goal, most = _possible_goals(scenario, target)
     # Larger goals need more devices, so if the least one is impossible, all are.
-    smallest = scenario.with_overrides(f"rounds.report_goal={least}", "training.enabled=false")
+    smallest = scenario.with_overrides(f"rounds.report_goal={least_goal}", "training.enabled=false")
     reasons = [
         why_unsustainable(smallest.with_overrides(f"participation.timer_hours={hours!r}"))
         for hours in timers
@@ -302,15 +314,17 @@ def make_plan(
         here = replace(placement, address=None)
         tell = on_progress or (lambda _: None)
         planner = _Planner(scenario, target, seeds, scale, here, cache, has_cache, tell)
-        start = _first_goal(scenario, target, least, most)
-        searches = {hours: _Search(least, most, start) for hours in timers}
+        start = _first_goal(scenario, target, least_goal, most)
+        searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
         planner.search(searches)
-        best = planner.confirm(searches)
+        best = planner.confirm(searches, least)
+        rows = () if best is None else planner.what_ifs(best)
     candidates = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
-    warnings = (*_warnings(scale, best, least, candidates), *cache.warnings)
-    return Plan(target, scenario, seeds, scale, best, tuple(candidates), warnings, has_cache)
+    warnings = (*_warnings(scale, best, least_goal, candidates), *cache.warnings)
+    found = tuple(candidates)
+    return Plan(target, scenario, seeds, scale, best, found, warnings, has_cache, rows, least)
 
 
 def _possible_goals(scenario: Scenario, target: PlanTarget) -> tuple[int, int]:
@@ -356,7 +370,23 @@ def _warnings(
             f"Report goal {least:,} is the least that this noise per report allows, so that no "
             "smaller one was tried."
         )
+    # A plan without a second participation has a warning that timers do not matter.
+    if best.planned_max_participations != 1:
+        warnings += _end_of_timers(
+            best.timer_hours, sorted({each.timer_hours for each in candidates})
+        )
     return warnings
+
+
+def _end_of_timers(best: float, tried: Sequence[float]) -> list[str]:
+    """A line if the best timer is the first or the last of those tried, in order."""
+    lines = []
+    if best == tried[0] and best > 0:
+        lines.append(f"{best:g} h is the shortest timer tried; try {best / 2:g}.")
+    if best == tried[-1]:
+        step = tried[-1] - tried[-2] if len(tried) > 1 else 24.0
+        lines.append(f"{best:g} h is the longest timer tried; try {best + step:g}.")
+    return lines
 
 
 def planned_scenario(
@@ -410,7 +440,7 @@ class _Planner:
     _work_left: float = 0.0
     _share: float = 0.0
 
-    def search(self, searches: "dict[float, _Search]") -> None:
+    def search(self, searches: "dict[float, GoalSearch]") -> None:
         """Continues all timers at once until each search is over."""
         while True:
             wanted = {hours: search.next_goal() for hours, search in searches.items()}
@@ -431,11 +461,11 @@ class _Planner:
                 # The seeds of a candidate lie together, in the order in which they were asked for.
                 first = place * self.seeds
                 found = truths[first : first + self.seeds]
-                scale = _scale_of(goal, self.scale)
+                scale = scale_of(goal, self.scale)
                 candidate = self._judged(goal, hours, scale, found, None)
                 searches[hours].learn(goal, candidate.meets_target, candidate.starves)
 
-    def confirm(self, searches: "dict[float, _Search]") -> Candidate | None:
+    def confirm(self, searches: "dict[float, GoalSearch]", least: Least) -> Candidate | None:
         """Returns the best candidate that also meets the target at full size, or None.
 
         One that falls short is tried again with a larger goal, as far as its timer allows.
@@ -448,7 +478,7 @@ class _Planner:
         for _ in range(MOST_CONFIRMATIONS):
             if not proposals:
                 return None
-            hours, proposal = _best(proposals)
+            hours, proposal = _best(proposals, least)
             full = proposal
             # A full-size run of the search is not simulated again.
             if not (proposal.is_full_size and proposal in self.candidates):
@@ -473,6 +503,17 @@ class _Planner:
                 proposals[hours] = replace(proposal, report_goal=larger)
         return None
 
+    def what_ifs(self, best: Candidate) -> tuple[WhatIf, ...]:
+        """What-ifs of the best candidate, simulated at the search's scale."""
+        planned, strategy = planned_scenario(self.scenario, best, self.has_cache)
+        scale = scale_of(best.report_goal, self.scale)
+
+        def simulate_all(runs: Sequence[Scenario]) -> list[Truth]:
+            scaled = [each.scaled(scale) for each in runs]
+            return self._truths(scaled, scale, "what-ifs", 0.0, simulated)
+
+        return what_ifs(planned, strategy, best.planned_limits, simulate_all)
+
     def _with_rules(self, full: Candidate) -> Candidate:
         """Adds the outcome of a run in which the planned limits are rules; it may starve then."""
         planned, _ = planned_scenario(self.scenario, full, self.has_cache)
@@ -496,10 +537,15 @@ class _Planner:
             f"seed={self.scenario.seed + seed}",
             "training.enabled=false",
         )
-        return full.scaled(_scale_of(goal, scale))
+        return full.scaled(scale_of(goal, scale))
 
     def _truths(
-        self, scenarios: Sequence[Scenario], scale: float, what: str, work_left: float
+        self,
+        scenarios: Sequence[Scenario],
+        scale: float,
+        what: str,
+        work_left: float,
+        simulate_one: Callable[[Scenario], Truth] | None = None,
     ) -> list[Truth]:
         self._work_left = work_left
         before = self._work
@@ -508,7 +554,9 @@ class _Planner:
             self._work = before + scale * counts.done
             self._say(counts.line(f"{what} simulated"), scale * (counts.jobs - counts.done))
 
-        return simulate_runs(scenarios, simulated_limits, self.placement, self.cache, say)
+        return simulate_runs(
+            scenarios, simulate_one or simulated_limits, self.placement, self.cache, say
+        )
 
     def _say(self, text: str, left: float = 0.0) -> None:
         whole = self._work + left + self._work_left
@@ -570,67 +618,6 @@ class _Planner:
         return _sensitivity(limits, self.target, self.has_cache)
 
 
-class _Search:
-    """The least report goal of one timer that meets the target: steps by factors of two either way,
-    then bisection between a goal that fails and one that meets the target or starves."""
-
-    def __init__(self, least: int, most: int, first: int) -> None:
-        self._least = least
-        self._most = most
-        self._first = first
-        # Largest goal that failed, smallest that met the target, smallest that starved; 0 for none.
-        self._low = self._high = self._starving = 0
-
-    def next_goal(self) -> int | None:
-        """Returns the goal to simulate next, or None when the search is over."""
-        # A goal that starves bounds the search as one that meets the target does.
-        top = self._high or self._starving
-        if not self._low and not top:
-            return self._first
-        # Nothing has failed yet, so a smaller goal may do as well.
-        if not self._low:
-            smaller = max(self._least, round(top / GROWTH))
-            return smaller if top > self._least else None
-        if not top:
-            larger = min(self._most, round(self._low * GROWTH))
-            return larger if self._low < self._most else None
-        # Goals are whole numbers, so neighbours have nothing between them.
-        if top <= self._low * (1 + self._near) or top - self._low < 2:
-            return None
-        # Bisection of the logarithm, as precision is relative.
-        return round(math.sqrt(self._low * top))
-
-    @property
-    def _near(self) -> float:
-        return PRECISION if self._high else NEAR_STARVING
-
-    def learn(self, goal: int, meets: bool, starves: bool) -> None:
-        """Takes the outcome of a goal."""
-        if meets:
-            self._high = goal
-        elif starves and not self._high:
-            self._starving = goal
-        else:
-            # A goal that starves below one that meets the target is noise of the search: it fails.
-            self._low = goal
-
-    def steps_left(self) -> int:
-        """Estimates the goals still to be simulated, as if the next goal were a missing bound."""
-        if self.next_goal() is None:
-            return 0
-        top = self._high or self._starving
-        has_bounds = self._low and top
-        ratio = top / self._low if has_bounds else GROWTH
-        near = self._near if has_bounds else PRECISION
-        # A bisection halves the logarithm of the ratio.
-        bisections = max(1, math.ceil(math.log2(math.log(ratio) / math.log1p(near))))
-        return bisections if has_bounds else 1 + bisections
-
-    def allows(self, goal: int) -> bool:
-        """Whether the population can serve a goal that is not known to starve at this timer."""
-        return goal <= self._most and not 0 < self._starving <= goal
-
-
 _NOT_PLANNED = {
     "buffered": "min-sep then counts buffers and follows from rounds.buffer.concurrency, which a "
     "plan does not vary; compare runs with `fedray stress`",
@@ -640,7 +627,9 @@ _NOT_PLANNED = {
 """Modes of rounds that are not planned, with the reason and a remedy."""
 
 
-def _check(scenario: Scenario, timers: Sequence[float], seeds: int, scale: float) -> None:
+def _check(
+    scenario: Scenario, timers: Sequence[float], seeds: int, scale: float, least: str
+) -> None:
     mode, devices = scenario.rounds.mode, scenario.population.devices
     if mode in _NOT_PLANNED:
         raise InputError.of("rounds.mode", mode, f"cannot be planned: {_NOT_PLANNED[mode]}")
@@ -652,6 +641,8 @@ def _check(scenario: Scenario, timers: Sequence[float], seeds: int, scale: float
             "participation.policies is given, but a plan chooses the timer, the round separation "
             "and the cap; leave the policies out"
         )
+    if least not in get_args(Least):
+        raise InputError.of("least", least, f"must be one of {', '.join(get_args(Least))}")
     if not 2 <= seeds <= 100:
         raise InputError.of("seeds", seeds, "must be from 2 to 100", "their spread is the margin")
     if not 0 < scale <= 1:
@@ -662,7 +653,7 @@ def _check(scenario: Scenario, timers: Sequence[float], seeds: int, scale: float
         raise InputError.of("population.devices", devices, rule, "raise the scale")
 
 
-def _scale_of(goal: int, scale: float) -> float:
+def scale_of(goal: int, scale: float) -> float:
     """Small rounds are simulated at a larger scale."""
     return min(1.0, max(scale, LEAST_SIMULATED_GOAL / goal))
 
@@ -683,10 +674,15 @@ def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -
     return least + bisect_left(goals, True, key=meets)
 
 
-def _best(proposals: dict[float, Candidate]) -> tuple[float, Candidate]:
-    """The fastest candidate among those whose goal is the least, to the search's precision."""
+def _best(proposals: dict[float, Candidate], least: Least) -> tuple[float, Candidate]:
+    """The fastest candidate; for the least updates, only among those whose goal is the least, to
+    the search's precision."""
     most = (1 + PRECISION) * min(each.report_goal for each in proposals.values())
-    near = {hours: each for hours, each in proposals.items() if each.report_goal <= most}
+    near = {
+        hours: each
+        for hours, each in proposals.items()
+        if least == "days" or each.report_goal <= most
+    }
     return min(near.items(), key=lambda item: (item[1].days or 0.0, item[1].report_goal))
 
 

@@ -13,7 +13,8 @@ from fedray.base.rounding import counted, given, shown_min_sep, shown_noise, sig
 from fedray.report.figure import Axis, Figure, Mark, Series, Shown, needs_log
 from fedray.report.page import render_study
 from fedray.report.table import Table
-from fedray.studies.plan import Candidate, Plan, PlannedTimer, planned_scenario
+from fedray.studies.plan import Candidate, Plan, PlannedTimer, planned_scenario, scale_of
+from fedray.studies.what_ifs import WhatIf
 from fedray.trace.provenance import package_versions
 
 SHOWN = 3.0
@@ -137,23 +138,89 @@ def plan_page(plan: Plan, command: str = "") -> str:
     """Returns the page of a plan, which shows the command line that made it, if one did."""
     target = plan.target
     scenario = plan.scenario
-    # The answer stands at the top of the page.
-    *tables, answer = plan_tables(plan)
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
         f"most {given(target.epsilon)} at delta "
         f"{given(target.delta)}, {shown_noise(target.noise_per_report, 6)} of noise multiplier per "
-        f"report. {' '.join(answer.notes)}"
+        f"report; the answer has the least {plan.least}."
     )
+    first, *tables = plan_tables(plan)
     called = [("command", command)] if command else []
     made = [*called, ("fedray", package_versions().get("fedray", "unknown"))]
     tables = [*tables, Table.facts("How this page was made", made)]
     title = f"A plan for epsilon {given(target.epsilon)}"
-    return render_study(title, note, plan_figures(plan), tables, plan.to_json(), OF_EVERY_AUDIT)
+    figures = plan_figures(plan)
+    results = plan.to_json()
+    return render_study(title, note, figures, tables, results, OF_EVERY_AUDIT, tiles=first)
 
 
 def plan_tables(plan: Plan) -> list[Table]:
-    """Candidates, least goals by timer, and the answer, which has only notes."""
+    """The answer, least goals by timer, what-ifs, candidates, and caveats, which have only
+    notes."""
+    warnings = (f"WARNING: {each}" for each in plan.warnings)
+    caveats = Table.facts("Caveats", [], *plan_sentences(plan), *warnings)
+    tables = [_timers_table(plan), _what_ifs_table(plan), _candidates_table(plan)]
+    # A table without rows says nothing.
+    return [_answer(plan), *(each for each in tables if each.rows), caveats]
+
+
+def _answer(plan: Plan) -> Table:
+    best = plan.best
+    columns = ("report goal", "timer", "noise multiplier z", "epsilon", "days")
+    if best is None:
+        return Table("", columns, (("none", *"----"),), (_nothing_found(plan),))
+    cells = (
+        f"{best.report_goal:,}",
+        f"{best.timer_hours:g} h",
+        shown_noise(best.noise_multiplier),
+        "-" if best.epsilon is None else up(best.epsilon, 2),
+        _or_dash("{:.1f}".format, _days(best)),
+    )
+    model = plan.scenario.availability.model
+    loud = (
+        f"Days and min-sep are simulated and rest on the availability model {model!r}: check it "
+        "against your own devices before you rely on them. Epsilon rests on enforced rules."
+    )
+    return Table("", columns, (cells,), (loud,))
+
+
+def _days(candidate: Candidate) -> float | None:
+    """Days with the planned limits as rules, as the plan is run, else without."""
+    return candidate.days if candidate.enforced_days is None else candidate.enforced_days
+
+
+def _what_ifs_table(plan: Plan) -> Table:
+    cells = {
+        "what if": lambda each: each.name,
+        "days": lambda each: _or_dash("{:.1f}".format, each.days),
+        "min-sep": _what_if_min_sep,
+        "epsilon": lambda each: (
+            "-" if each.epsilon is None else ("" if each.is_exact else "<= ") + up(each.epsilon, 2)
+        ),
+    }
+    goal = 1 if plan.best is None else plan.best.report_goal
+    return Table.of(
+        "What if",
+        plan.what_ifs,
+        cells,
+        f"One run each at {scale_of(goal, plan.scale):.2g} of the size, with the plan's mechanism, "
+        "noise and rules. Epsilon is that of the simulated trace, by its exact sensitivity unless "
+        "it says <=. Without the separation rule the cap on participations stays.",
+        *(
+            f"{each.name}: {each.note}."
+            for each in plan.what_ifs
+            if each.note and each.starves_at is None
+        ),
+    )
+
+
+def _what_if_min_sep(row: WhatIf) -> str:
+    if row.starves_at is not None:
+        return f"starves at round {row.starves_at:,}"
+    return shown_min_sep(row.min_sep)
+
+
+def _candidates_table(plan: Plan) -> Table:
     how = (
         f"{plan.seeds} seeds each. Planned: with a margin below the seeds' min-seps, from their "
         "spread, that one more run falls short of once in twenty times. Size 1 is the whole "
@@ -173,7 +240,7 @@ def plan_tables(plan: Plan) -> list[Table]:
         "epsilon": lambda each: significant(each.epsilon),
         "if cycled": lambda each: significant(each.guessed_epsilon),
     }
-    candidates = Table.of(
+    return Table.of(
         "Candidates",
         plan.candidates,
         cells,
@@ -182,9 +249,6 @@ def plan_tables(plan: Plan) -> list[Table]:
         # They follow from the other columns.
         details=("z", "population / goal", "if cycled"),
     )
-    warnings = (f"WARNING: {each}" for each in plan.warnings)
-    answer = Table.facts("", [], *plan_sentences(plan), *warnings)
-    return [candidates, _timers_table(plan), answer]
 
 
 def _timers_table(plan: Plan) -> Table:
@@ -243,60 +307,53 @@ def _or_dash(text: Callable[[Any], str], value: Any) -> str:
 
 
 def plan_figures(plan: Plan) -> list[Shown]:
-    """Epsilon of the candidates over report goal, with the target, the plan, and the goals at which
-    its timer misses the target or starves."""
-    most = SHOWN * plan.target.epsilon
-    series = []
-    for hours in dict.fromkeys(each.timer_hours for each in plan.candidates):
-        for is_full_size, size in ((False, "smaller simulations"), (True, "full size")):
-            points = [
-                (each.report_goal, each.epsilon)
-                for each in plan.candidates
-                if (each.timer_hours, each.is_full_size) == (hours, is_full_size)
-            ]
-            series += _series(f"timer {hours:g} h, {size}", "points", points, most)
-    # The guess depends on the goal only, so one line does for all timers.
-    guesses = {each.report_goal: each.guessed_epsilon for each in plan.candidates}
-    series += _series("if min-sep were population / goal", "line", sorted(guesses.items()), most)
-    # Without points the axes still need values, and the target is one.
-    goals = [goal for each in series for goal in each.x.tolist()] or [1.0]
-    epsilons = [float(epsilon) for each in series for epsilon in each.y] or [plan.target.epsilon]
-    figure = Figure(
-        name="lines",
-        title="Epsilon over report goal",
-        note=f"Points are simulations, at the planned limits; epsilons above {most:g} are in the "
-        "table only.",
-        x=Axis("report goal", is_log=needs_log(goals), starts_at_zero=False),
-        y=Axis(
-            "epsilon",
-            is_log=needs_log([*epsilons, plan.target.epsilon]),
-            starts_at_zero=False,
-            decimals=3,
-        ),
-        series=tuple(series),
-        marks=(
-            Mark(plan.target.epsilon, f"target {given(plan.target.epsilon)}", "y"),
-            *_zones(plan, min(goals), max(goals)),
-        ),
-    )
-    return [figure]
-
-
-def _zones(plan: Plan, least: float, most: float) -> tuple[Mark, ...]:
-    best = plan.best
-    if best is None:
-        return ()
-    same = [each for each in plan.candidates if each.timer_hours == best.timer_hours]
-    misses = [each.report_goal for each in same if not each.starves and not each.meets_target]
-    starves = [each.report_goal for each in same if each.starves]
-    marks = [Mark(best.report_goal, f"plan {best.report_goal:,}")]
-    # A zone from the least goal to itself would be a line.
-    if misses and max(misses) > least:
-        marks.append(Mark(least, "misses the target", until=max(misses)))
+    """Days and epsilon over report goal: a line of the search's candidates for each timer, and the
+    plan as a star."""
+    target, best = plan.target.epsilon, plan.best
+    goals = [each.report_goal for each in plan.candidates]
+    same = [each for each in plan.candidates if best and each.timer_hours == best.timer_hours]
+    starved = [each.report_goal for each in same if each.starves]
     # Larger goals starve too, so the zone continues to the end of the axis.
-    if starves:
-        marks.append(Mark(min(starves), "starves", until=max(most, *starves)))
-    return tuple(marks)
+    zone = [Mark(min(starved), "starves", until=max(goals))] if starved else []
+    note = "Lines are simulations of the search; the star is the plan at full size."
+    above = f"Epsilons above {SHOWN * target:g} are in the table only. {note}"
+    line = Mark(target, f"target {given(target)}", "y")
+    return [
+        _figure(plan, "days", note, _days, zone),
+        _figure(plan, "epsilon", above, lambda each: each.epsilon, [line, *zone]),
+    ]
+
+
+def _figure(
+    plan: Plan,
+    name: str,
+    note: str,
+    value: Callable[[Candidate], float | None],
+    marks: Sequence[Mark],
+) -> Figure:
+    most = SHOWN * plan.target.epsilon if name == "epsilon" else math.inf
+    lines: dict[str, list[tuple[int, float | None]]] = {}
+    for each in sorted(plan.candidates, key=lambda each: (each.timer_hours, each.report_goal)):
+        # A confirmation has another size, and would break the line by a step.
+        if each.scale == scale_of(each.report_goal, plan.scale):
+            points = lines.setdefault(f"timer {each.timer_hours:g} h", [])
+            points.append((each.report_goal, value(each)))
+    series = [one for line, points in lines.items() for one in _series(line, "line", points, most)]
+    if plan.best is not None:
+        series += _series("plan", "stars", [(plan.best.report_goal, value(plan.best))], most)
+    # Without points the axes still need values.
+    x = [goal for each in series for goal in each.x.tolist()] or [1.0]
+    y = [mark.at for mark in marks if mark.axis == "y"]
+    y = [*y, *(float(each) for one in series for each in one.y)] or [1.0]
+    return Figure(
+        name=name,
+        title=f"{name.capitalize()} over report goal",
+        note=note,
+        x=Axis("report goal", is_log=needs_log(x), starts_at_zero=False),
+        y=Axis(name, needs_log(y), name == "days", decimals=3 if name == "epsilon" else 1),
+        series=tuple(series),
+        marks=tuple(marks),
+    )
 
 
 def _series(

@@ -50,6 +50,8 @@ class Truth:
     """Length of the simulated run; None if it was not simulated."""
     note: str = ""
     """Reason for an early end, or for the lack of participation."""
+    committed: int = 0
+    """Committed rounds of a run that starved."""
 
     @property
     def min_sep(self) -> int | None:
@@ -76,7 +78,7 @@ def simulated(scenario: Scenario) -> Truth:
         # The first rounds of a starved run do not represent the whole run: its figures would look
         # better than those of finished runs.
         if ended.startswith("starved"):
-            return Truth(None, note=ended)
+            return Truth(None, note=ended, committed=patterns.committed_rounds)
         # A run that spends its budget has ended as it should; the note says so.
         n = patterns.committed_rounds
         participation = MinSep(n, patterns.min_sep, patterns.max_participations)
@@ -106,7 +108,7 @@ class StudyCache:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             head = json.loads(arrays["head"].tobytes())
             if head["participation"] is None:
-                return Truth(None, note=head["note"])
+                return Truth(None, note=head["note"], committed=head["committed"])
             participation = MinSep(**head["participation"])
             # Entries of `simulated_limits` have no patterns.
             patterns = None
@@ -121,6 +123,7 @@ class StudyCache:
             "participation": asdict(truth.participation) if truth.participation else None,
             "days": truth.days,
             "note": truth.note,
+            "committed": truth.committed,
         }
         # One array of bytes holds all values that are not arrays, so that an entry is one file.
         arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}

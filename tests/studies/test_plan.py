@@ -12,24 +12,44 @@ from document_schema import found_keys
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import read_claim
+from fedray.audit.participation import Patterns
 from fedray.base.errors import InputError
+from fedray.mechanisms.accounting.events import Gaussian
+from fedray.mechanisms.accounting.gdp import gdp_epsilon
+from fedray.mechanisms.identity import Identity
 from fedray.mechanisms.participation import MinSep
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies import plan as planning
+from fedray.studies.goal_search import GoalSearch
 from fedray.studies.plan import (
     Candidate,
     Plan,
     PlanTarget,
     _first_goal,
-    _Search,
     _with_limits,
     make_plan,
 )
-from fedray.studies.plan_page import plan_figures, plan_files, plan_page, plan_sentences
+from fedray.studies.plan_page import (
+    plan_figures,
+    plan_files,
+    plan_page,
+    plan_sentences,
+    plan_tables,
+)
+from fedray.studies.simulated import Truth
+from fedray.studies.what_ifs import what_ifs
 
 HERE = Placement(backend="in-process")
+
+
+@pytest.fixture(autouse=True)
+def what_ifs_of_real_traces_only(request, monkeypatch) -> None:
+    """Made-up outcomes of runs have no traces, which what-ifs need."""
+    real = ("test_a_plan_is_the_cheapest", "test_a_planner_s_commands")
+    if not request.node.name.startswith(real):
+        monkeypatch.setattr(planning._Planner, "what_ifs", lambda *_: ())
 
 
 @pytest.mark.parametrize("first", [1, 20, 700, 9000])
@@ -39,7 +59,7 @@ def test_the_search_finds_the_least_goal_within_five_percent(
     first: int, least_that_meets: int, least_that_starves: int
 ) -> None:
     """From wherever it starts; what it ends at is never a goal below which none was tried."""
-    search, tried = _Search(1, 9000, first), []
+    search, tried = GoalSearch(1, 9000, first), []
     while (goal := search.next_goal()) is not None:
         tried.append(goal)
         search.learn(
@@ -55,7 +75,7 @@ def test_the_search_finds_the_least_goal_within_five_percent(
 
 
 def test_the_search_ends_though_goals_starve_in_between() -> None:
-    search = _Search(1, 9000, 100)
+    search = GoalSearch(1, 9000, 100)
     search.learn(100, meets=False, starves=False)
     search.learn(200, meets=True, starves=False)
     tried = []
@@ -193,7 +213,12 @@ def test_a_planner_s_commands_end_with_a_claim_that_holds(
     )
     code, stdout, stderr = fedray_command(*arguments)
     assert code == 0, stdout + stderr
-    assert {file.name for file in (tmp_path / "f").iterdir()} == {"lines.svg", "lines.csv"}
+    assert {file.name for file in (tmp_path / "f").iterdir()} == {
+        "days.svg",
+        "days.csv",
+        "epsilon.svg",
+        "epsilon.csv",
+    }
     best = json.loads((out / "plan.json").read_text())["best"]
     planned = read_claim(claim)
     assert 1 < planned.min_sep == best["planned_min_sep"] <= best["enforced_min_sep"]
@@ -435,13 +460,109 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
         "No report goal and timer that were tried meet epsilon 1 at delta 1e-10. The least was "
     )
     assert set(plan_files(none, "")) == {"report.html", "plan.json"}
-    (figure,) = plan_figures(plan)
-    assert [(mark.text, mark.axis, mark.at, mark.until) for mark in figure.marks] == [
+    days, epsilon = plan_figures(plan)
+    assert [(mark.text, mark.axis, mark.at, mark.until) for mark in epsilon.marks] == [
         ("target 3", "y", 3.0, None),
-        ("plan 200", "x", 200, None),
-        ("misses the target", "x", 100, 150),
         ("starves", "x", 400, 400),
     ]
+    for figure, y in ((days, 2.0), (epsilon, 2.50001)):
+        assert [each.kind for each in figure.series] == ["line", "stars"]
+        assert (figure.series[-1].x.tolist(), figure.series[-1].y.tolist()) == ([200.0], [y])
+    first, *_, caveats = plan_tables(plan)
+    assert first.rows == (("200", "24 h", "0.2", "2.51", "2.0"),)
+    assert "rest on the availability model 'habit'" in first.notes[0]
+    assert caveats.title == "Caveats"
+    tiles = page.index('class="tile"')
+    assert tiles < page.index("rest on the availability model") < page.index('id="days"')
+    assert page.index('id="epsilon"') < page.index("What a longer timer costs")
+    assert page.index("Candidates") < page.index("<h2>Caveats")
+
+
+def test_what_ifs_say_what_each_run_gave(small) -> None:
+    """A trace in which devices come after fewer rounds has its own, larger epsilon; a starved run has none but its round."""
+    planned = small(
+        "participation.timer_hours=1.0",
+        "participation.round_separation=4",
+        "privacy.noise_multiplier=2.0",
+        "rounds.count=12",
+    )
+    limits, strategy = MinSep(12, 6, 2), Identity()
+    asked: list[Scenario] = []
+
+    def simulate_all(runs):
+        asked.extend(runs)
+        patterns = {
+            gap: Patterns(
+                12,
+                np.array([0, 1], np.uint64),
+                np.array([12 // gap, 1], np.int64),
+                np.array([*range(0, 12, gap), 3], np.uint32),
+            )
+            for gap in (6, 3)
+        }
+        found = [Truth(MinSep(12, 6, 2), patterns[6], 2.0) for _ in runs]
+        found[2] = Truth(None, note="starved: no devices", committed=759)
+        found[4] = Truth(MinSep(12, 3, 4), patterns[3], 1.5)
+        return found
+
+    rows = {each.name: each for each in what_ifs(planned, strategy, limits, simulate_all)}
+    for (name, row), participations in zip(rows.items(), [2, 2, None, 2, 4, 2, 2, 2], strict=False):
+        if participations is None:
+            assert (row.epsilon, row.days, row.starves_at) == (None, None, 759)
+        else:
+            expected = gdp_epsilon(
+                Gaussian(noise_multiplier=2.0, sensitivity=participations**0.5),
+                planned.privacy.delta,
+            )
+            assert row.epsilon == pytest.approx(expected), name
+    by_name = dict(zip(rows, asked, strict=False))
+    assert by_name["population -30 %"].population.devices == 14_000
+    without = by_name["5 % ignore the timer, no separation rule"].participation
+    assert (without.timer_violators, without.round_separation) == (0.05, 0)
+    assert by_name["5 % ignore the timer"].participation.round_separation == 4
+    assert len(by_name["spread over three time zones"].population.time_zones) == 3
+    misjudged = rows["min-sep 30 % below the plan's"]
+    assert (misjudged.min_sep, misjudged.days) == (4, None)
+    assert "at most 3 participations" in misjudged.note
+    assert misjudged.epsilon == pytest.approx(
+        gdp_epsilon(Gaussian(noise_multiplier=2.0, sensitivity=3**0.5), planned.privacy.delta)
+    )
+
+
+@pytest.mark.parametrize(
+    ("best", "tried", "told"),
+    [
+        (72.0, [24.0, 48.0, 72.0], ["72 h is the longest timer tried; try 96."]),
+        (24.0, [24.0, 48.0], ["24 h is the shortest timer tried; try 12."]),
+        (48.0, [24.0, 48.0, 72.0], []),
+    ],
+)
+def test_a_best_timer_at_an_end_of_those_tried_asks_for_more(best, tried, told) -> None:
+    assert planning._end_of_timers(best, tried) == told
+
+
+def test_the_least_days_may_take_more_updates() -> None:
+    slow, fast = candidate(200, days=9.0), candidate(400, days=3.0)
+    proposals = {24.0: slow, 48.0: fast}
+    assert planning._best(proposals, "updates") == (24.0, slow)
+    assert planning._best(proposals, "days") == (48.0, fast)
+
+
+def test_most_days_and_least_cost_are_the_user_s(fedray_command, monkeypatch) -> None:
+    asked = []
+
+    def make_plan(scenario, *_, **options):
+        asked.append((scenario.rounds.max_days, options["least"]))
+        raise InputError("enough")
+
+    setting = ("--set=population.devices=100000", "--set=rounds.count=10", "--epsilon=3")
+    with monkeypatch.context() as patched:
+        patched.setattr("fedray.studies.plan.make_plan", make_plan)
+        fedray_command("plan", *setting, "--max-days", "9", "--least", "days")
+        fedray_command("plan", *setting)
+    assert asked == [(9.0, "days"), (366.0, "updates")]
+    code, _, stderr = fedray_command("plan", *setting, "--least", "money")
+    assert (code, "least='money' must be one of updates, days" in stderr) == (2, True)
 
 
 def test_a_plan_s_pace_is_its_scenario_s(

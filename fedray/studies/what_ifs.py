@@ -1,0 +1,121 @@
+"""What-ifs of a plan: what its mechanism and rules give if the devices are not as assumed.
+
+A simulated row has the exact sensitivity of its trace. So its epsilon holds for that trace, whether
+or not a rule would ensure it. All rows have the mechanism and the noise of the plan.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fedray.audit.sensitivity import trace_sensitivity
+from fedray.mechanisms.accounting.events import Gaussian
+from fedray.mechanisms.accounting.gdp import gdp_epsilon
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import Strategy
+from fedray.scenario import Scenario
+from fedray.studies.simulated import Truth
+
+MISJUDGED = 0.7
+"""Actual min-sep over the planned one, in the row that is not simulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Outcome of a plan under another assumption."""
+
+    name: str
+    """What differs from the plan."""
+    days: float | None = None
+    """Days of the run; None if it starves or was not simulated."""
+    min_sep: int | None = None
+    """Min-sep of the run; None also if no device took part twice."""
+    epsilon: float | None = None
+    """Epsilon of the run; None if it starves, or without a guarantee."""
+    is_exact: bool = True
+    """Whether epsilon rests on an exact sensitivity; False: on an upper bound."""
+    starves_at: int | None = None
+    """Number of the round that the run could not commit; None if it does not starve."""
+    note: str = ""
+    """Why it starves, or how epsilon was found if not by simulation."""
+
+
+def what_ifs(
+    planned: Scenario,
+    strategy: Strategy,
+    limits: MinSep,
+    simulate_all: Callable[[Sequence[Scenario]], Sequence[Truth]],
+) -> tuple[WhatIf, ...]:
+    """Returns the plan as simulated, then a row for each what-if.
+
+    Args:
+        planned: scenario of the plan, with its limits as rules.
+        strategy: mechanism made for the limits.
+        limits: planned limits.
+        simulate_all: returns the outcomes of full-size scenarios, from runs of any size.
+    """
+    changes = _changes(planned)
+    runs = [planned.with_overrides(*keys) for keys in changes.values()]
+    truths = simulate_all(runs)
+    rows = [
+        _of_trace(name, planned, strategy, truth)
+        for name, truth in zip(changes, truths, strict=True)
+    ]
+    if limits.max_participations > 1:
+        rows.append(_misjudged(planned, strategy, limits))
+    return tuple(rows)
+
+
+def _changes(planned: Scenario) -> dict[str, tuple[str, ...]]:
+    devices, participation = planned.population.devices, planned.participation
+    changes: dict[str, tuple[str, ...]] = {"as planned": ()}
+    for percent in (10, 30):
+        fewer = round(devices * (1 - percent / 100))
+        changes[f"population -{percent} %"] = (f"population.devices={fewer}",)
+    # Without a timer there is none to ignore.
+    for percent in (1, 5) if participation.timer_hours else ():
+        key = f"participation.timer_violators={percent / 100}"
+        name = f"{percent} % ignore the timer"
+        changes[name] = (key,)
+        if participation.round_separation:
+            changes[f"{name}, no separation rule"] = (key, "participation.round_separation=0")
+    first, *others = planned.population.time_zones
+    own = max((first, *others), key=lambda zone: zone.share).utc_offset_hours
+    # Zones wrap around, so that they stay among those in use.
+    shares = {own: 1.0} if others else {(own + each + 12) % 24 - 12: 1 / 3 for each in (-8, 0, 8)}
+    tables = [f"{{utc_offset_hours={hours}, share={share}}}" for hours, share in shares.items()]
+    name = "all devices in one time zone" if others else "spread over three time zones"
+    changes[name] = (f"population.time_zones=[{', '.join(tables)}]",)
+    return changes
+
+
+def _of_trace(name: str, planned: Scenario, strategy: Strategy, truth: Truth) -> WhatIf:
+    if truth.participation is None or truth.patterns is None:
+        return WhatIf(name, starves_at=truth.committed, note=truth.note)
+    found = trace_sensitivity(strategy, truth.patterns)
+    epsilon = _epsilon(planned, found.value)
+    return WhatIf(name, truth.days, truth.min_sep, epsilon, found.is_exact, note=truth.note)
+
+
+def _misjudged(planned: Scenario, strategy: Strategy, limits: MinSep) -> WhatIf:
+    """The planned mechanism at a smaller min-sep and as many more participations as that allows."""
+    min_sep = max(1, math.floor(MISJUDGED * limits.min_sep))
+    room = -(-limits.rounds // min_sep)
+    most = min(room, math.ceil(limits.max_participations / MISJUDGED))
+    found = strategy.participation_sensitivity(MinSep(limits.rounds, min_sep, most))
+    return WhatIf(
+        "min-sep 30 % below the plan's",
+        min_sep=min_sep,
+        epsilon=_epsilon(planned, found.value),
+        is_exact=found.is_exact,
+        note=f"not simulated: for at most {most} participations, and no rule that prevents it",
+    )
+
+
+def _epsilon(planned: Scenario, sensitivity: float) -> float | None:
+    privacy = planned.privacy
+    try:
+        released = Gaussian(noise_multiplier=privacy.noise_multiplier, sensitivity=sensitivity)
+        return gdp_epsilon(released, privacy.delta)
+    except ValueError:
+        return None
