@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.errors import InputError
+from fedray.commands.inspecting import print_inspection
 from fedray.commands.log_options import columns_of, time_form
 from fedray.commands.numbers import WRITTEN_NUMBER, whole_number_rule
 from fedray.commands.output import print_json, print_pieces
 from fedray.commands.progress import progress_line
-from fedray.commands.inspecting import print_inspection
 
 LOGGED = "logged"
 """Value of `--rounds` for all rounds that occur in the log."""
