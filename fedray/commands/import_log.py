@@ -68,11 +68,8 @@ def import_(
         return
     # Owners and times are optional: without times, the audit cannot check a timer.
     columns = columns_of(column, ("device", "round", "owner", "time"), required=("device", "round"))
-    for name, value in (("rounds", rounds), ("out", out)):
-        if value is None:
-            raise InputError.of(name, value, "must be given", "--inspect proposes the options")
-    assert rounds is not None
-    assert out is not None
+    if rounds is None or out is None:
+        raise InputError("--rounds and --out are needed; --inspect proposes both")
     with progress_line("importing") as show:
         trace = import_log(
             log,

@@ -26,11 +26,8 @@ WORDS = {
     "round": ("round", "attempt", "iteration"),
     "device": ("device", "client", "phone", "user", "id"),
     "owner": ("owner", "person"),
-    "task": ("task", "population"),
 }
 """Words in the names of columns by role, the most certain first."""
-MOST_WRONG = 1000
-"""Largest number of unreadable times that are counted."""
 # pyarrow makes these functions at import, and its stubs do not know them.
 _COMPUTE: Any = pc
 
@@ -84,11 +81,6 @@ def inspect_log(
     time = next(iter(roles.get("time", [])), None)
     described = [_described(table[name], name, roles) for name in names]
     problems, notes = [], []
-    task = next(iter(roles.pop("task", [])), "")
-    is_chosen = any(each.startswith(f"{task}=") for each in where)
-    if task and not is_chosen and len(values := table[task].unique().drop_null()) > 1:
-        where = (*where, f"{task}={values[0]}")
-        notes.append(f"{task!r} has {len(values):,} tasks; this is the first, import each")
     for role in ("device", "round"):
         if role not in roles:
             problems.append(f"no column looks like the {role}; give --column {role}=NAME")
@@ -168,77 +160,29 @@ def _again(devices: pa.ChunkedArray, rounds: Int64Array) -> Int64Array:
 def _seconds(
     layout: LogLayout, times: pa.Array, rows: Int64Array, problems: list[str], notes: list[str]
 ) -> Float64Array:
-    """Returns the times of rows [N] in seconds; NaN for those that cannot be read."""
+    """Returns the times of rows [N] in seconds; NaN where there is none, or none can be read."""
     seconds = np.full(len(times), np.nan)
     filled = np.flatnonzero(times.is_valid())
     if empty := len(times) - filled.size:
         first = int(rows[np.flatnonzero(times.is_null())[0]]) + 1
         problems.append(f"{counted(empty, 'row')} without a time (first: row {first})")
-    if not filled.size:
-        return seconds
-    column = times.take(pa.array(filled))
-    is_right = np.ones(filled.size, np.bool_)
-    problem = _problem(layout, column)
-    some = range(min(len(column), 50))
-    usual = next((k for k in some if problem and not _problem(layout, column[k : k + 1])), None)
-    if problem and usual is None:
-        problems.append(problem)
-        return seconds
-    if usual is not None:
-        wrong = _wrong(layout, column, column[usual : usual + 1])
-        is_right[wrong] = False
-        more = " or more" if len(wrong) == MOST_WRONG else ""
-        problems.append(
-            f"{counted(len(wrong), 'time')}{more} that cannot be read together with "
-            f"{shown_value(column[usual])} "
-            f"(first: row {rows[filled[wrong[0]]] + 1}, {shown_value(column[wrong[0]])})"
-        )
-        # Later wrong times are not known beyond the limit.
-        if more:
-            return seconds
-    reader = layout.time_reader(f"column {layout.time!r}")
-    seconds[filled[is_right]] = reader.seconds(column.filter(pa.array(is_right)))
-    notes.append(f"times: {reader.form}")
-    if "taken as UTC" in reader.form:
-        notes[-1] += "; is that so? Otherwise give --time-zone"
-    return seconds
-
-
-def _problem(layout: LogLayout, times: pa.Array) -> str:
-    """Returns why times cannot be read together; empty if they can."""
     reader = layout.time_reader(f"column {layout.time!r}")
     try:
-        reader.seconds(times)
+        seconds[filled] = reader.seconds(
+            times.take(pa.array(filled)), lambda place: f"row {rows[filled[place]] + 1}"
+        )
     except InputError as error:
-        return str(error)
-    return ""
-
-
-def _wrong(layout: LogLayout, times: pa.Array, usual: pa.Array) -> list[int]:
-    """Returns positions of the first times that cannot be read together with a usual one."""
-    wrong: list[int] = []
-    ranges = [(0, len(times))]
-    while ranges and len(wrong) < MOST_WRONG:
-        first, end = ranges.pop()
-        if not _problem(layout, pa.concat_arrays([usual, times[first:end]])):
-            continue
-        if end - first == 1:
-            wrong.append(first)
-            continue
-        middle = (first + end) // 2
-        ranges += [(middle, end), (first, middle)]
-    return wrong
+        problems.append(str(error))
+        return seconds
+    doubt = "; is that so? Otherwise give --time-zone" if "taken as UTC" in reader.form else ""
+    notes.append(f"times: {reader.form}{doubt}")
+    return seconds
 
 
 def _check_order(
     seconds: Float64Array, rounds: Int64Array, rows: Int64Array, notes: list[str]
 ) -> None:
-    """Notes rows that are not in order of time, and rounds that ended before the one before."""
-    known = np.flatnonzero(~np.isnan(seconds))
-    falls = known[1:][np.diff(seconds[known]) < 0]
-    if falls.size:
-        text = f"{counted(falls.size, 'row')} earlier than the row before"
-        notes.append(f"{text} (first: row {rows[falls[0]] + 1}); the import sorts")
+    """Notes rounds that ended before the round before began."""
     numbers, places = np.unique(rounds, return_inverse=True)
     first, last = np.full(numbers.size, np.inf), np.full(numbers.size, -np.inf)
     np.fmin.at(first, places, seconds)
