@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.errors import InputError
-from fedray.commands.log_options import (
-    columns_of,
-    time_form,
-)
+from fedray.commands.inspecting import print_inspection
+from fedray.commands.log_options import columns_of, time_form
 from fedray.commands.numbers import WRITTEN_NUMBER, whole_number_rule
 from fedray.commands.output import print_json, print_pieces
 from fedray.commands.progress import progress_line
@@ -19,9 +17,10 @@ LOGGED = "logged"
 def import_(
     log: Path,
     *,
-    column: list[str],
-    rounds: str,
-    out: Path,
+    column: list[str] | None = None,
+    rounds: str | None = None,
+    out: Path | None = None,
+    inspect: bool = False,
     where: list[str] | None = None,
     repeats: str = "refuse",
     leave_out_invalid: bool = False,
@@ -51,6 +50,7 @@ def import_(
         column (ROLE=NAME): column of the log, such as device=client_id; repeatable
         rounds (N|logged|FILE): rounds that released a model: 0 to N-1, all in the log, or a list
         out (DIR): new directory for the trace
+        inspect: describe columns, guess options, tell all problems; exit code 2 if there are any
         memory (MiB): memory of the sort; more goes to disk
     Rows that are participations:
         where (COLUMN=VALUE): only rows with this value; repeatable
@@ -62,8 +62,14 @@ def import_(
     """
     from fedray.imports.importer import import_log
 
+    if inspect:
+        form = {"file_format": file_format, "delimiter": delimiter, "time_zone": time_zone}
+        print_inspection(log, column, where, {**form, **time_form(time_format)}, as_json)
+        return
     # Owners and times are optional: without times, the audit cannot check a timer.
     columns = columns_of(column, ("device", "round", "owner", "time"), required=("device", "round"))
+    if rounds is None or out is None:
+        raise InputError("--rounds and --out are needed; --inspect proposes both")
     with progress_line("importing") as show:
         trace = import_log(
             log,

@@ -42,11 +42,13 @@ def progress_of_run(
     from fedray.report.event_files import event_files
     from fedray.report.progress import both, run_progress
     from fedray.trace.partial import new_directory, partial_directory
+    from fedray.watch.spent import SpentSoFar
 
     where = directory or new_directory(name)
     is_quiet = IS_QUIET.get()
     hint = f"resume  if this run is cut off: {command} {shlex.quote(str(where))}"
-    with run_progress(is_shown=not is_quiet) as show, event_files(tensorboard) as write:
+    spent = SpentSoFar(where)
+    with run_progress(not is_quiet, spent) as show, event_files(tensorboard) as write:
         say = (lambda progress: None) if is_quiet else _Once(hint)
         try:
             yield where, both(say, both(show, write))

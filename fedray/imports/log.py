@@ -1,7 +1,7 @@
 """Reads a log of participations batch by batch: checks rows, names devices and converts times."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,8 @@ class Unused:
     """Device of the first row, which may be missing."""
     round: str
     """Round of the first row, as messages show it."""
+    row: int = 0
+    """Number of the first row in the log, from 1; 0 if unknown."""
 
     def __str__(self) -> str:
         return row_text(self.device, self.round)
@@ -139,6 +141,8 @@ class Log:
         self.layout = layout
         self.numbering = numbering
         self.rows = self.filtered_rows = self.staged_rows = 0
+        self.places = self._places = np.empty(0, np.int64)
+        """Positions in the log of the participations that were yielded last."""
         self.left_out: dict[str, Unused] = {}
         """Rows that may be participations but are incomplete, by reason."""
         self.out_of_range = self.unreleased_rows = 0
@@ -174,12 +178,18 @@ class Log:
         """
         # lz4, because the file is read once and removed; names seldom repeat, so no dictionary.
         with pq.ParquetWriter(file, self.schema, compression="lz4", use_dictionary=False) as writer:
-            for batch in self._files.batches():
-                self.rows += batch.num_rows
-                staged = self._staged(batch)
-                self.staged_rows += staged.num_rows
+            for staged in self.participations():
                 writer.write_batch(staged)
                 self._on_progress(f"{self.rows:,} rows read")
+
+    def participations(self) -> Iterator[pa.RecordBatch]:
+        """Yields device, owner, round and time of the participations. Raises InputError."""
+        for batch in self._files.batches():
+            self._places = np.arange(self.rows, self.rows + batch.num_rows)
+            self.rows += batch.num_rows
+            staged = self._staged(batch)
+            self.staged_rows += staged.num_rows
+            yield staged
 
     def _staged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
@@ -225,6 +235,7 @@ class Log:
         if taken.all():
             return batch
         self.filtered_rows += int((~taken).sum())
+        self._places = self._places[taken]
         return batch.filter(pa.array(taken))
 
     def _participations(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -254,6 +265,7 @@ class Log:
                 continue
             first = int(places[0])
             example = Unused(reason, 0, devices[first], shown_value(rounds[first]))
+            example.row = int(self._places[first]) + 1
             self.left_out.setdefault(reason, example).rows += places.size
             self.out_of_range += places.size if reason == beyond else 0
         # Rows in these rounds are counted separately, because the log may have them.
@@ -265,6 +277,7 @@ class Log:
             self.unreleased_rounds = np.union1d(self.unreleased_rounds, found)
         # Times of other rows are not read, so wrong times there are harmless.
         places = np.flatnonzero(is_left & ~is_unreleased)
+        self.places = self._places[places]
         columns = [_taken(each, places) for each in (devices, *owners)]
         columns.append(pa.array(staged[places]))
         if self.times is not None:

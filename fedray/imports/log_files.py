@@ -64,6 +64,8 @@ class LogFiles:
         with self._readable():
             schema = self._schema(self._files[0])
             self._check_names(schema.names, columns)
+        self.names = schema.names
+        """Names of all columns of the first file."""
         self.types = _types(schema, columns)
         """Types of the columns in all files; for dictionaries, those of the values."""
 

@@ -39,7 +39,7 @@ ACCEPTED = (
     "Accepted are ISO 8601 text such as 2026-03-01T12:00:00Z, timestamps, Unix numbers such as "
     "1772366400, and other text with its format, such as `time_format='%d.%m.%Y %H:%M'`"
 )
-_ISO_8601 = r"^\d{4}-\d{2}-\d{2}[ T]\d"
+ISO_8601 = r"^\d{4}-\d{2}-\d{2}[ T]\d"
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _NUMBERS = "numbers"
 _WITH_OFFSET, _WITHOUT = pa.timestamp("ns", "UTC"), pa.timestamp("ns")
@@ -153,7 +153,7 @@ class TimeReader:
                 continue
             self._text_type = kind
             return self._of_timestamps(found, "ISO 8601")
-        is_other = _COMPUTE.invert(_COMPUTE.match_substring_regex(text, _ISO_8601))
+        is_other = _COMPUTE.invert(_COMPUTE.match_substring_regex(text, ISO_8601))
         if some := self._some(text, is_other):
             raise self._doubt(f"{some}, which is not ISO 8601")
         raise self._doubt(f"neither all with an offset from UTC nor all without: {problem}")

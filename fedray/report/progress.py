@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from fedray.base.pace import Pace
 from fedray.base.part_done import PartDone
 from fedray.wire.messages import (
     DataProgress,
@@ -38,19 +39,20 @@ SECONDS_BETWEEN_LINES = 15.0
 
 
 @contextlib.contextmanager
-def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
+def run_progress(is_shown: bool, spent: Callable[[], str] = str) -> Iterator[ProgressListener]:
     """Yields the listener of a run.
 
-    It moves a bar or, without a terminal, prints lines; if not `is_shown`, it does nothing.
+    It moves a bar or, without a terminal, prints lines; if not `is_shown`, it does nothing. The
+    function `spent` returns what is known of the privacy spent; it is called for every line.
     """
     console = Console(stderr=True)
     if not is_shown:
         yield lambda progress: None
         return
     if not console.is_terminal:
-        yield _Lines()
+        yield _Lines(spent=spent)
         return
-    state = _State()
+    state = _State(spent)
     columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("round"), MofNCompleteColumn()]
     # On a narrow terminal the figures need the room of the bar.
     columns += [BarColumn(bar_width=BAR)] if console.width >= WIDE else []
@@ -152,9 +154,9 @@ class _Lines:
     """A listener of runs and of studies: updates one line in a notebook's cell; elsewhere prints a
     line every fifteen seconds and one at the end, for logs."""
 
-    def __init__(self, title: str = "") -> None:
+    def __init__(self, title: str = "", spent: Callable[[], str] = str) -> None:
         self._title = title
-        self._state, self._pace = _State(), _Pace()
+        self._state, self._pace = _State(spent), _Pace()
         self._display = _notebook_display()
         self._seconds = SECONDS_BETWEEN_UPDATES if self._display else SECONDS_BETWEEN_LINES
         self._last = time.monotonic()
@@ -213,11 +215,11 @@ def both(first: ProgressListener, second: ProgressListener) -> ProgressListener:
 class _State:
     """State of a run: the latest reports of its simulation and of its training."""
 
-    def __init__(self) -> None:
+    def __init__(self, spent: Callable[[], str] = str) -> None:
+        self._spent = spent
         self._run: RunProgress | None = None
         self._training: TrainingProgress | None = None
-        self._begun: dict[type, tuple[float, int]] = {}
-        """Time and progress of the first report of each type."""
+        self._paces: dict[type, Pace] = {}
         self._seconds_left: dict[type, float] = {}
         self._to_train = 0
         """Number of rounds of a training that has not reported a round yet."""
@@ -241,14 +243,10 @@ class _State:
         return f"starving, {progress.starving}"
 
     def _keep_pace(self, progress: RunProgress | TrainingProgress, done: int) -> None:
-        now = time.monotonic()
-        kind = type(progress)
-        begun, done_then = self._begun.setdefault(kind, (now, done))
-        # Simulation and training each have their own pace; progress before a resumed run's first
-        # report does not count.
-        if done > done_then:
-            left = progress.count - done
-            self._seconds_left[kind] = left * (now - begun) / (done - done_then)
+        # Simulation and training each have their own pace.
+        pace = self._paces.setdefault(type(progress), Pace())
+        left = pace.seconds_left(time.monotonic(), done, progress.count)
+        self._seconds_left[type(progress)] = left or 0.0
 
     @property
     def _slower(self) -> tuple[int, int]:
@@ -292,6 +290,8 @@ class _State:
             if (run.committed, run.count) != self._slower:
                 parts.append(f"simulated {run.committed}")
             parts.append(f"day {days:.0f} {seconds // 3600:02.0f}:{seconds % 3600 // 60:02.0f}")
+            if spent := self._spent():
+                parts.append(spent)
             free = "" if run.may_come is None else f"may come {run.may_come:,} of "
             parts.append(f"{free}eligible {run.eligible_estimate:,}")
         if training is not None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from fedray.base.atomic import whole_file
+from fedray.base.pace import Pace
 from fedray.base.parsing import finite_or_none, parse_json
 from fedray.base.regular_file import read_regular_file
 
@@ -75,7 +76,7 @@ class ProgressReport:
     begun: time at which the work started or was resumed, seconds since 1970.
     told: time at which the file was last written, seconds since 1970.
     done, count: rounds simulated or trained so far, and in total.
-    seconds_left: estimated time left, from the pace so far; None if unknown.
+    seconds_left: estimated time left, from the recent pace; None if unknown.
     facts: further figures by name, which depend on `kind`.
     """
 
@@ -102,8 +103,7 @@ class ProgressFile:
         self._head: dict[str, Any] = {}
         self._last: tuple[int, Callable[[], Mapping[str, Any]]] = (0, dict)
         """Latest report; the file may contain an earlier one."""
-        self._done_at_start = 0
-        self._started = 0.0
+        self._pace = Pace()
         self._next = 0.0
         self._has_warned = False
 
@@ -125,9 +125,7 @@ class ProgressFile:
             "begun": time.time(),
             "count": count,
         }
-        # Readers get the time of day, but durations need a clock that is never set.
-        self._done_at_start, self._started = done, time.monotonic()
-        self._last = done, dict
+        self._pace, self._last = Pace(), (done, dict)
         self._write()
 
     def tell(self, done: int, facts: Callable[[], Mapping[str, Any]]) -> None:
@@ -156,14 +154,11 @@ class ProgressFile:
     def _write(self) -> None:
         begun = time.monotonic()
         done, facts = self._last
-        # Rounds that an earlier process did do not count for this one's pace.
-        newly_done = done - self._done_at_start
-        pace = (begun - self._started) / newly_done if newly_done > 0 else None
         document = {
             **self._head,
             "told": time.time(),
             "done": done,
-            "seconds_left": None if pace is None else pace * (self._head["count"] - done),
+            "seconds_left": self._pace.seconds_left(begun, done, self._head["count"]),
             "facts": dict(facts()),
         }
         self._replace(document)

@@ -114,7 +114,8 @@ class Entry:
     may_come: estimated number of eligible devices that no rule holds back now.
     train_loss: mean loss of the last trained round.
     evaluation: the last held-out metrics, by name.
-    privacy: upper bound on the privacy spent so far; None if the entry is finished or has `tasks`.
+    privacy: upper bound on the privacy spent so far, for a run in progress or a finished one; None
+        without a bound yet, and for an entry that has `tasks`.
     tasks: tasks of an unfinished run of several, by name; empty for other entries.
     shards: number of workers that simulate the population.
     trainers: number of workers that train devices.
@@ -195,7 +196,7 @@ class Runs:
         has_more = False
         self._bounds_until = time.monotonic() + SECONDS_FOR_BOUNDS
         for place, folder in enumerate(self._folders(self.directory, 0)):
-            entry = self._entry_or_damage(folder)
+            entry = self.entry(folder)
             has_more = place == MOST_FOLDERS or (entry is not None and len(found) == MOST_ENTRIES)
             if has_more:
                 break
@@ -225,7 +226,8 @@ class Runs:
         for name in names:
             yield from self._folders(folder / name, level + 1)
 
-    def _entry_or_damage(self, folder: Path) -> Entry | None:
+    def entry(self, folder: Path) -> Entry | None:
+        """Returns the entry of a folder below the directory; None if it has none of its own."""
         try:
             return self._entry(folder)
         # An error in one folder must not hide the others.
@@ -274,6 +276,9 @@ class Runs:
             trace_digest=_text(document, "digest"),
             note=_text(document, "ended"),
         )
+        if not is_log and time.monotonic() < self._bounds_until:
+            of_trace = self._of_whole_trace(folder, scenario)
+            entry = replace(entry, privacy=of_trace.get("privacy"))
         inside = folder / TRAINING
         live = folder.with_name(f"{folder.name}{LIVE_TRAINING}")
         # A link may lead out of the directory that is watched.

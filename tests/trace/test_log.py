@@ -86,7 +86,7 @@ def test_rounds_without_a_participation_are_refused_with_both_remedies(
     assert "`--rounds='released.csv'`" in stderr
     assert not (tmp_path / "t").exists()
     code, _, stderr = fedray_command("import", str(path), *columns)
-    assert (code, stderr) == (2, "fedray: Missing option '--rounds'; see --help\n")
+    assert (code, stderr) == (2, "fedray: --rounds and --out are needed; --inspect proposes both\n")
     for rounds, expected in (
         ("1.000", "must be a whole number, in digits only, such as 1000"),
         ("loged", "--rounds='loged' must be N, logged, or a file that exists"),

@@ -163,3 +163,32 @@ def test_runs_of_one_trace_are_chosen_and_the_page_says_so_when_nobody_answers(
         [True, True, False],
         "run-one",
     ]
+
+
+CURVES = """
+const listing = JSON.parse(document.getElementById("first").textContent);
+const running = { ...listing.entries[0], path: "new", state: "running", count: 9, evaluation: {} };
+for (const [done, eligible] of [[1, 30], [2, 10], [2, 99], [3, 20]]) show({ ...listing, entries: [{ ...running, done, eligible }] });
+const first = document.querySelectorAll(".curve");
+document.body.dataset.curves = JSON.stringify([...first].map(each => [each.textContent, each.querySelector("polyline").getAttribute("points")]));
+byId("filter").value = "no such run";
+show(listing);
+document.body.dataset.left = document.querySelectorAll("#finished tbody tr").length;
+"""
+
+
+def test_a_run_in_progress_has_curves_and_the_filter_hides_what_it_does_not_match(
+    tmp_path: Path, trace_of
+) -> None:
+    """A round is one point, however often the page asks."""
+    trace_of([[0], [1]], 2).path.rename(tmp_path / "runs")
+    listing = shown_listing(Runs(tmp_path).list())
+    page = tmp_path / "page.html"
+    page.write_text(f"{render_watch(listing, 'nonce')}<script>{CURVES}</script>")
+    done = shown(f"file://{page}", tmp_path / "profile", is_quiet=False)
+    found = re.search(r'data-curves="([^"]*)"', done)
+    assert found is not None
+    assert json.loads(html.unescape(found[1])) == [
+        ["eligible 20.00; 10.0 to 30.0", "0,0 100,50 200,25"]
+    ]
+    assert 'data-left="0"' in done
