@@ -1,5 +1,5 @@
-"""Federated evaluation: while a task is trained, its model is measured on the devices of other tasks'
-rounds, each on the newest version that was committed before the round started.
+"""Federated evaluation: while a task is trained, its model is measured on the devices of the rounds
+of other tasks, in the newest version that was committed before the round started.
 
 It is a function of the traces and the training, because participation depends on neither.
 """
@@ -36,8 +36,8 @@ def check_metrics(several: SeveralTasks) -> None:
 
 
 def versions_at(trained: Trace, evaluation: Trace) -> NDArray[np.int64]:
-    """Returns the version of the model that the devices of each round of an evaluation get, [n]: the
-    number of rounds of the trained task that had closed when the round started."""
+    """Returns the version of the model that the devices of each round of an evaluation get, [n]:
+    the number of rounds of the trained task that had closed when the round started."""
     closed = trained.rounds["closed"][trained.rounds["state"] == 0]
     started = evaluation.rounds["started"][evaluation.rounds["state"] == 0]
     return np.searchsorted(closed, started, side="right")

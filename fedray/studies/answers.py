@@ -45,8 +45,8 @@ BY_KEY = ("histogram", "open_histogram", "prefix_tree")
 """Questions whose rows are keys of the devices' values; the last two find them."""
 KNOWN_HERE = (
     "The exact answers, and that of all devices above all, are known in a simulation only. A "
-    "device holds the same in every window, but in an evaluation, whose exact answer of all devices is "
-    "not computed."
+    "device holds the same in every window, except in an evaluation, which has no exact answer of "
+    "all devices: that would take an evaluation on each of them in every round."
 )
 
 

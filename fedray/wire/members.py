@@ -1,5 +1,5 @@
-"""Members of a task (`participation.members`): devices that may serve it, by an addressed draw of each
-device. The draw is the same for all tasks of a run, so tasks can divide the devices."""
+"""Members of a task (`participation.members`): devices that may serve it, by an addressed draw of
+each device. The draw is the same for all tasks of a run, so tasks can divide the devices."""
 
 import numpy as np
 
