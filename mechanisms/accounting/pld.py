@@ -132,8 +132,8 @@ def _mixed_epsilon(mu: float, guarantees: Counter[tuple[float, float]], delta: f
     guarantees whose delta is 0 and for which nothing else is known.
 
     Randomized response dominates a guarantee (Kairouz, Oh, Viswanath 2015, Theorem 3.3), and
-    dominating pairs compose, adaptively too (Zhu, Dong, Wang 2022, Theorem 10): delta is the mean of
-    the Gaussian's delta at epsilon minus the loss of the responses.
+    dominating pairs compose, adaptively too (Zhu, Dong, Wang 2022, Theorem 10): delta is the mean
+    of the Gaussian's delta at epsilon minus the loss of the responses.
     """
     from scipy.special import expit
     from scipy.stats import binom
