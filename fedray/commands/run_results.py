@@ -9,7 +9,6 @@ from fedray.base.errors import InputError, RunFailed
 from fedray.commands.output import print_json, print_pieces
 
 _COSTS = ("wall_seconds", "shard_use", "driver_peak_mebibytes", "restarts")
-ANSWER_PAGE = "answer.html"
 
 
 def print_run(trace: Any, as_json: bool) -> None:
@@ -30,8 +29,11 @@ def print_run(trace: Any, as_json: bool) -> None:
         report = str(write_report(audit, trace.path / REPORT_FILE))
     except InputError as error:
         problem = _without_page(trace.path, error)
-    trained = trace.trained
-    answers = _answers_of(audit)
+    trained, answers = trace.trained, None
+    if "analytics" in trace.scenario:
+        from fedray.studies.answers_page import written_answers
+
+        answers = written_answers(audit)
     if as_json:
         document = {**audit.to_json(), "report": report, **_costs(trace.run)}
         document["training"] = trained and trained.to_json()
@@ -46,19 +48,18 @@ def print_run(trace: Any, as_json: bool) -> None:
         print_pieces(short_audit_text(audit))
         typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
         if answers is not None:
-            typer.echo(f"answers {trace.path / ANSWER_PAGE}")
+            typer.echo(f"answers {trace.path / 'answer.html'}")
     _exit_by({"": trace}, problem)
 
 
 def print_run_of_tasks(found: Any, as_json: bool) -> None:
     """Audits a run of several tasks, a TasksRun; writes its pages, and prints all of it.
 
-    Raises:
-        RunFailed: a page could not be written.
-        Exit: a task starved.
+    Raises RunFailed if a page could not be written, Exit if a task starved.
     """
     from fedray.audit.several_tasks import audit_tasks
     from fedray.report.terminal import tasks_text, training_text
+    from fedray.studies.answers_page import written_answers
 
     audit = audit_tasks(found)
     reports: dict[str, str] = {}
@@ -68,14 +69,15 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     except InputError as error:
         problem = _without_page(found.path, error)
     trained = {name: trace.trained for name, trace in found.traces.items()}
-    answers = {name: each for name, of in audit.audits.items() if (each := _answers_of(of))}
+    # Every task has noise, so one without a mechanism evaluates a model.
+    asking = {name: each for name, each in audit.audits.items() if not each.mechanisms}
+    answers = {name: written_answers(each) for name, each in asking.items()}
     if as_json:
         # The page of the whole run has a key of its own.
         document = {**audit.to_json(), "report": reports.pop("", None), "reports": reports}
         models = {name: each and each.to_json() for name, each in trained.items()}
         asked = {name: each.to_json() for name, each in answers.items()}
-        questions = {"questions": asked} if asked else {}
-        print_json({**document, **_costs(found.document), "training": models, **questions})
+        print_json({**document, **_costs(found.document), "training": models, "questions": asked})
     else:
         for name, each in trained.items():
             if each is not None:
@@ -85,8 +87,6 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
         print_pieces(tasks_text(audit))
         for name, trace in found.traces.items():
             typer.echo(f"trace   {trace.path} (task {name})")
-        for each in answers.values():
-            typer.echo(f"answers {each.path / ANSWER_PAGE}")
         typer.echo(f"run     {found.path}\nreport  {reports.get('', '-')}")
     _exit_by(found.traces, problem)
 
@@ -99,20 +99,6 @@ def _pages_of_tasks(found: Any, audit: Any) -> Iterator[tuple[str, str]]:
     for name, each in audit.audits.items():
         yield name, str(write_report(each, each.path / REPORT_FILE))
     yield "", str(write_report(audit, found.path / REPORT_FILE))
-
-
-def _answers_of(audit: Any) -> Any:
-    """Answers the question of a run, and writes the answers and their page; None without one."""
-    from fedray.report.page import write_report
-
-    if "analytics" not in audit.trace.scenario:
-        return None
-    from fedray.studies.answers import answers_of
-
-    answers = answers_of(audit, trust_code=True)  # the run has just executed any code of it
-    answers.write()
-    write_report(answers, audit.path / ANSWER_PAGE)
-    return answers
 
 
 def _costs(run: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError
 
-from fedray.base.errors import ScenarioError, one_line, shown
+from fedray.base.errors import InputError, ScenarioError, one_line, shown
 from fedray.base.mistakes import explain
 from fedray.base.table import Table
 from fedray.mechanisms.accounting.zcdp import failure_of
@@ -415,7 +415,10 @@ def _check(several: SeveralTasks, source: str) -> None:
                 "all tasks is added up, and without noise there is no such sum; add noise, or run "
                 "the task by itself"
             )
-        _check_evaluation(several, task, source)
+        try:
+            _check_evaluation(several, task)
+        except InputError as error:
+            raise ScenarioError(f"{source}, task {task.name}: {error}") from None
         if task.starts_days >= task.scenario.rounds.max_days:
             raise ScenarioError(
                 f"{source}, task {task.name}: starts_days={task.starts_days:g} is not before "
@@ -448,37 +451,30 @@ def _check(several: SeveralTasks, source: str) -> None:
             _check_group(task, other, source)
 
 
-def _check_evaluation(several: SeveralTasks, task: TaskScenario, source: str) -> None:
-    """Raises ScenarioError for a task whose devices cannot evaluate the model that it names."""
+def _check_evaluation(several: SeveralTasks, task: TaskScenario) -> None:
+    """Raises InputError for a task whose devices cannot evaluate the model that it names."""
     evaluation, analytics = task.scenario.evaluation, task.scenario.analytics
     if evaluation is None or analytics is None:
         return
-    where = f"{source}, task {task.name}: analytics"
     trained = {each.name: each for each in several.tasks if each.scenario.training.enabled}
-    if evaluation.of not in trained:
-        raise ScenarioError(
-            f"{where}.values.of={shown(evaluation.of)} is no task that trains a model; name one of "
-            f"them ({', '.join(trained) or 'there is none'})"
+    of = trained.get(evaluation.of)
+    if of is None:
+        rule, remedy = (
+            "is no task that trains a model",
+            f"name one of {', '.join(trained) or '(none)'}",
         )
+        raise InputError.of("analytics.values.of", evaluation.of, rule, remedy)
     # Latencies and rules depend on the examples of a device.
-    if task.scenario.data != trained[evaluation.of].scenario.data:
-        raise ScenarioError(
-            f"{where}.values.of={evaluation.of!r}: the table data of that task differs, but its "
-            "model is evaluated on its data; make the tables equal"
-        )
-    if len(analytics.trust) > 1:
-        raise ScenarioError(
-            f"{where}.trust: {len(analytics.trust)} trust models are given, but what a device "
-            "spends in all tasks is added up for one; keep one, and compare others with `fedray "
-            "answer`"
-        )
+    if task.scenario.data != of.scenario.data:
+        rule = f"is not that of task {of.name}, on whose data its model is evaluated"
+        raise InputError.of("data.kind", task.scenario.data.kind, rule, "make the tables equal")
+    kinds = ", ".join(each.kind for each in analytics.trust)
     plans = analytics.plans(task.scenario.rounds.least_accepted)
-    if any(failure_of(plan.event) for plan in plans):
-        raise ScenarioError(
-            f"{where}.trust: {analytics.trust[0].kind!r} has a delta of its own in every round, "
-            "with which what a device spends in all tasks is not added up; use central, "
-            "distributed or local"
+    if len(plans) > 1 or any(failure_of(plan.event) for plan in plans):
+        rule = (
+            "what a device spends in all tasks is added up for one of central, distributed, local"
         )
+        raise InputError.of("analytics.trust", kinds, rule, "keep one; `fedray answer` compares")
 
 
 def _check_group(task: TaskScenario, other: TaskScenario, source: str) -> None:

@@ -293,7 +293,7 @@ def test_what_devices_spend_is_composed_by_hand(tmp_path: Path) -> None:
         events: list[Any] = [Gaussian(noise_multiplier=4.0, sensitivity=math.sqrt(trained))] * (
             trained > 0
         )
-        events += [Repeated(event=each, count=asked)] * (asked > 0)
+        events += [Repeated(event=each, count=asked)] if asked else []
         if events:
             whole = events[0] if len(events) == 1 else Composed(events=tuple(events))
             epsilons[trained, asked] = epsilon_of(whole, 1e-6).epsilon
@@ -359,12 +359,12 @@ def test_a_version_is_one_that_had_closed(run: TasksRun) -> None:
     [
         ({f"{ASKED}__values": {**VALUES, "of": "other"}}, "is no task that trains a model"),
         ({f"{ASKED}__values": {**VALUES, "of": "quality"}}, "is no task that trains a model"),
-        ({"tasks__model": {"training": {"enabled": False}}}, "there is none"),
+        ({"tasks__model": {"training": {"enabled": False}}}, "name one of .none."),
         ({"tasks__quality__training": {"enabled": True}}, "leave training out"),
         ({"tasks__quality__data": {"kind": "language"}}, "make the tables equal"),
         ({f"{ASKED}__question": {"kind": "count"}}, "use mean, quantiles or histogram"),
         ({f"{ASKED}__trust": [{"kind": "central"}, {"kind": "local"}]}, "added up for one"),
-        ({f"{ASKED}__trust": [{"kind": "shuffled", "least_devices": 30}], f"{ASKED}__delta": 1e-6}, "delta of its own"),
+        ({f"{ASKED}__trust": [{"kind": "shuffled", "least_devices": 30}], f"{ASKED}__delta": 1e-6}, "central, distributed, local"),
         ({f"{ASKED}__values": {**VALUES, "held_out": 1.0}}, "held_out"),
         ({f"{ASKED}__values": {**VALUES, "low": 2.0}}, "is not below high"),
         ({f"{ASKED}__values": {**VALUES, "held_out": 0.01}}, "task quality: .*report_goal"),
