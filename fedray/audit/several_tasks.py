@@ -335,11 +335,12 @@ class _Worst:
             for answers, (rho, device, spent, event) in self._found.items()
             if not any(
                 answers != others
-                and rho <= found[0]
+                and rho <= theirs[0]
                 and all(mine <= other for mine, other in zip(answers, others, strict=True))
-                for others, found in self._found.items()
+                for others, theirs in self._found.items()
             )
         ]
+        # Of equal ones, the device with the smallest id.
         epsilon, _, device, spent = max(found, key=lambda each: each[:3])
         return max(each[1] for each in found), epsilon, -device, spent
 

@@ -62,16 +62,14 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
     from fedray.studies.answers_page import written_answers
 
     audit = audit_tasks(found)
-    reports: dict[str, str] = {}
-    problem = ""
+    reports, problem = dict[str, str](), ""
     try:
         reports |= _pages_of_tasks(found, audit)
     except InputError as error:
         problem = _without_page(found.path, error)
     trained = {name: trace.trained for name, trace in found.traces.items()}
-    # Every task has noise, so one without a mechanism evaluates a model.
-    asking = {name: each for name, each in audit.audits.items() if not each.mechanisms}
-    answers = {name: written_answers(each) for name, each in asking.items()}
+    evaluations = {name: each for name, each in audit.audits.items() if not each.mechanisms}
+    answers = {name: written_answers(each) for name, each in evaluations.items()}
     if as_json:
         # The page of the whole run has a key of its own.
         document = {**audit.to_json(), "report": reports.pop("", None), "reports": reports}

@@ -165,7 +165,7 @@ def answers_figures(found: Answers) -> list[Shown]:
 
 
 def _window(window: WindowAnswer) -> str:
-    return f"{window.start_hours:g} to {window.end_hours:g} h"
+    return f"{round(window.start_hours, 2):g} to {round(window.end_hours, 2):g} h"
 
 
 def _number(value: float | None) -> str:
